@@ -1,0 +1,74 @@
+# Everything a fresh machine needs: Python >= 3.11, a C++20 compiler and make.
+#   make demo       plan a real model and print the plan
+#   make test       the fast tests (no torch, no browser)
+#   make test-all   all tests, installing what they need
+#   make check      format, lint, types, architecture
+#   make bench      the smoke benchmarks
+#   make sanitize   the same tests on an address + undefined-behaviour build
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SANITIZE_VENV := .venv-sanitize
+
+# Reference data is found through this variable alone; tests that need it skip visibly without it.
+ifneq ($(wildcard ../shared/data),)
+export TRAINWRIGHT_SHARED ?= $(abspath ../shared)
+endif
+
+NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: demo test test-all check format bench sanitize clean venv
+
+venv: $(VENV)/.installed
+
+$(VENV)/.python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
+	touch $@
+
+# An editable install that keeps its build folder: only what changed is compiled again.
+$(VENV)/.installed: $(VENV)/.python $(NATIVE_SOURCES)
+	$(BIN)/python -m pip install --quiet --no-build-isolation \
+	  --config-settings=build-dir=build/venv -e '.[dev]'
+	touch $@
+
+demo: venv
+	$(BIN)/trainwright plan llama3-8b --cluster dgx-h100 --nodes 2 --global-batch 512 --sequence 8192
+
+test: venv
+	$(PYTEST)
+
+test-all: venv
+	$(PYTEST) -m 'slow or papers'
+
+check: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror $(wildcard native/*.cpp native/*.hpp)
+
+format: venv
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(wildcard native/*.cpp native/*.hpp)
+
+bench: venv
+	$(PYTEST) benchmarks/smoke --benchmark-only --override-ini addopts=''
+
+# The interpreter itself is not instrumented, so the runtime is preloaded and leaks are not judged.
+sanitize:
+	$(PYTHON) -m venv $(SANITIZE_VENV)
+	$(SANITIZE_VENV)/bin/python -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
+	$(SANITIZE_VENV)/bin/python -m pip install --quiet --no-build-isolation \
+	  --config-settings=build-dir=build/sanitize \
+	  --config-settings=cmake.define.TRAINWRIGHT_SANITIZE=ON -e '.[dev]'
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	  $(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider
+
+clean:
+	rm -rf $(VENV) $(SANITIZE_VENV) build dist

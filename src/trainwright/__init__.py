@@ -1,0 +1,1 @@
+"""trainwright: exact plans for training large models on many accelerators."""

@@ -1,0 +1,1 @@
+"""The compiled core, behind one name: only verbs import it."""

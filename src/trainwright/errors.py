@@ -1,0 +1,89 @@
+"""Every way trainwright refuses, as one tree.
+
+TrainwrightError
+├── InvalidInput         a file, an option or an argument breaks a rule (exit 2)
+├── UnsupportedFeature   legal, but not something this part can do; names what can (exit 2)
+│   └── MissingExtra     an optional dependency is not installed; names the extra (exit 2)
+├── Infeasible           proved: nothing fits; carries what binds and the cheapest fixes (exit 3)
+└── CheckFailed          a check the user asked for did not hold (exit 4)
+
+Search code returns "no solution" as a value; only the front door raises `Infeasible`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class TrainwrightError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One broken rule: where (`path`), and what was wanted and found (`problem`)."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+
+class InvalidInput(TrainwrightError):
+    """Input that breaks a rule; carries every fault found, in document order."""
+
+    exit_code = 2
+
+    def __init__(self, faults: Iterable[Fault], *, source: str | None = None) -> None:
+        self.faults = tuple(faults)
+        self.source = source
+        assert self.faults, "an InvalidInput names at least one fault"
+        super().__init__("\n".join(map(str, self.faults)))
+
+    @classmethod
+    def of(cls, path: str, problem: str, *, source: str | None = None) -> InvalidInput:
+        """Build the error of a single fault."""
+        return cls((Fault(path, problem),), source=source)
+
+
+class UnsupportedFeature(TrainwrightError):
+    """A legal request that the chosen part cannot serve; `alternative` names one that can."""
+
+    exit_code = 2
+
+    def __init__(self, feature: str, *, alternative: str | None = None) -> None:
+        self.feature = feature
+        self.alternative = alternative
+        super().__init__(feature if alternative is None else f"{feature}; {alternative}")
+
+
+class MissingExtra(UnsupportedFeature):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, feature: str, *, extra: str) -> None:
+        self.extra = extra
+        super().__init__(
+            feature, alternative=f"install it with: pip install 'trainwright[{extra}]'"
+        )
+
+
+class Infeasible(TrainwrightError):
+    """Proved: no plan fits. `binding` says what cannot fit, `fixes` what would change that."""
+
+    exit_code = 3
+
+    def __init__(self, binding: str, *, fixes: Iterable[str] = ()) -> None:
+        self.binding = binding
+        self.fixes = tuple(fixes)
+        super().__init__("\n".join((binding, *(f"fix: {fix}" for fix in self.fixes))))
+
+
+class CheckFailed(TrainwrightError):
+    """A requested check (`verify`, `--fail-on`) did not hold."""
+
+    exit_code = 4

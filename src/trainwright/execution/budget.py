@@ -1,0 +1,71 @@
+"""The only source of time limits, progress and interruption that a verb may consult.
+
+A `Budget` is handed down from the front door. Long searches call `poll` a few times a second; it
+passes progress on and says whether to stop, because time is up or the user asked.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trainwright.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a search stands: best value and bound so far, in the objective's own unit."""
+
+    stage: str
+    elapsed_s: float
+    best: float = math.inf
+    lower_bound: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """Relative gap between the best value and the bound; 1 while nothing is found."""
+        if not math.isfinite(self.best) or self.best <= 0:
+            return 0.0 if self.best == 0 else 1.0
+        return max(0.0, (self.best - self.lower_bound) / self.best)
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """A deadline, a stop switch and a listener.
+
+    `time_limit_s` counts wall seconds from the creation of the budget; `None` means no limit.
+    """
+
+    time_limit_s: float | None = None
+    on_progress: Callable[[Progress], None] | None = None
+    interrupted: bool = False
+    _start_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        limit = self.time_limit_s
+        if limit is not None and not (math.isfinite(limit) and limit > 0):
+            raise InvalidInput.of("time_limit", f"must be > 0 seconds, got {limit!r}")
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall seconds since the budget was created."""
+        return time.monotonic() - self._start_s
+
+    @property
+    def remaining_s(self) -> float:
+        """Wall seconds left; infinite without a limit, never negative."""
+        if self.time_limit_s is None:
+            return math.inf
+        return max(0.0, self.time_limit_s - self.elapsed_s)
+
+    def interrupt(self) -> None:
+        """Ask the running search to stop and keep its best result."""
+        self.interrupted = True
+
+    def poll(self, progress: Progress) -> bool:
+        """Report progress; true when the search has to stop."""
+        if self.on_progress is not None:
+            self.on_progress(progress)
+        return self.interrupted or self.remaining_s <= 0

@@ -1,0 +1,18 @@
+"""What a search returns: plans, predictions, and the documents that carry them."""
+
+from trainwright.plan.parallelism import Parallelism
+from trainwright.plan.plan import Plan
+from trainwright.plan.prediction import StageCost, TimeBreakdown
+from trainwright.plan.stage import ReplicaGroup, Stage
+from trainwright.plan.status import BoundKind, Status
+
+__all__ = [
+    "BoundKind",
+    "Parallelism",
+    "Plan",
+    "ReplicaGroup",
+    "Stage",
+    "StageCost",
+    "Status",
+    "TimeBreakdown",
+]

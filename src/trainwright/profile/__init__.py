@@ -1,0 +1,34 @@
+"""The narrow waist: what one layer costs at one point, whoever measured or estimated it."""
+
+from trainwright.profile.cost_table import (
+    Collective,
+    CostTable,
+    PhaseTimes,
+    Recompute,
+    StaticKind,
+    TimeKind,
+)
+from trainwright.profile.provenance import Origin, Provenance
+from trainwright.profile.setting import Setting
+from trainwright.profile.source import Profile, ProfileFile, ProfilePoint, ProfileSource
+from trainwright.profile.structure import Edge, Layer, SharedParameters, Structure
+
+__all__ = [
+    "Collective",
+    "CostTable",
+    "Edge",
+    "Layer",
+    "Origin",
+    "PhaseTimes",
+    "Profile",
+    "ProfileFile",
+    "ProfilePoint",
+    "ProfileSource",
+    "Provenance",
+    "Recompute",
+    "Setting",
+    "SharedParameters",
+    "StaticKind",
+    "Structure",
+    "TimeKind",
+]

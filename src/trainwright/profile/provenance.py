@@ -1,0 +1,25 @@
+"""Where a number comes from: every predicted figure can be traced to one of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Origin(StrEnum):
+    """How a figure came to be known, from weakest to strongest claim about reality."""
+
+    ASSUMED = "assumed"  # a documented default nobody measured
+    DATASHEET = "datasheet"  # a vendor's or a paper's figure
+    FITTED = "fitted"  # a constant fitted to measurements
+    INTERPOLATED = "interpolated"  # between measured points
+    MEASURED = "measured"  # timed on a device
+    IMPORTED = "imported"  # taken over from a file that does not say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """An origin and, in words, its source (a file, a datasheet, a report)."""
+
+    origin: Origin
+    source: str

@@ -1,0 +1,109 @@
+"""Quantities as people write them, and as code keeps them (SI base units in floats).
+
+Binary prefixes (KiB, MiB, …) are powers of 1024, decimal ones (kB, MB, …) powers of 1000; `b` is a
+bit and `B` a byte, so `800Gb/s` is 100 GB/s. A bare number is in base units.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from trainwright.errors import InvalidInput
+
+KIB: Final = 2**10
+MIB: Final = 2**20
+GIB: Final = 2**30
+
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_PREFIXES = _DECIMAL | _BINARY
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_SECONDS |= {"min": 60.0, "h": 3600.0, "d": 86400.0}
+_PLAIN_MEMORY_FLOOR: Final = MIB
+
+
+def _byte_units(suffix: str = "") -> dict[str, float]:
+    table = {f"{prefix}B{suffix}": factor for prefix, factor in _PREFIXES.items()}
+    bits = {f"{prefix}b{suffix}": factor / 8 for prefix, factor in _PREFIXES.items()}
+    return table | bits
+
+
+_BYTES = _byte_units()
+_BYTES_PER_SECOND = _byte_units("/s") | {f"{p}bps": f / 8 for p, f in _DECIMAL.items()}
+
+
+def _parse(text: str, units: dict[str, float], *, name: str, example: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text)
+    if match is None or (match[2] and match[2] not in units):
+        raise InvalidInput.of(name, f'must be a quantity such as {example}, got "{text}"')
+    value = float(match[1]) * units.get(match[2], 1.0)
+    if not math.isfinite(value):
+        raise InvalidInput.of(name, f'must be finite, got "{text}"')
+    return value, match[2]
+
+
+def parse_memory(text: str, *, name: str = "memory") -> float:
+    """Read a memory size in bytes; a bare number below 1 MiB is refused as a likely slip."""
+    value, unit = _parse(text, _BYTES, name=name, example="80GiB")
+    if value <= 0:
+        raise InvalidInput.of(name, f'must be > 0, got "{text}"')
+    if not unit and value < _PLAIN_MEMORY_FLOOR:
+        raise InvalidInput.of(
+            name, f'a bare number is in bytes, got "{text}"; did you mean "{text.strip()}GiB"?'
+        )
+    return value
+
+
+def parse_bandwidth(text: str, *, name: str = "bandwidth") -> float:
+    """Read a bandwidth in bytes per second."""
+    value, _ = _parse(text, _BYTES_PER_SECOND, name=name, example="25GiB/s or 400Gb/s")
+    if value <= 0:
+        raise InvalidInput.of(name, f'must be > 0, got "{text}"')
+    return value
+
+
+def parse_duration(text: str, *, name: str = "duration") -> float:
+    """Read a duration in seconds."""
+    value, _ = _parse(text, _SECONDS, name=name, example="30s or 5min")
+    if value < 0:
+        raise InvalidInput.of(name, f'must be >= 0, got "{text}"')
+    return value
+
+
+def format_bytes(value: float) -> str:
+    """Print bytes with a binary prefix and three or four significant digits."""
+    magnitude = abs(value)
+    for name, factor in (("TiB", 2.0**40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if magnitude >= factor:
+            return f"{value / factor:.2f} {name}"
+    return f"{value:.0f} B"
+
+
+def format_bandwidth(value: float) -> str:
+    """Print a bandwidth with a decimal prefix."""
+    for name, factor in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.4g} {name}"
+    return f"{value:.4g} B/s"
+
+
+def format_seconds(value: float) -> str:
+    """Print a duration with the prefix that leaves one to three digits before the point."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g} s"
+    for name, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {name}"
+    return f"{value / 1e-9:.4g} ns"
+
+
+def format_percent_up(fraction: float) -> str:
+    """Print a gap as a percentage, rounded up so that the printed claim stays true."""
+    if fraction <= 0:
+        return "0 %"
+    digits = max(2, 1 - math.floor(math.log10(fraction * 100)))
+    scale = 10.0**digits
+    return f"{math.ceil(fraction * 100 * scale - 1e-9) / scale:.{digits}f} %"
