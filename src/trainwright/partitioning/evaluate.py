@@ -17,6 +17,7 @@ O(layers + edges) for a plan. Transient bytes and shared parameters are not part
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -142,11 +143,11 @@ def _stage_cost(
 
 
 def _sum(terms: Iterable[float]) -> float:
-    """Correctly rounded sum of non-negative terms; infinite where it exceeds every float."""
+    """Correctly rounded sum of non-negative terms, at most the largest float: 0·∞ has no value."""
     try:
         return math.fsum(terms)
     except OverflowError:
-        return math.inf
+        return sys.float_info.max
 
 
 def _stage_faults(plan: Plan, prices: PriceList, setting: Setting) -> Iterator[Fault]:

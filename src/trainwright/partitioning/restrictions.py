@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -49,6 +49,9 @@ class Restrictions:
             for degree in degrees or ():
                 if degree < 1:
                     yield Fault(name, f"must be >= 1, got {degree}")
+
+
+UNRESTRICTED: Final = Restrictions()
 
 
 def surviving_rows(costs: CostTable, restrictions: Restrictions) -> NDArray[np.bool_]:
