@@ -1,4 +1,10 @@
 // Python's door to the core: flat arrays in, flat arrays out, the GIL released while it computes.
+// One file per kernel (bind_*.cpp) keeps this list short.
 #include <nanobind/nanobind.h>
 
-NB_MODULE(_core, module) { module.doc() = "The native core of trainwright."; }
+void bind_partition(nanobind::module_& module);
+
+NB_MODULE(_core, module) {
+  module.doc() = "The native core of trainwright.";
+  bind_partition(module);
+}

@@ -1,1 +1,46 @@
-"""trainwright: exact plans for training large models on many accelerators."""
+"""trainwright: exact plans for training large models on many accelerators.
+
+import trainwright
+
+result = trainwright.plan("profile.json", devices=64, memory="80GiB")
+print(result.explain())
+result.save("plan.json")
+"""
+
+from importlib import import_module
+
+from trainwright._version import __version__
+
+# The package of plan nouns and the verb share a name. The nouns are bound first, so that a later
+# import of them does not take the name back from the verb.
+import_module("trainwright.plan")
+
+from trainwright.api.diff import diff  # noqa: E402
+from trainwright.api.estimate import estimate  # noqa: E402
+from trainwright.api.explain import explain  # noqa: E402
+from trainwright.api.plan import plan  # noqa: E402
+from trainwright.api.result import Report, Result  # noqa: E402
+from trainwright.errors import (  # noqa: E402
+    CheckFailed,
+    Infeasible,
+    InvalidInput,
+    MissingExtra,
+    TrainwrightError,
+    UnsupportedFeature,
+)
+
+__all__ = [
+    "CheckFailed",
+    "Infeasible",
+    "InvalidInput",
+    "MissingExtra",
+    "Report",
+    "Result",
+    "TrainwrightError",
+    "UnsupportedFeature",
+    "__version__",
+    "diff",
+    "estimate",
+    "explain",
+    "plan",
+]

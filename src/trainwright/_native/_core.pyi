@@ -1,0 +1,62 @@
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+class PartitionProblem:
+    def __init__(
+        self,
+        *,
+        edge_source: NDArray[np.int32],
+        edge_target: NDArray[np.int32],
+        edge_bytes: NDArray[np.float64],
+        tensor_degrees: NDArray[np.int32],
+        option_offset: NDArray[np.int64],
+        option_time_s: NDArray[np.float64],
+        option_gradient_bytes: NDArray[np.float64],
+        option_saved_bytes: NDArray[np.float64],
+        option_static_bytes: NDArray[np.float64],
+        option_boundary_offset: NDArray[np.int64],
+        option_boundary_bytes: NDArray[np.float64],
+        num_layers: int,
+        memory_bytes: float,
+        bandwidth_bytes_per_s: float,
+        num_devices: int,
+        num_microbatches: int,
+        data_degrees: NDArray[np.int64],
+    ) -> None: ...
+
+class PartitionStage:
+    layers: list[int]
+    data_degree: int
+    tensor_degree: int
+    option_rows: list[int]
+
+class RejectedStage:
+    layers: list[int]
+    data_degree: int
+    tensor_degree: int
+    num_in_flight: int
+    threshold_s: float
+
+class PartitionResult:
+    status: str
+    time_per_sample_s: float
+    lower_bound_s: float
+    stages: list[PartitionStage]
+    audit: list[RejectedStage]
+    counters: dict[str, int]
+    solver_s: float
+    interrupted: bool
+    time_limited: bool
+    restricted: bool
+
+def solve_partition(
+    problem: PartitionProblem,
+    *,
+    time_limit_s: float,
+    poll: Callable[[float, float, float], bool] | None,
+    max_downsets: int | None = None,
+    audit_sample: int = 0,
+    audit_seed: int = 0,
+) -> PartitionResult: ...

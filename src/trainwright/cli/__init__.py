@@ -1,1 +1,1 @@
-"""cli."""
+"""The terminal: options in, one document or one table out."""

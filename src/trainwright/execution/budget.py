@@ -54,6 +54,11 @@ class Budget:
         return time.monotonic() - self._start_s
 
     @property
+    def cpu_s(self) -> float:
+        """CPU seconds of this process so far; differences tell what a piece of work cost."""
+        return time.process_time()
+
+    @property
     def remaining_s(self) -> float:
         """Wall seconds left; infinite without a limit, never negative."""
         if self.time_limit_s is None:

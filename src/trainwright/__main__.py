@@ -1,0 +1,5 @@
+"""`python -m trainwright`."""
+
+from trainwright.cli.main import main
+
+main()

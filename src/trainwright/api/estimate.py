@@ -1,0 +1,79 @@
+"""`trainwright estimate`: the price of a plan someone already has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainwright.api.result import Report
+from trainwright.errors import InvalidInput
+from trainwright.plan.results.estimate import EstimateResult, OverflowRecord
+
+if TYPE_CHECKING:
+    from trainwright.plan.plan import Plan
+    from trainwright.plan.stage import Stage
+    from trainwright.profile import Profile, ProfileFile, Setting
+
+
+def estimate(
+    model: str | Path | Profile | ProfileFile,
+    *,
+    plan: str | Path | Plan,
+    devices: int | None = None,
+    memory: str | float | None = None,
+    bandwidth: str | float | None = None,
+    microbatches: int | None = None,
+    point: int | None = None,
+) -> Report[EstimateResult]:
+    """Price `plan` (a document's path, or a noun) on a profile; see `trainwright.plan` for units.
+
+    What is not given here is taken from the plan document's own request, then from the profile.
+    Raises `InvalidInput` naming every rule the plan breaks; a plan that only overflows memory is
+    priced in full, with `fits` false and the bytes each stage misses.
+    """
+    from trainwright.api.inputs import resolve_setting
+    from trainwright.api.models import ModelInput, resolve_model
+    from trainwright.api.plan_profile import ProfileQuestion, profile_request, stage_records
+    from trainwright.execution import Budget
+    from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
+    from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.plan.plan import Plan
+
+    given = resolve_model(model, point=point)
+    if isinstance(given, ModelInput):
+        raise InvalidInput.of("model", "must be a profile where a plan is given")
+    if isinstance(plan, Plan):
+        stages, stated = plan.stages, given.setting
+    else:
+        stages, stated = _read_plan(plan, given.setting)
+    setting = resolve_setting(
+        stated, devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
+    )
+    priced = Plan(stages=stages, num_microbatches=setting.num_microbatches)
+    costs = evaluate(priced, given.profile, setting)
+    overflows = find_overflows(costs, setting)
+    question = ProfileQuestion(given=given, setting=setting, restrictions=Restrictions())
+    document = EstimateResult(
+        fits=not overflows,
+        time_per_sample_s=time_per_sample_s(costs),
+        devices_used=priced.devices_used,
+        num_stages=len(stages),
+        stages=stage_records(priced, costs, given.profile),
+        overflows=tuple(
+            OverflowRecord(stage=over.stage, missing_bytes=over.missing_bytes) for over in overflows
+        ),
+        request=profile_request(question, Budget()),
+    )
+    return Report(document)
+
+
+def _read_plan(
+    path: str | Path, stated: Setting | None
+) -> tuple[tuple[Stage, ...], Setting | None]:
+    """Stages of a plan file, and the setting it was made for where it says so."""
+    from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.json_text import parse_json
+    from trainwright.formats.plan_json import read_setting, read_stages
+
+    value = parse_json(read_bytes(path), source=str(path))
+    return read_stages(value, source=str(path)), read_setting(value, source=str(path)) or stated

@@ -1,0 +1,101 @@
+"""What a caller may hand in as a model, and the quantities beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.results.request import Embedded, SettingRecord
+from trainwright.units import parse_bandwidth, parse_memory
+
+if TYPE_CHECKING:
+    from trainwright.profile import Profile, ProfileFile, Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileInput:
+    """A profiled model: its profile, the setting its file states, and itself as embedded JSON."""
+
+    profile: Profile
+    setting: Setting | None
+    embedded: Embedded
+
+
+def embed(kind: str, name: str, content: dict[str, Any]) -> Embedded:
+    """Wrap an input for a document, with the hash of its canonical JSON."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Embedded(kind=kind, name=name, sha256=digest, content=content)
+
+
+def profile_input(file: ProfileFile, *, name: str, point: int | None) -> ProfileInput:
+    """Pick one point of a profile file; with several, `point` (an index) must say which."""
+    from trainwright.formats.profile_json import write_profile
+
+    count = len(file.profiles)
+    if point is None and count > 1:
+        raise InvalidInput.of("point", f"must say which of the {count} points (0 to {count - 1})")
+    index = point or 0
+    if not 0 <= index < count:
+        raise InvalidInput.of("point", f"must be from 0 to {count - 1}, got {index}")
+    one = replace(file, profiles=(file.profiles[index],))
+    return ProfileInput(
+        profile=one.profiles[0],
+        setting=one.setting,
+        embedded=embed("profile", name, write_profile(one)),
+    )
+
+
+def resolve_setting(
+    stated: Setting | None,
+    *,
+    devices: int | None,
+    memory: str | float | None,
+    bandwidth: str | float | None,
+    microbatches: int | None,
+) -> Setting:
+    """The setting a profile states, with the caller's overrides; every missing field is named."""
+    from trainwright.profile import Setting
+
+    memory_bytes = parse_memory(memory) if isinstance(memory, str) else memory
+    per_s = parse_bandwidth(bandwidth) if isinstance(bandwidth, str) else bandwidth
+    wanted = {
+        "num_devices": ("devices", devices),
+        "memory_bytes": ("memory", memory_bytes),
+        "bandwidth_bytes_per_s": ("bandwidth", per_s),
+        "num_microbatches": ("microbatches", microbatches),
+    }
+    values: dict[str, Any] = {}
+    for name, (option, value) in wanted.items():
+        values[option] = value if value is not None else getattr(stated, name, None)
+    missing = [option for option, value in values.items() if value is None]
+    if missing:
+        raise InvalidInput(
+            Fault(option, f"the profile does not state it; give --{option}") for option in missing
+        )
+    try:
+        return Setting(**{name: values[option] for name, (option, _) in wanted.items()})
+    except InvalidInput as error:
+        renamed = {name: option for name, (option, _) in wanted.items()}
+        raise InvalidInput(
+            Fault(renamed[fault.path], fault.problem) for fault in error.faults
+        ) from None
+
+
+def setting_record(setting: Setting) -> SettingRecord:
+    """The setting as a document carries it."""
+    return SettingRecord(
+        num_devices=setting.num_devices,
+        memory_bytes=setting.memory_bytes,
+        bandwidth_bytes_per_s=setting.bandwidth_bytes_per_s,
+        num_microbatches=setting.num_microbatches,
+    )
+
+
+def display_name(path: str | Path) -> str:
+    """How a file is named in documents: without folders, which mean nothing elsewhere."""
+    return Path(path).name

@@ -1,0 +1,83 @@
+"""`trainwright plan`: the best plan of a model or a profile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainwright.api.result import Result
+from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from trainwright.execution import Budget
+    from trainwright.profile import Profile, ProfileFile
+
+
+def plan(
+    model: str | Path | Profile | ProfileFile,
+    *,
+    cluster: str | Path | None = None,
+    nodes: int | None = None,
+    devices: int | None = None,
+    memory: str | float | None = None,
+    bandwidth: str | float | None = None,
+    microbatches: int | None = None,
+    global_batch: int | None = None,
+    sequence: int | None = None,
+    micro_batch: int | None = None,
+    data_parallel: bool = True,
+    tensor_parallel: bool = True,
+    recompute: bool = True,
+    exclude_options: Iterable[str] = (),
+    per_stage_degrees: bool = False,
+    planner: str = "exact",
+    block_layer: str | None = None,
+    compare: bool = False,
+    point: int | None = None,
+    budget: Budget | None = None,
+) -> Result:
+    """Plan `model`: a profile (file or noun), a `config.json`, or the name of a catalog model.
+
+    A profile takes `devices`, `memory`, `bandwidth` and `microbatches` (they override what its file
+    states); a model takes `cluster`, `nodes` or `devices`, `global_batch`, `sequence` and
+    `micro_batch`. Memory and bandwidth are bytes and bytes per second, or text with a unit.
+
+    The result carries the plan, a lower bound and the gap; `status` is `optimal` only where proved,
+    and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
+    Raises `InvalidInput` with every fault of the input.
+    """
+    from trainwright.api.models import ModelInput, resolve_model
+    from trainwright.execution import Budget as NoLimit
+    from trainwright.partitioning.restrictions import Restrictions
+
+    budget = budget or NoLimit()
+    given = resolve_model(model, point=point)
+    restrictions = Restrictions(
+        data_parallel=data_parallel,
+        tensor_parallel=tensor_parallel,
+        recompute=recompute,
+        excluded_options=frozenset(exclude_options),
+    )
+    if isinstance(given, ModelInput):
+        raise InvalidInput.of("model", "models are not joined yet")
+    from trainwright.api.inputs import resolve_setting
+    from trainwright.api.plan_profile import ProfileQuestion, plan_profile
+
+    setting = resolve_setting(
+        given.setting,
+        devices=devices,
+        memory=memory,
+        bandwidth=bandwidth,
+        microbatches=microbatches,
+    )
+    question = ProfileQuestion(
+        given=given,
+        setting=setting,
+        restrictions=restrictions,
+        planner=planner,
+        block_layer=block_layer,
+        compare=compare,
+    )
+    return Result(plan_profile(question, budget))

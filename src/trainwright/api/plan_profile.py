@@ -1,0 +1,147 @@
+"""`plan` on a profiled model: the exact partitioner, or the equal split, as a document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainwright._version import __version__
+from trainwright.api.inputs import ProfileInput, setting_record
+from trainwright.errors import InvalidInput
+from trainwright.plan.results.plan import Baseline, PlanResult, StageRecord
+from trainwright.plan.results.request import PlanRequest, SpaceRecord
+from trainwright.plan.status import BoundKind, Status
+
+if TYPE_CHECKING:
+    from trainwright.execution import Budget
+    from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.plan.plan import Plan
+    from trainwright.plan.prediction import StageCost
+    from trainwright.profile import Profile, Setting
+
+PLANNERS = ("exact", "equal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileQuestion:
+    """A profile to plan, where, and how."""
+
+    given: ProfileInput
+    setting: Setting
+    restrictions: Restrictions
+    planner: str = "exact"
+    block_layer: str | None = None
+    compare: bool = False
+
+    def __post_init__(self) -> None:
+        if self.planner not in PLANNERS:
+            raise InvalidInput.of(
+                "planner", f'must be one of {", ".join(PLANNERS)}, got "{self.planner}"'
+            )
+
+
+def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
+    """Search, and where nothing fits say why; compare with the baselines if asked."""
+    from trainwright.planning.compare import baselines
+    from trainwright.planning.profile_planner import search
+    from trainwright.planning.relax import diagnose
+
+    started_s = budget.cpu_s
+    profile, setting = question.given.profile, question.setting
+    outcome = search(
+        profile,
+        setting,
+        restrictions=question.restrictions,
+        planner=question.planner,
+        block_layer=question.block_layer,
+        budget=budget,
+    )
+    diagnosis, beside = None, tuple[Baseline, ...]()
+    if outcome.status is Status.INFEASIBLE:
+        diagnosis = diagnose(profile, setting, restrictions=question.restrictions, budget=budget)
+    if question.compare:
+        beside = tuple(
+            baselines(
+                profile,
+                setting,
+                restrictions=question.restrictions,
+                best_time_s=outcome.time_per_sample_s,
+                block_layer=question.block_layer,
+                budget=budget,
+            )
+        )
+    stages = stage_records(outcome.plan, outcome.stage_costs, profile) if outcome.plan else ()
+    return PlanResult(
+        status=outcome.status,
+        time_per_sample_s=outcome.time_per_sample_s,
+        lower_bound_s=outcome.lower_bound_s,
+        bound_kind=BoundKind.PROVED,
+        gap=outcome.gap,
+        devices_used=outcome.plan.devices_used if outcome.plan else None,
+        num_stages=len(stages) or None,
+        stages=stages,
+        binding=diagnosis.binding if diagnosis else None,
+        relaxations=diagnosis.relaxations if diagnosis else (),
+        baselines=beside,
+        interrupted=outcome.interrupted or budget.interrupted,
+        solver_s=outcome.solver_s,
+        search_s=budget.cpu_s - started_s,
+        counters=dict(outcome.counters),
+        request=profile_request(question, budget),
+    )
+
+
+def profile_request(question: ProfileQuestion, budget: Budget) -> PlanRequest:
+    """The question as a document carries it."""
+    restrictions = question.restrictions
+    return PlanRequest(
+        trainwright_version=__version__,
+        model=question.given.embedded,
+        setting=setting_record(question.setting),
+        space=SpaceRecord(
+            data_parallel=restrictions.data_parallel,
+            tensor_parallel=restrictions.tensor_parallel,
+            recompute=restrictions.recompute,
+            excluded_options=tuple(sorted(restrictions.excluded_options)),
+            planner=question.planner,
+            block_layer=question.block_layer,
+        ),
+        time_limit_s=budget.time_limit_s,
+    )
+
+
+def stage_records(
+    plan: Plan, costs: tuple[StageCost, ...], profile: Profile
+) -> tuple[StageRecord, ...]:
+    """The stages of a priced plan, as a document carries them."""
+    from trainwright.profile import Recompute
+
+    table = profile.costs
+    class_of = {layer.id: layer.layer_class for layer in profile.structure.layers}
+
+    def recomputes(layer: int, option: str, degree: int) -> bool:
+        rows = table.rows_of(class_of[layer])
+        return any(
+            table.option_ids[row] == option
+            and table.tensor_parallel[row] == degree
+            and table.recompute[row] is not Recompute.NONE
+            for row in rows
+        )
+
+    return tuple(
+        StageRecord(
+            layers=stage.layers,
+            data_parallel=stage.data_parallel,
+            tensor_parallel=stage.tensor_parallel,
+            options={str(layer): option for layer, option in stage.option_of.items()},
+            num_recomputed=sum(
+                recomputes(layer, option, stage.tensor_parallel)
+                for layer, option in stage.option_of.items()
+            ),
+            time_per_sample_s=cost.time_per_sample_s,
+            breakdown=cost.breakdown,
+            memory_bytes=cost.memory_bytes,
+            microbatches_in_flight=cost.microbatches_in_flight,
+        )
+        for stage, cost in zip(plan.stages, costs, strict=True)
+    )

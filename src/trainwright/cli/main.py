@@ -1,0 +1,71 @@
+"""The entry point: commands, and how errors leave the program.
+
+Exit codes: 0 done, 1 our bug, 2 bad input or an unsupported feature, 3 infeasible, 4 a requested
+check failed, 5 unknown, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from trainwright._version import __version__
+from trainwright.cli import catalog, diff, estimate, explain, plan
+from trainwright.errors import InvalidInput, TrainwrightError
+
+app = typer.Typer(
+    name="trainwright",
+    help="The best plan for training a large model on many accelerators, with a proof.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for _command in (plan.plan, estimate.estimate, explain.explain, diff.diff, catalog.catalog):
+    app.command()(_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trainwright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; never shows a traceback for a user's mistake."""
+    try:
+        app()
+    except InvalidInput as error:
+        _complain(error)
+        sys.exit(error.exit_code)
+    except TrainwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def _complain(error: InvalidInput) -> None:
+    where = f" in {error.source}" if error.source else ""
+    count = len(error.faults)
+    if count > 1:
+        print(f"error: {count} faults{where}", file=sys.stderr)
+        for fault in error.faults:
+            print(f"  {fault}", file=sys.stderr)
+    else:
+        print(f"error{where}: {error.faults[0]}", file=sys.stderr)

@@ -1,0 +1,31 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print the document as JSON, nothing else.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the document to this file.")
+]
+Devices = Annotated[str | None, typer.Option("--devices", help="Number of devices.", metavar="N")]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", help="Memory per device, such as 80GiB.", metavar="SIZE"),
+]
+Bandwidth = Annotated[
+    str | None,
+    typer.Option(
+        "--bandwidth", help="From each device to the others, such as 25GiB/s.", metavar="RATE"
+    ),
+]
+Microbatches = Annotated[
+    str | None,
+    typer.Option("--microbatches", help="Microbatches per batch of a profile.", metavar="N"),
+]
+Point = Annotated[
+    int | None, typer.Option("--point", help="Which point of a profile with several (from 0).")
+]

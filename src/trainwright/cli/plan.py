@@ -1,0 +1,104 @@
+"""`trainwright plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainwright.cli import options
+from trainwright.cli.config_file import read_config
+from trainwright.cli.output import budget, check_output, emit, finish, parse_count
+
+
+def plan(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A profile (JSON), a config.json or its folder, or the name of a catalog model."
+        ),
+    ],
+    cluster: Annotated[
+        str | None, typer.Option(help="A catalog cluster or a TOML file (for a model).")
+    ] = None,
+    nodes: Annotated[str | None, typer.Option(help="Nodes of the cluster.", metavar="N")] = None,
+    devices: options.Devices = None,
+    memory: options.Memory = None,
+    bandwidth: options.Bandwidth = None,
+    microbatches: options.Microbatches = None,
+    global_batch: Annotated[
+        str | None, typer.Option(help="Sequences per step, over all replicas.", metavar="N")
+    ] = None,
+    sequence: Annotated[str | None, typer.Option(help="Tokens per sequence.", metavar="N")] = None,
+    micro_batch: Annotated[
+        str | None, typer.Option(help="Sequences per microbatch; chosen if absent.", metavar="N")
+    ] = None,
+    no_data_parallel: Annotated[
+        bool, typer.Option("--no-data-parallel", help="One replica per stage.")
+    ] = False,
+    no_tensor_parallel: Annotated[
+        bool, typer.Option("--no-tensor-parallel", help="Do not split layers.")
+    ] = False,
+    no_recompute: Annotated[
+        bool, typer.Option("--no-recompute", help="Drop every option that recomputes.")
+    ] = False,
+    exclude_option: Annotated[
+        list[str] | None, typer.Option(help="Drop options with this id (repeatable).")
+    ] = None,
+    per_stage_degrees: Annotated[
+        bool,
+        typer.Option(
+            "--per-stage-degrees",
+            help="For a model: let stages differ in degrees, which no framework runs yet.",
+        ),
+    ] = False,
+    planner: Annotated[str, typer.Option(help="exact, or the baseline: equal.")] = "exact",
+    block_layer: Annotated[
+        str, typer.Option(help="Equal split: name of the layers to split evenly, or all.")
+    ] = "ParallelTransformerLayer",
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also show restricted modes and equal splits.")
+    ] = False,
+    point: options.Point = None,
+    time_limit: Annotated[
+        str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file of these options.", is_eager=True, callback=read_config),
+    ] = None,
+    output: options.Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """Find the best plan, and prove it."""
+    from trainwright.api.plan import plan as make_plan
+    from trainwright.units import parse_duration
+
+    limit_s = None if time_limit is None else parse_duration(time_limit, name="time-limit")
+    check_output(output)
+    with budget(limit_s) as allowed:
+        result = make_plan(
+            model,
+            cluster=cluster,
+            nodes=parse_count(nodes, "nodes"),
+            devices=parse_count(devices, "devices"),
+            memory=memory,
+            bandwidth=bandwidth,
+            microbatches=parse_count(microbatches, "microbatches"),
+            global_batch=parse_count(global_batch, "global-batch"),
+            sequence=parse_count(sequence, "sequence"),
+            micro_batch=parse_count(micro_batch, "micro-batch"),
+            data_parallel=not no_data_parallel,
+            tensor_parallel=not no_tensor_parallel,
+            recompute=not no_recompute,
+            exclude_options=exclude_option or (),
+            per_stage_degrees=per_stage_degrees,
+            planner=planner,
+            block_layer=None if block_layer == "all" else block_layer,
+            compare=compare,
+            point=point,
+            budget=allowed,
+        )
+        emit(result, as_json=as_json, output=output)
+        finish(result.status.exit_code, interrupted=allowed.interrupted)

@@ -1,0 +1,145 @@
+"""Profile and setting → the flat arrays of the native partitioner, and its answer → a plan.
+
+The core knows layers by index and options by row, sorted by (layer, tensor degree); it never sees
+ids, classes or units. Options that the restrictions exclude are not handed over at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright._native import _core
+from trainwright.partitioning.restrictions import surviving_data_degrees, surviving_rows
+from trainwright.plan.plan import Plan
+from trainwright.plan.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.profile import CostTable, Profile, Setting, Structure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledProblem:
+    """The native problem, and what turns its answer back into ids.
+
+    `profile_rows[r]` is the cost-table row of native option row r.
+    """
+
+    native: _core.PartitionProblem
+    layer_ids: tuple[int, ...]
+    option_ids: tuple[str, ...]
+    profile_rows: NDArray[np.int64]
+    num_microbatches: int
+
+    def decode(self, stages: Sequence[_core.PartitionStage]) -> Plan | None:
+        """The plan the native stages describe; `None` where there are none."""
+        if not stages:
+            return None
+        return Plan(
+            stages=tuple(self._decode_stage(stage) for stage in stages),
+            num_microbatches=self.num_microbatches,
+        )
+
+    def _decode_stage(self, stage: _core.PartitionStage) -> Stage:
+        rows = self.profile_rows[np.asarray(stage.option_rows)]
+        return Stage.uniform(
+            tuple(self.layer_ids[v] for v in stage.layers),
+            tuple(self.option_ids[row] for row in rows),
+            data_parallel=stage.data_degree,
+            tensor_parallel=stage.tensor_degree,
+        )
+
+
+def compile_problem(
+    profile: Profile, setting: Setting, restrictions: Restrictions
+) -> CompiledProblem:
+    """Arrays for the native solver, in O(options + boundary values)."""
+    costs, structure = profile.costs, profile.structure
+    classes = np.array([layer.layer_class for layer in structure.layers], dtype=np.int64)
+    kept = _kept_rows(costs, setting, restrictions)
+    degrees = np.unique(costs.tensor_parallel[kept])
+    rows, offsets = _rows_by_layer_and_degree(costs, classes, kept, degrees)
+    boundary_offset, boundary_bytes = _boundary(costs, structure, rows, offsets, len(degrees))
+    native = _core.PartitionProblem(
+        num_layers=len(classes),
+        edge_source=np.array([edge.source for edge in structure.edges], dtype=np.int32),
+        edge_target=np.array([edge.target for edge in structure.edges], dtype=np.int32),
+        edge_bytes=np.array([edge.bytes for edge in structure.edges], dtype=np.float64),
+        tensor_degrees=degrees.astype(np.int32),
+        option_offset=offsets,
+        option_time_s=costs.duration_s[rows],
+        option_gradient_bytes=costs.gradient_sync_bytes.sum(axis=1)[rows],
+        option_saved_bytes=costs.saved_bytes[rows],
+        option_static_bytes=costs.total_static_bytes[rows],
+        option_boundary_offset=boundary_offset,
+        option_boundary_bytes=boundary_bytes,
+        memory_bytes=setting.memory_bytes,
+        bandwidth_bytes_per_s=setting.bandwidth_bytes_per_s,
+        num_devices=setting.num_devices,
+        num_microbatches=setting.num_microbatches,
+        data_degrees=np.array(surviving_data_degrees(setting, restrictions), dtype=np.int64),
+    )
+    return CompiledProblem(
+        native=native,
+        layer_ids=structure.ids,
+        option_ids=costs.option_ids,
+        profile_rows=rows,
+        num_microbatches=setting.num_microbatches,
+    )
+
+
+def _kept_rows(costs: CostTable, setting: Setting, restrictions: Restrictions) -> NDArray[np.int64]:
+    """Rows that the restrictions keep and the number of devices allows."""
+    possible = surviving_rows(costs, restrictions) & (costs.tensor_parallel <= setting.num_devices)
+    return np.flatnonzero(possible)
+
+
+def _rows_by_layer_and_degree(
+    costs: CostTable,
+    classes: NDArray[np.int64],
+    kept: NDArray[np.int64],
+    degrees: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Table rows in (layer, degree) order, and where each such group starts, [layers·degrees+1]."""
+    num_slots = len(degrees)
+    class_of_row = np.repeat(np.arange(costs.num_classes), np.diff(costs.class_offsets))
+    slots = np.searchsorted(degrees, costs.tensor_parallel[kept])
+    group = class_of_row[kept] * num_slots + slots
+    order = np.argsort(group, kind="stable")
+    by_group = kept[order]
+    starts = np.searchsorted(group[order], np.arange(costs.num_classes * num_slots + 1))
+    groups = (classes[:, None] * num_slots + np.arange(num_slots)).ravel()
+    lengths = np.diff(starts)[groups]
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    return by_group[np.repeat(starts[:-1][groups], lengths) + within], offsets
+
+
+def _boundary(
+    costs: CostTable,
+    structure: Structure,
+    rows: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    num_slots: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Boundary values per native row; a table row without any means zeros."""
+    ends = [edge.source for edge in structure.edges] + [edge.target for edge in structure.edges]
+    num_layers = len(structure.layers)
+    degree = np.bincount(np.array(ends, dtype=np.int64), minlength=num_layers)
+    rows_per_layer = offsets[num_slots::num_slots] - offsets[:-1:num_slots]
+    lengths = np.repeat(degree, rows_per_layer)
+    out_offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    values = np.zeros(int(out_offsets[-1]))
+    stated = np.diff(costs.boundary_offsets)[rows] > 0
+    lengths = np.where(stated, lengths, 0)
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    target = np.repeat(out_offsets[:-1], lengths) + within
+    values[target] = costs.boundary_bytes[np.repeat(costs.boundary_offsets[rows], lengths) + within]
+    return out_offsets, values

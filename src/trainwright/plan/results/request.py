@@ -1,0 +1,63 @@
+"""What was asked, in full: a document can be explained and re-run without any other file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """An input carried inside the document: its kind, where it came from, its hash and content."""
+
+    kind: str
+    name: str
+    sha256: str
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRecord:
+    """The flat setting after all overrides; see `trainwright.profile.Setting`."""
+
+    num_devices: int
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+    num_microbatches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceRecord:
+    """Which plans were searched: what was switched off, and the degrees that were fixed."""
+
+    data_parallel: bool = True
+    tensor_parallel: bool = True
+    recompute: bool = True
+    excluded_options: tuple[str, ...] = ()
+    per_stage_degrees: bool = True
+    planner: str = "exact"
+    block_layer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRecord:
+    """What one training step processes, for a model."""
+
+    global_batch: int
+    sequence_length: int
+    precision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """The request of `plan` and `estimate`; `cluster` and `workload` belong to a model's."""
+
+    trainwright_version: str
+    model: Embedded
+    space: SpaceRecord
+    setting: SettingRecord | None = None
+    cluster: Embedded | None = None
+    workload: WorkloadRecord | None = None
+    time_limit_s: float | None = None

@@ -1,0 +1,26 @@
+"""From a document to its table, by type."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING
+
+from trainwright.plan.results.difference import Difference
+from trainwright.plan.results.estimate import EstimateResult
+from trainwright.plan.results.plan import PlanResult
+from trainwright.reporting.difference_table import difference_report
+from trainwright.reporting.plan_table import estimate_report, plan_report
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@singledispatch
+def render(document: object) -> RenderableType:
+    """The table of a result document."""
+    raise TypeError(f"no table is known for {type(document).__name__}")
+
+
+render.register(PlanResult, plan_report)
+render.register(EstimateResult, estimate_report)
+render.register(Difference, difference_report)
