@@ -1,6 +1,7 @@
 // Binding of the exact partitioner: NumPy arrays to PartitionProblem, and the result back.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>

@@ -47,9 +47,7 @@ class _Question:
     budget: Budget
 
     def outcome(self) -> PartitionOutcome:
-        return solve(
-            self.profile, self.setting, restrictions=self.restrictions, budget=self.budget
-        )
+        return solve(self.profile, self.setting, restrictions=self.restrictions, budget=self.budget)
 
     def fits(self) -> bool:
         return self.outcome().plan is not None

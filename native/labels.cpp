@@ -1,0 +1,115 @@
+#include "labels.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace trainwright {
+namespace {
+
+constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
+
+}  // namespace
+
+Labels::Labels(const Instance& instance, const Downsets& sets)
+    : in_(&instance),
+      sets_(&sets),
+      lists_(sets.count),
+      last_(sets.count, {kNone, kNone}),
+      group_(sets.num_groups(), {kNone, kNone}),
+      is_stale_(sets.num_groups(), 0) {}
+
+void Labels::clear() {
+  labels_.clear();
+  for (int32_t i : touched_) {
+    lists_[i].clear();
+    last_[i] = {kNone, kNone};
+    group_[i / Downsets::kGroup] = {kNone, kNone};
+    is_stale_[i / Downsets::kGroup] = 0;
+  }
+  touched_.clear();
+}
+
+bool Labels::dominated_within(int32_t downset, int32_t sum, int32_t devices) const {
+  const auto& list = lists_[downset];
+  for (size_t i = list.size(); i-- > 0;)  // recent sums are at the back
+    if (labels_[list[i]].sum <= sum) return labels_[list[i]].devices <= devices;
+  return false;
+}
+
+void Labels::place(int32_t number) {
+  const Label& label = labels_[number];
+  auto& list = lists_[label.downset];
+  if (list.empty()) touched_.push_back(label.downset);
+  size_t at = list.size();
+  while (at > 0 && labels_[list[at - 1]].sum >= label.sum) --at;
+  size_t end = at;  // labels with no less s and no less k die
+  while (end < list.size() && labels_[list[end]].devices >= label.devices)
+    labels_[list[end++]].is_dead = true;
+  if (end > at) {
+    list[at] = number;
+    list.erase(list.begin() + static_cast<int64_t>(at) + 1, list.begin() + static_cast<int64_t>(end));
+  } else {
+    list.insert(list.begin() + static_cast<int64_t>(at), number);
+  }
+  last_[label.downset] = {labels_[list.back()].sum, labels_[list.back()].devices};
+  is_stale_[label.downset / Downsets::kGroup] = 1;
+}
+
+int32_t Labels::add(const Label& label) {
+  const int32_t number = static_cast<int32_t>(labels_.size());
+  labels_.push_back(label);
+  place(number);
+  spread(number);
+  return number;
+}
+
+void Labels::spread(int32_t number) {
+  if (!sets_->complete) return;  // a restricted family may lack the completion with v moved
+  stack_.assign(1, number);
+  while (!stack_.empty()) {
+    Label label = labels_[stack_.back()];
+    stack_.pop_back();
+    const int32_t from = label.downset;
+    for (int32_t i = sets_->down.offset[from]; i < sets_->down.offset[from + 1]; ++i) {
+      if (!in_->is_good[sets_->down.layer[i]]) continue;
+      label.downset = sets_->down.target[i];
+      if (label.downset == 0) continue;
+      // An equal real label dies as well: its extensions are covered from the larger downset.
+      if (dominated(label.downset, label.sum, label.devices)) {
+        for (int32_t other : lists_[label.downset]) {
+          Label& equal = labels_[other];
+          if (equal.sum == label.sum && equal.devices == label.devices) equal.is_dead = true;
+        }
+        continue;
+      }
+      label.is_real = false;
+      label.is_dead = false;
+      labels_.push_back(label);
+      place(static_cast<int32_t>(labels_.size()) - 1);
+      stack_.push_back(static_cast<int32_t>(labels_.size()) - 1);
+    }
+  }
+}
+
+bool Labels::group_dominated(int32_t group, int32_t sum, int32_t devices) {
+  if (is_stale_[group]) {
+    const int32_t begin = group * Downsets::kGroup;
+    const int32_t end = std::min(begin + Downsets::kGroup, sets_->count);
+    Last most{0, 0};
+    for (int32_t i = begin; i < end; ++i) {
+      most.sum = std::max(most.sum, last_[i].sum);
+      most.devices = std::max(most.devices, last_[i].devices);
+    }
+    group_[group] = most;
+    is_stale_[group] = 0;
+  }
+  return group_[group].sum <= sum && group_[group].devices <= devices;
+}
+
+int64_t Labels::bytes() const {
+  return static_cast<int64_t>(labels_.capacity() * sizeof(Label) +
+                              lists_.size() * (sizeof(lists_[0]) + sizeof(Last)) +
+                              labels_.size() * sizeof(int32_t));
+}
+
+}  // namespace trainwright

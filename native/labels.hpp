@@ -1,0 +1,61 @@
+// Per downset, the Pareto-minimal pairs (s, k): sum of data degrees and devices already placed.
+//
+// Real labels stand for a chain of stages and are extended; virtual labels only dominate. A label
+// at D spreads to D \ {v} for every good layer v (instance.hpp) that D can lose: any completion of
+// D \ {v} completes D once v is deleted from it, at no cost.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "downsets.hpp"
+#include "instance.hpp"
+
+namespace trainwright {
+
+struct Label {
+  int32_t downset;
+  int32_t sum, devices;         // s, k
+  int32_t parent;               // label behind the stage, -1 at {}
+  int32_t degree, data_degree;  // of the stage in front
+  bool is_real, is_dead;
+};
+
+class Labels {
+ public:
+  Labels(const Instance& instance, const Downsets& sets);
+
+  void clear();
+  bool dominated(int32_t downset, int32_t sum, int32_t devices) const {
+    const Last& last = last_[downset];
+    if (last.sum <= sum) return last.devices <= devices;
+    return !lists_[downset].empty() && dominated_within(downset, sum, devices);
+  }
+  // Adds a label that is not dominated and spreads it. Returns its number.
+  int32_t add(const Label& label);
+
+  const Label& operator[](int32_t i) const { return labels_[i]; }
+  int64_t size() const { return static_cast<int64_t>(labels_.size()); }
+  int64_t bytes() const;
+  // True when every downset of the group has a last label within (sum, devices).
+  bool group_dominated(int32_t group, int32_t sum, int32_t devices);
+
+ private:
+  struct Last {  // label with the largest sum and fewest devices
+    int32_t sum, devices;
+  };
+  bool dominated_within(int32_t downset, int32_t sum, int32_t devices) const;
+  void place(int32_t number);
+  void spread(int32_t number);
+
+  const Instance* in_;
+  const Downsets* sets_;
+  std::vector<Label> labels_;
+  std::vector<std::vector<int32_t>> lists_;  // ascending s, descending k
+  std::vector<Last> last_;
+  std::vector<Last> group_;  // largest values in the group's last_
+  std::vector<uint8_t> is_stale_;
+  std::vector<int32_t> touched_, stack_;
+};
+
+}  // namespace trainwright

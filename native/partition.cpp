@@ -1,0 +1,220 @@
+// The search over thresholds: bracket, bisect, then one last "no" just below the best plan.
+#include "partition.hpp"
+
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "level_sweep.hpp"
+#include "restricted_cuts.hpp"
+
+namespace trainwright {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kFinalStep = 1e-11;    // the last threshold lies this far below the best plan
+constexpr double kOptimalGap = 1e-9;
+constexpr double kBisectGap = 2e-4;     // below it, ask for the final threshold at once
+constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on linear orders
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+class Search {
+ public:
+  Search(const PartitionProblem& problem, const PartitionLimits& limits)
+      : problem_(problem), limits_(limits), in_(problem), begin_(std::chrono::steady_clock::now()) {
+    stop_ = [this] { return should_stop(); };
+  }
+
+  PartitionResult run();
+
+ private:
+  bool should_stop();
+  // Narrows [lower, best] by passes over one family; false: stopped, or no plan in the family.
+  bool narrow(LevelSweep& sweep, double gap, bool is_complete);
+  bool find_first_plan(LevelSweep& sweep, bool is_complete);
+  PassAnswer ask(LevelSweep& sweep, double threshold_s, bool is_complete);
+  void improve_restricted(std::vector<uint64_t> rows);
+  void count(const LevelSweep& sweep);
+  void finish();
+  double longest_stage_s() const;
+
+  const PartitionProblem& problem_;
+  const PartitionLimits& limits_;
+  Instance in_;
+  std::chrono::steady_clock::time_point begin_;
+  Stop stop_;
+  double last_poll_s_ = 0;
+  int64_t calls_ = 0;
+  PartitionResult result_;
+  double floor_s_ = 0;  // largest threshold answered "no" (proved or not) in the current family
+  bool is_infeasible_ = false;
+};
+
+bool Search::should_stop() {
+  if (result_.interrupted || result_.time_limited) return true;
+  if ((++calls_ & 15) != 0) return false;
+  const double now =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  if (now >= limits_.time_limit_s) result_.time_limited = true;
+  if (limits_.poll && now - last_poll_s_ >= 0.05) {
+    last_poll_s_ = now;
+    result_.interrupted = limits_.poll({now, result_.time_per_sample_s, result_.lower_bound_s,
+                                        result_.counters.downsets, result_.counters.passes});
+  }
+  return result_.interrupted || result_.time_limited;
+}
+
+// No stage can take longer: every layer slow, every edge cut twice, all gradients.
+double Search::longest_stage_s() const {
+  double total = 0;
+  for (double p : problem_.option_time_s) total += p;
+  for (double c : problem_.edge_bytes) total += 2 * in_.cut_s_per_byte * c;
+  for (double c : problem_.option_boundary_bytes) total += in_.cut_s_per_byte * c;
+  for (double w : problem_.option_gradient_bytes)
+    total += in_.sync_s_per_byte * w;
+  return total;
+}
+
+PassAnswer Search::ask(LevelSweep& sweep, double threshold_s, bool is_complete) {
+  const PassAnswer answer = sweep.run(threshold_s, stop_);
+  ++result_.counters.passes;
+  if (answer == PassAnswer::yes) {
+    std::vector<PartitionStage> stages = sweep.plan();
+    const PlanEvaluation price = evaluate_plan(problem_, stages);
+    if (!price.valid) return PassAnswer::unresolved;  // rounding at the memory limit
+    if (price.time_per_sample_s < result_.time_per_sample_s) {
+      result_.time_per_sample_s = price.time_per_sample_s;
+      result_.stages = std::move(stages);
+    }
+  } else if (answer != PassAnswer::stopped) {
+    floor_s_ = std::max(floor_s_, threshold_s);
+    if (answer == PassAnswer::no && is_complete)
+      result_.lower_bound_s = std::max(result_.lower_bound_s, threshold_s);
+  }
+  return answer;
+}
+
+// Thresholds grow from the bound until a plan is found, or none can exist.
+bool Search::find_first_plan(LevelSweep& sweep, bool is_complete) {
+  const double longest = longest_stage_s();
+  double step = 0.01;
+  double threshold = floor_s_ > 0 ? floor_s_ * (1 + step) : longest;
+  while (result_.time_per_sample_s == kInfinity) {
+    threshold = std::min(threshold, longest);
+    const PassAnswer answer = ask(sweep, threshold, is_complete);
+    if (answer == PassAnswer::yes && result_.time_per_sample_s < kInfinity) return true;
+    if (answer == PassAnswer::stopped) return false;
+    if (threshold >= longest) {
+      is_infeasible_ = answer == PassAnswer::no && is_complete;
+      return false;
+    }
+    step *= 3;
+    threshold = step < 10 ? floor_s_ * (1 + step) : longest;
+  }
+  return true;
+}
+
+bool Search::narrow(LevelSweep& sweep, double gap, bool is_complete) {
+  if (!find_first_plan(sweep, is_complete)) return false;
+  while (result_.time_per_sample_s > 0 && floor_s_ < result_.time_per_sample_s * (1 - gap)) {
+    const double best = result_.time_per_sample_s, last = best * (1 - kFinalStep);
+    double threshold = last;
+    if (floor_s_ <= 0) threshold = best * 1e-3;
+    else if (best > 1.5 * floor_s_) threshold = std::sqrt(best * floor_s_);
+    else if (best > floor_s_ * (1 + kBisectGap)) threshold = 0.5 * (best + floor_s_);
+    const PassAnswer answer = ask(sweep, std::min(threshold, last), is_complete);
+    if (answer == PassAnswer::stopped) return false;
+    // A "yes" that is no better than the plan known: rounding, treat the threshold as reached.
+    if (answer == PassAnswer::yes && result_.time_per_sample_s >= best) floor_s_ = threshold;
+  }
+  return true;
+}
+
+void Search::count(const LevelSweep& sweep) {
+  const PartitionCounters& own = sweep.counters();
+  PartitionCounters& all = result_.counters;
+  all.labels += own.labels;
+  all.candidates += own.candidates;
+  all.relaxations += own.relaxations;
+  all.knapsacks += own.knapsacks;
+  all.capped_knapsacks += own.capped_knapsacks;
+  all.bound_tables += own.bound_tables;
+  all.peak_label_bytes = std::max(all.peak_label_bytes, own.peak_label_bytes);
+}
+
+// Solves on the given cuts, then on the cuts near the plan's own, until nothing improves.
+void Search::improve_restricted(std::vector<uint64_t> rows) {
+  const std::vector<uint64_t> base = rows;
+  for (int64_t per_cut = 60; !stop_(); per_cut = std::min<int64_t>(per_cut * 2, 1000)) {
+    const double before = result_.time_per_sample_s;
+    const Downsets sets = family_of(in_, rows);
+    result_.counters.downsets = std::max<int64_t>(result_.counters.downsets, sets.count);
+    LevelSweep sweep(in_, sets, limits_);
+    result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
+    floor_s_ = result_.lower_bound_s;
+    const bool finished = narrow(sweep, 1e-4, false);
+    count(sweep);
+    if (result_.stages.empty() || (!finished && !stop_())) return;
+    if (per_cut >= 1000 && result_.time_per_sample_s > before * (1 - 1e-4)) return;
+    rows = cuts_near(in_, cuts_of(in_, result_.stages), per_cut);
+    rows.insert(rows.end(), base.begin(), base.end());
+  }
+}
+
+PartitionResult Search::run() {
+  const double start_s = cpu_seconds();
+  if (in_.data_degrees.empty()) {
+    is_infeasible_ = true;
+  } else {
+    const Downsets sets = enumerate_downsets(in_, limits_.max_downsets, stop_);
+    result_.restricted = sets.count == 0;
+    if (result_.restricted || sets.count > kFirstPlanDownsets) {
+      const Downsets chain = family_of(in_, linear_cuts(in_));
+      LevelSweep sweep(in_, chain, limits_);
+      floor_s_ = result_.lower_bound_s = sweep.root_bound_s();
+      narrow(sweep, 1e-2, false);
+      count(sweep);
+    }
+    if (result_.restricted) {
+      improve_restricted(linear_cuts(in_));
+    } else if (!stop_()) {
+      result_.counters.downsets = sets.count;
+      LevelSweep sweep(in_, sets, limits_);
+      floor_s_ = result_.lower_bound_s = sweep.root_bound_s();
+      narrow(sweep, kFinalStep * 1.5, true);
+      count(sweep);
+    }
+  }
+  finish();
+  result_.solver_s = cpu_seconds() - start_s;
+  return std::move(result_);
+}
+
+void Search::finish() {
+  result_.lower_bound_s = std::min(result_.lower_bound_s, result_.time_per_sample_s);
+  if (is_infeasible_) {
+    result_.status = PartitionStatus::infeasible;
+    result_.lower_bound_s = kInfinity;
+  } else if (result_.stages.empty()) {
+    result_.status = PartitionStatus::unknown;
+  } else {
+    const bool closed =
+        result_.lower_bound_s >= result_.time_per_sample_s * (1 - kOptimalGap);
+    result_.status = closed ? PartitionStatus::optimal : PartitionStatus::gap;
+  }
+}
+
+}  // namespace
+
+PartitionResult solve_partition(const PartitionProblem& problem, const PartitionLimits& limits) {
+  return Search(problem, limits).run();
+}
+
+}  // namespace trainwright
