@@ -6,14 +6,11 @@ The command line wins over the file. Unknown keys are refused: an ignored option
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import typer
 
 from trainwright.errors import Fault, InvalidInput
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import typer
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:

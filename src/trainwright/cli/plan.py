@@ -16,7 +16,8 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            help="A profile (JSON), a config.json or its folder, or the name of a catalog model."
+            metavar="MODEL",
+            help="A profile (JSON), a config.json or its folder, or the name of a catalog model.",
         ),
     ],
     cluster: Annotated[

@@ -1,0 +1,74 @@
+"""Quantities: what people write is what is meant, or is refused with a question."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.errors import InvalidInput
+from trainwright.units import (
+    GIB,
+    format_bytes,
+    format_percent_up,
+    format_seconds,
+    parse_bandwidth,
+    parse_duration,
+    parse_memory,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8GiB", 8 * GIB),
+        ("8 GiB", 8 * GIB),
+        ("80GB", 80e9),
+        ("1073741824.0", GIB),
+        ("1.5e10", 1.5e10),
+        ("0.5TiB", 512 * GIB),
+    ],
+)
+def test_memory_reads_units_and_bare_bytes(text: str, value: float) -> None:
+    assert parse_memory(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("25GiB/s", 25 * GIB), ("800Gb/s", 100e9), ("400Gbps", 50e9), ("26843545600.0", 25 * GIB)],
+)
+def test_bandwidth_tells_bits_from_bytes(text: str, value: float) -> None:
+    assert parse_bandwidth(text) == value
+
+
+def test_bare_memory_below_a_mebibyte_asks_what_was_meant() -> None:
+    with pytest.raises(InvalidInput, match='did you mean "80GiB"'):
+        parse_memory("80")
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "8 parsecs", "nan", "inf", "-8GiB", "1e999", "0x10"])
+def test_nonsense_memory_is_refused_with_its_field(text: str) -> None:
+    with pytest.raises(InvalidInput, match="memory: "):
+        parse_memory(text)
+
+
+def test_durations_take_seconds_and_minutes() -> None:
+    assert parse_duration("30s") == 30
+    assert parse_duration("5min") == 300
+    assert parse_duration("1.5") == 1.5
+
+
+@given(st.floats(min_value=1e-12, max_value=1.0))
+def test_a_printed_gap_never_claims_less_than_the_gap(fraction: float) -> None:
+    printed = float(format_percent_up(fraction).removesuffix(" %"))
+    assert printed >= fraction * 100 * (1 - 1e-9)
+
+
+@given(st.floats(min_value=2.0**20, max_value=2.0**60))
+def test_printed_bytes_read_back_within_their_digits(value: float) -> None:
+    assert math.isclose(parse_memory(format_bytes(value)), value, rel_tol=5.1e-3)
+
+
+def test_seconds_print_with_a_readable_prefix() -> None:
+    assert format_seconds(0.0025611) == "2.561 ms"
+    assert format_seconds(0) == "0 s"
