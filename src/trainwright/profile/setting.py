@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from trainwright.errors import Fault, InvalidInput
+
+LARGEST_COUNT: Final = 10**12  # far beyond any machine, and its divisors are found in a moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class Setting:
         for name in ("num_devices", "num_microbatches"):
             if (count := getattr(self, name)) < 1:
                 yield Fault(name, f"must be >= 1, got {count}")
+            elif count > LARGEST_COUNT:
+                yield Fault(name, f"must be <= {LARGEST_COUNT}, got {count}")
         for name in ("memory_bytes", "bandwidth_bytes_per_s"):
             if not (math.isfinite(value := getattr(self, name)) and value > 0):
                 yield Fault(name, f"must be finite and > 0, got {value!r}")
