@@ -128,6 +128,14 @@ class TransformerConfig:
         """Width of all key heads (or value heads), k·e."""
         return self.num_kv_heads * self.head_size
 
+    def tensor_degrees(self, limit: int) -> tuple[int, ...]:
+        """The tensor-parallel degrees up to `limit` that the sizes allow, ascending."""
+        shapes = (
+            RunShape(microbatch_size=1, sequence_length=1, tensor_parallel=t)
+            for t in range(1, limit + 1)
+        )
+        return tuple(run.tensor_parallel for run in shapes if not any(self.faults_at(run)))
+
     def faults_at(self, run: RunShape) -> Iterator[Fault]:
         """Why this model cannot run at `run`; empty where it can."""
         t = run.tensor_parallel

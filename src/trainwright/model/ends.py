@@ -110,8 +110,15 @@ def loss_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
     )
 
 
-def logit_gradient_bytes(config: TransformerConfig, run: RunShape) -> float:
-    """Transient bytes of the loss in backward: the logits' gradient where it needs its own."""
+def head_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
+    """Gradients of the logits and of the head's input."""
+    width = run.padded(config.vocabulary_size) / run.tensor_parallel
+    width += config.projection_size or config.hidden_size
+    return run.precision.activation_bytes * run.tokens * width
+
+
+def loss_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
+    """The logits' gradient, unless a fused kernel writes it over the logits."""
     if run.fused_cross_entropy:
         return 0.0
     local = run.tokens * run.padded(config.vocabulary_size) / run.tensor_parallel

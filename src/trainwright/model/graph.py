@@ -28,11 +28,16 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerClass:
-    """What all layers of one class do, operator by operator in forward order."""
+    """What all layers of one class do, operator by operator in forward order.
+
+    `transient_bytes` is the most that backward needs on one device beside the saved tensors and
+    whatever is recomputed: gradients of the widest activations.
+    """
 
     kind: LayerKind
     operators: tuple[Operator, ...]
     exchanges: tuple[Exchange, ...] = ()
+    transient_bytes: float = 0.0
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from trainwright.errors import InvalidInput
 from trainwright.model.attention import attention_operators, half_exchanges
-from trainwright.model.config import TransformerConfig
+from trainwright.model.config import Experts, TransformerConfig
 from trainwright.model.ends import (
     embedding_exchanges,
     embedding_operators,
@@ -18,8 +18,10 @@ from trainwright.model.ends import (
     head_exchanges,
     head_operators,
     head_transform_operators,
+    head_transient_bytes,
     loss_exchanges,
     loss_operators,
+    loss_transient_bytes,
 )
 from trainwright.model.feed_forward import feed_forward_operators
 from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
@@ -74,11 +76,13 @@ def _chain(config: TransformerConfig, run: RunShape) -> list[tuple[LayerClass, i
         kind=LayerKind.LM_HEAD,
         operators=head_operators(config, run),
         exchanges=head_exchanges(config, run),
+        transient_bytes=head_transient_bytes(config, run),
     )
     loss = LayerClass(
         kind=LayerKind.LOSS,
         operators=loss_operators(config, run),
         exchanges=loss_exchanges(run),
+        transient_bytes=loss_transient_bytes(config, run),
     )
     return [*chain, (head, 1), (loss, 1)]
 
@@ -106,9 +110,28 @@ def _blocks(config: TransformerConfig, run: RunShape) -> list[tuple[LayerClass, 
             kind=LayerKind.BLOCK,
             operators=attention + feed_forward,
             exchanges=around + half_exchanges(run, width=config.hidden_size, column=column),
+            transient_bytes=_block_transient_bytes(config, run, mixture),
         )
         blocks.append((block, count))
     return blocks
+
+
+def _block_transient_bytes(
+    config: TransformerConfig, run: RunShape, experts: Experts | None
+) -> float:
+    """Gradients of the widest pair of tensors around one operator.
+
+    The block's output and the feed-forward's inner activation, or the score matrix twice.
+    """
+    element, t = run.precision.activation_bytes, run.tensor_parallel
+    inner, tokens = config.ffn_size, run.tokens
+    if experts is not None:
+        inner, tokens = experts.ffn_size, run.tokens * experts.experts_per_token
+    widest = tokens * (config.hidden_size + inner * (1 + config.gated) / t)
+    if not run.fused_attention:
+        scores = run.microbatch_size * config.num_heads * float(run.sequence_length) ** 2 / t
+        widest = max(widest, 2 * scores)
+    return element * widest
 
 
 def _edges(
