@@ -1,1 +1,47 @@
-"""model."""
+"""What a model computes, keeps and passes on, from its hyper-parameters alone."""
+
+from trainwright.model.config import Activation, Experts, Norm, TransformerConfig
+from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
+from trainwright.model.operator import (
+    Exchange,
+    Operator,
+    OperatorKind,
+    Parameter,
+    Phase,
+    SavedTensor,
+    Shard,
+    Work,
+)
+from trainwright.model.precision import PRECISIONS, Precision, precision_named
+from trainwright.model.run_shape import RunShape
+from trainwright.model.transformer import (
+    count_parameters,
+    layer_graph,
+    model_flops_per_sequence,
+)
+
+__all__ = [
+    "PRECISIONS",
+    "Activation",
+    "Exchange",
+    "Experts",
+    "LayerClass",
+    "LayerGraph",
+    "LayerKind",
+    "Norm",
+    "Operator",
+    "OperatorKind",
+    "Parameter",
+    "Phase",
+    "Precision",
+    "RunShape",
+    "SavedTensor",
+    "Shard",
+    "TensorEdge",
+    "TransformerConfig",
+    "Work",
+    "count_parameters",
+    "layer_graph",
+    "model_flops_per_sequence",
+    "precision_named",
+]

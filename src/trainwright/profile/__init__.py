@@ -8,10 +8,10 @@ from trainwright.profile.cost_table import (
     StaticKind,
     TimeKind,
 )
-from trainwright.profile.provenance import Origin, Provenance
 from trainwright.profile.setting import Setting
 from trainwright.profile.source import Profile, ProfileFile, ProfilePoint, ProfileSource
 from trainwright.profile.structure import Edge, Layer, SharedParameters, Structure
+from trainwright.provenance import Origin, Provenance
 
 __all__ = [
     "Collective",

@@ -23,7 +23,7 @@ from trainwright.errors import Fault, InvalidInput
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.profile.provenance import Provenance
+    from trainwright.provenance import Provenance
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]

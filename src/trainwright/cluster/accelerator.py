@@ -1,0 +1,128 @@
+"""One kind of device: peaks, memory, and the few constants that turn peaks into times.
+
+Efficiency of matrix products and of memory traffic saturates with size, max · x / (x + half): a
+small product never fills the device. Every constant carries where it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.provenance import Origin, Provenance
+from trainwright.units import GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saturating:
+    """An efficiency that grows with size: `max · x / (x + half)`."""
+
+    max: float
+    half: float
+
+    def at(self, size: float) -> float:
+        """The efficiency at `size` (FLOPs or bytes); `max` where there is nothing to do."""
+        return self.max if size <= 0 else self.max * size / (size + self.half)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Shares of the peak that kernels reach: products over FLOPs, memory over bytes."""
+
+    gemm: Saturating
+    memory: Saturating
+    attention_forward: float
+    attention_backward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """A device kind. `peak_flops_per_s` is dense, as (number format, peak).
+
+    `memory_bytes` is what the driver shows, `usable_fraction` what a training process can allocate
+    of it. `sources` says of a field, by name, where its figure comes from.
+    """
+
+    name: str
+    peak_flops_per_s: tuple[tuple[str, float], ...]
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    launch_overhead_s: float
+    usable_fraction: float
+    efficiency: Efficiency
+    sources: tuple[tuple[str, Provenance], ...] = ()
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        if not self.peak_flops_per_s:
+            yield Fault("peak_flops_per_s", "must give at least one number format, got none")
+        positive = {f"peak_flops_per_s.{k}": v for k, v in self.peak_flops_per_s}
+        positive["memory_bytes"] = self.memory_bytes
+        positive["memory_bandwidth_bytes_per_s"] = self.memory_bandwidth_bytes_per_s
+        for name, value in positive.items():
+            if not (math.isfinite(value) and value > 0):
+                yield Fault(name, f"must be finite and > 0, got {value!r}")
+        if not (math.isfinite(self.launch_overhead_s) and self.launch_overhead_s >= 0):
+            yield Fault(
+                "launch_overhead_s", f"must be finite and >= 0, got {self.launch_overhead_s!r}"
+            )
+        if not 0 < self.usable_fraction <= 1:
+            yield Fault("usable_fraction", f"must be in (0, 1], got {self.usable_fraction!r}")
+        yield from _efficiency_faults(self.efficiency)
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory that a plan may fill."""
+        return self.memory_bytes * self.usable_fraction
+
+    @property
+    def memory_gib(self) -> float:
+        """Memory as the driver shows it, in GiB."""
+        return self.memory_bytes / GIB
+
+    @property
+    def default_precision(self) -> str:
+        """The 16-bit format the device multiplies in, else float32."""
+        return next((p for p in ("bf16", "fp16") if p in self.dtypes), "fp32")
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The number formats whose peak is known."""
+        return tuple(name for name, _ in self.peak_flops_per_s)
+
+    def peak(self, dtype: str) -> float:
+        """Peak FLOP/s in `dtype`; raises `UnsupportedFeature` naming what the device has."""
+        for name, peak in self.peak_flops_per_s:
+            if name == dtype:
+                return peak
+        raise UnsupportedFeature(
+            f"{self.name} has no {dtype} peak", alternative=f"it has {', '.join(self.dtypes)}"
+        )
+
+    def provenance_of(self, field_name: str) -> Provenance:
+        """Where a constant comes from; an assumption where nothing is said."""
+        return dict(self.sources).get(field_name, _UNSTATED)
+
+
+_UNSTATED = Provenance(origin=Origin.ASSUMED, source="not stated")
+
+
+def _efficiency_faults(efficiency: Efficiency) -> Iterator[Fault]:
+    shares = {
+        "efficiency.gemm.max": efficiency.gemm.max,
+        "efficiency.memory.max": efficiency.memory.max,
+        "efficiency.attention_forward": efficiency.attention_forward,
+        "efficiency.attention_backward": efficiency.attention_backward,
+    }
+    for name, value in shares.items():
+        if not 0 < value <= 1:
+            yield Fault(name, f"must be in (0, 1], got {value!r}")
+    for name, curve in (("gemm", efficiency.gemm), ("memory", efficiency.memory)):
+        if not (math.isfinite(curve.half) and curve.half >= 0):
+            yield Fault(f"efficiency.{name}.half", f"must be >= 0, got {curve.half!r}")

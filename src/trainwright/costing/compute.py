@@ -1,0 +1,46 @@
+"""How long an operator takes on one device: a roofline with efficiencies (Williams et al., 2009).
+
+    time = launch overhead + max( FLOPs / (peak · e(FLOPs)), bytes / (bandwidth · e_m(bytes)) )
+
+Matrix products and memory traffic have efficiencies that grow with size, attention kernels a flat
+one per direction. Kernels do not overlap; the host never falls behind.
+"""
+
+from __future__ import annotations
+
+from trainwright.cluster import Accelerator
+from trainwright.model import Operator, OperatorKind, Phase, Work
+
+
+def operator_time_s(
+    operator: Operator, phase: Phase, *, accelerator: Accelerator, dtype: str
+) -> float:
+    """Seconds that one phase of `operator` takes; 0 where it has no work there.
+
+    Raises `UnsupportedFeature` when the device does not multiply in `dtype`.
+    """
+    work = operator.work(phase)
+    if not (work.flops or work.bytes):
+        return 0.0
+    compute_s = 0.0
+    if work.flops:
+        share = _compute_efficiency(operator.kind, phase, work, accelerator)
+        compute_s = work.flops / (accelerator.peak(dtype) * share)
+    return accelerator.launch_overhead_s + max(compute_s, memory_time_s(work.bytes, accelerator))
+
+
+def memory_time_s(traffic_bytes: float, accelerator: Accelerator) -> float:
+    """Seconds to move `traffic_bytes` between the device and its memory."""
+    share = accelerator.efficiency.memory.at(traffic_bytes)
+    return traffic_bytes / (accelerator.memory_bandwidth_bytes_per_s * share)
+
+
+def _compute_efficiency(
+    kind: OperatorKind, phase: Phase, work: Work, accelerator: Accelerator
+) -> float:
+    efficiency = accelerator.efficiency
+    if kind is not OperatorKind.ATTENTION:
+        return efficiency.gemm.at(work.flops)
+    if phase is Phase.INPUT_GRAD:
+        return efficiency.attention_backward
+    return efficiency.attention_forward

@@ -1,0 +1,287 @@
+"""A profile without a measurement: every layer of a model priced at one point by the roofline.
+
+The cost of an operator is `compute`, of a collective `communication`, of a tensor `memory`, of a
+layer `layer`; this module lines the prices up as a cost table. A model of 126 blocks prices one
+block, so a profile takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+
+from trainwright.cluster import Cluster, Hop, NetworkLevel, Pool, group_hops
+from trainwright.costing.layer import LayerPrice, Platform, price_layer
+from trainwright.costing.memory import KEEP_ALL, RecomputeRule
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.model import (
+    LayerGraph,
+    LayerKind,
+    Phase,
+    RunShape,
+    TransformerConfig,
+    layer_graph,
+    precision_named,
+)
+from trainwright.model.operator import ATTENTION_CORE, MLP_ACTIVATION, NORM
+from trainwright.profile import (
+    CostTable,
+    Edge,
+    Layer,
+    PhaseTimes,
+    Profile,
+    ProfilePoint,
+    Recompute,
+    Setting,
+    SharedParameters,
+    Structure,
+)
+from trainwright.provenance import Origin, Provenance
+
+FUSED_ATTENTION: Final = "fused_attention"
+UNFUSED_ATTENTION: Final = "unfused_attention"
+FUSED_CROSS_ENTROPY: Final = "fused_cross_entropy"
+UNFUSED_CROSS_ENTROPY: Final = "unfused_cross_entropy"
+KERNELS: Final = (FUSED_ATTENTION, UNFUSED_ATTENTION, FUSED_CROSS_ENTROPY, UNFUSED_CROSS_ENTROPY)
+DEFAULT_KERNELS: Final = (FUSED_ATTENTION, UNFUSED_CROSS_ENTROPY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimator:
+    """A profile source that answers any point for one model on one cluster.
+
+    `selective_modules` are what the recompute mode "selective" recomputes. By default the cheap
+    and large: the attention core where it stores scores, else the norms and the feed-forward
+    activation. `vocabulary_multiple` is the padding of `RunShape`.
+    """
+
+    model: TransformerConfig
+    cluster: Cluster
+    selective_modules: tuple[str, ...] | None = None
+    vocabulary_multiple: int = 128
+
+    def points(self) -> tuple[ProfilePoint, ...]:
+        """Empty: any point can be answered."""
+        return ()
+
+    def profile(self, point: ProfilePoint) -> Profile:
+        """Price every layer at `point`, one option per tensor degree × recompute mode.
+
+        Blanks of the point take defaults, which the profile's own point shows: microbatch 1, the
+        device's 16-bit format, all recompute modes, fused attention, unfused cross entropy. Layers
+        that are not blocks have the mode "none" only. Raises `InvalidInput` where the model cannot
+        run so, `UnsupportedFeature` for context and expert parallelism.
+        """
+        pool = self.cluster.pool_of(point.device_kind)
+        point = _completed(point, pool)
+        graphs = [layer_graph(self.model, run) for run in self._runs(point)]
+        rows = self._rows(graphs, point, pool)
+        table = _cost_table(rows, _boundary(graphs), _provenance(pool))
+        return Profile(structure=_structure(graphs), costs=table, point=point)
+
+    def _runs(self, point: ProfilePoint) -> Iterator[RunShape]:
+        assert point.microbatch_size is not None
+        assert point.sequence_length is not None
+        assert point.precision is not None
+        for degree in point.tensor_parallel:
+            yield RunShape(
+                microbatch_size=point.microbatch_size,
+                sequence_length=point.sequence_length,
+                tensor_parallel=degree,
+                sequence_parallel=point.sequence_parallel,
+                precision=precision_named(point.precision),
+                fused_attention=FUSED_ATTENTION in point.kernels,
+                fused_cross_entropy=FUSED_CROSS_ENTROPY in point.kernels,
+                vocabulary_multiple=self.vocabulary_multiple,
+            )
+
+    def _rows(
+        self, graphs: Sequence[LayerGraph], point: ProfilePoint, pool: Pool
+    ) -> list[list[LayerPrice]]:
+        """For each layer class its prices, tensor degree by tensor degree."""
+        rules = self._rules(point)
+        rows: list[list[LayerPrice]] = [[] for _ in graphs[0].classes]
+        for graph in graphs:
+            platform = Platform(
+                accelerator=pool.accelerator,
+                dtype=graph.run.precision.matmul_dtype,
+                hops={"tensor": _tensor_hops(pool, graph.run.tensor_parallel)},
+            )
+            for prices, layer in zip(rows, graph.classes, strict=True):
+                offered = rules if layer.kind is LayerKind.BLOCK else {Recompute.NONE: KEEP_ALL}
+                prices += price_layer(layer, graph.run, offered, platform)
+        return rows
+
+    def _rules(self, point: ProfilePoint) -> dict[Recompute, RecomputeRule]:
+        modules = self.selective_modules
+        if modules is None:
+            fused = FUSED_ATTENTION in point.kernels
+            modules = (NORM, MLP_ACTIVATION) if fused else (ATTENTION_CORE,)
+        rules = {
+            Recompute.NONE: KEEP_ALL,
+            Recompute.SELECTIVE: RecomputeRule(modules=frozenset(modules)),
+            Recompute.FULL: RecomputeRule(whole_layer=True),
+        }
+        return {mode: rule for mode, rule in rules.items() if mode in point.recompute}
+
+
+def _completed(point: ProfilePoint, pool: Pool) -> ProfilePoint:
+    """The point with its blanks filled, or every fault it has."""
+    faults = list(_point_faults(point, pool))
+    if faults:
+        raise InvalidInput(faults)
+    for axis in ("context", "expert", "expert_tensor"):
+        if (degree := getattr(point, f"{axis}_parallel")) > 1:
+            raise UnsupportedFeature(
+                f"the estimator does not price {axis} parallelism of {degree}",
+                alternative="use tensor, data and pipeline parallelism",
+            )
+    chosen = [kernel for kernel in DEFAULT_KERNELS if _opposite(kernel) not in point.kernels]
+    degrees = tuple(sorted(set(point.tensor_parallel)))
+    names = tuple(hop.level.name for hop in _tensor_hops(pool, degrees[-1]))
+    return replace(
+        point,
+        microbatch_size=point.microbatch_size or 1,
+        tensor_parallel=degrees,
+        precision=point.precision or pool.accelerator.default_precision,
+        recompute=point.recompute or tuple(map(str, Recompute)),
+        kernels=tuple(dict.fromkeys((*chosen, *point.kernels))),
+        network_levels=(("tensor", names),) if names else (),
+        device_kind=pool.accelerator.name,
+    )
+
+
+def _point_faults(point: ProfilePoint, pool: Pool) -> Iterator[Fault]:
+    if point.sequence_length is None:
+        yield Fault("sequence_length", "must be given to estimate a profile")
+    if not point.tensor_parallel:
+        yield Fault("tensor_parallel", "must have at least 1 entry, got 0")
+    for degree in point.tensor_parallel:
+        if not 1 <= degree <= pool.num_devices:
+            yield Fault("tensor_parallel", f"must be in 1..{pool.num_devices}, got {degree}")
+    for mode in point.recompute:
+        if mode not in set(Recompute):
+            yield Fault("recompute", f'must be one of {", ".join(Recompute)}, got "{mode}"')
+    for kernel in point.kernels:
+        if kernel not in KERNELS:
+            yield Fault("kernels", f'must be one of {", ".join(KERNELS)}, got "{kernel}"')
+        elif _opposite(kernel) in point.kernels:
+            yield Fault("kernels", f"must not name both {kernel} and {_opposite(kernel)}")
+
+
+def _opposite(kernel: str) -> str:
+    return kernel.removeprefix("un") if kernel.startswith("un") else f"un{kernel}"
+
+
+def _tensor_hops(pool: Pool, degree: int) -> tuple[Hop, ...]:
+    return group_hops(pool.levels, ranks=degree, stride=1)
+
+
+def _structure(graphs: Sequence[LayerGraph]) -> Structure:
+    """The chain of layers; an edge carries what the largest tensor degree sends per device."""
+    graph = graphs[0]
+    layers = tuple(
+        Layer(id=index, name=str(kind), layer_class=layer_class)
+        for index, (kind, layer_class) in enumerate(zip(graph.kinds, graph.layers, strict=True))
+    )
+    edges = tuple(
+        Edge(source=edge.source, target=edge.target, bytes=least)
+        for edge, least in zip(graph.edges, _least_edge_bytes(graphs), strict=True)
+    )
+    return Structure(layers=layers, edges=edges, shared_parameters=_shared(graphs))
+
+
+def _shared(graphs: Sequence[LayerGraph]) -> tuple[SharedParameters, ...]:
+    """Tied parameters in the bytes of their weight, at the largest padding of the vocabulary."""
+    groups = []
+    for name, holders in graphs[0].shared_parameters().items():
+        counts = (
+            p.count for g in graphs for c in g.classes for p in c.parameters if p.shared == name
+        )
+        size = max(counts) * graphs[0].run.precision.weight_bytes
+        groups.append(SharedParameters(layers=holders, bytes=float(size)))
+    return tuple(groups)
+
+
+def _least_edge_bytes(graphs: Sequence[LayerGraph]) -> list[float]:
+    return [min(g.edges[i].bytes for g in graphs) for i in range(len(graphs[0].edges))]
+
+
+def _boundary(graphs: Sequence[LayerGraph]) -> list[dict[int, list[float]]]:
+    """For each class and tensor degree, what its edges carry beyond the structure's bytes."""
+    least = _least_edge_bytes(graphs)
+    first = graphs[0]
+    extra: list[dict[int, list[float]]] = []
+    for layer_class in range(len(first.classes)):
+        layer = first.layers.index(layer_class)
+        edges = [i for i, e in enumerate(first.edges) if e.target == layer]
+        edges += [i for i, e in enumerate(first.edges) if e.source == layer]
+        extra.append(
+            {
+                graph.run.tensor_parallel: [graph.edges[i].bytes - least[i] for i in edges]
+                for graph in graphs
+            }
+        )
+    return extra
+
+
+def _cost_table(
+    rows: list[list[LayerPrice]],
+    boundary: list[dict[int, list[float]]],
+    provenance: Provenance,
+) -> CostTable:
+    prices = [price for prices in rows for price in prices]
+    extras = [b[p.tensor_parallel] for b, group in zip(boundary, rows, strict=True) for p in group]
+    times = {phase: np.array([p.phase_s[phase] for p in prices]) for phase in Phase}
+    phases = PhaseTimes(
+        forward_s=times[Phase.FORWARD],
+        input_grad_s=times[Phase.INPUT_GRAD],
+        weight_grad_s=times[Phase.WEIGHT_GRAD],
+        recompute_s=times[Phase.RECOMPUTE],
+    )
+    return CostTable(
+        class_offsets=np.array([0, *accumulate(map(len, rows))]),
+        option_ids=tuple(str(p.recompute) for p in prices),
+        tensor_parallel=np.array([p.tensor_parallel for p in prices]),
+        recompute=tuple(p.recompute for p in prices),
+        duration_s=phases.total_s,
+        saved_until_input_grad_bytes=np.array([p.activations.until_input_grad for p in prices]),
+        saved_until_weight_grad_bytes=np.array([p.activations.until_weight_grad for p in prices]),
+        transient_bytes=np.array([p.activations.transient for p in prices]),
+        static_bytes=np.array([p.static_bytes for p in prices]),
+        opaque_static_bytes=np.zeros(len(prices)),
+        gradient_sync_bytes=np.array([p.gradient_sync_bytes for p in prices]),
+        boundary_offsets=np.array([0, *accumulate(map(len, extras))]),
+        boundary_bytes=np.array([value for extra in extras for value in extra]),
+        provenance=provenance,
+        phases=phases,
+        time_by_kind_s=np.array([p.kind_s for p in prices]),
+        collectives=tuple(p.collectives for p in prices),
+    )
+
+
+def _provenance(pool: Pool) -> Provenance:
+    name = pool.accelerator.name
+    return Provenance(
+        origin=Origin.ASSUMED, source=f"roofline of {name} with efficiencies of its description"
+    )
+
+
+def flat_setting(cluster: Cluster, *, num_microbatches: int) -> Setting:
+    """A cluster of one pool reduced to four numbers, for partitioning with a single bandwidth.
+
+    The bandwidth is that of the outermost level in use, per device: stages lie furthest apart.
+    """
+    pool = cluster.pool_of()
+    used: list[NetworkLevel] = [level for level in pool.levels if level.size > 1]
+    outermost = (used or list(pool.levels))[-1]
+    return Setting(
+        num_devices=pool.num_devices,
+        memory_bytes=pool.accelerator.usable_bytes,
+        bandwidth_bytes_per_s=outermost.effective_bytes_per_s,
+        num_microbatches=num_microbatches,
+    )

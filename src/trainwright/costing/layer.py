@@ -1,0 +1,133 @@
+"""The price of one layer on one device: times by phase, bytes, collectives, per recompute mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trainwright.cluster import Accelerator, Hop
+from trainwright.costing.communication import collective_time_s
+from trainwright.costing.compute import operator_time_s
+from trainwright.costing.memory import (
+    ActivationBytes,
+    RecomputeRule,
+    activation_bytes,
+    parameters_per_device,
+    static_bytes,
+)
+from trainwright.model import Exchange, LayerClass, Phase, RunShape
+from trainwright.profile import Collective, Recompute, TimeKind
+
+_KIND_OF_AXIS: Final = {
+    "tensor": TimeKind.TENSOR_PARALLEL,
+    "context": TimeKind.CONTEXT_PARALLEL,
+    "expert": TimeKind.EXPERT_PARALLEL,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPrice:
+    """One row of a cost table: a layer at one tensor degree under one recompute mode.
+
+    `phase_s` holds what each phase takes with its exposed collectives, `kind_s` the same total by
+    `TimeKind`.
+    """
+
+    tensor_parallel: int
+    recompute: Recompute
+    phase_s: Mapping[Phase, float]
+    kind_s: tuple[float, ...]
+    activations: ActivationBytes
+    static_bytes: tuple[tuple[float, ...], ...]
+    gradient_sync_bytes: tuple[float, float]
+    collectives: tuple[Collective, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """What prices a layer's work: the device, its number format, the hops of each axis' group."""
+
+    accelerator: Accelerator
+    dtype: str
+    hops: Mapping[str, tuple[Hop, ...]]
+
+
+def price_layer(
+    layer: LayerClass,
+    run: RunShape,
+    rules: Mapping[Recompute, RecomputeRule],
+    platform: Platform,
+) -> Iterator[LayerPrice]:
+    """One price per recompute mode of `rules`."""
+    operator_s = {
+        phase: {
+            op.name: operator_time_s(
+                op, phase, accelerator=platform.accelerator, dtype=platform.dtype
+            )
+            for op in layer.operators
+        }
+        for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
+    }
+    dense, expert = parameters_per_device(layer)
+    gradient = run.precision.gradient_bytes
+    for mode, rule in rules.items():
+        operator_s[Phase.RECOMPUTE] = _recomputed_s(layer, rule, operator_s[Phase.FORWARD])
+        exchanges = _exchanges(layer, rule)
+        phase_s = {phase: sum(times.values()) for phase, times in operator_s.items()}
+        kind_s = [0.0] * len(TimeKind)
+        kind_s[TimeKind.COMPUTE] = sum(phase_s.values())
+        for exchange in exchanges:
+            exposed_s = _exposed_s(exchange, operator_s[exchange.phase], platform)
+            phase_s[exchange.phase] += exposed_s
+            kind_s[_KIND_OF_AXIS[exchange.axis]] += exposed_s
+        yield LayerPrice(
+            tensor_parallel=run.tensor_parallel,
+            recompute=mode,
+            phase_s=phase_s,
+            kind_s=tuple(kind_s),
+            activations=activation_bytes(layer, run, rule),
+            static_bytes=static_bytes(layer, run.precision),
+            gradient_sync_bytes=(dense * gradient, expert * gradient),
+            collectives=tuple(map(_collective, exchanges)),
+        )
+
+
+def _recomputed_s(
+    layer: LayerClass, rule: RecomputeRule, forward_s: Mapping[str, float]
+) -> dict[str, float]:
+    """Forward work that backward repeats: the named modules, or everything."""
+    return {
+        op.name: forward_s[op.name]
+        for op in layer.operators
+        if rule.whole_layer or op.module in rule.modules
+    }
+
+
+def _exchanges(layer: LayerClass, rule: RecomputeRule) -> tuple[Exchange, ...]:
+    """The layer's collectives; recomputing the whole layer repeats those of the forward pass."""
+    if not rule.whole_layer:
+        return layer.exchanges
+    repeated = (
+        Exchange(axis=x.axis, kind=x.kind, bytes=x.bytes, phase=Phase.RECOMPUTE)
+        for x in layer.exchanges
+        if x.phase is Phase.FORWARD
+    )
+    return (*layer.exchanges, *repeated)
+
+
+def _exposed_s(exchange: Exchange, operator_s: Mapping[str, float], platform: Platform) -> float:
+    time_s = collective_time_s(exchange.kind, exchange.bytes, platform.hops[exchange.axis])
+    if exchange.hides_under is None:
+        return time_s
+    return max(0.0, time_s - operator_s[exchange.hides_under])
+
+
+def _collective(exchange: Exchange) -> Collective:
+    return Collective(
+        axis=exchange.axis,
+        kind=exchange.kind,
+        bytes=exchange.bytes,
+        phase=str(exchange.phase),
+        hides_under=exchange.hides_under,
+    )

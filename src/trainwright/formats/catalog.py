@@ -1,0 +1,135 @@
+"""What is built in: models, accelerators and clusters, as data files inside the package.
+
+A name that is not built in may be a path: `open_model` and `open_cluster` take either.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainwright.errors import InvalidInput
+from trainwright.formats.hf_config import ModelDescription, load_config, read_config
+
+if TYPE_CHECKING:
+    from trainwright.cluster import Accelerator, Cluster
+
+_ACCELERATORS = "accelerators"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogEntry:
+    """A built-in thing: its name and where its figures come from."""
+
+    name: str
+    source: str
+
+
+def model_names() -> tuple[str, ...]:
+    """The built-in models, sorted."""
+    return _stems("trainwright.model")
+
+
+def cluster_names() -> tuple[str, ...]:
+    """The built-in clusters, sorted."""
+    return tuple(stem for stem in _stems("trainwright.cluster") if stem != _ACCELERATORS)
+
+
+def accelerator_names() -> tuple[str, ...]:
+    """The built-in accelerators, in catalog order."""
+    return tuple(accelerators())
+
+
+def model_entries() -> tuple[CatalogEntry, ...]:
+    """The built-in models with their sources."""
+    return tuple(_entry("trainwright.model", name) for name in model_names())
+
+
+def cluster_entries() -> tuple[CatalogEntry, ...]:
+    """The built-in clusters with their sources."""
+    return tuple(_entry("trainwright.cluster", name) for name in cluster_names())
+
+
+@cache
+def model(name: str) -> ModelDescription:
+    """A built-in model; raises `InvalidInput` naming the nearest where there is none."""
+    _require(name, model_names(), what="model")
+    document = _read("trainwright.model", name)
+    return read_config(document["config"], name=name, source=document["source"])
+
+
+def published_parameters(name: str) -> int:
+    """The parameter count that a built-in model is published with."""
+    _require(name, model_names(), what="model")
+    return int(_read("trainwright.model", name)["parameters"])
+
+
+@cache
+def accelerators() -> dict[str, Accelerator]:
+    """All built-in accelerators by name."""
+    from trainwright.formats.cluster_toml import read_accelerators
+
+    return read_accelerators(_read("trainwright.cluster", _ACCELERATORS))
+
+
+def accelerator(name: str) -> Accelerator:
+    """A built-in accelerator; raises `InvalidInput` naming the nearest where there is none."""
+    _require(name, accelerators(), what="accelerator")
+    return accelerators()[name]
+
+
+@cache
+def cluster(name: str) -> Cluster:
+    """A built-in cluster of one node; raises `InvalidInput` naming the nearest."""
+    from trainwright.formats.cluster_toml import read_cluster
+
+    _require(name, cluster_names(), what="cluster")
+    document = _read("trainwright.cluster", name)
+    return read_cluster(document, name=name, accelerators=accelerators())
+
+
+def open_model(name_or_path: str) -> ModelDescription:
+    """A built-in model, or the `config.json` (or its folder) at a path."""
+    if name_or_path not in model_names() and Path(name_or_path).exists():
+        return load_config(Path(name_or_path))
+    return model(name_or_path)
+
+
+def open_cluster(name_or_path: str) -> Cluster:
+    """A built-in cluster, or the cluster file at a path."""
+    if name_or_path not in cluster_names() and Path(name_or_path).is_file():
+        from trainwright.formats.cluster_toml import load_cluster
+
+        return load_cluster(Path(name_or_path), accelerators=accelerators())
+    return cluster(name_or_path)
+
+
+def _stems(package: str) -> tuple[str, ...]:
+    folder = resources.files(package) / "catalog"
+    return tuple(
+        sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+    )
+
+
+def _read(package: str, stem: str) -> dict[str, Any]:
+    file = resources.files(package) / "catalog" / f"{stem}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def _entry(package: str, name: str) -> CatalogEntry:
+    return CatalogEntry(name=name, source=str(_read(package, name)["source"]))
+
+
+def _require(name: str, known: Iterable[str], *, what: str) -> None:
+    names = list(known)
+    if name in names:
+        return
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    raise InvalidInput.of(what, f'must be a file or one of {", ".join(names)}, got "{name}"{hint}')

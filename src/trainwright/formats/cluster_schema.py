@@ -1,0 +1,245 @@
+"""What a cluster file may say, as pydantic models, and their errors as faults.
+
+This module imports pydantic, so it is itself imported only where a TOML file is read.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.provenance import Origin
+from trainwright.units import parse_memory
+
+_LARGEST_MEMORY_GIB = 1e5
+_DTYPES = ("bf16", "fp16", "fp8", "fp4", "tf32", "fp32", "fp64")
+
+
+def _memory(value: object) -> object:
+    """A quantity such as "80 GiB"; a bare small number is a likely slip and refused."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"must be a quantity such as 80GiB, got {value!r}")
+    try:
+        return parse_memory(str(value))
+    except InvalidInput as error:
+        raise ValueError(error.faults[0].problem) from None
+
+
+def _memory_gib(value: float) -> float:
+    if value > _LARGEST_MEMORY_GIB:
+        raise ValueError(f"is in GiB, got {value:g}; did you mean {value / 2**30:g}?")
+    return value
+
+
+def _source(text: str) -> str:
+    origin = text.partition(":")[0].strip()
+    if origin not in set(Origin):
+        raise ValueError(f'must start with one of {", ".join(Origin)} and a colon, got "{text}"')
+    return text
+
+
+def _dtype(name: str) -> str:
+    if name not in _DTYPES:
+        raise ValueError(f'must be one of {", ".join(_DTYPES)}, got "{name}"')
+    return name
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Dtype = Annotated[str, AfterValidator(_dtype)]
+Sources = dict[str, Annotated[str, AfterValidator(_source)]]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class GemmTable(_Table):
+    """Efficiency of matrix products."""
+
+    kind: Literal["saturating"] = "saturating"
+    max: Share = 0.80
+    half_flops: NotNegative = 2.0e9
+
+
+class MemoryTable(_Table):
+    """Efficiency of memory traffic."""
+
+    max: Share = 0.85
+    half_bytes: NotNegative = 2.0e6
+
+
+class EfficiencyTable(_Table):
+    """Shares of the peak; the defaults are assumptions until fitted."""
+
+    gemm: GemmTable = GemmTable()
+    attention_forward: Share = 0.60
+    attention_backward: Share = 0.50
+    memory: MemoryTable = MemoryTable()
+
+
+class AcceleratorTable(_Table):
+    """One device kind."""
+
+    peak_flops_per_s: Annotated[dict[Dtype, Positive], Field(min_length=1)]
+    memory_gib: Annotated[Positive, AfterValidator(_memory_gib)] | None = None
+    memory: Annotated[float, BeforeValidator(_memory)] | None = None
+    memory_bandwidth_bytes_per_s: Positive
+    launch_overhead_s: NotNegative = 4e-6
+    usable_fraction: Share = 0.97
+    efficiency: EfficiencyTable = EfficiencyTable()
+    sources: Sources = {}
+
+    @model_validator(mode="after")
+    def _one_memory(self) -> AcceleratorTable:
+        if (self.memory_gib is None) == (self.memory is None):
+            raise ValueError('must give either memory_gib = 80 or memory = "80GiB"')
+        return self
+
+
+class JointTable(_Table):
+    """The level that joins pools; its size is their number."""
+
+    name: str
+    bandwidth_bytes_per_s: Positive
+    latency_s: NotNegative
+    efficiency: Share = 0.8
+    oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    kind: Literal["switch", "ring", "torus", "mesh"] = "switch"
+    sources: Sources = {}
+
+
+class LevelTable(JointTable):
+    """A level inside a pool."""
+
+    size: Annotated[int, Field(ge=1, le=10**6)]
+
+
+Levels = Annotated[tuple[LevelTable, ...], Field(min_length=1, strict=False)]
+
+
+class PoolTable(_Table):
+    """Devices of one kind."""
+
+    device_kind: str
+    num_devices: Annotated[int, Field(ge=1)] | None = None
+    level: Levels
+
+
+class AcceleratorsFile(_Table):
+    """A file of accelerators alone."""
+
+    accelerator: dict[str, AcceleratorTable]
+
+
+class ClusterFile(_Table):
+    """A cluster: one pool written at the top, or several with a level that joins them."""
+
+    name: str | None = None
+    source: str = ""
+    device_kind: str = ""
+    num_devices: Annotated[int, Field(ge=1)] | None = None
+    level: Annotated[tuple[LevelTable, ...], Field(strict=False)] = ()
+    pool: Annotated[tuple[PoolTable, ...], Field(strict=False)] = ()
+    joint: JointTable | None = None
+    accelerator: dict[str, AcceleratorTable] = {}
+
+    @model_validator(mode="after")
+    def _one_form(self) -> ClusterFile:
+        if self.pool and (self.level or self.device_kind):
+            raise ValueError("must have device_kind and level, or pools of them, not both")
+        if not self.pool and not (self.level and self.device_kind):
+            raise ValueError("must have device_kind and at least one [[level]]")
+        if (len(self.pool) > 1) != (self.joint is not None):
+            raise ValueError("must have a [joint] level if, and only if, it has several pools")
+        return self
+
+
+def faults_of(model: type[_Table], document: Mapping[str, Any]) -> Iterator[Fault]:
+    """Every way in which `document` breaks the rules of `model`; empty where it is valid."""
+    try:
+        model.model_validate(document)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            path = _path(detail["loc"]) or "cluster"
+            yield Fault(path, _problem(dict(detail), model))
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        if part == "[key]":
+            continue
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _problem(detail: dict[str, Any], model: type[_Table]) -> str:
+    value, context = detail["input"], detail.get("ctx", {})
+    shown = f'"{value}" (string)' if isinstance(value, str) else repr(value)
+    match detail["type"]:
+        case "missing":
+            return "required field is missing"
+        case "extra_forbidden":
+            return _unknown_key(detail["loc"], model)
+        case "greater_than":
+            return f"must be > {context['gt']:g}, got {shown}"
+        case "greater_than_equal":
+            return f"must be >= {context['ge']:g}, got {shown}"
+        case "less_than_equal":
+            return f"must be <= {context['le']:g}, got {shown}"
+        case "too_short":
+            return f"must have at least {context['min_length']} entry, got {len(value)}"
+        case "float_type" | "finite_number":
+            return f"must be a finite number, got {shown}{_unit_hint(value)}"
+        case "value_error":
+            return str(context["error"])
+        case kind:
+            return f"must be {_WANTED.get(kind, kind)}, got {shown}".replace(
+                "literal_error", str(context.get("expected"))
+            )
+
+
+_WANTED = {
+    "int_type": "an integer",
+    "string_type": "text",
+    "tuple_type": "an array of tables, [[...]]",
+    "dict_type": "a table",
+    "model_type": "a table",
+}
+
+
+def _unit_hint(value: object) -> str:
+    return "; the unit is in the key's name" if isinstance(value, str) else ""
+
+
+_TABLES: dict[str, type[_Table]] = {
+    "level": LevelTable,
+    "pool": PoolTable,
+    "joint": JointTable,
+    "accelerator": AcceleratorTable,
+    "efficiency": EfficiencyTable,
+    "gemm": GemmTable,
+    "memory": MemoryTable,
+}
+
+
+def _unknown_key(location: tuple[int | str, ...], model: type[_Table]) -> str:
+    inside = [_TABLES[part] for part in location[:-1] if isinstance(part, str) and part in _TABLES]
+    known = list((inside or [model])[-1].model_fields)
+    near = difflib.get_close_matches(str(location[-1]), known, n=1)
+    hint = f'did you mean "{near[0]}"?' if near else f"known keys are {', '.join(known)}"
+    return f"is not a known key; {hint}"

@@ -1,0 +1,199 @@
+"""Reads clusters and accelerators from TOML: every fault at once, each with its path and the fix.
+
+```toml
+device_kind = "H100-80GB-SXM"     # of the catalog, or an [accelerator."…"] of the same file
+num_devices = 16                  # optional; the levels must multiply to it
+
+[[level]]                         # innermost first
+name = "nvlink"
+size = 8                          # children per unit
+bandwidth_bytes_per_s = 450e9     # per device, one direction
+latency_s = 3e-6
+```
+
+Several device kinds: one `[[pool]]` each with its own `device_kind` and `[[pool.level]]`, and a
+`[joint]` level between them. `sources` beside any figure says where it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from trainwright.cluster import (
+    Accelerator,
+    Cluster,
+    Efficiency,
+    LevelKind,
+    NetworkLevel,
+    Pool,
+    Saturating,
+)
+from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.cluster_schema import (
+    AcceleratorsFile,
+    AcceleratorTable,
+    ClusterFile,
+    JointTable,
+    LevelTable,
+    PoolTable,
+    faults_of,
+)
+from trainwright.provenance import Origin, Provenance
+from trainwright.units import GIB
+
+MAX_FILE_BYTES: Final = 2**22
+
+
+def load_cluster(path: Path, *, accelerators: Mapping[str, Accelerator]) -> Cluster:
+    """Read a cluster file; raises `InvalidInput` where it is missing, not TOML or breaks a rule."""
+    document = _load_toml(path)
+    return read_cluster(document, name=path.stem, accelerators=accelerators, source=str(path))
+
+
+def read_cluster(
+    document: Mapping[str, Any],
+    *,
+    name: str,
+    accelerators: Mapping[str, Accelerator],
+    source: str | None = None,
+) -> Cluster:
+    """Turn the content of a cluster file into a cluster.
+
+    `accelerators` are those the file may name besides its own. Raises `InvalidInput` with all
+    faults.
+    """
+    faults = list(faults_of(ClusterFile, document))
+    faults += _size_faults(document)
+    faults += _kind_faults(document, accelerators)
+    if faults:
+        raise InvalidInput(faults, source=source)
+    file = ClusterFile.model_validate(document)
+    known = dict(accelerators) | _accelerators(file.accelerator)
+    pools = file.pool or (PoolTable(device_kind=file.device_kind, level=file.level),)
+    joint = None if file.joint is None else _level(file.joint, size=len(pools))
+    return Cluster(
+        name=file.name or name,
+        pools=tuple(
+            Pool(
+                accelerator=known[pool.device_kind],
+                levels=tuple(_level(level, size=level.size) for level in pool.level),
+            )
+            for pool in pools
+        ),
+        joint=joint,
+    )
+
+
+def read_accelerators(
+    document: Mapping[str, Any], *, source: str | None = None
+) -> dict[str, Accelerator]:
+    """Turn the `[accelerator."…"]` tables of a file into accelerators; raises `InvalidInput`."""
+    faults = tuple(faults_of(AcceleratorsFile, document))
+    if faults:
+        raise InvalidInput(faults, source=source)
+    return _accelerators(AcceleratorsFile.model_validate(document).accelerator)
+
+
+def _load_toml(path: Path) -> dict[str, Any]:
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise InvalidInput.of("cluster", f"must be at most 4 MiB, got {size} bytes")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput.of("cluster", f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput.of("cluster", f"must be TOML: {error}", source=str(path)) from None
+
+
+def _level_tables(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The places that have levels: the file itself, or its pools."""
+    pools = document.get("pool")
+    if not isinstance(pools, list):
+        yield "", document
+        return
+    for index, pool in enumerate(pools):
+        if isinstance(pool, Mapping):
+            yield f"pool[{index}].", pool
+
+
+def _size_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
+    """Levels that do not multiply to the stated number of devices."""
+    for prefix, table in _level_tables(document):
+        levels, stated = table.get("level"), table.get("num_devices")
+        if not isinstance(levels, list) or not isinstance(stated, int) or stated < 1:
+            continue
+        sizes = [level.get("size") for level in levels if isinstance(level, Mapping)]
+        known = [size for size in sizes if isinstance(size, int) and size >= 1]
+        if len(known) < len(levels):
+            continue
+        product = math.prod(known)
+        if product != stated:
+            written = " x ".join(map(str, known))
+            yield Fault(
+                f"{prefix}num_devices",
+                f"must be the product of the level sizes, {written} = {product}, got {stated}; "
+                f"change a size or write num_devices = {product}",
+            )
+
+
+def _kind_faults(
+    document: Mapping[str, Any], accelerators: Mapping[str, Accelerator]
+) -> Iterator[Fault]:
+    own = document.get("accelerator")
+    known = [*accelerators, *(own if isinstance(own, Mapping) else ())]
+    for prefix, table in _level_tables(document):
+        kind = table.get("device_kind")
+        if isinstance(kind, str) and kind not in known:
+            yield Fault(f"{prefix}device_kind", f'must be one of {", ".join(known)}, got "{kind}"')
+
+
+def _accelerators(tables: Mapping[str, AcceleratorTable]) -> dict[str, Accelerator]:
+    return {name: _accelerator(name, table) for name, table in tables.items()}
+
+
+def _accelerator(name: str, table: AcceleratorTable) -> Accelerator:
+    efficiency = table.efficiency
+    memory = table.memory_gib * GIB if table.memory_gib is not None else table.memory
+    assert memory is not None, "the schema demands one of memory_gib and memory"
+    sources = {key.replace("memory_gib", "memory_bytes"): s for key, s in table.sources.items()}
+    return Accelerator(
+        name=name,
+        peak_flops_per_s=tuple(table.peak_flops_per_s.items()),
+        memory_bytes=memory,
+        memory_bandwidth_bytes_per_s=table.memory_bandwidth_bytes_per_s,
+        launch_overhead_s=table.launch_overhead_s,
+        usable_fraction=table.usable_fraction,
+        efficiency=Efficiency(
+            gemm=Saturating(max=efficiency.gemm.max, half=efficiency.gemm.half_flops),
+            memory=Saturating(max=efficiency.memory.max, half=efficiency.memory.half_bytes),
+            attention_forward=efficiency.attention_forward,
+            attention_backward=efficiency.attention_backward,
+        ),
+        sources=_sources(sources),
+    )
+
+
+def _level(table: LevelTable | JointTable, *, size: int) -> NetworkLevel:
+    return NetworkLevel(
+        name=table.name,
+        size=size,
+        bandwidth_bytes_per_s=table.bandwidth_bytes_per_s,
+        latency_s=table.latency_s,
+        efficiency=table.efficiency,
+        oversubscription=table.oversubscription,
+        kind=LevelKind(table.kind),
+        sources=_sources(table.sources),
+    )
+
+
+def _sources(stated: Mapping[str, str]) -> tuple[tuple[str, Provenance], ...]:
+    found = []
+    for name, text in stated.items():
+        origin, _, source = text.partition(":")
+        found.append((name, Provenance(origin=Origin(origin.strip()), source=source.strip())))
+    return tuple(found)

@@ -1,0 +1,128 @@
+"""Reads a Hugging Face style `config.json` into a `TransformerConfig`, without torch.
+
+`model_type` (else the first of `architectures`) selects the family. A missing key takes the default
+that the family's public configuration class documents, and is reported; a key that says nothing
+about cost is passed over, and one that is not known at all is reported as ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.formats.hf_families import FAMILIES, SILENT_KEYS
+from trainwright.formats.hf_keys import KeyReader
+from trainwright.model import TransformerConfig
+
+MAX_CONFIG_BYTES: Final = 2**22
+
+# Families people will ask for and that are not transformers of the kind modelled here.
+_OUT_OF_SCOPE: Final = {
+    "mamba": "state-space models",
+    "mamba2": "state-space models",
+    "t5": "encoder-decoder models",
+    "bart": "encoder-decoder models",
+    "whisper": "encoder-decoder models",
+    "clip": "multimodal models",
+    "llava": "multimodal models",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """A model as read: its hyper-parameters, the defaults used, and the keys that were ignored."""
+
+    name: str
+    config: TransformerConfig
+    defaults: tuple[tuple[str, object], ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+def load_config(path: Path) -> ModelDescription:
+    """Read `config.json`, or the folder that holds it.
+
+    Raises `InvalidInput` where it is missing, not JSON, too large, or breaks a rule.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        size = file.stat().st_size
+        if size > MAX_CONFIG_BYTES:
+            raise InvalidInput.of("config", f"must be at most 4 MiB, got {size} bytes")
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput.of("config", f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput.of(
+            "config", f"must be a JSON object: {error}", source=str(file)
+        ) from None
+    name = file.parent.name if file.name == "config.json" else file.stem
+    return read_config(document, name=name or "model", source=str(file))
+
+
+def read_config(document: object, *, name: str, source: str | None = None) -> ModelDescription:
+    """Turn the content of a `config.json` into a model; every fault at once, in one error.
+
+    Raises `UnsupportedFeature` for a family that is not modelled, naming the nearest one.
+    """
+    if not isinstance(document, Mapping):
+        found = type(document).__name__
+        raise InvalidInput.of("config", f"must be a JSON object, got {found}", source=source)
+    family = _family(document, source=source)
+    keys = KeyReader(document)
+    fields = FAMILIES[family](keys)
+    faults = list(keys.faults)
+    if not faults:
+        try:
+            config = TransformerConfig(family=family, **fields)
+        except InvalidInput as error:
+            faults += [Fault(keys.path_of(f.path), f.problem) for f in error.faults]
+    if faults:
+        raise InvalidInput(faults, source=source)
+    ignored = tuple(
+        str(key) for key in document if key not in keys.known and key not in SILENT_KEYS
+    )
+    return ModelDescription(
+        name=name, config=config, defaults=tuple(keys.defaults.items()), ignored=ignored
+    )
+
+
+def _family(document: Mapping[str, Any], *, source: str | None) -> str:
+    stated = document.get("model_type")
+    if stated is None:
+        stated = _from_architecture(document.get("architectures"))
+    if stated is None:
+        raise InvalidInput.of(
+            "model_type",
+            "required field is missing (or architectures, to tell the family by)",
+            source=source,
+        )
+    if not isinstance(stated, str):
+        raise InvalidInput.of("model_type", f"must be text, got {stated!r}", source=source)
+    if stated in FAMILIES:
+        return stated
+    if stated in _OUT_OF_SCOPE:
+        raise UnsupportedFeature(
+            f'model_type "{stated}": {_OUT_OF_SCOPE[stated]} are not modelled',
+            alternative=f"supported are {', '.join(FAMILIES)}",
+        )
+    nearest = difflib.get_close_matches(stated, FAMILIES, n=1, cutoff=0.0)[0]
+    raise UnsupportedFeature(
+        f'model_type "{stated}" is not modelled',
+        alternative=f'the nearest supported one is "{nearest}" (of {", ".join(FAMILIES)})',
+    )
+
+
+def _from_architecture(architectures: object) -> str | None:
+    """The family in a name such as `LlamaForCausalLM`; the longest that fits."""
+    if not (
+        isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
+    ):
+        return None
+    stem = architectures[0].lower().replace("_", "")
+    fitting = [family for family in FAMILIES if stem.startswith(family.replace("_", ""))]
+    return max(fitting, key=len, default=architectures[0])

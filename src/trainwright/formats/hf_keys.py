@@ -1,0 +1,133 @@
+"""Reads single keys of a `config.json`, remembering aliases, defaults used and faults found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from trainwright.errors import Fault
+
+ALIASES: Final = {
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed"),
+    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "num_heads": ("num_attention_heads", "n_head", "n_heads"),
+    "ffn_size": ("intermediate_size", "n_inner", "ffn_dim"),
+    "max_positions": ("max_position_embeddings", "n_positions"),
+    "num_kv_heads": ("num_key_value_heads",),
+    "head_size": ("head_dim",),
+    "vocabulary_size": ("vocab_size",),
+    "hidden_dropout": ("hidden_dropout", "hidden_dropout_prob", "resid_pdrop", "dropout"),
+    "attention_dropout": ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop"),
+    "tied_embeddings": ("tie_word_embeddings",),
+}
+_LARGEST_COUNT: Final = 10**9
+
+
+class KeyReader:
+    """A `config.json` being read. `defaults` and `faults` fill up as keys are asked for."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+        self.known: set[str] = {"model_type", "architectures"}
+        self.defaults: dict[str, object] = {}
+        self.faults: list[Fault] = []
+        self._spelling: dict[str, str] = {}
+        self._preferred: dict[str, str] = {}
+
+    def prefer(self, **spelling: str) -> None:
+        """Say by which of its aliases the family itself calls a field."""
+        self._preferred.update(spelling)
+
+    def path_of(self, field: str) -> str:
+        """The file's own key for a field of the model, where it has one."""
+        return self._spelling.get(field, field)
+
+    def count(self, field: str, default: int | None, *, least: int = 1) -> int:
+        """An integer >= `least`; 8.0 is accepted, "8", 8.5 and true are not."""
+        key, value = self._find(field, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.faults.append(Fault(key, f"must be an integer, got {_shown(value)}"))
+        elif not least <= value <= _LARGEST_COUNT:
+            self.faults.append(Fault(key, f"must be in {least}..{_LARGEST_COUNT}, got {value}"))
+        else:
+            return value
+        return max(least, 1)
+
+    def fraction(self, field: str, default: float) -> float:
+        """A probability in [0, 1)."""
+        key, value = self._find(field, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.faults.append(Fault(key, f"must be a number, got {_shown(value)}"))
+        elif not (math.isfinite(value) and 0 <= value < 1):
+            self.faults.append(Fault(key, f"must be in [0, 1), got {_shown(value)}"))
+        else:
+            return float(value)
+        return 0.0
+
+    def flag(self, field: str, default: bool) -> bool:
+        """True or false."""
+        key, value = self._find(field, default)
+        if not isinstance(value, bool):
+            self.faults.append(Fault(key, f"must be true or false, got {_shown(value)}"))
+            return default
+        return value
+
+    def text(self, field: str, default: str) -> str:
+        """A string."""
+        key, value = self._find(field, default)
+        if not isinstance(value, str):
+            self.faults.append(Fault(key, f"must be text, got {_shown(value)}"))
+            return default
+        return value
+
+    def counts(self, field: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """A list of integers >= 0."""
+        key, value = self._find(field, list(default))
+        if isinstance(value, list) and all(type(v) is int and v >= 0 for v in value):
+            return tuple(value)
+        self.faults.append(Fault(key, f"must be a list of integers >= 0, got {_shown(value)}"))
+        return default
+
+    def optional_count(self, field: str) -> int | None:
+        """An integer >= 1, or absent (null counts as absent; no default is reported)."""
+        present = any(self._document.get(k) is not None for k in _spellings(field))
+        if present:
+            return self.count(field, None)
+        self.known.update(_spellings(field))
+        return None
+
+    def refuse(self, field: str, problem: str) -> None:
+        """Record a fault that the family found."""
+        self.faults.append(Fault(self.path_of(field), problem))
+
+    def _find(self, field: str, default: object) -> tuple[str, object]:
+        """The value under the field's first spelling that is present and not null."""
+        spellings = _spellings(field)
+        self.known.update(spellings)
+        present = [k for k in spellings if self._document.get(k) is not None]
+        if not present:
+            key = self._preferred.get(field, spellings[0])
+            self.defaults[key] = default
+            self._spelling[field] = key
+            return key, default
+        self._spelling[field] = present[0]
+        value = self._document[present[0]]
+        for other in present[1:]:
+            if self._document[other] != value:
+                problem = f"must equal {present[0]} ({_shown(value)}), got "
+                self.faults.append(Fault(other, problem + _shown(self._document[other])))
+        return present[0], value
+
+
+def _spellings(field: str) -> tuple[str, ...]:
+    return ALIASES.get(field, (field,))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return f'"{value}" (string)'
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,275 @@
+"""What stands before and after the blocks: embedding, final norm, head transform, head, loss.
+
+The loss is a layer of its own because of its size: with a vocabulary of 128,256 and 8,192 tokens
+one copy of the logits in 16 bit is 2 GiB.
+"""
+
+from __future__ import annotations
+
+from trainwright.model.config import Norm, TransformerConfig
+from trainwright.model.operator import (
+    Exchange,
+    Operator,
+    OperatorKind,
+    Parameter,
+    Phase,
+    SavedTensor,
+    Shard,
+    Work,
+)
+from trainwright.model.primitives import elementwise, linear, linear_input, norm
+from trainwright.model.run_shape import RunShape
+
+WORD_EMBEDDING = "word_embedding"
+
+# Passes over the logits, in bytes per logit, counted from the public vocabulary-parallel cross
+# entropy of Megatron-LM: cast 2 + 4, maximum 4, subtract 8, exponential 8, sum 4, divide 8 forward;
+# scale 8 and cast 4 + 2 backward. A fused kernel reads twice and leaves the gradient in place.
+_LOSS_BYTES = {False: (38.0, 14.0), True: (6.0, 4.0)}
+
+
+def embedding_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """Look-up of words, positions and token types; then a norm, a projection, dropout if any.
+
+    The output is kept by the first block, as its input, not here.
+    """
+    lookup = _lookup(config, run)
+    operators = [lookup]
+    if config.embedding_norm:
+        operators.append(norm("embedding_norm", run, kind=Norm.LAYER, width=config.hidden_size))
+    if config.projection_size is not None:
+        operators.append(_projection(config, run, "project_in"))
+    if config.hidden_dropout > 0:
+        operators.append(_dropout(config, run))
+    return tuple(operators)
+
+
+def final_norm_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """The norm after the last block."""
+    return (norm("final_norm", run, kind=config.norm, width=config.hidden_size),)
+
+
+def head_transform_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """BERT's pooler on one token per sequence, and the dense layer and norm before its head."""
+    operators: list[Operator] = []
+    if config.pooler:
+        operators.append(_square(config, run, "pooler", tokens=run.microbatch_size))
+    if config.mlm_transform:
+        operators.append(_square(config, run, "mlm_transform", tokens=run.tokens))
+        operators.append(_transform_activation(config, run))
+        operators.append(norm("mlm_norm", run, kind=config.norm, width=config.hidden_size))
+    return tuple(operators)
+
+
+def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """The product with the vocabulary matrix, sharded over it."""
+    size = run.padded(config.vocabulary_size)
+    width = config.projection_size or config.hidden_size
+    parameters = [_word_embedding(config, run, name="head.weight")]
+    if config.head_bias:
+        parameters.append(Parameter(name="head.bias", count=size, shards=run.tensor_parallel))
+    product = linear(
+        "head",
+        run,
+        inputs=width,
+        outputs=size,
+        split="column",
+        parameters=tuple(parameters),
+        saved=(linear_input("head.input", run, width=width, shard=Shard.SEQUENCE),),
+        model_outputs=config.vocabulary_size,
+    )
+    if config.projection_size is None:
+        return (product,)
+    return (_projection(config, run, "project_out"), product)
+
+
+def loss_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """Cross entropy over a sharded vocabulary.
+
+    Unfused, the float32 softmax is kept and backward adds a gradient at activation width; fused,
+    the gradient overwrites the logits.
+    """
+    elements = run.tokens * run.padded(config.vocabulary_size)
+    local = elements / run.tensor_parallel
+    forward, backward = _LOSS_BYTES[run.fused_cross_entropy]
+    kept = SavedTensor(
+        name="loss.softmax",
+        elements=elements,
+        element_bytes=run.precision.activation_bytes if run.fused_cross_entropy else 4,
+        shard=Shard.TENSOR,
+        until=Phase.INPUT_GRAD,
+    )
+    return (
+        Operator(
+            name="cross_entropy",
+            kind=OperatorKind.MEMORY,
+            forward=Work(read_bytes=forward * local),
+            input_grad=Work(read_bytes=backward * local),
+            saved=(kept,),
+        ),
+    )
+
+
+def head_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
+    """Gradients of the logits and of the head's input."""
+    width = run.padded(config.vocabulary_size) / run.tensor_parallel
+    width += config.projection_size or config.hidden_size
+    return run.precision.activation_bytes * run.tokens * width
+
+
+def loss_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
+    """The logits' gradient, unless a fused kernel writes it over the logits."""
+    if run.fused_cross_entropy:
+        return 0.0
+    local = run.tokens * run.padded(config.vocabulary_size) / run.tensor_parallel
+    return run.precision.activation_bytes * local
+
+
+def embedding_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Exchange, ...]:
+    """Each device looks up its part of the vocabulary; the parts are summed."""
+    kind = "reduce_scatter" if run.sequence_parallel else "all_reduce"
+    width = config.projection_size or config.hidden_size
+    payload = float(run.tokens * width * run.precision.activation_bytes)
+    if run.tensor_parallel == 1:
+        return ()
+    forward = Exchange(axis="tensor", kind=kind, bytes=payload, phase=Phase.FORWARD)
+    if not run.sequence_parallel:
+        return (forward,)
+    gather = Exchange(axis="tensor", kind="all_gather", bytes=payload, phase=Phase.WEIGHT_GRAD)
+    return (forward, gather)
+
+
+def head_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Exchange, ...]:
+    """The input of the head is gathered forward; its gradient is reduced backward."""
+    if run.tensor_parallel == 1:
+        return ()
+    width = config.projection_size or config.hidden_size
+    payload = float(run.tokens * width * run.precision.activation_bytes)
+    if not run.sequence_parallel:
+        return (Exchange(axis="tensor", kind="all_reduce", bytes=payload, phase=Phase.INPUT_GRAD),)
+    return (
+        Exchange(axis="tensor", kind="all_gather", bytes=payload, phase=Phase.FORWARD),
+        Exchange(axis="tensor", kind="reduce_scatter", bytes=payload, phase=Phase.INPUT_GRAD),
+        Exchange(
+            axis="tensor",
+            kind="all_gather",
+            bytes=payload,
+            phase=Phase.INPUT_GRAD,
+            hides_under="head",
+        ),
+    )
+
+
+def loss_exchanges(run: RunShape) -> tuple[Exchange, ...]:
+    """The maximum and the sum of each token's logits, in float32."""
+    if run.tensor_parallel == 1:
+        return ()
+    each = Exchange(axis="tensor", kind="all_reduce", bytes=4.0 * run.tokens, phase=Phase.FORWARD)
+    return (each, each)
+
+
+def _word_embedding(config: TransformerConfig, run: RunShape, *, name: str) -> Parameter:
+    width = config.projection_size or config.hidden_size
+    return Parameter(
+        name=name,
+        count=run.padded(config.vocabulary_size) * width,
+        shards=run.tensor_parallel,
+        shared=WORD_EMBEDDING if config.tied_embeddings else None,
+    )
+
+
+def _lookup(config: TransformerConfig, run: RunShape) -> Operator:
+    h, width = config.hidden_size, config.projection_size or config.hidden_size
+    parameters = [_word_embedding(config, run, name="word_embedding.weight")]
+    for name, count in (
+        ("position_embedding", config.max_positions),
+        ("token_type_embedding", config.num_token_types),
+    ):
+        if count:
+            parameters.append(Parameter(name=f"{name}.weight", count=count * h))
+    tokens = run.tokens * width
+    element, gradient = run.precision.activation_bytes, run.precision.gradient_bytes
+    ids = SavedTensor(
+        name="token_ids",
+        elements=run.tokens,
+        element_bytes=8,
+        shard=Shard.REPLICATED,
+        until=Phase.WEIGHT_GRAD,
+        is_layer_input=True,
+    )
+    return Operator(
+        name="embedding",
+        kind=OperatorKind.MEMORY,
+        forward=Work(read_bytes=element * tokens, written_bytes=element * tokens),
+        weight_grad=Work(read_bytes=(element + gradient) * tokens, written_bytes=gradient * tokens),
+        parameters=tuple(parameters),
+        saved=(ids,),
+    )
+
+
+def _dropout(config: TransformerConfig, run: RunShape) -> Operator:
+    elements = run.tokens * config.hidden_size
+    mask = SavedTensor(
+        name="embedding.dropout_mask",
+        elements=elements,
+        element_bytes=1,
+        shard=Shard.SEQUENCE,
+        until=Phase.INPUT_GRAD,
+    )
+    return elementwise(
+        "embedding_dropout",
+        run,
+        elements=elements / run.sequence_shards,
+        forward=(1, 1.5),
+        backward=(1.5, 1),
+        saved=(mask,),
+    )
+
+
+def _projection(config: TransformerConfig, run: RunShape, name: str) -> Operator:
+    narrow = config.projection_size or config.hidden_size
+    inputs, outputs = narrow, config.hidden_size
+    if name == "project_out":
+        inputs, outputs = outputs, inputs
+    return linear(
+        name,
+        run,
+        inputs=inputs,
+        outputs=outputs,
+        split="none",
+        parameters=(Parameter(name=f"{name}.weight", count=inputs * outputs),),
+        saved=(linear_input(f"{name}.input", run, width=inputs, shard=Shard.SEQUENCE),),
+    )
+
+
+def _square(config: TransformerConfig, run: RunShape, name: str, *, tokens: int) -> Operator:
+    h = config.hidden_size
+    parameters = (
+        Parameter(name=f"{name}.weight", count=h * h),
+        Parameter(name=f"{name}.bias", count=h),
+    )
+    kept = linear_input(f"{name}.input", run, width=h, shard=Shard.REPLICATED, tokens=tokens)
+    return linear(
+        name,
+        run,
+        inputs=h,
+        outputs=h,
+        split="none",
+        parameters=parameters,
+        saved=(kept,),
+        tokens=tokens,
+    )
+
+
+def _transform_activation(config: TransformerConfig, run: RunShape) -> Operator:
+    elements = run.tokens * config.hidden_size
+    kept = SavedTensor(
+        name="mlm_activation.input",
+        elements=elements,
+        element_bytes=run.precision.activation_bytes,
+        shard=Shard.REPLICATED,
+        until=Phase.INPUT_GRAD,
+    )
+    return elementwise(
+        "mlm_activation", run, elements=elements, forward=(1, 1), backward=(2, 1), saved=(kept,)
+    )

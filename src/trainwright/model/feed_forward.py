@@ -1,0 +1,196 @@
+"""The feed-forward half of a block, dense or a mixture of experts, on one device.
+
+A gated part has two input matrices (gate and up) computed as one product of twice the width; its
+activation keeps both and gives their product. Experts see q·b·s routed tokens in all, whatever
+their number; they are sharded over the tensor group like a dense part (no expert parallelism here).
+"""
+
+from __future__ import annotations
+
+from trainwright.model.config import Experts, TransformerConfig
+from trainwright.model.operator import (
+    MLP_ACTIVATION,
+    NORM,
+    Operator,
+    Parameter,
+    Phase,
+    SavedTensor,
+    Shard,
+)
+from trainwright.model.primitives import elementwise, linear, linear_input, norm, residual_add
+from trainwright.model.run_shape import RunShape
+
+
+def feed_forward_operators(
+    config: TransformerConfig, run: RunShape, *, experts: Experts | None
+) -> tuple[Operator, ...]:
+    """Norm, the two linear layers with the activation between, and the residual."""
+    h = config.hidden_size
+    if experts is None:
+        middle = _dense(config, run, prefix="mlp", width=config.ffn_size)
+    else:
+        middle = _mixture(config, run, experts)
+    residual = residual_add("mlp_residual", run, width=h, dropout=config.hidden_dropout)
+    normed = norm("mlp_norm", run, kind=config.norm, width=h)
+    return (normed, *middle, residual) if config.pre_norm else (*middle, residual, normed)
+
+
+def _dense(
+    config: TransformerConfig, run: RunShape, *, prefix: str, width: int
+) -> tuple[Operator, ...]:
+    kept = linear_input(
+        f"{prefix}_in.input",
+        run,
+        width=config.hidden_size,
+        shard=Shard.SEQUENCE,
+        dropped_by=NORM,
+    )
+    return _two_layers(config, run, prefix=prefix, width=width, tokens=run.tokens, kept=(kept,))
+
+
+def _two_layers(
+    config: TransformerConfig,
+    run: RunShape,
+    *,
+    prefix: str,
+    width: int,
+    tokens: int,
+    kept: tuple[SavedTensor, ...],
+    copies: int = 1,
+    expert: bool = False,
+) -> tuple[Operator, ...]:
+    """Input product, activation, output product; `copies` weights of each, as experts have."""
+    h, t = config.hidden_size, run.tensor_parallel
+    inner = width * (1 + config.gated)
+
+    def weights(name: str, count: int, bias: int, bias_shards: int) -> tuple[Parameter, ...]:
+        weight = Parameter(name=f"{name}.weight", count=copies * count, shards=t, expert=expert)
+        if not config.mlp_bias:
+            return (weight,)
+        return (
+            weight,
+            Parameter(name=f"{name}.bias", count=copies * bias, shards=bias_shards, expert=expert),
+        )
+
+    into = linear(
+        f"{prefix}_in",
+        run,
+        inputs=h,
+        outputs=inner,
+        split="column",
+        parameters=weights(f"{prefix}_in", h * inner, inner, t),
+        saved=kept,
+        tokens=tokens,
+    )
+    output_input = linear_input(
+        f"{prefix}_out.input",
+        run,
+        width=width,
+        shard=Shard.TENSOR,
+        dropped_by=None if config.activation.keeps_only_its_output else MLP_ACTIVATION,
+        tokens=tokens,
+    )
+    out = linear(
+        f"{prefix}_out",
+        run,
+        inputs=width,
+        outputs=h,
+        split="row",
+        parameters=weights(f"{prefix}_out", width * h, h, 1),
+        saved=(output_input,),
+        tokens=tokens,
+    )
+    return (into, _activation(config, run, prefix=prefix, width=width, tokens=tokens), out)
+
+
+def _activation(
+    config: TransformerConfig, run: RunShape, *, prefix: str, width: int, tokens: int
+) -> Operator:
+    inputs = 1 + config.gated
+    kept = SavedTensor(
+        name=f"{prefix}_activation.input",
+        elements=tokens * width * inputs,
+        element_bytes=run.precision.activation_bytes,
+        shard=Shard.TENSOR,
+        until=Phase.INPUT_GRAD,
+    )
+    return elementwise(
+        f"{prefix}_activation",
+        run,
+        elements=tokens * width / run.tensor_parallel,
+        forward=(inputs, 1),
+        backward=(inputs + 1, inputs),
+        saved=() if config.activation.keeps_only_its_output else (kept,),
+        module=MLP_ACTIVATION,
+    )
+
+
+def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tuple[Operator, ...]:
+    h = config.hidden_size
+    routed = experts.experts_per_token * run.tokens
+    permuted = linear_input("expert_in.input", run, width=h, shard=Shard.SEQUENCE, tokens=routed)
+    operators = (
+        _router(config, run, experts),
+        elementwise(
+            "permute",
+            run,
+            elements=routed * h / run.sequence_shards,
+            forward=(1, 1),
+            backward=(1, 1),
+        ),
+        *_two_layers(
+            config,
+            run,
+            prefix="expert",
+            width=experts.ffn_size,
+            tokens=routed,
+            kept=(permuted,),
+            copies=experts.num_experts,
+            expert=True,
+        ),
+        _unpermute(config, run, routed),
+    )
+    if experts.shared_ffn_size:
+        operators += _dense(config, run, prefix="shared_expert", width=experts.shared_ffn_size)
+    return operators
+
+
+def _router(config: TransformerConfig, run: RunShape, experts: Experts) -> Operator:
+    """Router scores of every expert; input, logits and probabilities are kept (4·b·s·E bytes)."""
+    h, count = config.hidden_size, experts.num_experts
+    probabilities = SavedTensor(
+        name="router.logits_and_probabilities",
+        elements=2 * run.tokens * count,
+        element_bytes=2,
+        shard=Shard.SEQUENCE,
+        until=Phase.INPUT_GRAD,
+    )
+    given = linear_input("router.input", run, width=h, shard=Shard.SEQUENCE, dropped_by=NORM)
+    return linear(
+        "router",
+        run,
+        inputs=h,
+        outputs=count,
+        split="none",
+        parameters=(Parameter(name="router.weight", count=h * count),),
+        saved=(given, probabilities),
+    )
+
+
+def _unpermute(config: TransformerConfig, run: RunShape, routed: int) -> Operator:
+    """Weighted sum of the experts' outputs; the outputs are kept for the router's gradient."""
+    kept = SavedTensor(
+        name="unpermute.input",
+        elements=routed * config.hidden_size,
+        element_bytes=run.precision.activation_bytes,
+        shard=Shard.SEQUENCE,
+        until=Phase.INPUT_GRAD,
+    )
+    return elementwise(
+        "unpermute",
+        run,
+        elements=routed * config.hidden_size / run.sequence_shards,
+        forward=(1, 1),
+        backward=(2, 1),
+        saved=(kept,),
+    )

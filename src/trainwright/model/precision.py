@@ -1,0 +1,69 @@
+"""How numbers are kept while training: bytes per element, and the matrix units used.
+
+Bytes per parameter follow mixed-precision Adam (Micikevicius et al., 2018, as Megatron-LM runs it):
+a 16-bit weight, a float32 gradient, and in the optimizer a float32 main weight with two moments,
+2 + 4 + 12 = 18 bytes. Plain float32 needs no main weight: 4 + 4 + 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from trainwright.errors import UnsupportedFeature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """A training recipe's number formats; `matmul_dtype` is the peak of the accelerator it uses."""
+
+    name: str
+    matmul_dtype: str
+    activation_bytes: int
+    weight_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+    @property
+    def static_bytes(self) -> int:
+        """Bytes that one parameter keeps for the whole step, without sharding."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+
+
+def _mixed(dtype: str) -> Precision:
+    return Precision(
+        name=dtype,
+        matmul_dtype=dtype,
+        activation_bytes=2,
+        weight_bytes=2,
+        gradient_bytes=4,
+        optimizer_bytes=12,
+    )
+
+
+def _single(dtype: str) -> Precision:
+    return Precision(
+        name=dtype,
+        matmul_dtype=dtype,
+        activation_bytes=4,
+        weight_bytes=4,
+        gradient_bytes=4,
+        optimizer_bytes=8,
+    )
+
+
+BF16: Final = _mixed("bf16")
+FP16: Final = _mixed("fp16")
+FP32: Final = _single("fp32")
+TF32: Final = _single("tf32")
+PRECISIONS: Final = {p.name: p for p in (BF16, FP16, FP32, TF32)}
+
+
+def precision_named(name: str) -> Precision:
+    """Look a precision up; raises `UnsupportedFeature` naming those that exist."""
+    try:
+        return PRECISIONS[name]
+    except KeyError:
+        raise UnsupportedFeature(
+            f'precision "{name}" is not modelled', alternative=f"use one of {', '.join(PRECISIONS)}"
+        ) from None

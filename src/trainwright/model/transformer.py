@@ -1,0 +1,150 @@
+"""A transformer's layer graph from its hyper-parameters, at one run shape.
+
+The chain is embedding, blocks, final norm, (BERT's head transform,) head, loss, with every end a
+layer of its own so that a stage split can place it. Families covered: GPT-2 and GPT-3, OPT, BLOOM,
+Llama, Mistral, Qwen, Mixtral-like mixtures, BERT; which hyper-parameters each has is read in
+`formats.hf_config`.
+"""
+
+from __future__ import annotations
+
+from trainwright.errors import InvalidInput
+from trainwright.model.attention import attention_operators, half_exchanges
+from trainwright.model.config import Experts, TransformerConfig
+from trainwright.model.ends import (
+    embedding_exchanges,
+    embedding_operators,
+    final_norm_operators,
+    head_exchanges,
+    head_operators,
+    head_transform_operators,
+    head_transient_bytes,
+    loss_exchanges,
+    loss_operators,
+    loss_transient_bytes,
+)
+from trainwright.model.feed_forward import feed_forward_operators
+from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
+from trainwright.model.run_shape import RunShape
+
+
+def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
+    """The chain of layers of `config` at `run`.
+
+    Raises `InvalidInput` where the model cannot run so: a tensor degree that does not divide the
+    heads, a sequence longer than the learned positions.
+    """
+    faults = tuple(config.faults_at(run))
+    if faults:
+        raise InvalidInput(faults)
+    chain = _chain(config, run)
+    classes: list[LayerClass] = []
+    layers: list[int] = []
+    for layer_class, count in chain:
+        layers += [len(classes)] * count
+        classes.append(layer_class)
+    edges = _edges(config, run, [classes[c].kind for c in layers])
+    return LayerGraph(classes=tuple(classes), layers=tuple(layers), edges=edges, run=run)
+
+
+def model_flops_per_sequence(config: TransformerConfig, sequence_length: int) -> float:
+    """FLOPs of one training step on one sequence by the convention of MFU.
+
+    Three forward passes (one forward, two backward), attention in full, nothing recomputed.
+    """
+    run = RunShape(microbatch_size=1, sequence_length=sequence_length)
+    return 3.0 * layer_graph(config, run).model_flops
+
+
+def count_parameters(config: TransformerConfig) -> int:
+    """The exact number of parameters, vocabulary unpadded, tied embeddings once."""
+    run = RunShape(microbatch_size=1, sequence_length=1, vocabulary_multiple=1)
+    return layer_graph(config, run).num_parameters
+
+
+def _chain(config: TransformerConfig, run: RunShape) -> list[tuple[LayerClass, int]]:
+    chain = [(_embedding(config, run), 1), *_blocks(config, run)]
+    if config.final_norm:
+        norm = LayerClass(kind=LayerKind.FINAL_NORM, operators=final_norm_operators(config, run))
+        chain.append((norm, 1))
+    if config.pooler or config.mlm_transform:
+        transform = LayerClass(
+            kind=LayerKind.HEAD_TRANSFORM, operators=head_transform_operators(config, run)
+        )
+        chain.append((transform, 1))
+    head = LayerClass(
+        kind=LayerKind.LM_HEAD,
+        operators=head_operators(config, run),
+        exchanges=head_exchanges(config, run),
+        transient_bytes=head_transient_bytes(config, run),
+    )
+    loss = LayerClass(
+        kind=LayerKind.LOSS,
+        operators=loss_operators(config, run),
+        exchanges=loss_exchanges(run),
+        transient_bytes=loss_transient_bytes(config, run),
+    )
+    return [*chain, (head, 1), (loss, 1)]
+
+
+def _embedding(config: TransformerConfig, run: RunShape) -> LayerClass:
+    return LayerClass(
+        kind=LayerKind.EMBEDDING,
+        operators=embedding_operators(config, run),
+        exchanges=embedding_exchanges(config, run),
+    )
+
+
+def _blocks(config: TransformerConfig, run: RunShape) -> list[tuple[LayerClass, int]]:
+    experts = config.experts
+    dense = config.num_layers if experts is None else experts.num_dense_layers
+    attention = attention_operators(config, run)
+    around = half_exchanges(run, width=config.hidden_size, column=("query_key_value",))
+    blocks = []
+    for mixture, count in ((None, dense), (experts, config.num_layers - dense)):
+        if count == 0:
+            continue
+        feed_forward = feed_forward_operators(config, run, experts=mixture)
+        column = ("mlp_in",) if mixture is None else ("expert_in",)
+        block = LayerClass(
+            kind=LayerKind.BLOCK,
+            operators=attention + feed_forward,
+            exchanges=around + half_exchanges(run, width=config.hidden_size, column=column),
+            transient_bytes=_block_transient_bytes(config, run, mixture),
+        )
+        blocks.append((block, count))
+    return blocks
+
+
+def _block_transient_bytes(
+    config: TransformerConfig, run: RunShape, experts: Experts | None
+) -> float:
+    """Gradients of the widest pair of tensors around one operator.
+
+    The block's output and the feed-forward's inner activation, or the score matrix twice.
+    """
+    element, t = run.precision.activation_bytes, run.tensor_parallel
+    inner, tokens = config.ffn_size, run.tokens
+    if experts is not None:
+        inner, tokens = experts.ffn_size, run.tokens * experts.experts_per_token
+    widest = tokens * (config.hidden_size + inner * (1 + config.gated) / t)
+    if not run.fused_attention:
+        scores = run.microbatch_size * config.num_heads * float(run.sequence_length) ** 2 / t
+        widest = max(widest, 2 * scores)
+    return element * widest
+
+
+def _edges(
+    config: TransformerConfig, run: RunShape, kinds: list[LayerKind]
+) -> tuple[TensorEdge, ...]:
+    element, t = run.precision.activation_bytes, run.tensor_parallel
+    hidden = element * run.tokens * config.hidden_size / t
+    logits = element * run.tokens * run.padded(config.vocabulary_size) / t
+    return tuple(
+        TensorEdge(
+            source=index,
+            target=index + 1,
+            bytes=logits if kind is LayerKind.LM_HEAD else hidden,
+        )
+        for index, kind in enumerate(kinds[:-1])
+    )
