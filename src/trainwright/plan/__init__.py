@@ -2,7 +2,13 @@
 
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.plan import Plan
-from trainwright.plan.prediction import StageCost, TimeBreakdown
+from trainwright.plan.prediction import (
+    StageCost,
+    StageMemory,
+    StagePrediction,
+    StepPrediction,
+    TimeBreakdown,
+)
 from trainwright.plan.stage import ReplicaGroup, Stage
 from trainwright.plan.status import BoundKind, Status
 
@@ -13,6 +19,9 @@ __all__ = [
     "ReplicaGroup",
     "Stage",
     "StageCost",
+    "StageMemory",
+    "StagePrediction",
     "Status",
+    "StepPrediction",
     "TimeBreakdown",
 ]

@@ -22,3 +22,76 @@ class StageCost:
     breakdown: TimeBreakdown
     memory_bytes: float
     microbatches_in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Bytes of one device of a stage at its fullest, by class.
+
+    `opaque_bytes` are static bytes of imported profiles that do not say what they hold.
+    """
+
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    opaque_bytes: float
+    activation_bytes: float
+    transient_bytes: float
+    microbatches_in_flight: int
+
+    @property
+    def static_bytes(self) -> float:
+        """What stays for the whole step."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.opaque_bytes
+
+    @property
+    def total_bytes(self) -> float:
+        """Peak of one device."""
+        return self.static_bytes + self.activation_bytes + self.transient_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePrediction:
+    """What one stage does in a step. Times of one microbatch first, then those of a step.
+
+    `forward_s` and `backward_s` include exposed tensor-parallel communication, which
+    `tensor_parallel_s` states again for both together; `backward_s` includes recomputation.
+    """
+
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    tensor_parallel_s: float
+    send_s: float
+    gradient_sync_s: float
+    exposed_gradient_sync_s: float
+    optimizer_s: float
+    memory: StageMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPrediction:
+    """One training step: the pipeline's makespan, then what cannot hide behind it.
+
+    `bubble_of_makespan` is 1 − (work of the busiest stage) / makespan. Throughput and MFU are
+    `None` where the profile or the caller does not say what a microbatch holds.
+    """
+
+    step_time_s: float
+    pipeline_s: float
+    exposed_gradient_sync_s: float
+    optimizer_s: float
+    bubble_of_makespan: float
+    stages: tuple[StagePrediction, ...]
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+
+    @property
+    def peak_memory_bytes(self) -> float:
+        """The fullest device of the plan."""
+        return max(stage.memory.total_bytes for stage in self.stages)
+
+    @property
+    def fullest_stage(self) -> int:
+        """The stage of that device, the first where several are."""
+        return max(range(len(self.stages)), key=lambda i: self.stages[i].memory.total_bytes)

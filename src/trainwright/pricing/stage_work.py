@@ -1,0 +1,165 @@
+"""The layers of each stage, added up: times, bytes, and what crosses to other stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.profile import StaticKind, TimeKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.plan import Plan, Stage
+    from trainwright.profile import CostTable, Profile, SharedParameters
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+# Backward costs twice the forward pass in matrix products; used where a profile has fused times.
+_FORWARD_SHARE = 1 / 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageWork:
+    """Sums over one stage, per device and microbatch.
+
+    `static_bytes` has shape [2, 3] as in the cost table, tied parameters of a stage counted once;
+    `largest_weight_bytes` is the heaviest layer's weight; `shared_gradient_bytes` are gradients of
+    tied parameters that another stage holds too.
+    """
+
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    tensor_parallel_s: float
+    saved_bytes: float
+    transient_bytes: float
+    static_bytes: Floats
+    opaque_bytes: float
+    largest_weight_bytes: float
+    shared_gradient_bytes: float
+    sync_bytes: float
+
+
+def stage_works(plan: Plan, profile: Profile) -> tuple[StageWork, ...]:
+    """Sum the chosen rows of every stage; the plan breaks no rule of the profile."""
+    rows = chosen_rows(plan, profile)
+    index_of = {layer.id: i for i, layer in enumerate(profile.structure.layers)}
+    works = []
+    for stage, own in zip(plan.stages, rows, strict=True):
+        row_of = dict(zip((index_of[i] for i in stage.layers), own.tolist(), strict=True))
+        works.append(_work(stage, own, row_of, profile))
+    return tuple(works)
+
+
+def chosen_rows(plan: Plan, profile: Profile) -> tuple[Ints, ...]:
+    """For each stage the cost-table rows of its layers, in the stage's order."""
+    costs = profile.costs
+    class_of = {layer.id: layer.layer_class for layer in profile.structure.layers}
+    found = {
+        (layer_class, int(costs.tensor_parallel[row]), costs.option_ids[row]): row
+        for layer_class in range(costs.num_classes)
+        for row in costs.rows_of(layer_class)
+    }
+    return tuple(
+        np.array(
+            [
+                found[class_of[layer], stage.tensor_parallel, option]
+                for layer, option in zip(stage.layers, stage.options, strict=True)
+            ],
+            dtype=np.int64,
+        )
+        for stage in plan.stages
+    )
+
+
+def cut_bytes(plan: Plan, profile: Profile) -> dict[tuple[int, int], float]:
+    """Bytes per device and microbatch that stage i sends to stage j, by (i, j)."""
+    structure, costs = profile.structure, profile.costs
+    ins, outs = structure.in_edges(), structure.out_edges()
+    index_of = {layer.id: i for i, layer in enumerate(structure.layers)}
+    placed = {}
+    for number, (stage, rows) in enumerate(
+        zip(plan.stages, chosen_rows(plan, profile), strict=True)
+    ):
+        for layer, row in zip(stage.layers, rows.tolist(), strict=True):
+            placed[index_of[layer]] = (number, row)
+    sent: dict[tuple[int, int], float] = {}
+    for number, edge in enumerate(structure.edges):
+        (sender, source_row), (receiver, target_row) = placed[edge.source], placed[edge.target]
+        if sender == receiver:
+            continue
+        source_slot = len(ins[edge.source]) + outs[edge.source].index(number)
+        extra = max(
+            _boundary(costs, source_row, source_slot),
+            _boundary(costs, target_row, ins[edge.target].index(number)),
+        )
+        sent[sender, receiver] = sent.get((sender, receiver), 0.0) + edge.bytes + extra
+    return sent
+
+
+def _boundary(costs: CostTable, row: int, slot: int) -> float:
+    values = costs.boundary_of(row)
+    return float(values[slot]) if len(values) else 0.0
+
+
+def _work(stage: Stage, rows: Ints, row_of: dict[int, int], profile: Profile) -> StageWork:
+    costs = profile.costs
+    forward_s, backward_s, recompute_s = _phase_sums_s(costs, rows)
+    static = costs.static_bytes[rows].sum(axis=0)
+    sync_bytes = float(costs.gradient_sync_bytes[rows].sum())
+    elsewhere = 0.0
+    for group in profile.structure.shared_parameters:
+        here = [layer for layer in group.layers if layer in row_of]
+        if not here:
+            continue
+        shared = _shared_static_bytes(group, row_of[here[0]], stage.tensor_parallel, costs)
+        static[0] -= shared * (len(here) - 1)
+        sync_bytes -= float(shared[StaticKind.GRADIENT]) * (len(here) - 1)
+        if len(here) < len(group.layers):
+            elsewhere += float(shared[StaticKind.GRADIENT])
+    static.flags.writeable = False
+    by_kind = costs.time_by_kind_s
+    weights = costs.static_bytes[rows][:, :, StaticKind.WEIGHT].sum(axis=1)
+    return StageWork(
+        forward_s=forward_s,
+        backward_s=backward_s,
+        recompute_s=recompute_s,
+        tensor_parallel_s=(
+            0.0 if by_kind is None else float(by_kind[rows, TimeKind.TENSOR_PARALLEL].sum())
+        ),
+        saved_bytes=float(costs.saved_bytes[rows].sum()),
+        transient_bytes=float(costs.transient_bytes[rows].max()),
+        static_bytes=static,
+        opaque_bytes=float(costs.opaque_static_bytes[rows].sum()),
+        largest_weight_bytes=float(weights.max()),
+        shared_gradient_bytes=elsewhere,
+        sync_bytes=sync_bytes,
+    )
+
+
+def _phase_sums_s(costs: CostTable, rows: Ints) -> tuple[float, float, float]:
+    """Forward, backward (recomputation included) and recomputation, per microbatch."""
+    phases = costs.phases
+    if phases is None:
+        fused = float(costs.duration_s[rows].sum())
+        return _FORWARD_SHARE * fused, (1 - _FORWARD_SHARE) * fused, 0.0
+    recompute_s = float(phases.recompute_s[rows].sum())
+    backward_s = float((phases.input_grad_s[rows] + phases.weight_grad_s[rows]).sum())
+    return float(phases.forward_s[rows].sum()), backward_s + recompute_s, recompute_s
+
+
+def _shared_static_bytes(
+    group: SharedParameters, row: int, tensor_parallel: int, costs: CostTable
+) -> Floats:
+    """{weight, gradient, optimizer} bytes per device of tied parameters, from one holder's row.
+
+    The group states weight bytes of the whole tensor; the holder's row may hold more than it.
+    """
+    static: Floats = costs.static_bytes[row, 0]
+    weight = float(static[StaticKind.WEIGHT])
+    share = min(1.0, group.bytes / tensor_parallel / weight) if weight > 0 else 0.0
+    return static * share
