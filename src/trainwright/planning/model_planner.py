@@ -1,0 +1,243 @@
+"""Planning a model without a measured profile: candidates best-first, each cut exactly.
+
+The estimator prices the layers at (microbatch size, tensor degree); the partitioner cuts each
+candidate under its memory limit; the step is priced by `pricing`. Candidates are taken in the order
+of their lower bounds, so the search ends as soon as the next bound is no better than the best step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.costing.estimate import Estimator, flat_setting
+from trainwright.execution import Progress
+from trainwright.model import model_flops_per_sequence
+from trainwright.partitioning.downset_dp import solve
+from trainwright.partitioning.restrictions import surviving_rows
+from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.model_space import (
+    Candidate,
+    Workload,
+    candidates,
+    microbatch_sizes,
+    step_bound_s,
+    tensor_degrees,
+)
+from trainwright.pricing.step import predict_step
+from trainwright.profile import ProfilePoint, StaticKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.cluster import Cluster
+    from trainwright.execution import Budget
+    from trainwright.model import TransformerConfig
+    from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.plan import Plan, StepPrediction
+    from trainwright.profile import CostTable, Profile, Setting
+
+NUM_ALTERNATIVES: Final = 5
+DEFAULT_ZERO_STAGE: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelQuestion:
+    """A model to train on a cluster, and what the plan may use."""
+
+    model: TransformerConfig
+    cluster: Cluster
+    workload: Workload
+    restrictions: Restrictions
+    num_devices: int
+    microbatch_size: int | None = None
+    zero_stage: int = DEFAULT_ZERO_STAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A candidate with its plan, the profile it was cut from, and its predicted step."""
+
+    candidate: Candidate
+    plan: Plan
+    profile: Profile
+    step: StepPrediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutcome:
+    """Best plan first among `priced`; the bound holds for every uniform 1F1B plan considered."""
+
+    priced: tuple[Priced, ...]
+    lower_bound_s: float
+    considered: int
+    pruned: int
+    interrupted: bool
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """Profiles by (microbatch size, tensor degree), made when first asked for."""
+
+    question: ModelQuestion
+    estimator: Estimator
+    made: dict[tuple[int, int], Profile] = field(default_factory=dict)
+
+    def profile(self, microbatch_size: int, tensor: int) -> Profile:
+        key = (microbatch_size, tensor)
+        if key not in self.made:
+            workload = self.question.workload
+            point = ProfilePoint(
+                microbatch_size=microbatch_size,
+                sequence_length=workload.sequence_length,
+                tensor_parallel=(tensor,),
+                sequence_parallel=tensor > 1,
+                precision=workload.precision,
+            )
+            self.made[key] = self.estimator.profile(point)
+        return self.made[key]
+
+
+def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
+    """The fastest uniform plan under 1F1B, its runners-up, and a bound on every other."""
+    shelf = _Shelf(question, Estimator(model=question.model, cluster=question.cluster))
+    waiting = sorted(_bounded(question, shelf), key=lambda pair: (pair[0], _order(pair[1])))
+    flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
+    priced: list[Priced] = []
+    bound_s = waiting[0][0] if waiting else 0.0
+    tried = 0
+    for candidate_bound_s, candidate in waiting:
+        best_s = min((p.step.step_time_s for p in priced), default=float("inf"))
+        progress = Progress(
+            stage="planning", elapsed_s=budget.elapsed_s, best=best_s, lower_bound=bound_s
+        )
+        if candidate_bound_s >= best_s or budget.poll(progress):
+            break
+        tried += 1
+        found = _price(question, candidate, shelf, flops, budget)
+        if found is not None:
+            priced.append(found)
+    priced.sort(key=lambda p: (p.step.step_time_s, p.candidate.num_devices, _order(p.candidate)))
+    return ModelOutcome(
+        priced=tuple(priced[: 1 + NUM_ALTERNATIVES]),
+        lower_bound_s=_bound_s([b for b, _ in waiting], priced),
+        considered=len(waiting),
+        pruned=len(waiting) - tried,
+        interrupted=budget.interrupted,
+    )
+
+
+def _bound_s(bounds_s: list[float], priced: list[Priced]) -> float:
+    if not priced:
+        return 0.0
+    return min(bounds_s[0], priced[0].step.step_time_s)
+
+
+def _order(candidate: Candidate) -> tuple[int, int, int]:
+    return candidate.pipeline, candidate.tensor, candidate.microbatch_size
+
+
+def _bounded(question: ModelQuestion, shelf: _Shelf) -> Iterator[tuple[float, Candidate]]:
+    workload, restrictions = question.workload, question.restrictions
+    degrees = tensor_degrees(
+        question.model,
+        question.cluster,
+        workload,
+        tensor_parallel=restrictions.tensor_parallel,
+    )
+    for size in microbatch_sizes(workload, question.microbatch_size):
+        num_microbatches = workload.global_batch // size
+        for tensor in degrees:
+            profile = shelf.profile(size, tensor)
+            work_s = _least_work_s(profile, restrictions)
+            for candidate in candidates(
+                num_devices=question.num_devices,
+                num_layers=len(profile.structure.layers),
+                num_microbatches=num_microbatches,
+                microbatch_size=size,
+                tensor=tensor,
+                data_parallel=restrictions.data_parallel,
+            ):
+                bound = step_bound_s(candidate, work_s=work_s, num_microbatches=num_microbatches)
+                yield bound, candidate
+
+
+def _least_work_s(profile: Profile, restrictions: Restrictions) -> float:
+    costs = profile.costs
+    kept = surviving_rows(costs, restrictions)
+    durations = np.where(kept, costs.duration_s, np.inf)
+    by_class = [float(durations[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
+    return sum(by_class[layer.layer_class] for layer in profile.structure.layers)
+
+
+def _price(
+    question: ModelQuestion, candidate: Candidate, shelf: _Shelf, flops: float, budget: Budget
+) -> Priced | None:
+    profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
+    surrogate, setting = partition_problem(question, candidate, profile)
+    restrictions = replace(
+        question.restrictions,
+        data_degrees=(candidate.data,),
+        tensor_degrees=(candidate.tensor,),
+    )
+    cut = solve(surrogate, setting, restrictions=restrictions, budget=budget)
+    if cut.plan is None:
+        return None
+    plan = replace(
+        cut.plan,
+        microbatch_size=candidate.microbatch_size,
+        parallelism=Parallelism(
+            tensor=candidate.tensor,
+            pipeline=len(cut.plan.stages),
+            data=candidate.data,
+            sequence_parallel=candidate.tensor > 1,
+            zero_stage=question.zero_stage,
+        ),
+    )
+    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
+    if step.peak_memory_bytes > question.cluster.accelerator.usable_bytes:
+        return None
+    return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
+
+
+def partition_problem(
+    question: ModelQuestion, candidate: Candidate, profile: Profile
+) -> tuple[Profile, Setting]:
+    """The candidate as a profile and setting for the partitioner.
+
+    State is sharded by ZeRO, and transients have their place: those of a layer that exists once
+    count as its static bytes, the largest of the repeated layers is kept free on every device.
+    Gradient synchronisation is left to `pricing`, which knows how much of it hides.
+    """
+    costs = profile.costs
+    counts = np.bincount([layer.layer_class for layer in profile.structure.layers])
+    once = np.repeat(counts == 1, np.diff(costs.class_offsets))
+    repeated = costs.transient_bytes[~once & surviving_rows(costs, question.restrictions)]
+    surrogate = replace(
+        costs,
+        static_bytes=_sharded(costs, question.zero_stage, candidate.data),
+        opaque_static_bytes=costs.opaque_static_bytes + np.where(once, costs.transient_bytes, 0.0),
+        gradient_sync_bytes=np.zeros_like(costs.gradient_sync_bytes),
+    )
+    num_microbatches = question.workload.global_batch // candidate.microbatch_size
+    setting = flat_setting(question.cluster, num_microbatches=num_microbatches)
+    reserve = float(repeated.max()) if len(repeated) else 0.0
+    return replace(profile, costs=surrogate), replace(
+        setting,
+        num_devices=candidate.num_devices,
+        memory_bytes=max(1.0, setting.memory_bytes - reserve),
+    )
+
+
+def _sharded(costs: CostTable, zero_stage: int, data_parallel: int) -> np.ndarray:
+    shards = np.ones(len(StaticKind))
+    for first_stage, kind in (
+        (1, StaticKind.OPTIMIZER),
+        (2, StaticKind.GRADIENT),
+        (3, StaticKind.WEIGHT),
+    ):
+        if zero_stage >= first_stage:
+            shards[kind] = data_parallel
+    return costs.static_bytes / shards
