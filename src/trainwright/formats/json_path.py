@@ -28,6 +28,12 @@ class Key(str):
     __slots__ = ()
 
 
+class Inner(str):
+    """A path inside a value, printed already by whoever checked that value."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class PathFault:
     """A fault at a path; becomes a `Fault` when all are known and sorted."""
@@ -42,7 +48,7 @@ def show_path(path: Path) -> str:
     for step in path:
         if isinstance(step, int):
             parts.append(f"[{step}]")
-        elif isinstance(step, Key) or not step.isidentifier():
+        elif isinstance(step, Key) or not (isinstance(step, Inner) or step.isidentifier()):
             parts.append(f"[{quote(step)}]")
         else:
             parts.append(f".{step}" if parts else step)
