@@ -112,7 +112,7 @@ def wide_profile(spec: WideSpec) -> Profile:
 
 
 def wide_setting(profile: Profile, *, num_devices: int, tightness: float) -> Setting:
-    """Memory at `tightness` between all layers at their leanest (0) and all at their fastest (1)."""
+    """Memory at `tightness` between all layers at their leanest (0) and at their fastest (1)."""
     costs = profile.costs
     rows = [costs.rows_of(c) for c in range(costs.num_classes)]
     fast = sum(costs.saved_bytes[r.start] for r in rows)

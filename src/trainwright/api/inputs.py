@@ -13,6 +13,8 @@ from trainwright.plan.results.request import Embedded, SettingRecord
 from trainwright.units import parse_bandwidth, parse_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainwright.profile import Profile, ProfileFile, Setting
 
 
@@ -50,39 +52,60 @@ def profile_input(file: ProfileFile, *, name: str, point: int | None) -> Profile
     )
 
 
-def resolve_setting(
-    stated: Setting | None,
+_OPTION_OF = {
+    "num_devices": "devices",
+    "memory_bytes": "memory",
+    "bandwidth_bytes_per_s": "bandwidth",
+    "num_microbatches": "microbatches",
+}
+
+
+def setting_overrides(
     *,
     devices: int | None,
     memory: str | float | None,
     bandwidth: str | float | None,
     microbatches: int | None,
-) -> Setting:
-    """The setting a profile states, with the caller's overrides; every missing field is named."""
-    from trainwright.profile import Setting
+) -> dict[str, float]:
+    """What the caller gave, as fields of `Setting`; text is read with its unit.
 
-    memory_bytes = parse_memory(memory) if isinstance(memory, str) else memory
-    per_s = parse_bandwidth(bandwidth) if isinstance(bandwidth, str) else bandwidth
-    wanted = {
-        "num_devices": ("devices", devices),
-        "memory_bytes": ("memory", memory_bytes),
-        "bandwidth_bytes_per_s": ("bandwidth", per_s),
-        "num_microbatches": ("microbatches", microbatches),
+    Raises `InvalidInput` naming the option where a value breaks the rule of its field.
+    """
+    stated = {
+        "num_devices": devices,
+        "memory_bytes": parse_memory(memory) if isinstance(memory, str) else memory,
+        "bandwidth_bytes_per_s": (
+            parse_bandwidth(bandwidth) if isinstance(bandwidth, str) else bandwidth
+        ),
+        "num_microbatches": microbatches,
     }
-    values: dict[str, Any] = {}
-    for name, (option, value) in wanted.items():
-        values[option] = value if value is not None else getattr(stated, name, None)
-    missing = [option for option, value in values.items() if value is None]
+    given = {name: value for name, value in stated.items() if value is not None}
+    _make_setting({"num_devices": 1, "memory_bytes": 1.0, **_HARMLESS, **given})
+    return given
+
+
+_HARMLESS = {"bandwidth_bytes_per_s": 1.0, "num_microbatches": 1}
+
+
+def resolve_setting(stated: Setting | None, overrides: Mapping[str, float]) -> Setting:
+    """The setting a profile states, with the caller's overrides; every missing field is named."""
+    values = {name: overrides.get(name, getattr(stated, name, None)) for name in _OPTION_OF}
+    missing = [_OPTION_OF[name] for name, value in values.items() if value is None]
     if missing:
         raise InvalidInput(
             Fault(option, f"the profile does not state it; give --{option}") for option in missing
         )
+    return _make_setting(values)
+
+
+def _make_setting(values: dict[str, Any]) -> Setting:
+    from trainwright.profile import Setting
+
     try:
-        return Setting(**{name: values[option] for name, (option, _) in wanted.items()})
+        return Setting(**values)
     except InvalidInput as error:
-        renamed = {name: option for name, (option, _) in wanted.items()}
         raise InvalidInput(
-            Fault(renamed[fault.path], fault.problem) for fault in error.faults
+            Fault(_OPTION_OF[fault.path], fault.problem) for fault in error.faults
         ) from None
 
 

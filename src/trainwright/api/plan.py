@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainwright.api.result import Result
-from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +30,7 @@ def plan(
     tensor_parallel: bool = True,
     recompute: bool = True,
     exclude_options: Iterable[str] = (),
+    zero_stage: int = 1,
     per_stage_degrees: bool = False,
     planner: str = "exact",
     block_layer: str | None = None,
@@ -48,12 +48,18 @@ def plan(
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
     Raises `InvalidInput` with every fault of the input.
     """
+    from trainwright.api.inputs import resolve_setting, setting_overrides
     from trainwright.api.models import ModelInput, resolve_model
+    from trainwright.api.plan_model import plan_model, resolve_cluster, resolve_workload
+    from trainwright.api.plan_profile import ProfileQuestion, plan_profile
     from trainwright.execution import Budget as NoLimit
     from trainwright.partitioning.restrictions import Restrictions
 
     budget = budget or NoLimit()
-    given = resolve_model(model, point=point)
+    overrides = setting_overrides(
+        devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
+    )
+    given = resolve_model(model, point=point, given=overrides)
     restrictions = Restrictions(
         data_parallel=data_parallel,
         tensor_parallel=tensor_parallel,
@@ -61,20 +67,23 @@ def plan(
         excluded_options=frozenset(exclude_options),
     )
     if isinstance(given, ModelInput):
-        raise InvalidInput.of("model", "models are not joined yet")
-    from trainwright.api.inputs import resolve_setting
-    from trainwright.api.plan_profile import ProfileQuestion, plan_profile
-
-    setting = resolve_setting(
-        given.setting,
-        devices=devices,
-        memory=memory,
-        bandwidth=bandwidth,
-        microbatches=microbatches,
-    )
+        where, num_devices = resolve_cluster(cluster, nodes=nodes, devices=devices)
+        return Result(
+            plan_model(
+                given,
+                cluster=where,
+                num_devices=num_devices,
+                workload=resolve_workload(global_batch=global_batch, sequence=sequence),
+                restrictions=restrictions,
+                micro_batch=micro_batch,
+                zero_stage=zero_stage,
+                per_stage_degrees=per_stage_degrees,
+                budget=budget,
+            )
+        )
     question = ProfileQuestion(
         given=given,
-        setting=setting,
+        setting=resolve_setting(given.setting, overrides),
         restrictions=restrictions,
         planner=planner,
         block_layer=block_layer,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan.plan import Plan
     from trainwright.plan.prediction import StageCost
+    from trainwright.plan.stage import Stage
     from trainwright.profile import Profile, Setting
 
 PLANNERS = ("exact", "equal")
@@ -114,30 +115,13 @@ def stage_records(
     plan: Plan, costs: tuple[StageCost, ...], profile: Profile
 ) -> tuple[StageRecord, ...]:
     """The stages of a priced plan, as a document carries them."""
-    from trainwright.profile import Recompute
-
-    table = profile.costs
-    class_of = {layer.id: layer.layer_class for layer in profile.structure.layers}
-
-    def recomputes(layer: int, option: str, degree: int) -> bool:
-        rows = table.rows_of(class_of[layer])
-        return any(
-            table.option_ids[row] == option
-            and table.tensor_parallel[row] == degree
-            and table.recompute[row] is not Recompute.NONE
-            for row in rows
-        )
-
     return tuple(
         StageRecord(
             layers=stage.layers,
             data_parallel=stage.data_parallel,
             tensor_parallel=stage.tensor_parallel,
             options={str(layer): option for layer, option in stage.option_of.items()},
-            num_recomputed=sum(
-                recomputes(layer, option, stage.tensor_parallel)
-                for layer, option in stage.option_of.items()
-            ),
+            num_recomputed=count_recomputed(stage, profile),
             time_per_sample_s=cost.time_per_sample_s,
             breakdown=cost.breakdown,
             memory_bytes=cost.memory_bytes,
@@ -145,3 +129,21 @@ def stage_records(
         )
         for stage, cost in zip(plan.stages, costs, strict=True)
     )
+
+
+def count_recomputed(stage: Stage, profile: Profile) -> int:
+    """How many layers of the stage run under an option that recomputes."""
+    from trainwright.profile import Recompute
+
+    table = profile.costs
+    class_of = {layer.id: layer.layer_class for layer in profile.structure.layers}
+
+    def recomputes(layer: int, option: str) -> bool:
+        return any(
+            table.option_ids[row] == option
+            and table.tensor_parallel[row] == stage.tensor_parallel
+            and table.recompute[row] is not Recompute.NONE
+            for row in table.rows_of(class_of[layer])
+        )
+
+    return sum(recomputes(layer, option) for layer, option in stage.option_of.items())

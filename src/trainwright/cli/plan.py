@@ -35,6 +35,7 @@ def plan(
     micro_batch: Annotated[
         str | None, typer.Option(help="Sequences per microbatch; chosen if absent.", metavar="N")
     ] = None,
+    zero: Annotated[int, typer.Option(help="For a model: ZeRO stage, 0 to 3.", min=0, max=3)] = 1,
     no_data_parallel: Annotated[
         bool, typer.Option("--no-data-parallel", help="One replica per stage.")
     ] = False,
@@ -94,6 +95,7 @@ def plan(
             tensor_parallel=not no_tensor_parallel,
             recompute=not no_recompute,
             exclude_options=exclude_option or (),
+            zero_stage=zero,
             per_stage_degrees=per_stage_degrees,
             planner=planner,
             block_layer=None if block_layer == "all" else block_layer,

@@ -68,12 +68,16 @@ class Priced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOutcome:
-    """Best plan first among `priced`; the bound holds for every uniform 1F1B plan considered."""
+    """Best plan first among `priced`; the bound holds for every plan of the searched space.
+
+    `exhausted` says that every candidate was tried or excluded by its bound.
+    """
 
     priced: tuple[Priced, ...]
     lower_bound_s: float
     considered: int
     pruned: int
+    exhausted: bool
     interrupted: bool
 
 
@@ -88,16 +92,28 @@ class _Shelf:
     def profile(self, microbatch_size: int, tensor: int) -> Profile:
         key = (microbatch_size, tensor)
         if key not in self.made:
-            workload = self.question.workload
-            point = ProfilePoint(
-                microbatch_size=microbatch_size,
-                sequence_length=workload.sequence_length,
-                tensor_parallel=(tensor,),
-                sequence_parallel=tensor > 1,
-                precision=workload.precision,
+            self.made[key] = estimate_profile(
+                self.estimator, self.question, microbatch_size=microbatch_size, tensor=(tensor,)
             )
-            self.made[key] = self.estimator.profile(point)
         return self.made[key]
+
+
+def estimate_profile(
+    estimator: Estimator,
+    question: ModelQuestion,
+    *,
+    microbatch_size: int,
+    tensor: tuple[int, ...],
+) -> Profile:
+    """The estimated profile at a point; sequence parallelism goes with tensor parallelism."""
+    point = ProfilePoint(
+        microbatch_size=microbatch_size,
+        sequence_length=question.workload.sequence_length,
+        tensor_parallel=tensor,
+        sequence_parallel=max(tensor) > 1,
+        precision=question.workload.precision,
+    )
+    return estimator.profile(point)
 
 
 def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
@@ -107,32 +123,29 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
     priced: list[Priced] = []
     bound_s = waiting[0][0] if waiting else 0.0
-    tried = 0
+    tried, best_s, stopped = 0, float("inf"), False
     for candidate_bound_s, candidate in waiting:
-        best_s = min((p.step.step_time_s for p in priced), default=float("inf"))
-        progress = Progress(
-            stage="planning", elapsed_s=budget.elapsed_s, best=best_s, lower_bound=bound_s
+        if candidate_bound_s >= best_s:
+            break
+        stopped = budget.poll(
+            Progress(stage="planning", elapsed_s=budget.elapsed_s, best=best_s, lower_bound=bound_s)
         )
-        if candidate_bound_s >= best_s or budget.poll(progress):
+        if stopped:
             break
         tried += 1
         found = _price(question, candidate, shelf, flops, budget)
         if found is not None:
             priced.append(found)
+            best_s = min(best_s, found.step.step_time_s)
     priced.sort(key=lambda p: (p.step.step_time_s, p.candidate.num_devices, _order(p.candidate)))
     return ModelOutcome(
         priced=tuple(priced[: 1 + NUM_ALTERNATIVES]),
-        lower_bound_s=_bound_s([b for b, _ in waiting], priced),
+        lower_bound_s=min(bound_s, best_s),
         considered=len(waiting),
         pruned=len(waiting) - tried,
+        exhausted=not stopped and not budget.stopped,
         interrupted=budget.interrupted,
     )
-
-
-def _bound_s(bounds_s: list[float], priced: list[Priced]) -> float:
-    if not priced:
-        return 0.0
-    return min(bounds_s[0], priced[0].step.step_time_s)
 
 
 def _order(candidate: Candidate) -> tuple[int, int, int]:

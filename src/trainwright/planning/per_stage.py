@@ -1,0 +1,97 @@
+"""A model with degrees of its own in every stage: Piper's problem on an estimated profile.
+
+No framework runs such plans yet; they show what uniform degrees give away. The partitioner
+minimises the steady-state time per microbatch, the step is then priced like any other, so the
+bound on the step is only that of the least work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.costing.estimate import Estimator, flat_setting
+from trainwright.model import model_flops_per_sequence
+from trainwright.partitioning.downset_dp import solve
+from trainwright.partitioning.restrictions import surviving_rows
+from trainwright.planning.model_planner import ModelOutcome, Priced, estimate_profile
+from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
+from trainwright.pricing.step import predict_step
+
+if TYPE_CHECKING:
+    from trainwright.execution import Budget
+    from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.planning.model_planner import ModelQuestion
+    from trainwright.profile import Profile
+
+
+def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
+    """The best of one partitioning per microbatch size; static state is not sharded (ZeRO 0)."""
+    workload, restrictions = question.workload, question.restrictions
+    estimator = Estimator(model=question.model, cluster=question.cluster)
+    degrees = tensor_degrees(
+        question.model, question.cluster, workload, tensor_parallel=restrictions.tensor_parallel
+    )
+    flops = model_flops_per_sequence(question.model, workload.sequence_length)
+    sizes = microbatch_sizes(workload, question.microbatch_size)
+    priced, bounds_s = list[Priced](), list[float]()
+    for size in sizes:
+        profile = estimate_profile(estimator, question, microbatch_size=size, tensor=degrees)
+        bounds_s.append(
+            _least_device_s(profile, restrictions)
+            * (workload.global_batch // size)
+            / question.num_devices
+        )
+        found = _price(question, profile, size, flops, budget)
+        if found is not None:
+            priced.append(found)
+    priced.sort(key=lambda p: (p.step.step_time_s, p.candidate.microbatch_size))
+    best_s = priced[0].step.step_time_s if priced else float("inf")
+    return ModelOutcome(
+        priced=tuple(priced),
+        lower_bound_s=min(*bounds_s, best_s),
+        considered=len(sizes),
+        pruned=0,
+        exhausted=not budget.stopped,
+        interrupted=budget.interrupted,
+    )
+
+
+def _price(
+    question: ModelQuestion, profile: Profile, size: int, flops: float, budget: Budget
+) -> Priced | None:
+    costs = profile.costs
+    setting = flat_setting(
+        question.cluster, num_microbatches=question.workload.global_batch // size
+    )
+    kept = surviving_rows(costs, question.restrictions)
+    reserve = float(costs.transient_bytes[kept].max())
+    setting = replace(
+        setting,
+        num_devices=question.num_devices,
+        memory_bytes=max(1.0, setting.memory_bytes - reserve),
+    )
+    cut = solve(profile, setting, restrictions=question.restrictions, budget=budget)
+    if cut.plan is None:
+        return None
+    plan = replace(cut.plan, microbatch_size=size)
+    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
+    candidate = Candidate(
+        microbatch_size=size,
+        tensor=max(stage.tensor_parallel for stage in plan.stages),
+        pipeline=len(plan.stages),
+        data=max(stage.data_parallel for stage in plan.stages),
+    )
+    return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
+
+
+def _least_device_s(profile: Profile, restrictions: Restrictions) -> float:
+    """Device seconds of one microbatch if every layer took its cheapest option."""
+    costs = profile.costs
+    device_s = np.where(
+        surviving_rows(costs, restrictions), costs.duration_s * costs.tensor_parallel, np.inf
+    )
+    by_class = [float(device_s[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
+    return sum(by_class[layer.layer_class] for layer in profile.structure.layers)
