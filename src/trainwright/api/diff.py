@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from trainwright.api.documents import load_document
+from trainwright.api.documents import Priced, load_document
 from trainwright.api.result import Report
 from trainwright.plan.results.difference import Change, Difference
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from trainwright.plan.results.estimate import EstimateResult
-    from trainwright.plan.results.plan import PlanResult, StageRecord
+    from trainwright.plan.results.model_plan import ModelStageRecord
+    from trainwright.plan.results.plan import StageRecord
 
-    Priced = PlanResult | EstimateResult
+    AnyStage = StageRecord | ModelStageRecord
 
 _RESULT_KEYS = ("status", "fits", "devices_used", "num_stages", "gap")
 
@@ -25,9 +25,8 @@ _RESULT_KEYS = ("status", "fits", "devices_used", "num_stages", "gap")
 def diff(first: str | Path, second: str | Path) -> Report[Difference]:
     """Compare two plan or estimate documents by request, result and stage."""
     before, after = load_document(first), load_document(second)
-    ratio = None
-    if before.time_per_sample_s and after.time_per_sample_s is not None:
-        ratio = after.time_per_sample_s / before.time_per_sample_s
+    times_s = _time_s(before), _time_s(after)
+    ratio = times_s[1] / times_s[0] if times_s[0] and times_s[1] is not None else None
     return Report(
         Difference(
             same_model=before.request.model.sha256 == after.request.model.sha256,
@@ -37,6 +36,12 @@ def diff(first: str | Path, second: str | Path) -> Report[Difference]:
             stage_changes=tuple(_stage_changes(before.stages, after.stages)),
         )
     )
+
+
+def _time_s(document: Priced) -> float | None:
+    """What the document's objective is about: a step, or a microbatch at steady state."""
+    step_s: float | None = getattr(document, "step_time_s", None)
+    return document.time_per_sample_s if step_s is None else step_s
 
 
 def _changes(before: dict[str, str], after: dict[str, str]) -> Iterator[Change]:
@@ -68,14 +73,15 @@ def _result_facts(document: Priced) -> dict[str, str]:
         for key in _RESULT_KEYS
         if (value := getattr(document, key, None)) is not None
     }
-    if document.time_per_sample_s is not None:
+    step_s = getattr(document, "step_time_s", None)
+    if step_s is not None:
+        facts["step time"] = format_seconds(step_s)
+    elif document.time_per_sample_s is not None:
         facts["time per microbatch"] = format_seconds(document.time_per_sample_s)
     return facts
 
 
-def _stage_changes(
-    before: tuple[StageRecord, ...], after: tuple[StageRecord, ...]
-) -> Iterator[Change]:
+def _stage_changes(before: Sequence[AnyStage], after: Sequence[AnyStage]) -> Iterator[Change]:
     for index in range(max(len(before), len(after))):
         old = _stage_text(before[index]) if index < len(before) else None
         new = _stage_text(after[index]) if index < len(after) else None
@@ -83,7 +89,7 @@ def _stage_changes(
             yield Change(key=f"stage {index}", before=old, after=new)
 
 
-def _stage_text(stage: StageRecord) -> str:
+def _stage_text(stage: AnyStage) -> str:
     return (
         f"{len(stage.layers)} layers from {min(stage.layers)}, d={stage.data_parallel}, "
         f"t={stage.tensor_parallel}, recompute {stage.num_recomputed}, "

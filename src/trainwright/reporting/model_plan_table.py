@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _COLUMNS = (
     ("stage", "right"),
     ("layers", "left"),
-    ("recompute", "right"),
+    ("recomp", "right"),
     ("forward", "right"),
     ("backward", "right"),
     ("of it tp", "right"),
     ("send", "right"),
     ("memory", "right"),
     ("of limit", "right"),
-    ("in flight", "right"),
+    ("held", "right"),
     ("", "left"),
 )
 
@@ -64,8 +64,8 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
             f"schedule {document.schedule}"
         )
     yield (
-        f"the step: bubble {document.bubble_of_makespan or 0:.1%} of the pipeline, exposed gradient "
-        f"sync {format_seconds(document.exposed_gradient_sync_s or 0)}, optimizer "
+        f"the step: bubble {document.bubble_of_makespan or 0:.1%} of the pipeline, "
+        f"exposed gradient sync {format_seconds(document.exposed_gradient_sync_s or 0)}, optimizer "
         f"{format_seconds(document.optimizer_s or 0)}"
     )
 

@@ -24,14 +24,14 @@ _COLUMNS = (
     ("layers", "left"),
     ("d", "right"),
     ("t", "right"),
-    ("recompute", "right"),
+    ("recomp", "right"),
     ("time", "right"),
     ("compute", "right"),
     ("traffic", "right"),
-    ("grad sync", "right"),
+    ("sync", "right"),
     ("memory", "right"),
     ("of limit", "right"),
-    ("in flight", "right"),
+    ("held", "right"),
     ("", "left"),
 )
 

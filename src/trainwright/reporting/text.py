@@ -21,7 +21,8 @@ def table(title: str | None, columns: Sequence[tuple[str, str]]) -> Table:
 
     made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for header, justify in columns:
-        made.add_column(header, justify="left" if justify == "left" else "right")
+        left = justify == "left"
+        made.add_column(header, justify="left" if left else "right", no_wrap=not left)
     return made
 
 
