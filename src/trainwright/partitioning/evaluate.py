@@ -53,11 +53,12 @@ def evaluate(plan: Plan, profile: Profile, setting: Setting) -> tuple[StageCost,
 
 def find_faults(plan: Plan, prices: PriceList, setting: Setting) -> tuple[Fault, ...]:
     """Every rule other than memory that `plan` breaks, stage by stage, then over all stages."""
-    return (
-        *_stage_faults(plan, prices, setting),
-        *_placement_faults(plan, prices),
-        *_total_faults(plan, setting),
-    )
+    return (*find_layer_faults(plan, prices, setting), *_total_faults(plan, setting))
+
+
+def find_layer_faults(plan: Plan, prices: PriceList, setting: Setting) -> tuple[Fault, ...]:
+    """Every broken rule about layers, options and their order; these hold in any cost model."""
+    return (*_stage_faults(plan, prices, setting), *_placement_faults(plan, prices))
 
 
 def find_overflows(stage_costs: Sequence[StageCost], setting: Setting) -> tuple[Overflow, ...]:
