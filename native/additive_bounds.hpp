@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -22,20 +23,28 @@ namespace trainwright {
 struct BoundTable {
   static constexpr int32_t kLanes = 16;
   static constexpr int32_t kMemoryLane = 15;
-  static constexpr int32_t kSuper = 8;  // groups of 64 per coarse group
 
   double multiplier[kLanes] = {};
-  double scale[kLanes] = {};     // units per second, or per byte in the memory lane
-  int32_t total[kLanes] = {};    // Phi(V)
-  std::vector<int32_t> sums;     // [downsets * lanes]
+  double scale[kLanes] = {};          // units per second, or per byte in the memory lane
+  int32_t total[kLanes] = {};         // Phi(V)
+  std::vector<int32_t> sums;          // [downsets * lanes]
   std::vector<int32_t> fine, coarse;  // least lanes per group of 64, and of 512
 
   // Largest Phi(D) a stage in front of `below` may reach within `limit_s` = lambda d.
   void thresholds(int32_t below, double limit_s, double memory_bytes, int32_t* out) const;
+  // Some lane above its threshold? The hottest test: four lanes at a time.
   static bool exceeds(const int32_t* lanes, const int32_t* threshold) {
-    int32_t over = 0;
-    for (int32_t i = 0; i < kLanes; ++i) over |= lanes[i] > threshold[i];
-    return over != 0;
+    using Four [[gnu::vector_size(16)]] = int32_t;
+    Four over = {};
+    for (int32_t i = 0; i < kLanes; i += 4) {
+      Four lane, limit;
+      std::memcpy(&lane, lanes + i, sizeof lane);
+      std::memcpy(&limit, threshold + i, sizeof limit);
+      over |= lane > limit;
+    }
+    uint64_t half[2];
+    std::memcpy(half, &over, sizeof half);
+    return (half[0] | half[1]) != 0;
   }
   const int32_t* lanes(int32_t i) const { return sums.data() + int64_t{i} * kLanes; }
   // Seconds of stage time * d that the lanes prove for the pair.
@@ -51,6 +60,8 @@ class AdditiveBounds {
   AdditiveBounds(const Instance& instance, const Downsets& sets, int64_t max_bytes);
 
   const BoundTable& table(BoundKind kind, int32_t degree, int64_t y);
+  // Every y up to this passes the least-memory test of the stage: beyond it nothing fits.
+  int64_t most_in_flight(int32_t below, int32_t above, int32_t degree);
   int64_t num_built() const { return num_built_; }
 
  private:
@@ -59,8 +70,8 @@ class AdditiveBounds {
 
   const Instance* instance_;
   const Downsets* sets_;
-  std::vector<int64_t> grid_;     // ascending y
-  std::vector<int32_t> slot_of_;  // grid slot of small y
+  std::vector<int64_t> grid_;                                     // ascending y
+  std::vector<int32_t> slot_of_;                                  // grid slot of small y
   std::vector<std::vector<std::unique_ptr<BoundTable>>> tables_;  // [kind and degree][grid slot]
   int64_t num_built_ = 0;
 };

@@ -14,16 +14,16 @@ Labels::Labels(const Instance& instance, const Downsets& sets)
     : in_(&instance),
       sets_(&sets),
       lists_(sets.count),
-      last_(sets.count, {kNone, kNone}),
-      group_(sets.num_groups(), {kNone, kNone}),
+      last_(sets.count, {kNone, kNone, kNone}),
+      group_(sets.num_groups(), {kNone, kNone, kNone}),
       is_stale_(sets.num_groups(), 0) {}
 
 void Labels::clear() {
   labels_.clear();
   for (int32_t i : touched_) {
     lists_[i].clear();
-    last_[i] = {kNone, kNone};
-    group_[i / Downsets::kGroup] = {kNone, kNone};
+    last_[i] = {kNone, kNone, kNone};
+    group_[i / Downsets::kGroup] = {kNone, kNone, kNone};
     is_stale_[i / Downsets::kGroup] = 0;
   }
   touched_.clear();
@@ -47,11 +47,13 @@ void Labels::place(int32_t number) {
     labels_[list[end++]].is_dead = true;
   if (end > at) {
     list[at] = number;
-    list.erase(list.begin() + static_cast<int64_t>(at) + 1, list.begin() + static_cast<int64_t>(end));
+    list.erase(list.begin() + static_cast<int64_t>(at) + 1,
+               list.begin() + static_cast<int64_t>(end));
   } else {
     list.insert(list.begin() + static_cast<int64_t>(at), number);
   }
-  last_[label.downset] = {labels_[list.back()].sum, labels_[list.back()].devices};
+  last_[label.downset] = {labels_[list.back()].sum, labels_[list.back()].devices,
+                          labels_[list.front()].sum};
   is_stale_[label.downset / Downsets::kGroup] = 1;
 }
 
@@ -95,7 +97,7 @@ bool Labels::group_dominated(int32_t group, int32_t sum, int32_t devices) {
   if (is_stale_[group]) {
     const int32_t begin = group * Downsets::kGroup;
     const int32_t end = std::min(begin + Downsets::kGroup, sets_->count);
-    Last most{0, 0};
+    Last most{0, 0, 0};
     for (int32_t i = begin; i < end; ++i) {
       most.sum = std::max(most.sum, last_[i].sum);
       most.devices = std::max(most.devices, last_[i].devices);

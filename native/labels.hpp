@@ -29,7 +29,7 @@ class Labels {
   bool dominated(int32_t downset, int32_t sum, int32_t devices) const {
     const Last& last = last_[downset];
     if (last.sum <= sum) return last.devices <= devices;
-    return !lists_[downset].empty() && dominated_within(downset, sum, devices);
+    return last.least_sum <= sum && dominated_within(downset, sum, devices);
   }
   // Adds a label that is not dominated and spreads it. Returns its number.
   int32_t add(const Label& label);
@@ -41,8 +41,8 @@ class Labels {
   bool group_dominated(int32_t group, int32_t sum, int32_t devices);
 
  private:
-  struct Last {  // label with the largest sum and fewest devices
-    int32_t sum, devices;
+  struct Last {  // label with the largest sum and fewest devices; smallest sum of any label
+    int32_t sum, devices, least_sum;
   };
   bool dominated_within(int32_t downset, int32_t sum, int32_t devices) const;
   void place(int32_t number);

@@ -25,6 +25,7 @@
 #include "labels.hpp"
 #include "pair_cursors.hpp"
 #include "stage_test.hpp"
+#include "superset_scan.hpp"
 
 namespace trainwright {
 
@@ -50,13 +51,17 @@ class LevelSweep {
     bool operator<(const Queued& other) const;  // later in the queue
   };
 
+  struct Cap {
+    int32_t sum, devices;
+  };
   void find_caps();
+  bool next_batch();
+  void count();
   bool completable(const Label& label);
   void expand_by_pairs(int32_t from);
-  void expand_by_scan(int32_t from);
-  void scan_degree(int32_t from, int32_t degree, int64_t data_degree);
-  void scan_group(int32_t from, const StageKey& stage, int32_t group, const BoundTable& table,
-                  const int32_t* thresholds);
+  void extend_pair(int32_t from, const PairCursors::Pair& pair, int32_t t);
+  void expand_by_scan(const std::vector<int32_t>& batch, const Stop& stop);
+  void scan_degree(int32_t from, int32_t degree, int64_t data_degree, SupersetScan& scan);
   void reach(int32_t from, const StageKey& stage);
 
   const Instance* in_;
@@ -66,7 +71,10 @@ class LevelSweep {
   Labels labels_;
   std::unique_ptr<PairCursors> cursors_;  // null: scan
   std::vector<Queued> queue_;             // binary heap
-  std::vector<int32_t> sum_cap_, devices_cap_;  // per downset: labels beyond cannot be completed
+  std::vector<Cap> caps_;                 // per downset: labels beyond cannot be completed
+  std::vector<Cap> group_caps_;           // the largest in each group
+  std::vector<int32_t> batch_;            // labels being extended
+  std::vector<SupersetScan> scans_;       // one per label of the batch
   double threshold_s_ = 0;
   bool is_unresolved_ = false;
   int32_t goal_ = -1;  // label at V

@@ -14,10 +14,11 @@ namespace trainwright {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kFinalStep = 1e-11;    // the last threshold lies this far below the best plan
+constexpr double kFinalStep = 1e-11;  // the last threshold lies this far below the best plan
 constexpr double kOptimalGap = 1e-9;
-constexpr double kBisectGap = 2e-4;     // below it, ask for the final threshold at once
-constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on linear orders
+constexpr double kBisectGap = 1e-2;  // below it, every other threshold is the final one
+constexpr double kNearGap = 0.015;  // below it plans tend to be the best: bisection leans their way
+constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
   timespec now{};
@@ -40,7 +41,7 @@ class Search {
   bool narrow(LevelSweep& sweep, double gap, bool is_complete);
   bool find_first_plan(LevelSweep& sweep, bool is_complete);
   PassAnswer ask(LevelSweep& sweep, double threshold_s, bool is_complete);
-  void improve_restricted(std::vector<uint64_t> rows);
+  void improve_restricted(int64_t widest, double gap, double gain);
   void count(const LevelSweep& sweep);
   void finish();
   double longest_stage_s() const;
@@ -77,8 +78,7 @@ double Search::longest_stage_s() const {
   for (double p : problem_.option_time_s) total += p;
   for (double c : problem_.edge_bytes) total += 2 * in_.cut_s_per_byte * c;
   for (double c : problem_.option_boundary_bytes) total += in_.cut_s_per_byte * c;
-  for (double w : problem_.option_gradient_bytes)
-    total += in_.sync_s_per_byte * w;
+  for (double w : problem_.option_gradient_bytes) total += in_.sync_s_per_byte * w;
   return total;
 }
 
@@ -104,8 +104,9 @@ PassAnswer Search::ask(LevelSweep& sweep, double threshold_s, bool is_complete) 
 // Thresholds grow from the bound until a plan is found, or none can exist.
 bool Search::find_first_plan(LevelSweep& sweep, bool is_complete) {
   const double longest = longest_stage_s();
-  double step = 0.01;
-  double threshold = floor_s_ > 0 ? floor_s_ * (1 + step) : longest;
+  double step = 0.02;
+  // A restricted family proves nothing: take any plan first, it comes quickest without a threshold.
+  double threshold = floor_s_ > 0 && is_complete ? floor_s_ * (1 + step) : longest;
   while (result_.time_per_sample_s == kInfinity) {
     threshold = std::min(threshold, longest);
     const PassAnswer answer = ask(sweep, threshold, is_complete);
@@ -115,7 +116,7 @@ bool Search::find_first_plan(LevelSweep& sweep, bool is_complete) {
       is_infeasible_ = answer == PassAnswer::no && is_complete;
       return false;
     }
-    step *= 3;
+    step *= 2.5;
     threshold = step < 10 ? floor_s_ * (1 + step) : longest;
   }
   return true;
@@ -123,12 +124,18 @@ bool Search::find_first_plan(LevelSweep& sweep, bool is_complete) {
 
 bool Search::narrow(LevelSweep& sweep, double gap, bool is_complete) {
   if (!find_first_plan(sweep, is_complete)) return false;
+  bool try_final = true;
   while (result_.time_per_sample_s > 0 && floor_s_ < result_.time_per_sample_s * (1 - gap)) {
     const double best = result_.time_per_sample_s, last = best * (1 - kFinalStep);
+    const double step = best > floor_s_ * (1 + kNearGap) ? 0.5 : 0.3;
     double threshold = last;
-    if (floor_s_ <= 0) threshold = best * 1e-3;
-    else if (best > 1.5 * floor_s_) threshold = std::sqrt(best * floor_s_);
-    else if (best > floor_s_ * (1 + kBisectGap)) threshold = 0.5 * (best + floor_s_);
+    if (floor_s_ <= 0)
+      threshold = best * 1e-3;
+    else if (best > 1.5 * floor_s_)
+      threshold = std::sqrt(best * floor_s_);
+    else if (best > floor_s_ * (1 + kBisectGap) || !try_final)
+      threshold = best - step * (best - floor_s_);
+    try_final = threshold < last;
     const PassAnswer answer = ask(sweep, std::min(threshold, last), is_complete);
     if (answer == PassAnswer::stopped) return false;
     // A "yes" that is no better than the plan known: rounding, treat the threshold as reached.
@@ -141,6 +148,7 @@ void Search::count(const LevelSweep& sweep) {
   const PartitionCounters& own = sweep.counters();
   PartitionCounters& all = result_.counters;
   all.labels += own.labels;
+  all.starts += own.starts;
   all.candidates += own.candidates;
   all.relaxations += own.relaxations;
   all.knapsacks += own.knapsacks;
@@ -149,20 +157,30 @@ void Search::count(const LevelSweep& sweep) {
   all.peak_label_bytes = std::max(all.peak_label_bytes, own.peak_label_bytes);
 }
 
-// Solves on the given cuts, then on the cuts near the plan's own, until nothing improves.
-void Search::improve_restricted(std::vector<uint64_t> rows) {
-  const std::vector<uint64_t> base = rows;
-  for (int64_t per_cut = 60; !stop_(); per_cut = std::min<int64_t>(per_cut * 2, 1000)) {
+// Narrows the best plan on the prefixes of linear orders, then on these and the cuts near its own,
+// `widest` per cut in the end, until a round gains less than `gain`.
+void Search::improve_restricted(int64_t widest, double gap, double gain) {
+  std::vector<uint64_t> rows = linear_cuts(in_, 1), base;
+  for (int64_t per_cut = std::min<int64_t>(40, widest); !stop_();) {
     const double before = result_.time_per_sample_s;
     const Downsets sets = family_of(in_, rows);
-    result_.counters.downsets = std::max<int64_t>(result_.counters.downsets, sets.count);
     LevelSweep sweep(in_, sets, limits_);
     result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
     floor_s_ = result_.lower_bound_s;
-    const bool finished = narrow(sweep, 1e-4, false);
+    narrow(sweep, gap, false);
     count(sweep);
-    if (result_.stages.empty() || (!finished && !stop_())) return;
-    if (per_cut >= 1000 && result_.time_per_sample_s > before * (1 - 1e-4)) return;
+    if (result_.restricted)
+      result_.counters.downsets = std::max<int64_t>(result_.counters.downsets, sets.count);
+    if (result_.stages.empty()) {  // perhaps another order fits
+      if (!base.empty()) return;
+      rows = base = linear_cuts(in_, 4);
+      continue;
+    }
+    if (result_.time_per_sample_s > before * (1 - gain)) {
+      if (per_cut >= widest) return;
+      per_cut = std::min(2 * per_cut, widest);
+    }
+    if (base.empty()) base = linear_cuts(in_, 4);
     rows = cuts_near(in_, cuts_of(in_, result_.stages), per_cut);
     rows.insert(rows.end(), base.begin(), base.end());
   }
@@ -175,16 +193,12 @@ PartitionResult Search::run() {
   } else {
     const Downsets sets = enumerate_downsets(in_, limits_.max_downsets, stop_);
     result_.restricted = sets.count == 0;
-    if (result_.restricted || sets.count > kFirstPlanDownsets) {
-      const Downsets chain = family_of(in_, linear_cuts(in_));
-      LevelSweep sweep(in_, chain, limits_);
-      floor_s_ = result_.lower_bound_s = sweep.root_bound_s();
-      narrow(sweep, 1e-2, false);
-      count(sweep);
-    }
     if (result_.restricted) {
-      improve_restricted(linear_cuts(in_));
-    } else if (!stop_()) {
+      improve_restricted(1000, 1e-4, 1e-4);
+    } else if (sets.count > kFirstPlanDownsets) {
+      improve_restricted(40, 1e-2, 5e-2);
+    }
+    if (!result_.restricted && !stop_()) {
       result_.counters.downsets = sets.count;
       LevelSweep sweep(in_, sets, limits_);
       floor_s_ = result_.lower_bound_s = sweep.root_bound_s();
@@ -205,8 +219,7 @@ void Search::finish() {
   } else if (result_.stages.empty()) {
     result_.status = PartitionStatus::unknown;
   } else {
-    const bool closed =
-        result_.lower_bound_s >= result_.time_per_sample_s * (1 - kOptimalGap);
+    const bool closed = result_.lower_bound_s >= result_.time_per_sample_s * (1 - kOptimalGap);
     result_.status = closed ? PartitionStatus::optimal : PartitionStatus::gap;
   }
 }

@@ -57,6 +57,7 @@ def solve_partition(
     time_limit_s: float,
     poll: Callable[[float, float, float], bool] | None,
     max_downsets: int | None = None,
+    max_pairs: int | None = None,
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
