@@ -103,6 +103,8 @@ class _Positions:
     def of(self, path: Path) -> tuple[int, ...]:
         here, ranks = self._document, []
         for step in path:
+            if isinstance(step, Inner):
+                break
             if isinstance(here, dict):
                 ranks.append(self._ranks_of(here).get(str(step), _BEFORE_ALL_ENTRIES))
                 here = here.get(step)
