@@ -61,3 +61,50 @@ def solve_partition(
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
+
+class Orders:
+    def __init__(
+        self,
+        *,
+        actions: NDArray[np.int32],
+        rank_offsets: NDArray[np.int64],
+        rank_of_stage: NDArray[np.int32],
+        pairs: NDArray[np.int64],
+        num_microbatches: int,
+    ) -> None: ...
+
+class ActionCosts:
+    def __init__(
+        self,
+        *,
+        duration_s: NDArray[np.float64],
+        forward_transfer_s: NDArray[np.float64],
+        backward_transfer_s: NDArray[np.float64],
+        pair_s: NDArray[np.float64],
+        model: str,
+        blocking_fraction: float,
+    ) -> None: ...
+
+class Simulation:
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def start_s(self) -> NDArray[np.float64]: ...
+    @property
+    def end_s(self) -> NDArray[np.float64]: ...
+    @property
+    def forward_arrival_s(self) -> NDArray[np.float64]: ...
+    @property
+    def backward_arrival_s(self) -> NDArray[np.float64]: ...
+    @property
+    def blocked_rows(self) -> NDArray[np.int64]: ...
+
+def simulate(orders: Orders, costs: ActionCosts) -> Simulation: ...
+def latest_starts(orders: Orders, costs: ActionCosts) -> NDArray[np.float64]: ...
+def peak_bytes(
+    orders: Orders,
+    *,
+    delta_bytes: NDArray[np.float64],
+    transient_bytes: NDArray[np.float64],
+    static_bytes: NDArray[np.float64],
+) -> NDArray[np.float64]: ...

@@ -1,0 +1,121 @@
+// Binding of the schedule simulator: NumPy arrays in, NumPy arrays out.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "bind_orders.hpp"
+#include "numpy_arrays.hpp"
+#include "simulate.hpp"
+
+namespace nb = nanobind;
+using trainwright::ActionCosts;
+using trainwright::Simulation;
+using trainwright::TransferModel;
+using trainwright::numpy::Array;
+using trainwright::numpy::OrderArrays;
+using trainwright::numpy::span_of;
+using trainwright::numpy::Table;
+using trainwright::numpy::to_numpy;
+
+namespace {
+
+TransferModel model_named(const std::string& name) {
+  if (name == "free") return TransferModel::free;
+  if (name == "link") return TransferModel::link;
+  if (name == "blocking") return TransferModel::blocking;
+  throw std::invalid_argument("unknown transfer model " + name);
+}
+
+// Keeps the arrays alive that `view` looks at.
+struct CostArrays {
+  Table<double> duration_s;
+  Array<double> forward_transfer_s, backward_transfer_s, pair_s;
+  TransferModel model;
+  double blocking_fraction;
+
+  ActionCosts view() const {
+    return {.duration_s = span_of(duration_s),
+            .forward_transfer_s = span_of(forward_transfer_s),
+            .backward_transfer_s = span_of(backward_transfer_s),
+            .pair_s = span_of(pair_s),
+            .model = model,
+            .blocking_fraction = blocking_fraction};
+  }
+};
+
+template <auto member>
+auto column(const Simulation& simulation) {
+  const auto& values = simulation.*member;
+  using Value = typename std::decay_t<decltype(values)>::value_type;
+  return nb::ndarray<nb::numpy, const Value, nb::ndim<1>>(values.data(), {values.size()});
+}
+
+}  // namespace
+
+void bind_simulate(nb::module_& module) {
+  nb::class_<OrderArrays>(module, "Orders")
+      .def(nb::new_([](Table<int32_t> actions, Array<int64_t> rank_offsets,
+                       Array<int32_t> rank_of_stage, Array<int64_t> pairs,
+                       int64_t num_microbatches) {
+             return OrderArrays{actions, rank_offsets, rank_of_stage, pairs, num_microbatches};
+           }),
+           nb::kw_only(), nb::arg("actions"), nb::arg("rank_offsets"), nb::arg("rank_of_stage"),
+           nb::arg("pairs"), nb::arg("num_microbatches"));
+
+  nb::class_<CostArrays>(module, "ActionCosts")
+      .def(nb::new_([](Table<double> duration_s, Array<double> forward_transfer_s,
+                       Array<double> backward_transfer_s, Array<double> pair_s,
+                       const std::string& model, double blocking_fraction) {
+             return CostArrays{duration_s, forward_transfer_s, backward_transfer_s,
+                               pair_s,     model_named(model), blocking_fraction};
+           }),
+           nb::kw_only(), nb::arg("duration_s"), nb::arg("forward_transfer_s"),
+           nb::arg("backward_transfer_s"), nb::arg("pair_s"), nb::arg("model"),
+           nb::arg("blocking_fraction"));
+
+  nb::class_<Simulation>(module, "Simulation")
+      .def_ro("complete", &Simulation::complete)
+      .def_prop_ro("start_s", &column<&Simulation::start_s>, nb::rv_policy::reference_internal)
+      .def_prop_ro("end_s", &column<&Simulation::end_s>, nb::rv_policy::reference_internal)
+      .def_prop_ro("forward_arrival_s", &column<&Simulation::forward_arrival_s>,
+                   nb::rv_policy::reference_internal)
+      .def_prop_ro("backward_arrival_s", &column<&Simulation::backward_arrival_s>,
+                   nb::rv_policy::reference_internal)
+      .def_prop_ro("blocked_rows", &column<&Simulation::blocked_rows>,
+                   nb::rv_policy::reference_internal);
+
+  module.def(
+      "simulate",
+      [](const OrderArrays& orders, const CostArrays& costs) {
+        nb::gil_scoped_release release;
+        return trainwright::simulate(orders.view(), costs.view());
+      },
+      nb::arg("orders"), nb::arg("costs"));
+
+  module.def(
+      "latest_starts",
+      [](const OrderArrays& orders, const CostArrays& costs) {
+        std::vector<double> starts;
+        {
+          nb::gil_scoped_release release;
+          starts = trainwright::latest_starts(orders.view(), costs.view());
+        }
+        return to_numpy(std::move(starts));
+      },
+      nb::arg("orders"), nb::arg("costs"));
+
+  module.def(
+      "peak_bytes",
+      [](const OrderArrays& orders, Table<double> delta_bytes, Table<double> transient_bytes,
+         Array<double> static_bytes) {
+        return to_numpy(
+            trainwright::peak_bytes(orders.view(), {.delta_bytes = span_of(delta_bytes),
+                                                    .transient_bytes = span_of(transient_bytes),
+                                                    .static_bytes = span_of(static_bytes)}));
+      },
+      nb::arg("orders"), nb::kw_only(), nb::arg("delta_bytes"), nb::arg("transient_bytes"),
+      nb::arg("static_bytes"));
+}

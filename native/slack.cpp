@@ -1,0 +1,127 @@
+// The second half of simulate.hpp: latest starts.
+#include <algorithm>
+#include <limits>
+
+#include "simulate.hpp"
+
+namespace trainwright {
+
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+class LatestStarts {
+ public:
+  LatestStarts(const Orders& orders, const ActionCosts& costs)
+      : orders_(orders),
+        simulation_(simulate(orders, costs, &sequence_)),
+        stages_(orders.num_stages()),
+        microbatches_(orders.num_microbatches),
+        busy_fraction_(costs.model == TransferModel::blocking ? costs.blocking_fraction : 0.0),
+        transfers_(orders, costs),
+        paired_(overlapped_pairs(orders, costs)),
+        latest_end_s_(orders.actions.size()),
+        rank_latest_s_(orders.num_ranks()),
+        forward_latest_s_(stages_ * microbatches_, kNever),
+        backward_latest_s_(stages_ * microbatches_, kNever) {
+    if (costs.model == TransferModel::link)
+      link_latest_s_.assign(orders.num_ranks() * orders.num_ranks(), kNever);
+  }
+
+  std::vector<double> run() {
+    double last_end_s = 0.0;
+    for (const double end_s : simulation_.end_s) last_end_s = std::max(last_end_s, end_s);
+    rank_latest_s_.assign(orders_.num_ranks(), last_end_s);
+    for (auto row = sequence_.rbegin(); row != sequence_.rend(); ++row) visit(*row);
+    for (size_t row = 0; row < latest_end_s_.size(); ++row)
+      latest_end_s_[row] -= simulation_.end_s[row] - simulation_.start_s[row];
+    return std::move(latest_end_s_);
+  }
+
+ private:
+  int64_t rank_of(int64_t stage) const { return orders_.rank_of_stage[stage]; }
+
+  void visit(int64_t row) {
+    const auto& a = orders_.actions[row];
+    const bool first_of_pair = !paired_.empty() && paired_[row];
+    const bool second_of_pair = !paired_.empty() && row > 0 && paired_[row - 1];
+    const double sending_s = busy_fraction_ * transfer_of(a);
+    const double rank_latest_s = rank_latest_s_[rank_of(a.stage)] - sending_s;
+    double end_s = std::min(rank_latest_s, latest_handover(a));
+    if (first_of_pair) {
+      end_s = std::min(end_s, latest_end_s_[row + 1] - sending_s);
+      settle(row + 1, end_s);
+    }
+    settle(row, end_s);
+    if (!second_of_pair) leave_rank(row, first_of_pair);
+  }
+
+  // When the output of `a` must be ready so that its consumer keeps its latest start.
+  double latest_handover(const ActionRow& a) {
+    const int64_t at = a.stage * microbatches_ + a.microbatch;
+    if (a.kind == kForward && a.stage + 1 < stages_)
+      return handover(a, a.stage + 1, forward_latest_s_[at + microbatches_]);
+    if ((a.kind == kInputGrad || a.kind == kBackward) && a.stage > 0)
+      return handover(a, a.stage - 1, backward_latest_s_[at - microbatches_]);
+    return kNever;
+  }
+
+  double handover(const ActionRow& a, int64_t neighbour, double consumer_latest_s) {
+    const double transfer_s = transfer_of(a);
+    if (link_latest_s_.empty() || transfer_s == 0.0) return consumer_latest_s - transfer_s;
+    double& link_s = link_latest_s_[rank_of(a.stage) * orders_.num_ranks() + rank_of(neighbour)];
+    link_s = std::min(link_s, consumer_latest_s) - transfer_s;
+    return link_s;
+  }
+
+  double transfer_of(const ActionRow& a) const {
+    if (a.kind == kForward) return transfers_.forward_s[a.stage];
+    if (a.kind == kInputGrad || a.kind == kBackward) return transfers_.backward_s[a.stage];
+    return 0.0;
+  }
+
+  // How long receiving the input of `a` occupies its rank before it starts.
+  double receive_of(const ActionRow& a) const {
+    if (a.kind == kForward) return a.stage > 0 ? transfers_.forward_s[a.stage - 1] : 0.0;
+    if (a.kind == kInputGrad || a.kind == kBackward)
+      return a.stage + 1 < stages_ ? transfers_.backward_s[a.stage + 1] : 0.0;
+    return 0.0;
+  }
+
+  void settle(int64_t row, double end_s) {
+    const auto& a = orders_.actions[row];
+    const int64_t at = a.stage * microbatches_ + a.microbatch;
+    const double start_s = end_s - (simulation_.end_s[row] - simulation_.start_s[row]);
+    latest_end_s_[row] = end_s;
+    if (a.kind == kForward) forward_latest_s_[at] = start_s;
+    if (a.kind == kInputGrad || a.kind == kBackward) backward_latest_s_[at] = start_s;
+  }
+
+  void leave_rank(int64_t row, bool pair) {
+    const auto& a = orders_.actions[row];
+    double receive_s = receive_of(a);
+    if (pair) receive_s += receive_of(orders_.actions[row + 1]);
+    const double start_s = latest_end_s_[row] - (simulation_.end_s[row] - simulation_.start_s[row]);
+    rank_latest_s_[rank_of(a.stage)] = start_s - busy_fraction_ * receive_s;
+  }
+
+  const Orders& orders_;
+  std::vector<int64_t> sequence_;
+  const Simulation simulation_;
+  const int64_t stages_, microbatches_;
+  const double busy_fraction_;
+  const Transfers transfers_;
+  const std::vector<bool> paired_;
+  std::vector<double> latest_end_s_;
+  std::vector<double> rank_latest_s_;  // latest end of whatever comes before on the rank
+  std::vector<double> forward_latest_s_, backward_latest_s_;  // latest starts, [S, m]
+  std::vector<double> link_latest_s_;
+};
+
+}  // namespace
+
+std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs) {
+  return LatestStarts(orders, costs).run();
+}
+
+}  // namespace trainwright

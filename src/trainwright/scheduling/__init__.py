@@ -1,0 +1,1 @@
+"""Numbers in, orders out: build, check, simulate and bound pipeline schedules."""

@@ -1,0 +1,62 @@
+"""1F1B: after a warm-up, each rank alternates one forward and one backward.
+
+The warm-up of rank r is p-1-r forwards, the fewest with which the last rank never waits at zero
+transfer time (PipeDream-flush; Narayanan et al., ICML 2021). Eager 1F1B warms up with 2(p-1-r):
+same bubble at zero transfer time, and transfers are hidden, for up to 2p-1 activations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.scheduling.families.family import Family, one_chunk
+from trainwright.scheduling.order_arrays import actions, in_turn, one_after_another
+
+if TYPE_CHECKING:
+    from trainwright.plan.schedule import Actions
+    from trainwright.scheduling.families.family import FamilyRequest
+
+
+def order(request: FamilyRequest) -> Schedule:
+    """The least warm-up."""
+    return _alternate(request, warmup_per_rank_after=1)
+
+
+def eager_order(request: FamilyRequest) -> Schedule:
+    """Twice the least warm-up."""
+    return _alternate(request, warmup_per_rank_after=2)
+
+
+def _alternate(request: FamilyRequest, *, warmup_per_rank_after: int) -> Schedule:
+    p, m = request.num_ranks, request.num_microbatches
+    orders = [
+        _rank_order(rank, m, warmup=min(m, warmup_per_rank_after * (p - 1 - rank)))
+        for rank in range(p)
+    ]
+    return Schedule.of_ranks(orders, placement=one_chunk(request), num_microbatches=m)
+
+
+def _rank_order(rank: int, num_microbatches: int, *, warmup: int) -> Actions:
+    forwards = actions(ActionKind.F, rank, np.arange(num_microbatches))
+    backwards = actions(ActionKind.B, rank, np.arange(num_microbatches))
+    steady = num_microbatches - warmup
+    return one_after_another(
+        forwards[:warmup], in_turn(forwards[warmup:], backwards[:steady]), backwards[steady:]
+    )
+
+
+ONE_F_ONE_B = Family(
+    name="1f1b",
+    summary="one forward, one backward in turn; at most p activations",
+    place=one_chunk,
+    order=order,
+)
+EAGER_ONE_F_ONE_B = Family(
+    name="eager-1f1b",
+    summary="1F1B with twice the warm-up: hides transfers for up to 2p-1 activations",
+    place=one_chunk,
+    order=eager_order,
+)
