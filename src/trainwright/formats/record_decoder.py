@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 BAD: Final = object()
 
 _MISSING: Final = object()
+_MOST_HINTS: Final = 8  # per object; similarity is slow to judge
 
 
 @cache
@@ -212,11 +213,13 @@ def _record(record: type) -> Decoder:
 def _refuse_unknown(
     value: dict[str, Any], known: set[str], path: Path, faults: list[PathFault]
 ) -> None:
-    for key in value:
-        if key not in known:
-            near = difflib.get_close_matches(key, sorted(known), n=1)
-            meant = f", did you mean {near[0]}?" if near else ""
-            _bad(faults, (*path, key), f"must be a field of this format{meant}")
+    unknown = [key for key in value if key not in known]
+    few = unknown[:_MOST_HINTS]
+    hints = {key: difflib.get_close_matches(key, sorted(known), n=1) for key in few}
+    for key in unknown:
+        near = hints.get(key)
+        meant = f", did you mean {near[0]}?" if near else ""
+        _bad(faults, (*path, key), f"must be a field of this format{meant}")
 
 
 def _make(record: type, values: dict[str, Any], path: Path, faults: list[PathFault]) -> Any:
