@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from trainwright.api.result import Result
 
+DEFAULT_BLOCK_LAYER = "ParallelTransformerLayer"
+ALL_LAYERS = "all"
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -33,7 +36,7 @@ def plan(
     zero_stage: int = 1,
     per_stage_degrees: bool = False,
     planner: str = "exact",
-    block_layer: str | None = None,
+    block_layer: str = DEFAULT_BLOCK_LAYER,
     compare: bool = False,
     point: int | None = None,
     budget: Budget | None = None,
@@ -42,7 +45,8 @@ def plan(
 
     A profile takes `devices`, `memory`, `bandwidth` and `microbatches` (they override what its file
     states); a model takes `cluster`, `nodes` or `devices`, `global_batch`, `sequence` and
-    `micro_batch`. Memory and bandwidth are bytes and bytes per second, or text with a unit.
+    `micro_batch`. Memory and bandwidth are bytes and bytes per second, or text with a unit. What
+    does not apply to the kind of model given is not used, and a warning in the result says so.
 
     The result carries the plan, a lower bound and the gap; `status` is `optimal` only where proved,
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
@@ -68,6 +72,14 @@ def plan(
     )
     if isinstance(given, ModelInput):
         where, num_devices = resolve_cluster(cluster, nodes=nodes, devices=devices)
+        not_used = _given(
+            memory=memory,
+            bandwidth=bandwidth,
+            microbatches=microbatches,
+            planner=planner != "exact",
+            compare=compare,
+            point=point,
+        )
         return Result(
             plan_model(
                 given,
@@ -78,15 +90,30 @@ def plan(
                 micro_batch=micro_batch,
                 zero_stage=zero_stage,
                 per_stage_degrees=per_stage_degrees,
+                warnings=[f"{name} applies to profiles only and was not used" for name in not_used],
                 budget=budget,
             )
         )
+    not_used = _given(
+        cluster=cluster,
+        nodes=nodes,
+        global_batch=global_batch,
+        sequence=sequence,
+        micro_batch=micro_batch,
+        per_stage_degrees=per_stage_degrees,
+    )
     question = ProfileQuestion(
         given=given,
         setting=resolve_setting(given.setting, overrides),
         restrictions=restrictions,
         planner=planner,
-        block_layer=block_layer,
+        block_layer=None if block_layer == ALL_LAYERS else block_layer,
         compare=compare,
+        warnings=tuple(f"{name} applies to models only and was not used" for name in not_used),
     )
     return Result(plan_profile(question, budget))
+
+
+def _given(**options: object) -> list[str]:
+    """Names, as on the command line, of options that were given."""
+    return [name.replace("_", "-") for name, value in options.items() if value not in (None, False)]

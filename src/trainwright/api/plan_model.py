@@ -15,6 +15,8 @@ from trainwright.plan.results.request import PlanRequest, SpaceRecord, WorkloadR
 from trainwright.plan.status import BoundKind, Status, relative_gap
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trainwright.api.models import ModelInput
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
@@ -71,6 +73,7 @@ def plan_model(
     micro_batch: int | None,
     zero_stage: int,
     per_stage_degrees: bool,
+    warnings: Sequence[str],
     budget: Budget,
 ) -> ModelPlanResult:
     """Search the uniform plans (or, opted in, those with degrees per stage)."""
@@ -99,7 +102,7 @@ def plan_model(
         bound_kind=BoundKind.PROVED,
         memory_limit_bytes=cluster.accelerator.usable_bytes,
         interrupted=outcome.interrupted,
-        warnings=(*given.warnings, *_warnings(per_stage_degrees=per_stage_degrees)),
+        warnings=(*given.warnings, *warnings, *_warnings(per_stage_degrees=per_stage_degrees)),
         considered=outcome.considered,
         pruned=outcome.pruned,
         request=_request(

@@ -33,6 +33,7 @@ class ProfileQuestion:
     planner: str = "exact"
     block_layer: str | None = None
     compare: bool = False
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.planner not in PLANNERS:
@@ -85,6 +86,7 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
         relaxations=diagnosis.relaxations if diagnosis else (),
         baselines=beside,
         interrupted=outcome.interrupted or budget.interrupted,
+        warnings=question.warnings,
         solver_s=outcome.solver_s,
         search_s=budget.cpu_s - started_s,
         counters=dict(outcome.counters),

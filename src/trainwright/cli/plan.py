@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trainwright.api.plan import DEFAULT_BLOCK_LAYER
 from trainwright.cli import options
 from trainwright.cli.config_file import read_config
 from trainwright.cli.output import budget, check_output, emit, finish, parse_count
@@ -58,7 +59,7 @@ def plan(
     planner: Annotated[str, typer.Option(help="exact, or the baseline: equal.")] = "exact",
     block_layer: Annotated[
         str, typer.Option(help="Equal split: name of the layers to split evenly, or all.")
-    ] = "ParallelTransformerLayer",
+    ] = DEFAULT_BLOCK_LAYER,
     compare: Annotated[
         bool, typer.Option("--compare", help="Also show restricted modes and equal splits.")
     ] = False,
@@ -98,7 +99,7 @@ def plan(
             zero_stage=zero,
             per_stage_degrees=per_stage_degrees,
             planner=planner,
-            block_layer=None if block_layer == "all" else block_layer,
+            block_layer=block_layer,
             compare=compare,
             point=point,
             budget=allowed,

@@ -6,14 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.costing.estimate import Estimator
+from trainwright.errors import InvalidInput
 from trainwright.plan.results.plan import Binding, Relaxation
 from trainwright.planning.model_planner import (
+    candidate_restrictions,
     estimate_profile,
     partition_problem,
     plan_model,
+    reserve_transients,
 )
 from trainwright.planning.model_space import candidates, microbatch_sizes, tensor_degrees
 from trainwright.planning.relax import Diagnosis, diagnose
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,11 +52,9 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     )
     if not offered:
         return Diagnosis(binding=_too_few_devices(question, tensor), relaxations=())
-    surrogate, setting = partition_problem(question, offered[-1], profile)
-    restrictions = replace(
-        question.restrictions,
-        data_degrees=(offered[-1].data,),
-        tensor_degrees=(tensor,),
+    restrictions = candidate_restrictions(question, offered[-1])
+    surrogate, setting = reserve_transients(
+        *partition_problem(question, offered[-1], profile), restrictions
     )
     found = diagnose(surrogate, setting, restrictions=restrictions, budget=budget)
     kept = tuple(fix for fix in found.relaxations if fix.change != "devices")
@@ -74,8 +76,6 @@ def _with_reserve(fix: Relaxation, reserve_bytes: float) -> Relaxation:
     """Memory as the device has it, with the part kept free for transients."""
     if fix.change != "memory" or fix.value is None:
         return fix
-    from trainwright.units import format_bytes
-
     needed = fix.value + reserve_bytes
     return replace(
         fix, value=needed, description=f"{format_bytes(needed)} of usable memory per device"
@@ -89,7 +89,7 @@ def _more_nodes(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]
         nodes *= 2
         try:
             larger = question.cluster.with_nodes(nodes)
-        except ValueError:
+        except InvalidInput:
             return
         tried = replace(question, cluster=larger, num_devices=larger.num_devices)
         outcome = plan_model(tried, budget)

@@ -18,6 +18,7 @@ from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.restrictions import surviving_rows
 from trainwright.plan.parallelism import Parallelism
+from trainwright.plan.status import Status
 from trainwright.planning.model_space import (
     Candidate,
     Workload,
@@ -70,7 +71,7 @@ class Priced:
 class ModelOutcome:
     """Best plan first among `priced`; the bound holds for every plan of the searched space.
 
-    `exhausted` says that every candidate was tried or excluded by its bound.
+    `exhausted` says that every candidate was priced, excluded by its bound, or proved not to fit.
     """
 
     priced: tuple[Priced, ...]
@@ -137,13 +138,16 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
         if found is not None:
             priced.append(found)
             best_s = min(best_s, found.step.step_time_s)
+    exhausted = not stopped and not budget.stopped
+    if exhausted and not priced:
+        exhausted = not any(_may_fit(question, c, shelf, budget) for _, c in waiting)
     priced.sort(key=lambda p: (p.step.step_time_s, p.candidate.num_devices, _order(p.candidate)))
     return ModelOutcome(
         priced=tuple(priced[: 1 + NUM_ALTERNATIVES]),
         lower_bound_s=min(bound_s, best_s),
         considered=len(waiting),
         pruned=len(waiting) - tried,
-        exhausted=not stopped and not budget.stopped,
+        exhausted=exhausted,
         interrupted=budget.interrupted,
     )
 
@@ -189,11 +193,9 @@ def _price(
     question: ModelQuestion, candidate: Candidate, shelf: _Shelf, flops: float, budget: Budget
 ) -> Priced | None:
     profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
-    surrogate, setting = partition_problem(question, candidate, profile)
-    restrictions = replace(
-        question.restrictions,
-        data_degrees=(candidate.data,),
-        tensor_degrees=(candidate.tensor,),
+    restrictions = candidate_restrictions(question, candidate)
+    surrogate, setting = reserve_transients(
+        *partition_problem(question, candidate, profile), restrictions
     )
     cut = solve(surrogate, setting, restrictions=restrictions, budget=budget)
     if cut.plan is None:
@@ -215,32 +217,61 @@ def _price(
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
 
 
+def _may_fit(question: ModelQuestion, candidate: Candidate, shelf: _Shelf, budget: Budget) -> bool:
+    """Whether the candidate is not proved to be too large."""
+    profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
+    problem, setting = partition_problem(question, candidate, profile)
+    restrictions = candidate_restrictions(question, candidate)
+    cut = solve(problem, setting, restrictions=restrictions, budget=budget)
+    return cut.status is not Status.INFEASIBLE
+
+
+def candidate_restrictions(question: ModelQuestion, candidate: Candidate) -> Restrictions:
+    """The question's restrictions with the candidate's degrees."""
+    return replace(
+        question.restrictions,
+        data_degrees=(candidate.data,),
+        tensor_degrees=(candidate.tensor,),
+    )
+
+
 def partition_problem(
     question: ModelQuestion, candidate: Candidate, profile: Profile
 ) -> tuple[Profile, Setting]:
-    """The candidate as a profile and setting for the partitioner.
+    """The candidate as a profile and setting for the partitioner, transients left out.
 
-    State is sharded by ZeRO, and transients have their place: those of a layer that exists once
-    count as its static bytes, the largest of the repeated layers is kept free on every device.
-    Gradient synchronisation is left to `pricing`, which knows how much of it hides.
+    State is sharded by ZeRO. Gradient synchronisation is left to `pricing`, which knows how much of
+    it hides. What does not fit here cannot fit at all.
     """
     costs = profile.costs
-    counts = np.bincount([layer.layer_class for layer in profile.structure.layers])
-    once = np.repeat(counts == 1, np.diff(costs.class_offsets))
-    repeated = costs.transient_bytes[~once & surviving_rows(costs, question.restrictions)]
     surrogate = replace(
         costs,
         static_bytes=_sharded(costs, question.zero_stage, candidate.data),
-        opaque_static_bytes=costs.opaque_static_bytes + np.where(once, costs.transient_bytes, 0.0),
         gradient_sync_bytes=np.zeros_like(costs.gradient_sync_bytes),
     )
     num_microbatches = question.workload.global_batch // candidate.microbatch_size
     setting = flat_setting(question.cluster, num_microbatches=num_microbatches)
-    reserve = float(repeated.max()) if len(repeated) else 0.0
-    return replace(profile, costs=surrogate), replace(
-        setting,
-        num_devices=candidate.num_devices,
-        memory_bytes=max(1.0, setting.memory_bytes - reserve),
+    return replace(profile, costs=surrogate), replace(setting, num_devices=candidate.num_devices)
+
+
+def reserve_transients(
+    profile: Profile, setting: Setting, restrictions: Restrictions
+) -> tuple[Profile, Setting]:
+    """The same with room for transients: what fits here fits with them too.
+
+    The partitioner adds bytes up, while transients of a stage count only at their largest. Those of
+    a layer that exists once become static bytes of it; the largest of the repeated layers is kept
+    free on every device.
+    """
+    costs = profile.costs
+    counts = np.bincount([layer.layer_class for layer in profile.structure.layers])
+    once = np.repeat(counts == 1, np.diff(costs.class_offsets))
+    repeated = costs.transient_bytes[~once & surviving_rows(costs, restrictions)]
+    static_bytes = costs.opaque_static_bytes + np.where(once, costs.transient_bytes, 0.0)
+    reserve_bytes = float(repeated.max()) if len(repeated) else 0.0
+    return (
+        replace(profile, costs=replace(costs, opaque_static_bytes=static_bytes)),
+        replace(setting, memory_bytes=max(1.0, setting.memory_bytes - reserve_bytes)),
     )
 
 

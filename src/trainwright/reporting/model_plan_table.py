@@ -49,7 +49,8 @@ def model_plan_report(document: ModelPlanResult) -> RenderableType:
 def _headline(document: ModelPlanResult) -> Iterator[str]:
     request = document.request
     cluster = request.cluster.name if request.cluster else "?"
-    where = f"{request.model.name} on {document.devices_used or request.num_devices} x {cluster}"
+    devices = document.devices_used or request.num_devices
+    where = f"{request.model.name} on {devices} devices of {cluster}"
     if document.step_time_s is None:
         yield f"{where}: {_VERDICTS[document.status]}"
         return
@@ -115,8 +116,8 @@ def _stage_row(
 
 def _reasons(document: ModelPlanResult) -> Iterator[str]:
     if document.stages:
-        times = ", ".join(f"{name} ({value})" for name, value in document.assumptions.items())
-        yield f"assumed: {times}"
+        yield "taken for granted:"
+        yield from (f"  {name}: {value}" for name, value in document.assumptions.items())
     if document.binding is not None:
         yield f"why: {document.binding.description}"
     if document.relaxations:
