@@ -15,7 +15,7 @@ from trainwright.plan.results.request import PlanRequest, SpaceRecord, WorkloadR
 from trainwright.plan.status import BoundKind, Status, relative_gap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainwright.api.models import ModelInput
     from trainwright.cluster import Cluster
@@ -150,7 +150,7 @@ def _with_plan(document: ModelPlanResult, outcome: ModelOutcome) -> ModelPlanRes
         num_stages=len(best.plan.stages),
         stages=tuple(_stage_records(best)),
         peak_memory_bytes_per_rank=tuple(s.memory.total_bytes for s in step.stages),
-        alternatives=tuple(_alternative(other, best) for other in outcome.priced[1:]),
+        alternatives=tuple(_alternatives(outcome.priced)),
         assumptions=_assumptions(best),
     )
 
@@ -171,16 +171,19 @@ def _stage_records(best: Priced) -> list[ModelStageRecord]:
     ]
 
 
-def _alternative(other: Priced, best: Priced) -> Alternative:
-    assert other.plan.parallelism is not None
-    assert other.plan.microbatch_size is not None
-    return Alternative(
-        parallelism=other.plan.parallelism,
-        micro_batch=other.plan.microbatch_size,
-        step_time_s=other.step.step_time_s,
-        slowdown=other.step.step_time_s / best.step.step_time_s,
-        peak_memory_bytes=other.step.peak_memory_bytes,
-    )
+def _alternatives(priced: tuple[Priced, ...]) -> Iterator[Alternative]:
+    """The runners-up that have one degree for all stages."""
+    best_s = priced[0].step.step_time_s
+    for other in priced[1:]:
+        degrees, micro_batch = other.plan.parallelism, other.plan.microbatch_size
+        if degrees is not None and micro_batch is not None:
+            yield Alternative(
+                parallelism=degrees,
+                micro_batch=micro_batch,
+                step_time_s=other.step.step_time_s,
+                slowdown=other.step.step_time_s / best_s,
+                peak_memory_bytes=other.step.peak_memory_bytes,
+            )
 
 
 def _assumptions(best: Priced) -> dict[str, str]:

@@ -7,12 +7,14 @@ most need no partitioning at all.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainwright.cluster import Cluster
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import TransformerConfig
+from trainwright.profile.setting import divisors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +91,10 @@ def candidates(
     A smaller data degree at the same depth gives every replica more microbatches and nothing in
     return but memory, which ZeRO gives back; it is not searched.
     """
+    degrees = divisors(num_microbatches)
     for pipeline in range(1, min(num_layers, num_devices // tensor) + 1):
         most = num_devices // (tensor * pipeline) if data_parallel else 1
-        data = max(d for d in range(1, most + 1) if num_microbatches % d == 0)
+        data = degrees[bisect_right(degrees, most) - 1]
         yield Candidate(
             microbatch_size=microbatch_size, tensor=tensor, pipeline=pipeline, data=data
         )

@@ -16,7 +16,13 @@ from trainwright.costing.estimate import Estimator, flat_setting
 from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.restrictions import surviving_rows
-from trainwright.planning.model_planner import ModelOutcome, Priced, estimate_profile
+from trainwright.plan.status import Status
+from trainwright.planning.model_planner import (
+    ModelOutcome,
+    Priced,
+    estimate_profile,
+    reserve_transients,
+)
 from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
 from trainwright.pricing.step import predict_step
 
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.planning.model_planner import ModelQuestion
-    from trainwright.profile import Profile
+    from trainwright.profile import Profile, Setting
 
 
 def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
@@ -36,9 +42,12 @@ def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     )
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
     sizes = microbatch_sizes(workload, question.microbatch_size)
+    offered = [
+        (size, estimate_profile(estimator, question, microbatch_size=size, tensor=degrees))
+        for size in sizes
+    ]
     priced, bounds_s = list[Priced](), list[float]()
-    for size in sizes:
-        profile = estimate_profile(estimator, question, microbatch_size=size, tensor=degrees)
+    for size, profile in offered:
         bounds_s.append(
             _least_device_s(profile, restrictions)
             * (workload.global_batch // size)
@@ -48,32 +57,36 @@ def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
         if found is not None:
             priced.append(found)
     priced.sort(key=lambda p: (p.step.step_time_s, p.candidate.microbatch_size))
+    may_fit = not priced and any(_may_fit(question, p, n, budget) for n, p in offered)
     best_s = priced[0].step.step_time_s if priced else float("inf")
     return ModelOutcome(
         priced=tuple(priced),
         lower_bound_s=min(*bounds_s, best_s),
         considered=len(sizes),
         pruned=0,
-        exhausted=not budget.stopped,
+        exhausted=not priced and not budget.stopped and not may_fit,
         interrupted=budget.interrupted,
     )
+
+
+def _may_fit(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> bool:
+    """Whether the profile is not proved to be too large."""
+    setting = _setting(question, size)
+    cut = solve(profile, setting, restrictions=question.restrictions, budget=budget)
+    return cut.status is not Status.INFEASIBLE
+
+
+def _setting(question: ModelQuestion, size: int) -> Setting:
+    num_microbatches = question.workload.global_batch // size
+    setting = flat_setting(question.cluster, num_microbatches=num_microbatches)
+    return replace(setting, num_devices=question.num_devices)
 
 
 def _price(
     question: ModelQuestion, profile: Profile, size: int, flops: float, budget: Budget
 ) -> Priced | None:
-    costs = profile.costs
-    setting = flat_setting(
-        question.cluster, num_microbatches=question.workload.global_batch // size
-    )
-    kept = surviving_rows(costs, question.restrictions)
-    reserve = float(costs.transient_bytes[kept].max())
-    setting = replace(
-        setting,
-        num_devices=question.num_devices,
-        memory_bytes=max(1.0, setting.memory_bytes - reserve),
-    )
-    cut = solve(profile, setting, restrictions=question.restrictions, budget=budget)
+    roomy, setting = reserve_transients(profile, _setting(question, size), question.restrictions)
+    cut = solve(roomy, setting, restrictions=question.restrictions, budget=budget)
     if cut.plan is None:
         return None
     plan = replace(cut.plan, microbatch_size=size)
