@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _COLUMNS = (
     ("stage", "right"),
     ("layers", "left"),
+    ("d", "right"),
+    ("t", "right"),
     ("recomp", "right"),
     ("forward", "right"),
     ("backward", "right"),
@@ -102,6 +104,8 @@ def _stage_row(
     return (
         str(index),
         ranges(stage.layers),
+        str(stage.data_parallel),
+        str(stage.tensor_parallel),
         f"{stage.num_recomputed}/{len(stage.layers)}",
         format_seconds(found.forward_s),
         format_seconds(found.backward_s),
