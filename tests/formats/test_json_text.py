@@ -144,6 +144,7 @@ def test_paths_are_printed_as_code_would_reach_them():
     assert (
         show_path(("nodes", 3, "TMPCs", Key("two"), 0, "p q")) == 'nodes[3].TMPCs["two"][0]["p q"]'
     )
+    assert show_path(("a", "k" * 100)) == 'a["' + "k" * 60 + '…"]'
     assert show_path(("request", Inner("stages[0].layers"))) == "request.stages[0].layers"
 
 

@@ -48,11 +48,15 @@ def show_path(path: Path) -> str:
     for step in path:
         if isinstance(step, int):
             parts.append(f"[{step}]")
-        elif isinstance(step, Key) or not (isinstance(step, Inner) or step.isidentifier()):
-            parts.append(f"[{quote(step)}]")
-        else:
+        elif isinstance(step, Inner) or _is_plain(step):
             parts.append(f".{step}" if parts else step)
+        else:
+            parts.append(f"[{quote(step)}]")
     return "".join(parts)
+
+
+def _is_plain(step: str) -> bool:
+    return step.isidentifier() and len(step) <= _LONGEST_TEXT and not isinstance(step, Key)
 
 
 def quote(text: str) -> str:

@@ -41,6 +41,7 @@ BAD: Final = object()
 
 _MISSING: Final = object()
 _MOST_HINTS: Final = 8  # per object; similarity is slow to judge
+_LONGEST_SLIP: Final = 60  # characters
 
 
 @cache
@@ -214,7 +215,7 @@ def _refuse_unknown(
     value: dict[str, Any], known: set[str], path: Path, faults: list[PathFault]
 ) -> None:
     unknown = [key for key in value if key not in known]
-    few = unknown[:_MOST_HINTS]
+    few = [key for key in unknown[:_MOST_HINTS] if len(key) <= _LONGEST_SLIP]
     hints = {key: difflib.get_close_matches(key, sorted(known), n=1) for key in few}
     for key in unknown:
         near = hints.get(key)
