@@ -176,6 +176,7 @@ void Search::improve_restricted(int64_t widest, double gap, double gain) {
       rows = base = linear_cuts(in_, 4);
       continue;
     }
+    if (result_.time_per_sample_s <= result_.lower_bound_s) return;  // also a plan of no time
     if (result_.time_per_sample_s > before * (1 - gain)) {
       if (per_cut >= widest) return;
       per_cut = std::min(2 * per_cut, widest);

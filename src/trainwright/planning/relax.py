@@ -172,7 +172,7 @@ def _oversized_stage(question: _Question, memory_bytes: float | None) -> Binding
         layers=outcome.plan.stages[heaviest].layers,
         missing_bytes=missing,
         description=f"each layer fits alone, but even the leanest plan has a stage (number "
-        f"{heaviest} of {len(costs)}) that needs {format_bytes(costs[heaviest])}, "
+        f"{heaviest} of 0 to {len(costs) - 1}) that needs {format_bytes(costs[heaviest])}, "
         f"{format_bytes(missing)} more than a device has",
     )
 
