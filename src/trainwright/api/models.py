@@ -37,7 +37,6 @@ def resolve_model(
 
     `given` are fields of `Setting` that stand in where a profile's header lacks them.
     """
-    from trainwright.formats.catalog import model as catalog_model
     from trainwright.profile import Profile, ProfileFile
 
     if isinstance(model, Profile):
@@ -47,6 +46,8 @@ def resolve_model(
     path = Path(model)
     if _exists(path):
         return _read_file(path, point=point, given=given or {})
+    from trainwright.formats.catalog import model as catalog_model
+
     return _described(catalog_model(str(model)))
 
 
@@ -62,7 +63,6 @@ def _read_file(
 ) -> ProfileInput | ModelInput:
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.detect import ModelFormat, detect, model_file
-    from trainwright.formats.hf_config import read_config
     from trainwright.formats.json_text import parse_json, scan_json
     from trainwright.formats.piper_json import read_piper
     from trainwright.formats.profile_json import read_profile
@@ -77,6 +77,8 @@ def _read_file(
         case ModelFormat.PROFILE:
             profiles = read_profile(text.value, source=source, text_faults=text.faults)
         case ModelFormat.HF_CONFIG:
+            from trainwright.formats.hf_config import read_config
+
             config = parse_json(data, source=source, what="config")
             name = file.parent.name if file.name == "config.json" else file.stem
             return _described(read_config(config, name=name or "model", source=source))

@@ -65,7 +65,8 @@ def compile_problem(
     classes = np.array([layer.layer_class for layer in structure.layers], dtype=np.int64)
     kept = _kept_rows(costs, setting, restrictions)
     # A degree nobody offers is harmless; a problem without any degree has no shape.
-    degrees = np.unique(costs.tensor_parallel[kept]) if len(kept) else np.ones(1, dtype=np.int64)
+    offered = sorted(set(costs.tensor_parallel[kept].tolist())) or [1]
+    degrees = np.array(offered, dtype=np.int64)
     rows, offsets = _rows_by_layer_and_degree(costs, classes, kept, degrees)
     boundary_offset, boundary_bytes = _boundary(costs, structure, rows, offsets, len(degrees))
     native = _core.PartitionProblem(
