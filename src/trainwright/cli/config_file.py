@@ -23,7 +23,8 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         raise InvalidInput.of("config", f"cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput.of("config", f"must be TOML: {error}", source=str(path)) from None
-    known = {p.name: p for p in context.command.params if p.name not in ("config", "model")}
+    params = context.command.params
+    known = {p.name: p for p in params if p.name and p.name not in ("config", "model")}
     named = {_parameter_name(key, context): value for key, value in values.items()}
     unknown = [key for key in values if _parameter_name(key, context) not in known]
     if unknown:
