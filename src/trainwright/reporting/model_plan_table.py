@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainwright.plan.status import Status
-from trainwright.reporting.text import ranges, table
+from trainwright.reporting.text import add_row, ranges, table
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _stage_table(document: ModelPlanResult) -> RenderableType:
     made = table(None, _COLUMNS)
     slowest_s = max(stage.time_per_sample_s for stage in document.stages)
     for index, stage in enumerate(document.stages):
-        made.add_row(*_stage_row(index, stage, slowest_s, document.memory_limit_bytes))
+        add_row(made, *_stage_row(index, stage, slowest_s, document.memory_limit_bytes))
     return made
 
 
@@ -144,7 +144,8 @@ def _alternative_table(document: ModelPlanResult) -> RenderableType:
         ),
     )
     for other in document.alternatives:
-        made.add_row(
+        add_row(
+            made,
             _degrees(other.parallelism),
             str(other.micro_batch),
             format_seconds(other.step_time_s),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.plan.results.explanation import explain_stages
 from trainwright.plan.status import Status
-from trainwright.reporting.text import ranges, table
+from trainwright.reporting.text import add_row, ranges, table
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ def _headline(document: PlanResult) -> Iterator[str]:
 
 
 def _verdict(document: PlanResult) -> str:
+    if document.request.space.planner == "equal":
+        return "the best equal split" if document.stages else "no equal split fits; others may"
     if document.status is Status.OPTIMAL:
         return "optimal, proved"
     if document.status is Status.GAP:
@@ -106,7 +108,7 @@ def _stage_table(stages: tuple[StageRecord, ...], limit_bytes: float | None) -> 
     made = table(None, _COLUMNS)
     slowest_s = max(stage.time_per_sample_s for stage in stages)
     for index, stage in enumerate(stages):
-        made.add_row(*_stage_row(index, stage, slowest_s, limit_bytes))
+        add_row(made, *_stage_row(index, stage, slowest_s, limit_bytes))
     return made
 
 
@@ -165,7 +167,8 @@ def _baseline_table(baselines: tuple[Baseline, ...]) -> RenderableType:
     )
     for baseline in baselines:
         time_s, slowdown = baseline.time_per_sample_s, baseline.slowdown
-        made.add_row(
+        add_row(
+            made,
             baseline.name,
             format_seconds(time_s) if time_s is not None else str(baseline.status),
             f"{slowdown:.3f}x" if slowdown is not None else "",
