@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from trainwright.plan.results.request import Embedded, SettingRecord
 from trainwright.units import parse_bandwidth, parse_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from trainwright.profile import Profile, ProfileFile, Setting
 
@@ -101,11 +102,19 @@ def resolve_setting(stated: Setting | None, overrides: Mapping[str, float]) -> S
 def _make_setting(values: dict[str, Any]) -> Setting:
     from trainwright.profile import Setting
 
-    try:
+    with naming_options(_OPTION_OF):
         return Setting(**values)
+
+
+@contextmanager
+def naming_options(option_of: Mapping[str, str]) -> Iterator[None]:
+    """Let faults of a noun's fields name the options they came from."""
+    try:
+        yield
     except InvalidInput as error:
         raise InvalidInput(
-            Fault(_OPTION_OF[fault.path], fault.problem) for fault in error.faults
+            (Fault(option_of.get(fault.path, fault.path), fault.problem) for fault in error.faults),
+            source=error.source,
         ) from None
 
 

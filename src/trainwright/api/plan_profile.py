@@ -13,6 +13,8 @@ from trainwright.plan.results.request import PlanRequest, SpaceRecord
 from trainwright.plan.status import BoundKind, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan.plan import Plan
@@ -21,11 +23,16 @@ if TYPE_CHECKING:
     from trainwright.profile import Profile, Setting
 
 PLANNERS = ("exact", "equal")
+ALL_LAYERS = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileQuestion:
-    """A profile to plan, where, and how."""
+    """A profile to plan, where, and how.
+
+    `block_layer` is the name of the layers that the equal split deals out, or "all"; `None` leaves
+    the choice to the profile.
+    """
 
     given: ProfileInput
     setting: Setting
@@ -41,6 +48,11 @@ class ProfileQuestion:
                 "planner", f'must be one of {", ".join(PLANNERS)}, got "{self.planner}"'
             )
 
+    @property
+    def splits_equally(self) -> bool:
+        """Whether an equal split is asked for, alone or beside the plan."""
+        return self.planner == "equal" or self.compare
+
 
 def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
     """Search, and where nothing fits say why; compare with the baselines if asked."""
@@ -50,12 +62,13 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
 
     started_s = budget.cpu_s
     profile, setting = question.given.profile, question.setting
+    block_layer = _block_layer(question) if question.splits_equally else None
     outcome = search(
         profile,
         setting,
         restrictions=question.restrictions,
         planner=question.planner,
-        block_layer=question.block_layer,
+        block_layer=block_layer,
         budget=budget,
     )
     diagnosis, beside = None, tuple[Baseline, ...]()
@@ -68,7 +81,7 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
                 setting,
                 restrictions=question.restrictions,
                 best_time_s=outcome.time_per_sample_s,
-                block_layer=question.block_layer,
+                block_layer=block_layer,
                 budget=budget,
             )
         )
@@ -86,12 +99,37 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
         relaxations=diagnosis.relaxations if diagnosis else (),
         baselines=beside,
         interrupted=outcome.interrupted or budget.interrupted,
-        warnings=question.warnings,
+        warnings=(*question.warnings, *_warnings(question)),
         solver_s=outcome.solver_s,
         search_s=budget.cpu_s - started_s,
         counters=dict(outcome.counters),
         request=profile_request(question, budget),
     )
+
+
+def _block_layer(question: ProfileQuestion) -> str | None:
+    """The name of the layers to deal out equally; `None` for all."""
+    from trainwright.partitioning.equal import BLOCK_LAYER
+
+    chosen = question.block_layer
+    if chosen == ALL_LAYERS:
+        return None
+    names = {layer.name for layer in question.given.profile.structure.layers}
+    if chosen is None:
+        return BLOCK_LAYER if BLOCK_LAYER in names else None
+    if chosen not in names:
+        wanted = f"must be the name of at least one layer, or {ALL_LAYERS}"
+        raise InvalidInput.of("block-layer", f'{wanted}, got "{chosen}"')
+    return chosen
+
+
+def _warnings(question: ProfileQuestion) -> Iterator[str]:
+    """Options that were given and change nothing."""
+    if question.block_layer is not None and not question.splits_equally:
+        yield "block-layer applies to equal splits only and was not used"
+    offered = set(question.given.profile.costs.option_ids)
+    for option in sorted(question.restrictions.excluded_options - offered):
+        yield f'exclude-option: the profile has no option "{option}"'
 
 
 def profile_request(question: ProfileQuestion, budget: Budget) -> PlanRequest:
@@ -107,7 +145,7 @@ def profile_request(question: ProfileQuestion, budget: Budget) -> PlanRequest:
             recompute=restrictions.recompute,
             excluded_options=tuple(sorted(restrictions.excluded_options)),
             planner=question.planner,
-            block_layer=question.block_layer,
+            block_layer=question.block_layer if question.splits_equally else None,
         ),
         time_limit_s=budget.time_limit_s,
     )

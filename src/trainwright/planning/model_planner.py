@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.costing.estimate import Estimator, flat_setting
+from trainwright.errors import Fault, InvalidInput
 from trainwright.execution import Progress
 from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
@@ -55,6 +56,21 @@ class ModelQuestion:
     num_devices: int
     microbatch_size: int | None = None
     zero_stage: int = DEFAULT_ZERO_STAGE
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        if not 1 <= self.num_devices <= self.cluster.num_devices:
+            wanted = f"must be from 1 to {self.cluster.num_devices}"
+            yield Fault("num_devices", f"{wanted}, got {self.num_devices}")
+        size, batch = self.microbatch_size, self.workload.global_batch
+        if size is not None and (size < 1 or batch % size):
+            yield Fault("microbatch_size", f"must divide the global batch of {batch}, got {size}")
+        if not 0 <= self.zero_stage <= 3:
+            yield Fault("zero_stage", f"must be 0, 1, 2 or 3, got {self.zero_stage}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

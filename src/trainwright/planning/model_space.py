@@ -10,11 +10,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from trainwright.cluster import Cluster
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import TransformerConfig
 from trainwright.profile.setting import divisors
+
+
+LARGEST_BATCH: Final = 10**6  # sequences; every microbatch of a step is simulated
+LARGEST_SEQUENCE: Final = 10**9  # tokens; far beyond any model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +31,11 @@ class Workload:
     precision: str | None = None
 
     def __post_init__(self) -> None:
-        names = ("global_batch", "sequence_length")
+        limits = (("global_batch", LARGEST_BATCH), ("sequence_length", LARGEST_SEQUENCE))
         faults = [
-            Fault(name, f"must be >= 1, got {getattr(self, name)}")
-            for name in names
-            if getattr(self, name) < 1
+            Fault(name, f"must be from 1 to {limit}, got {value}")
+            for name, limit in limits
+            if not 1 <= (value := getattr(self, name)) <= limit
         ]
         if faults:
             raise InvalidInput(faults)
@@ -54,11 +59,6 @@ class Candidate:
 def microbatch_sizes(workload: Workload, chosen: int | None) -> tuple[int, ...]:
     """Powers of two that divide the global batch, up to 32; or the one the user chose."""
     if chosen is not None:
-        if workload.global_batch % chosen:
-            raise InvalidInput.of(
-                "micro-batch",
-                f"must divide the global batch of {workload.global_batch}, got {chosen}",
-            )
         return (chosen,)
     sizes = (2**power for power in range(6))
     return tuple(size for size in sizes if workload.global_batch % size == 0)
