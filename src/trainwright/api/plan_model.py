@@ -122,7 +122,7 @@ def plan_model(
         warnings=(
             *given.warnings,
             *warnings,
-            *_warnings(restrictions, per_stage_degrees=per_stage_degrees),
+            *_warnings(restrictions, outcome),
         ),
         considered=outcome.considered,
         pruned=outcome.pruned,
@@ -145,13 +145,13 @@ def _status(outcome: ModelOutcome) -> Status:
     return Status.OPTIMAL if relative_gap(best_s, outcome.lower_bound_s) <= 1e-9 else Status.GAP
 
 
-def _warnings(restrictions: Restrictions, *, per_stage_degrees: bool) -> Iterator[str]:
+def _warnings(restrictions: Restrictions, outcome: ModelOutcome) -> Iterator[str]:
     from trainwright.profile import Recompute
 
     for option in sorted(restrictions.excluded_options - set(Recompute)):
         offered = ", ".join(f'"{mode}"' for mode in Recompute)
         yield f'exclude-option: layers of a model offer {offered}, none is "{option}"'
-    if per_stage_degrees:
+    if outcome.priced and outcome.priced[0].plan.parallelism is None:
         yield "degrees that differ between stages: no framework runs such a plan yet"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,7 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
     started_s = budget.cpu_s
     profile, setting = question.given.profile, question.setting
     block_layer = _block_layer(question) if question.splits_equally else None
+    _refuse_endless_times(profile, setting)
     outcome = search(
         profile,
         setting,
@@ -121,6 +123,26 @@ def _block_layer(question: ProfileQuestion) -> str | None:
         wanted = f"must be the name of at least one layer, or {ALL_LAYERS}"
         raise InvalidInput.of("block-layer", f'{wanted}, got "{chosen}"')
     return chosen
+
+
+def _refuse_endless_times(profile: Profile, setting: Setting) -> None:
+    """Times beyond all floats have no order, so a search over them would prove nothing."""
+    import numpy as np
+
+    costs, edges = profile.costs, profile.structure.edges
+    longest_s, most_bytes = 0.0, 2 * sum(edge.bytes for edge in edges)
+    with np.errstate(over="ignore"):
+        boundary = np.concatenate(([0.0], np.cumsum(costs.boundary_bytes)))
+        moved = np.diff(boundary[costs.boundary_offsets]) + costs.gradient_sync_bytes.sum(axis=1)
+    for layer in profile.structure.layers:
+        rows = costs.rows_of(layer.layer_class)
+        longest_s += float(costs.duration_s[rows].max())
+        most_bytes += float(moved[rows].max())
+    if not math.isfinite(longest_s):
+        raise InvalidInput.of("model", "must have times that add up to a finite number of seconds")
+    if not math.isfinite(4 * most_bytes / setting.bandwidth_bytes_per_s):
+        value = setting.bandwidth_bytes_per_s
+        raise InvalidInput.of("bandwidth", f"must move all bytes in finite time, got {value!r}")
 
 
 def _warnings(question: ProfileQuestion) -> Iterator[str]:

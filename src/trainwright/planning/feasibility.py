@@ -74,7 +74,9 @@ class Feasibility:
         costs = self.profile.costs
         kept = surviving_rows(costs, self.restrictions)
         kept &= costs.tensor_parallel <= self.setting.num_devices
-        need = np.where(kept, costs.saved_bytes + costs.total_static_bytes, np.inf)
+        with np.errstate(over="ignore"):
+            total = costs.saved_bytes + costs.total_static_bytes
+        need = np.where(kept, np.minimum(total, sys.float_info.max), np.inf)
         by_class = [float(need[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
         return [by_class[layer.layer_class] for layer in self.profile.structure.layers]
 

@@ -25,6 +25,7 @@ from trainwright.planning.relax import Diagnosis, find_binding, lifted
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
+    from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.planning.model_planner import ModelQuestion
 
@@ -125,7 +126,7 @@ def _memory(usable_bytes: float) -> Relaxation:
 
 
 def _relaxations(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
-    yield from _more_nodes(question, budget)
+    yield from _more_devices(question, budget)
     for fix, restrictions in lifted(question.restrictions):
         if _fits(replace(question, restrictions=restrictions), budget):
             yield fix
@@ -142,9 +143,12 @@ def _fits(question: ModelQuestion, budget: Budget) -> bool:
     return any(layout.question.fits() for layout in _layouts(question, budget))
 
 
-def _more_nodes(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
-    """The fewest nodes that are enough, up to 64 times as many."""
+def _more_devices(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
+    """The rest of the cluster, or else the fewest nodes that are enough, up to 64 times as many."""
     low = question.cluster.pool_of().num_nodes
+    if question.num_devices < question.cluster.num_devices and _fits_on(question, low, budget):
+        yield _devices(question.cluster)
+        return
     for doubling in range(1, _MAX_DOUBLINGS + 1):
         if _fits_on(question, low * 2, budget):
             break
@@ -155,9 +159,14 @@ def _more_nodes(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]
     while high - low > 1 and not budget.stopped:
         middle = (low + high) // 2
         low, high = (low, middle) if _fits_on(question, middle, budget) else (middle, high)
-    devices = question.cluster.with_nodes(high).num_devices
-    yield Relaxation(
-        change="devices", value=devices, description=f"{devices} devices ({high} nodes)"
+    yield _devices(question.cluster.with_nodes(high))
+
+
+def _devices(cluster: Cluster) -> Relaxation:
+    devices, nodes = cluster.num_devices, cluster.pool_of().num_nodes
+    word = "node" if nodes == 1 else "nodes"
+    return Relaxation(
+        change="devices", value=devices, description=f"{devices} devices ({nodes} {word})"
     )
 
 

@@ -7,6 +7,7 @@ of their lower bounds, so the search ends as soon as the next bound is no better
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +33,7 @@ from trainwright.pricing.step import predict_step
 from trainwright.profile import ProfilePoint, StaticKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
@@ -140,7 +141,7 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
     priced: list[Priced] = []
     bound_s = waiting[0][0] if waiting else 0.0
-    tried, best_s, stopped = 0, float("inf"), False
+    tried, best_s, stopped = 0, math.inf, False
     for candidate_bound_s, candidate in waiting:
         if candidate_bound_s >= best_s:
             break
@@ -157,15 +158,28 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     exhausted = not stopped and not budget.stopped
     if exhausted and not priced:
         exhausted = not any(_may_fit(question, c, shelf, budget) for _, c in waiting)
-    priced.sort(key=lambda p: (p.step.step_time_s, p.candidate.num_devices, _order(p.candidate)))
     return ModelOutcome(
-        priced=tuple(priced[: 1 + NUM_ALTERNATIVES]),
-        lower_bound_s=min(bound_s, best_s),
+        priced=best_first(priced)[: 1 + NUM_ALTERNATIVES],
+        lower_bound_s=min(bound_s, best_s) if math.isfinite(bound_s) else 0.0,
         considered=len(waiting),
         pruned=len(waiting) - tried,
         exhausted=exhausted,
         interrupted=budget.interrupted,
     )
+
+
+def best_first(priced: Iterable[Priced]) -> tuple[Priced, ...]:
+    """Fastest first, then fewest devices; a plan that several candidates lead to counts once."""
+    ranked = sorted(
+        priced, key=lambda p: (p.step.step_time_s, p.plan.devices_used, _order(p.candidate))
+    )
+    seen: list[Plan] = []
+    kept = []
+    for found in ranked:
+        if found.plan not in seen:
+            seen.append(found.plan)
+            kept.append(found)
+    return tuple(kept)
 
 
 def _order(candidate: Candidate) -> tuple[int, int, int]:

@@ -17,7 +17,6 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.model import TransformerConfig
 from trainwright.profile.setting import divisors
 
-
 LARGEST_BATCH: Final = 10**6  # sequences; every microbatch of a step is simulated
 LARGEST_SEQUENCE: Final = 10**9  # tokens; far beyond any model
 

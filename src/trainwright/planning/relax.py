@@ -77,9 +77,9 @@ def _oversized_stage(question: Feasibility, memory_bytes: float) -> Binding:
     """Each layer fits alone, but no cut fits: name the heaviest stage of the least-memory plan."""
     outcome = question.with_memory(memory_bytes).outcome()
     costs = [cost.memory_bytes for cost in outcome.stage_costs]
-    if outcome.plan is None:
-        layers, needed, which = (), memory_bytes, "a stage"
-    else:
+    layers: tuple[int, ...] = ()
+    needed, which = memory_bytes, "a stage"
+    if outcome.plan is not None:
         heaviest = max(range(len(costs)), key=costs.__getitem__)
         layers, needed = outcome.plan.stages[heaviest].layers, costs[heaviest]
         which = f"a stage (number {heaviest} of 0 to {len(costs) - 1})"
@@ -115,14 +115,15 @@ def _relaxations(question: Feasibility, memory_bytes: float | None) -> Iterator[
 
 def lifted(restrictions: Restrictions) -> Iterator[tuple[Relaxation, Restrictions]]:
     """Each thing that was switched off, with the restrictions that allow it."""
-    for change, field, what in (
-        ("recompute", "recompute", "recomputation"),
-        ("tensor-parallel", "tensor_parallel", "tensor parallelism"),
-        ("data-parallel", "data_parallel", "data parallelism"),
-    ):
-        if not getattr(restrictions, field):
-            fix = Relaxation(change=change, description=f"allow {what}")
-            yield fix, replace(restrictions, **{field: True})
+    if not restrictions.recompute:
+        fix = Relaxation(change="recompute", description="allow recomputation")
+        yield fix, replace(restrictions, recompute=True)
+    if not restrictions.tensor_parallel:
+        fix = Relaxation(change="tensor-parallel", description="allow tensor parallelism")
+        yield fix, replace(restrictions, tensor_parallel=True)
+    if not restrictions.data_parallel:
+        fix = Relaxation(change="data-parallel", description="allow data parallelism")
+        yield fix, replace(restrictions, data_parallel=True)
     for option in sorted(restrictions.excluded_options):
         fix = Relaxation(change="exclude-option", description=f'allow the option "{option}"')
         kept = restrictions.excluded_options - {option}

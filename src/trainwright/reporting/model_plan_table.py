@@ -77,7 +77,7 @@ _VERDICTS = {
     Status.OPTIMAL: "optimal, proved",
     Status.GAP: "a plan with a gap",
     Status.INFEASIBLE: "infeasible: no uniform plan fits",
-    Status.UNKNOWN: "unknown: stopped before a plan was found",
+    Status.UNKNOWN: "unknown: no plan was found, and none is excluded",
 }
 
 
