@@ -63,8 +63,9 @@ def compile_problem(
     """Arrays for the native solver, in O(options + boundary values)."""
     costs, structure = profile.costs, profile.structure
     classes = np.array([layer.layer_class for layer in structure.layers], dtype=np.int64)
-    kept = _kept_rows(costs, setting, restrictions)
-    # A degree nobody offers is harmless; a problem without any degree has no shape.
+    data_degrees = surviving_data_degrees(setting, restrictions)
+    # A degree nobody can use is harmless; a problem without any degree has no shape.
+    kept = _kept_rows(costs, setting, restrictions)[: None if data_degrees else 0]
     offered = sorted(set(costs.tensor_parallel[kept].tolist())) or [1]
     degrees = np.array(offered, dtype=np.int64)
     rows, offsets = _rows_by_layer_and_degree(costs, classes, kept, degrees)
@@ -86,7 +87,7 @@ def compile_problem(
         bandwidth_bytes_per_s=setting.bandwidth_bytes_per_s,
         num_devices=setting.num_devices,
         num_microbatches=setting.num_microbatches,
-        data_degrees=np.array(surviving_data_degrees(setting, restrictions), dtype=np.int64),
+        data_degrees=np.array(data_degrees or (1,), dtype=np.int64),
     )
     return CompiledProblem(
         native=native,
