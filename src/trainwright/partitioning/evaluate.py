@@ -129,7 +129,7 @@ def _stage_cost(
     breakdown = TimeBreakdown(
         compute_s=duration_s / d,
         edge_traffic_s=_finite(2 * (_sum(cut_bytes) / bandwidth) / d),
-        gradient_sync_s=_finite(4 * (d - 1) / d * (sync_bytes / bandwidth) / num_microbatches),
+        gradient_sync_s=_finite(4 * (d - 1) / (d * num_microbatches) * sync_bytes / bandwidth),
     )
     y = -(-s // d)
     parts = (breakdown.compute_s, breakdown.edge_traffic_s, breakdown.gradient_sync_s)
