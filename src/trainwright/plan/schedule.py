@@ -180,6 +180,12 @@ class Schedule:
         rows = self.actions[self.rows_of(rank)].tolist()
         return tuple(Action(ActionKind(kind), stage, mb) for kind, stage, mb in rows)
 
+    def forward_order(self, stage: int) -> NDArray[np.int32]:
+        """The microbatches of a stage in the order in which it runs their forwards."""
+        forwards = (self.actions[:, 0] == ActionKind.F) & (self.actions[:, 1] == stage)
+        microbatches: NDArray[np.int32] = self.actions[forwards, 2]
+        return microbatches
+
     @property
     def peak_activations(self) -> tuple[int, ...]:
         """Most chunk activations each rank holds at once: F adds one, W or B releases one.
