@@ -138,7 +138,7 @@ def _read_rows(
             if skip_empty and not cell.strip():
                 continue
             try:
-                found = _steps_in(cell.strip(), parse)
+                found = steps_in(cell.strip(), parse)
             except InvalidInput as error:
                 place = f"row {row + 1}, column {column + 1}"
                 faults += [Fault(place, fault.problem) for fault in error.faults]
@@ -155,7 +155,8 @@ def _read_rows(
     return _Rows(orders=orders, pairs=pairs)
 
 
-def _steps_in(cell: str, parse: Callable[[str], Step]) -> tuple[Step, ...]:
+def steps_in(cell: str, parse: Callable[[str], Step]) -> tuple[Step, ...]:
+    """The one step of a cell, or the two of a pair; raises InvalidInput for anything else."""
     pair = _PAIR.fullmatch(cell)
     if pair is None:
         return (parse(cell),)
@@ -183,12 +184,13 @@ def _write_rows(orders: Sequence[Sequence[Action | LoweredAction]], pairs: Seque
     lines, first = [], 0
     for order in orders:
         paired = {row - first for row in pairs if first <= row < first + len(order)}
-        lines.append(",".join(_cells_of(order, paired)) + "\n")
+        lines.append(",".join(cells_of(order, paired)) + "\n")
         first += len(order)
     return "".join(lines)
 
 
-def _cells_of(order: Sequence[Action | LoweredAction], paired: set[int]) -> Iterator[str]:
+def cells_of(order: Sequence[Action | LoweredAction], paired: set[int]) -> Iterator[str]:
+    """Cells of one rank; `paired` are the positions in its order that begin a pair."""
     position = 0
     while position < len(order):
         if position in paired:

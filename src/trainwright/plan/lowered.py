@@ -43,7 +43,9 @@ class LoweredKind(IntEnum):
 
 
 PARAMETER_KINDS = frozenset({LoweredKind.UNSHARD, LoweredKind.RESHARD, LoweredKind.REDUCE_GRAD})
-_STEP = re.compile(rf"(\d+)({'|'.join(kind.name for kind in LoweredKind)})(\d*)", re.ASCII)
+_STEP = re.compile(
+    rf"(\d{{1,9}})({'|'.join(kind.name for kind in LoweredKind)})(\d{{0,9}})", re.ASCII
+)
 
 
 class LoweredAction(NamedTuple):
@@ -95,6 +97,10 @@ class LoweredSchedule:
             yield Fault("rank_offsets", f"must run from 0 to {ends[1]}, one per rank and an end")
         elif (offsets[1:] < offsets[:-1]).any():
             yield Fault("rank_offsets", "must ascend")
+        num_stages = self.placement.num_stages
+        if num_stages * self.num_microbatches > len(self.actions):
+            problem = f"must hold F of {num_stages} stages x {self.num_microbatches} microbatches"
+            yield Fault("actions", f"{problem}, got {len(self.actions)} steps")
         kinds, stages, microbatches = self.actions.T
         bare = np.isin(kinds, list(PARAMETER_KINDS))
         checks = (

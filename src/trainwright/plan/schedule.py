@@ -50,7 +50,7 @@ class Action(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Action:
         """Read `3F0`; the whole text must match."""
-        match = re.fullmatch(r"(\d+)([FIWBR])(\d+)", text, re.ASCII)
+        match = re.fullmatch(r"(\d{1,9})([FIWBR])(\d{1,9})", text, re.ASCII)
         if match is None:
             raise InvalidInput.of("action", f'must look like "3F0", got "{text}"')
         return cls(ActionKind[match[2]], int(match[1]), int(match[3]))
@@ -98,6 +98,9 @@ class Schedule:
         elif (offsets[1:] < offsets[:-1]).any():
             yield Fault("rank_offsets", "must ascend")
         sizes = (len(ActionKind), self.placement.num_stages, self.num_microbatches)
+        if sizes[1] * sizes[2] > len(self.actions):  # checked here because tables are made of it
+            problem = f"must hold F of {sizes[1]} stages x {sizes[2]} microbatches"
+            yield Fault("actions", f"{problem}, got {len(self.actions)} actions")
         if len(self.actions):
             unsigned = self.actions.view(np.uint32)  # a negative number is too large a one
             for column, (name, size) in enumerate(zip(Action._fields, sizes, strict=True)):
