@@ -9,6 +9,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SANITIZE_VENV := .venv-sanitize
+# What the pipeline adapter is tested with; pip takes the CPU build where one is offered.
+TORCH ?= torch==2.13.0
 
 # Reference data is found through this variable alone; tests that need it skip visibly without it.
 ifneq ($(wildcard ../shared/data),)
@@ -41,8 +43,12 @@ demo: venv
 test: venv
 	$(PYTEST)
 
-test-all: venv
-	$(PYTEST) -m 'slow or papers'
+test-all: venv $(VENV)/.torch
+	$(PYTEST) -m 'slow or papers or torch'
+
+$(VENV)/.torch: | $(VENV)/.python
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	touch $@
 
 check: venv
 	$(BIN)/ruff format --check .
