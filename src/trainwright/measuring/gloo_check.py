@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 4
 STALL_TIMEOUT_S = 60.0
+IMPORT_TIMEOUT_S = 300.0  # on a busy machine with a cold disk
 
 _WORKER = "trainwright.measuring.gloo_worker"
 _POLL_S = 0.05
@@ -52,9 +53,9 @@ def check_gradients(
 ) -> tuple[GradientCheck, ...]:
     """Execute each run and compare with the unpartitioned model, in order.
 
-    A run that fails, or in which no rank moves for `stall_timeout_s` (while PyTorch is imported,
-    too), is reported as such and the next one starts afresh. Raises MissingExtra without PyTorch,
-    UnsupportedFeature for more than 4 ranks or a PyTorch without the runtime.
+    A run that fails, or in which no rank moves for `stall_timeout_s`, is reported as such and the
+    next one starts afresh. Raises MissingExtra without PyTorch, UnsupportedFeature for more than 4
+    ranks or a PyTorch without the runtime.
     """
     for run in runs:
         if run.placement.num_ranks > MOST_RANKS:
@@ -99,12 +100,12 @@ def _run_group(
         ranks = range(job.num_ranks)
         arguments = [(name, str(rank)) for rank in ranks]
         with started(_WORKER, arguments, [folder.log_path(rank) for rank in ranks]) as children:
-            problem = _wait(children, folder, len(runs), stall_timeout_s)
+            problem = _wait(children, folder, stall_timeout_s)
         return list(_collect(folder, job, problem))
 
 
 def _wait(
-    children: Sequence[Popen[bytes]], folder: RunFolder, num_runs: int, stall_timeout_s: float
+    children: Sequence[Popen[bytes]], folder: RunFolder, stall_timeout_s: float
 ) -> str | None:
     """Until all are done, one has failed or none moves; returns what went wrong."""
     seen, moved_s = None, time.monotonic()
@@ -115,11 +116,13 @@ def _wait(
             return _first_failure(folder, codes)
         if all(code == 0 for code in codes):
             return None
-        now = [folder.read_action(rank) for rank in range(len(children))], codes
+        actions = [folder.read_action(rank) for rank in range(len(children))]
+        now = (actions, codes, folder.count_reports())
         if now != seen:
             seen, moved_s = now, time.monotonic()
-        if time.monotonic() - moved_s > stall_timeout_s:
-            return f"no rank moved for {stall_timeout_s:g} s: {_whereabouts(folder, codes)}"
+        patience_s = stall_timeout_s if all(actions) else IMPORT_TIMEOUT_S
+        if time.monotonic() - moved_s > patience_s:
+            return f"no rank moved for {patience_s:g} s: {_whereabouts(folder, codes)}"
         time.sleep(_POLL_S)
 
 
@@ -144,7 +147,7 @@ def _first_failure(folder: RunFolder, codes: Sequence[int | None]) -> str:
 
 def _whereabouts(folder: RunFolder, codes: Sequence[int | None]) -> str:
     places = (
-        "done" if code == 0 else folder.read_action(rank) or "not started"
+        "done" if code == 0 else f"at {folder.read_action(rank) or 'the import of PyTorch'}"
         for rank, code in enumerate(codes)
     )
     return ", ".join(f"rank {rank} {place}" for rank, place in enumerate(places))

@@ -48,6 +48,7 @@ def _listen(folder: RunFolder, rank: int) -> None:
 
     find_runtime()
     file = os.open(folder.action_path(rank), os.O_WRONLY | os.O_CREAT)
+    _write_over(file, "the start")
     report_actions(lambda action: _write_over(file, action))
 
 

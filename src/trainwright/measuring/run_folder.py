@@ -88,6 +88,10 @@ class RunFolder:
         content = self._read(f"{run}.{rank}.json")
         return None if content is None else RankReport(**content)
 
+    def count_reports(self) -> int:
+        """Runs that ranks finished, over all ranks."""
+        return sum(1 for _ in self.path.glob("[0-9]*.[0-9]*.json"))
+
     def write_failure(self, rank: int, failure: RankFailure) -> None:
         """Leave why a rank stopped."""
         self._write(f"failed.{rank}.json", asdict(failure))
@@ -106,7 +110,7 @@ class RunFolder:
         return self.path / f"at.{rank}"
 
     def read_action(self, rank: int) -> str:
-        """Which action a rank is at; empty before its first."""
+        """Which action a rank is at; empty while PyTorch is imported."""
         path = self.action_path(rank)
         return path.read_text(encoding="ascii").strip() if path.exists() else ""
 
