@@ -42,7 +42,7 @@ test: venv
 	$(PYTEST)
 
 test-all: venv
-	$(PYTEST) -m 'slow or papers'
+	$(PYTEST) -m 'slow or papers or browser'
 
 check: venv
 	$(BIN)/ruff format --check .
