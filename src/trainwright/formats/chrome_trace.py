@@ -34,14 +34,16 @@ _MICROSECONDS: Final = 1e6
 Event = dict[str, Any]
 
 
-def format_chrome_trace(timeline: Timeline, *, title: str = "pipeline schedule") -> str:
+def format_chrome_trace(
+    timeline: Timeline, *, title: str = "pipeline schedule", max_flows: int = MAX_FLOWS
+) -> str:
     """The text of a `.json` trace, events by time.
 
-    Transfers that take no time are left out, and so are flow arrows where there are more than
-    50,000 transfers. `args` of an action are its kind, stage and microbatch.
+    Transfers that take no time are left out, and so are flow arrows where there would be more than
+    `max_flows`. `args` of an action are its kind, stage and microbatch.
     """
     compute = _action_events(timeline)
-    moved = _transfer_events(timeline)
+    moved = _transfer_events(timeline, max_flows)
     counters = [event for rank in range(_num_ranks(timeline)) for event in _memory(timeline, rank)]
     timed = sorted((*compute, *moved, *counters), key=lambda event: float(event["ts"]))
     document = {
@@ -64,7 +66,7 @@ def _num_ranks(timeline: Timeline) -> int:
 
 
 def _microseconds(timeline: Timeline, time_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """From the first start, to a thousandth of a nanosecond: float noise would make bars overlap."""
+    """From the first start, to a millionth: float noise would make neighbours overlap."""
     rounded: NDArray[np.float64] = np.round((time_s - timeline.start_s.min()) * _MICROSECONDS, 6)
     return rounded
 
@@ -91,7 +93,7 @@ def _action_events(timeline: Timeline) -> list[Event]:
     ]
 
 
-def _transfer_events(timeline: Timeline) -> list[Event]:
+def _transfer_events(timeline: Timeline, max_flows: int) -> list[Event]:
     """Send, receive and, where they are few enough, the arrow between them."""
     transfers = timeline.transfers()
     happened = np.flatnonzero((transfers.end_s > transfers.start_s) & (transfers.end_s > 0))
@@ -101,13 +103,13 @@ def _transfer_events(timeline: Timeline) -> list[Event]:
     starts = _microseconds(timeline, transfers.start_s[happened])
     ends = _microseconds(timeline, transfers.end_s[happened])
     send_lanes, receive_lanes = _lanes(sender, starts, ends), _lanes(receiver, starts, ends)
-    events = []
+    events: list[Event] = []
     for at, transfer in enumerate(happened.tolist()):
         times = float(starts[at]), float(ends[at])
         here = {"pid": int(sender[at]), "tid": _SEND + _LANE_STRIDE * send_lanes[at]}
         there = {"pid": int(receiver[at]), "tid": _RECEIVE + _LANE_STRIDE * receive_lanes[at]}
         events += _both_ends(transfers, transfer, times, here, there)
-        if len(happened) <= MAX_FLOWS:
+        if len(happened) <= max_flows:
             flow = {"name": "transfer", "cat": "transfer", "id": transfer}
             events.append({**flow, "ph": "s", "ts": times[0], **here})
             middle = round((times[0] + times[1]) / 2, 6)  # inside the slice it binds to
