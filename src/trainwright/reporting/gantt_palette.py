@@ -61,7 +61,7 @@ LIGHT: Final = Theme(
     limit="#b3261e",
 )
 DARK: Final = Theme(
-    kind=("#1681c4", "#e8a51c", "#0fa67c", "#dd6a17", "#bb70a2"),
+    kind=("#1681c4", "#e8a51c", "#0fa67c", "#dd6a17", "#c987b4"),
     shade_towards="#f4f6f8",
     page="#14171c",
     row="#1f242b",

@@ -37,7 +37,7 @@ class MemoryUnit(StrEnum):
     BYTES = "bytes"
     ACTIVATIONS = "activations"
 
-    def format(self, amount: float) -> str:
+    def describe(self, amount: float) -> str:
         """Print an amount with its unit."""
         if self is MemoryUnit.BYTES:
             return format_bytes(amount)
@@ -144,7 +144,7 @@ class GanttPanel:
             _counted(self.num_bars, "action"),
             f"makespan {format_time(timeline.makespan_s)}",
             f"bubble {timeline.bubble_of_span:.1%} of span",
-            f"peak {self.memory_unit.format(float(timeline.peak_bytes.max()))}",
+            f"peak {self.memory_unit.describe(float(timeline.peak_bytes.max()))}",
         )
 
     def describe(self, row: int) -> str:

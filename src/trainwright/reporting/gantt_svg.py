@@ -163,11 +163,12 @@ def _bars(drawing: _Drawing, rank: int) -> Iterator[str]:
         y, height = _lane_box(Lane(lanes[at]))
         name = f"{ActionKind(kind).name}{chunk_of_stage[stage]}"
         tip = escape(panel.describe(rows.start + at))
-        yield f'<rect class="bar {name}" {_box(x, y, right - x, height)}><title>{tip}</title></rect>'
+        box = _box(x, y, right - x, height)
+        yield f'<rect class="bar {name}" {box}><title>{tip}</title></rect>'
         if marks[at]:
             inside = max(right - x - 2 * _INSET, 0.0)
-            box = _box(x + _INSET, y + _INSET, inside, height - 2 * _INSET)
-            outlines.append(f'<rect class="critical" {box}/>')
+            inner = _box(x + _INSET, y + _INSET, inside, height - 2 * _INSET)
+            outlines.append(f'<rect class="critical" {inner}/>')
         label = str(microbatch)
         if right - x >= len(label) * _DIGIT + _LABEL_MARGIN:
             middle = f'x="{number((x + right) / 2)}" y="{number(y + height / 2 + 3.6)}"'
@@ -213,12 +214,13 @@ def _memory_words(drawing: _Drawing, peak: float, limit: float) -> Iterator[str]
     unit, x = drawing.panel.memory_unit, number(drawing.width + 10)
     over = peak > limit * (1 + 1e-12)
     if not np.isfinite(limit):
-        yield f'<text class="value" x="{x}" y="{_MEMORY_ROW / 2 + 4:g}">{unit.format(peak)}</text>'
+        y = number(_MEMORY_ROW / 2 + 4)
+        yield f'<text class="value" x="{x}" y="{y}">{unit.describe(peak)}</text>'
         return
     kind = "value over" if over else "value"
-    words = unit.format(peak) + (" over" if over else "")
+    words = unit.describe(peak) + (" over" if over else "")
     yield f'<text class="{kind}" x="{x}" y="15">{words}</text>'
-    yield f'<text class="faint" x="{x}" y="30">of {unit.format(limit)}</text>'
+    yield f'<text class="faint" x="{x}" y="30">of {unit.describe(limit)}</text>'
 
 
 def _steps(points: Sequence[tuple[float, float]], width: float) -> str:

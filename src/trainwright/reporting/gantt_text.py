@@ -184,7 +184,7 @@ def _memory_lines(canvas: _Canvas) -> Iterator[str]:
         cells = "".join(levels[step] for step in steps.tolist())
         peak = float(panel.timeline.peak_bytes[rank])
         over = "!" if peak > memory.limit_bytes[rank] * (1 + 1e-12) else ""
-        value = panel.memory_unit.format(peak) + over
+        value = panel.memory_unit.describe(peak) + over
         yield f"{_rank_name(rank).ljust(canvas.margin)}{cells} {value}"
 
 
