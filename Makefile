@@ -44,7 +44,7 @@ test: venv
 	$(PYTEST)
 
 test-all: venv $(VENV)/.torch
-	$(PYTEST) -m 'slow or papers or torch'
+	$(PYTEST) -m 'slow or papers or torch or browser'
 
 $(VENV)/.torch: | $(VENV)/.python
 	$(BIN)/python -m pip install --quiet '$(TORCH)'

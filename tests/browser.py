@@ -22,7 +22,9 @@ from typing import Any
 
 import pytest
 
-PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+PROGRAM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
 needs_chromium = pytest.mark.skipif(not PROGRAM, reason="needs a Chromium on PATH")
 _FLAGS = (
     "--headless",

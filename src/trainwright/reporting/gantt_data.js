@@ -47,8 +47,10 @@ class Panel {
     }
   }
 
-  /** Bytes its rank holds `during[i]`, from the start of action i, and `after[i]`, from its end. */
+  /** Bytes its rank holds `during[i]`, from the start of action i, and `after[i]`, from its end;
+      `peakAction[rank]` is the first action during which a rank holds the most. */
   unpackMemory() {
+    this.peakAction = this.static.map((_, rank) => this.offsets[rank]);
     this.during = new Float64Array(this.numBars);
     this.after = new Float64Array(this.numBars);
     for (let rank = 0; rank < this.numRanks; rank++) {
@@ -56,6 +58,7 @@ class Panel {
       for (let i = this.offsets[rank]; i < this.offsets[rank + 1]; i++) {
         const delta = this.delta[this.kind(i)][this.stage[i]];
         this.during[i] = level + Math.max(delta, 0) + this.transient[this.kind(i)][this.stage[i]];
+        if (this.during[i] > this.during[this.peakAction[rank]]) this.peakAction[rank] = i;
         level += delta;
         this.after[i] = level;
       }
@@ -93,15 +96,6 @@ class Panel {
     const i = this.firstEndingAfter(rank, time);
     if (i < this.offsets[rank + 1] && this.start[i] <= time) return this.during[i];
     return i > this.offsets[rank] ? this.after[i - 1] : this.static[rank];
-  }
-
-  /** The first action during which a rank holds the most. */
-  peakAction(rank) {
-    let best = this.offsets[rank];
-    for (let i = best; i < this.offsets[rank + 1]; i++) {
-      if (this.during[i] > this.during[best]) best = i;
-    }
-    return best;
   }
 
   /** Actions on both sides of the tensors that action i receives and sends. */

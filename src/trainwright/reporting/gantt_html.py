@@ -1,9 +1,10 @@
 """Schedules of any size as one HTML file that needs nothing else: no network, no library, no font.
 
-The page is `gantt_page.html.j2`; its behaviour is three scripts, inlined as they are:
-`gantt_data.js` unpacks, `gantt_draw.js` draws on a canvas with a level of detail that follows the
-zoom, `gantt_page.js` listens. A content security policy admits exactly these and nothing from
-outside. Several panels share one time scale, which is how two schedules are compared.
+The page is `gantt_page.html.j2`; its behaviour is in plain scripts, inlined as they are:
+`gantt_data.js` unpacks, `gantt_draw.js` and `gantt_pixels.js` draw on a canvas with a level of
+detail that follows the zoom, `gantt_input.js` listens, `gantt_page.js` holds what is in view. A
+content security policy admits exactly these and nothing from outside. Several panels share one time
+scale, which is how two schedules are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from trainwright.reporting.gantt_scale import memory_top
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SCRIPTS: Final = ("gantt_data.js", "gantt_draw.js", "gantt_page.js")
+_SCRIPTS: Final = (
+    "gantt_data.js",
+    "gantt_pixels.js",
+    "gantt_draw.js",
+    "gantt_input.js",
+    "gantt_page.js",
+)
 _CSS_NAMES: Final = ("page", "row", "ink", "faint_ink", "line", "limit", "outline")
 
 
@@ -143,8 +150,8 @@ def _panel_facts(panel: GanttPanel) -> dict[str, Any]:
                 "stages": ", ".join(map(str, stages)) or "none",
                 "busy": format_time(busy_s),
                 "idle": format_time(timeline.makespan_s - busy_s),
-                "peak": panel.memory_unit.format(float(timeline.peak_bytes[rank])),
-                "limit": "none" if limit == float("inf") else panel.memory_unit.format(limit),
+                "peak": panel.memory_unit.describe(float(timeline.peak_bytes[rank])),
+                "limit": "none" if limit == float("inf") else panel.memory_unit.describe(limit),
             }
         )
     return {"title": panel.title, "summary": panel.summary(), "ranks": ranks}

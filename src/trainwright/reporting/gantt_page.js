@@ -1,5 +1,5 @@
 "use strict";
-/* The page: what is in view, and what mouse, touch, keyboard, window and printer do to it. */
+/* The page: what is in view, which action is pointed at, and what is said about it. */
 
 const MIN_VIEW_SHARE = 1e-6;  // of the whole span: the closest zoom
 
@@ -19,7 +19,7 @@ class Page {
     this.isPrinting = false;
     this.performance = { redraws: 0, lastRedrawMs: 0, counters: {} };
     this.fit();
-    this.listen();
+    listen(this);
     this.restyle();
   }
 
@@ -270,117 +270,6 @@ class Page {
     const box = this.boxOf(section, i);
     this.select(section, i, box.x + box.width / 2, box.y + box.height);
     this.drawOverlay();
-  }
-
-  // -- listening ---------------------------------------------------------------------------------
-
-  listen() {
-    const on = (id, event, action) => document.getElementById(id)?.addEventListener(event, action);
-    on("zoom-in", "click", () => this.zoom(1 / 1.6));
-    on("zoom-out", "click", () => this.zoom(1.6));
-    on("fit", "click", () => this.fit());
-    on("show-critical", "change", (event) => {
-      this.options.showCritical = event.target.checked;
-      this.requestRedraw();
-    });
-    on("show-memory", "change", (event) => {
-      this.options.showMemory = event.target.checked;
-      this.resize();
-    });
-    on("theme", "change", (event) => {
-      document.documentElement.dataset.theme = event.target.value;
-      this.restyle();
-    });
-    this.bars.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
-    this.bars.addEventListener("dblclick", () => this.fit());
-    this.bars.addEventListener("keydown", (event) => this.onKey(event));
-    this.scroller.addEventListener("scroll", () => this.requestRedraw());
-    this.listenToPointers();
-    new ResizeObserver(() => this.resize()).observe(this.scroller);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.restyle());
-    window.addEventListener("beforeprint", () => this.print(true));
-    window.addEventListener("afterprint", () => this.print(false));
-  }
-
-  /** One pointer drags, two pinch. */
-  listenToPointers() {
-    const down = new Map();
-    const spread = () => {
-      const [a, b] = [...down.values()];
-      return { distance: Math.max(Math.abs(a.x - b.x), 8), middle: (a.x + b.x) / 2 };
-    };
-    this.bars.addEventListener("pointerdown", (event) => {
-      down.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
-      this.bars.setPointerCapture(event.pointerId);
-      this.bars.classList.add("dragging");
-    });
-    this.bars.addEventListener("pointermove", (event) => {
-      const point = { x: event.offsetX, y: event.offsetY }, last = down.get(event.pointerId);
-      if (!last) {
-        this.hover(point.x, point.y);
-        return;
-      }
-      const before = down.size === 2 ? spread() : null;
-      down.set(event.pointerId, point);
-      if (before) {
-        const now = spread();
-        this.zoom(before.distance / now.distance, this.timeAt(now.middle));
-      }
-      this.pan((last.x - point.x) / this.layout.plotWidth / down.size);
-      this.scroller.scrollTop += last.y - point.y;
-      this.leave();
-    });
-    const release = (event) => {
-      down.delete(event.pointerId);
-      this.bars.classList.toggle("dragging", down.size > 0);
-    };
-    this.bars.addEventListener("pointerup", release);
-    this.bars.addEventListener("pointercancel", release);
-    this.bars.addEventListener("pointerleave", () => this.leave());
-  }
-
-  onWheel(event) {
-    if (event.altKey) {
-      event.preventDefault();
-      this.scroller.scrollTop += event.deltaY;
-      return;
-    }
-    event.preventDefault();
-    const pixels = event.deltaMode === 0 ? 1 : 20;
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      this.pan(((event.deltaX || event.deltaY) * pixels) / this.layout.plotWidth);
-    } else {
-      const speed = event.ctrlKey ? 0.01 : 0.0018;  // a pinch on a touch pad arrives as ctrl + wheel
-      this.zoom(Math.exp(event.deltaY * pixels * speed), this.timeAt(event.offsetX));
-    }
-    this.hover(event.offsetX, event.offsetY);
-  }
-
-  onKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const moves = event.shiftKey ? {
-      ArrowLeft: () => this.step(-1, 0),
-      ArrowRight: () => this.step(1, 0),
-      ArrowUp: () => this.step(0, -1),
-      ArrowDown: () => this.step(0, 1),
-    } : {
-      ArrowLeft: () => this.pan(-0.15),
-      ArrowRight: () => this.pan(0.15),
-      ArrowUp: () => { this.scroller.scrollTop -= 60; },
-      ArrowDown: () => { this.scroller.scrollTop += 60; },
-    };
-    const keys = { ...moves,
-      "+": () => this.zoom(1 / 1.6),
-      "=": () => this.zoom(1 / 1.6),
-      "-": () => this.zoom(1.6),
-      "0": () => this.fit(),
-      Home: () => this.setView(0, this.to - this.from),
-      End: () => this.setView(this.whole, this.to - this.from),
-      Escape: () => this.leave(),
-    };
-    if (!(event.key in keys)) return;
-    event.preventDefault();
-    keys[event.key]();
   }
 
   /** On paper: everything that scrolls, on white. */
