@@ -5,7 +5,7 @@ from hypothesis import given
 
 import pictures
 from strategies_schedule import schedules_with_costs
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import UnsupportedFeature
 from trainwright.plan.schedule import ActionKind
 from trainwright.plan.schedule_costs import ScheduleCosts
 from trainwright.reporting.gantt_palette import THEMES, contrast, label_ink
@@ -120,20 +120,6 @@ def test_more_bars_than_a_viewer_shows_are_refused():
     assert len(gantt_svg(largest)) < 1_200_000
     with pytest.raises(UnsupportedFeature, match="write HTML"):
         gantt_svg(pictures.timeline(family="1f1b", ranks=8, microbatches=209))
-
-
-def test_nothing_cannot_be_drawn():
-    schedule = generate("1f1b", FamilyRequest(num_ranks=2, num_microbatches=2))
-    drawn = simulate(schedule, ScheduleCosts.of(schedule.placement))
-    empty = type(schedule).of_ranks(
-        [schedule.actions[:0]] * 2, placement=schedule.placement, num_microbatches=2
-    )
-    with pytest.raises(InvalidInput, match="at least 1 action"):
-        gantt_svg(type(drawn)(**{**fields_of(drawn), "schedule": empty}))
-
-
-def fields_of(value):
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def test_activations_are_not_called_bytes():

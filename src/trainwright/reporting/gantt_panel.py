@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.errors import InvalidInput
 from trainwright.plan.schedule import Action, ActionKind
 from trainwright.units import format_bytes
 
@@ -60,10 +59,6 @@ class GanttPanel:
     title: str = "Pipeline schedule"
     critical: tuple[CriticalStep, ...] = ()
     memory_unit: MemoryUnit = MemoryUnit.BYTES
-
-    def __post_init__(self) -> None:
-        if self.timeline.schedule.num_actions == 0:
-            raise InvalidInput.of("timeline", "must have at least 1 action to draw, got none")
 
     @property
     def num_bars(self) -> int:
