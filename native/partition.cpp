@@ -113,7 +113,8 @@ bool Search::find_first_plan(LevelSweep& sweep, bool is_complete) {
     if (answer == PassAnswer::yes && result_.time_per_sample_s < kInfinity) return true;
     if (answer == PassAnswer::stopped) return false;
     if (threshold >= longest) {
-      is_infeasible_ = answer == PassAnswer::no && is_complete;
+      // Sums beyond every double prove nothing.
+      is_infeasible_ = answer == PassAnswer::no && is_complete && std::isfinite(longest);
       return false;
     }
     step *= 2.5;
