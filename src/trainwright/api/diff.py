@@ -10,7 +10,8 @@ from trainwright.api.documents import AnyDocument, Priced, open_document
 from trainwright.api.result import Report
 from trainwright.plan.results.difference import Change, Difference
 from trainwright.plan.results.model_plan import ModelPlanResult
-from trainwright.units import format_bytes, format_seconds
+from trainwright.plan.status import OPTIMAL_TOLERANCE
+from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     AnyStage = StageRecord | ModelStageRecord
 
-_RESULT_KEYS = ("status", "fits", "devices_used", "num_stages", "gap")
+_RESULT_KEYS = ("status", "fits", "devices_used", "num_stages")
 
 
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
@@ -83,6 +84,9 @@ def _result_facts(document: Priced) -> dict[str, str]:
         for key in _RESULT_KEYS
         if (value := getattr(document, key, None)) is not None
     }
+    gap = getattr(document, "gap", None)
+    if gap is not None:
+        facts["gap"] = format_percent_up(gap if gap > OPTIMAL_TOLERANCE else 0.0)
     name = _objective(document)
     if (time_s := getattr(document, name)) is not None:
         shown = {"step_time_s": "step time", "time_per_sample_s": "time per microbatch"}

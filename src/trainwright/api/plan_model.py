@@ -111,8 +111,8 @@ def plan_model(
             microbatch_size=micro_batch,
             zero_stage=DEFAULT_ZERO_STAGE if zero_stage is None else zero_stage,
         )
-    started_s = budget.cpu_s
-    outcome = (plan_per_stage if per_stage_degrees else search)(question, budget)
+        started_s = budget.cpu_s
+        outcome = (plan_per_stage if per_stage_degrees else search)(question, budget)
     document = ModelPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,

@@ -1,6 +1,7 @@
 """Why a model does not fit on a cluster: the leanest layout, and what would make one fit.
 
-Smaller microbatches are never larger in memory, so only the smallest counts. Every change that is
+Smaller microbatches and larger data degrees never need more memory, so only the smallest and the
+largest count. Every change that is
 offered was tried: a layout with room for its transients was found.
 """
 
@@ -80,7 +81,8 @@ def _layouts(question: ModelQuestion, budget: Budget) -> Iterator[_Layout]:
             tensor=tensor,
             data_parallel=question.restrictions.data_parallel,
         )
-        for candidate in reversed(list(offered)):
+        leanest = {c.pipeline: c for c in reversed(list(offered))}
+        for candidate in leanest.values():
             restrictions = candidate_restrictions(question, candidate)
             lean, setting = reserve_transients(
                 *partition_problem(question, candidate, profile), restrictions

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan import Plan, StepPrediction
     from trainwright.profile import CostTable, Profile, Setting
+
+_Depth: TypeAlias = tuple[int, int, int]
 
 NUM_ALTERNATIVES: Final = 5
 DEFAULT_ZERO_STAGE: Final = 1
@@ -142,6 +144,7 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     priced: list[Priced] = []
     bound_s = waiting[0][0] if waiting else 0.0
     tried, best_s, stopped = 0, math.inf, False
+    too_large = set[_Depth]()
     for candidate_bound_s, candidate in waiting:
         if candidate_bound_s >= best_s:
             break
@@ -151,13 +154,18 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
         if stopped:
             break
         tried += 1
+        if _depth(candidate) in too_large:
+            continue
         found = _price(question, candidate, shelf, flops, budget)
-        if found is not None:
+        if found is None:
+            too_large.add(_depth(candidate))
+        else:
             priced.append(found)
             best_s = min(best_s, found.step.step_time_s)
     exhausted = not stopped and not budget.stopped
     if exhausted and not priced:
-        exhausted = not any(_may_fit(question, c, shelf, budget) for _, c in waiting)
+        leanest = {_depth(c): c for _, c in reversed(waiting)}
+        exhausted = not any(_may_fit(question, c, shelf, budget) for c in leanest.values())
     return ModelOutcome(
         priced=best_first(priced)[: 1 + NUM_ALTERNATIVES],
         lower_bound_s=min(bound_s, best_s) if math.isfinite(bound_s) else 0.0,
@@ -182,8 +190,13 @@ def best_first(priced: Iterable[Priced]) -> tuple[Priced, ...]:
     return tuple(kept)
 
 
-def _order(candidate: Candidate) -> tuple[int, int, int]:
-    return candidate.pipeline, candidate.tensor, candidate.microbatch_size
+def _order(candidate: Candidate) -> tuple[int, ...]:
+    return candidate.pipeline, candidate.tensor, candidate.microbatch_size, -candidate.data
+
+
+def _depth(candidate: Candidate) -> _Depth:
+    """What candidates that differ only in their data degree share; less data is never leaner."""
+    return candidate.microbatch_size, candidate.tensor, candidate.pipeline
 
 
 def _bounded(question: ModelQuestion, shelf: _Shelf) -> Iterator[tuple[float, Candidate]]:

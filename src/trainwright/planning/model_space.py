@@ -85,18 +85,21 @@ def candidates(
     tensor: int,
     data_parallel: bool,
 ) -> Iterator[Candidate]:
-    """For each pipeline depth the largest data degree that fits and divides the microbatches.
+    """For each pipeline depth the data degrees that fit and divide the microbatches, largest first.
 
-    A smaller data degree at the same depth gives every replica more microbatches and nothing in
-    return but memory, which ZeRO gives back; it is not searched.
+    Of one depth the largest degree needs the least memory and has the lowest bound, but not always
+    the shortest step: gradients may have to cross a slow network level. Every replica gets at least
+    as many microbatches as there are stages.
     """
     degrees = divisors(num_microbatches)
-    for pipeline in range(1, min(num_layers, num_devices // tensor) + 1):
-        most = num_devices // (tensor * pipeline) if data_parallel else 1
-        data = degrees[bisect_right(degrees, most) - 1]
-        yield Candidate(
-            microbatch_size=microbatch_size, tensor=tensor, pipeline=pipeline, data=data
-        )
+    deepest = min(num_layers, num_devices // tensor, num_microbatches)
+    for pipeline in range(1, deepest + 1):
+        fitting = min(num_devices // tensor, num_microbatches) // pipeline
+        most = fitting if data_parallel else 1
+        for data in reversed(degrees[: bisect_right(degrees, most)]):
+            yield Candidate(
+                microbatch_size=microbatch_size, tensor=tensor, pipeline=pipeline, data=data
+            )
 
 
 def step_bound_s(candidate: Candidate, *, work_s: float, num_microbatches: int) -> float:

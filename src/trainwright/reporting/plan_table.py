@@ -118,7 +118,7 @@ def _stage_row(
     parts = stage.breakdown
     marks = ["slowest"] if stage.time_per_sample_s == slowest_s else []
     if limit_bytes is not None and stage.memory_bytes > limit_bytes * (1 + 1e-12):
-        marks.append(f"over by {format_bytes(stage.memory_bytes - limit_bytes)}")
+        marks.append("over")
     return (
         str(index),
         ranges(stage.layers),
