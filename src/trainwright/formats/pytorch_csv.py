@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.lowered import LoweredAction, LoweredKind, LoweredSchedule
 from trainwright.plan.placement import Placement
+from trainwright.plan.pytorch_limits import refuse_inexpressible, refuse_misordered
 from trainwright.plan.schedule import Action, ActionKind, Schedule
 
 if TYPE_CHECKING:
@@ -96,25 +97,8 @@ def format_compute_comms(lowered: LoweredSchedule) -> str:
 
 
 def _refuse_what_pytorch_cannot_run(schedule: Schedule) -> None:
-    if (schedule.actions[:, 0] == ActionKind.R).any():
-        raise UnsupportedFeature(
-            "PyTorch schedules have no recompute action",
-            alternative="checkpoint inside the module and order without R",
-        )
-    idle = np.flatnonzero(np.diff(schedule.rank_offsets) == 0)
-    if len(idle):
-        raise UnsupportedFeature(
-            f"PyTorch needs an action on every rank, and rank {idle[0]} has none",
-            alternative="place a stage there, or use fewer ranks",
-        )
-    order = schedule.forward_order(schedule.placement.num_stages - 1)
-    if (order != np.arange(len(order))).any():
-        shown = ", ".join(map(str, order[:4].tolist()))
-        raise UnsupportedFeature(
-            "PyTorch gives wrong gradients unless the last stage runs forwards in order 0, 1, …; "
-            f"got {shown}",
-            alternative="number the microbatches in that order",
-        )
+    refuse_inexpressible(schedule)
+    refuse_misordered(schedule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
