@@ -39,7 +39,7 @@ _FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 60.0
 
 
 class Browser:
@@ -105,9 +105,13 @@ class Browser:
         self.messages.clear()
         self.requests.clear()
         self.call("Page.navigate", url=path.as_uri())
+        self.wait_until("document.documentElement?.dataset.ready === 'yes'")
+
+    def wait_until(self, condition: str) -> None:
+        """Wait until an expression in the page is true."""
         until = time.monotonic() + _TIMEOUT_S
-        while self.run("document.documentElement?.dataset.ready") != "yes":
-            assert time.monotonic() < until, f"the page is not ready: {self.messages}"
+        while not self.run(condition):
+            assert time.monotonic() < until, f"never {condition}; the page says {self.messages}"
             time.sleep(0.02)
 
     def resize(self, width: int, height: int, *, pixel_ratio: float = 1) -> None:

@@ -23,20 +23,11 @@ function listen(page) {
   page.bars.addEventListener("keydown", (event) => onKey(page, event));
   page.scroller.addEventListener("scroll", () => page.requestRedraw());
   listenToPointers(page);
-  followPixelRatio(page);
   new ResizeObserver(() => page.resize()).observe(page.scroller);
+  window.addEventListener("resize", () => page.requestRedraw());  // maybe on a sharper screen
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.restyle());
   window.addEventListener("beforeprint", () => page.print(true));
   window.addEventListener("afterprint", () => page.print(false));
-}
-
-/** A window that moves to a sharper screen keeps its size in CSS pixels and needs more of its own. */
-function followPixelRatio(page) {
-  const query = matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`);
-  query.addEventListener("change", () => {
-    page.resize();
-    followPixelRatio(page);
-  }, { once: true });
 }
 
 /** One pointer drags, two pinch. */

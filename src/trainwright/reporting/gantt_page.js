@@ -64,6 +64,10 @@ class Page {
   }
 
   redraw() {
+    if (!this.isPrinting && this.painter.ratio !== window.devicePixelRatio) {
+      this.resize();
+      return;
+    }
     const began = performance.now();
     const view = { from: this.from, to: this.to, whole: this.whole,
       scroll: this.isPrinting ? 0 : this.scroller.scrollTop };
@@ -80,7 +84,7 @@ class Page {
     const room = this.scroller.clientHeight;
     this.layout = layOut(this.panels, width, room, this.options);
     const height = this.isPrinting ? this.layout.height : Math.min(room, this.layout.height);
-    const ratio = this.isPrinting ? 2 : window.devicePixelRatio || 1;
+    const ratio = this.isPrinting ? 2 : window.devicePixelRatio;
     this.content.style.height = `${Math.max(this.layout.height, room)}px`;
     this.painter.resize(width, height, ratio);
     this.overlay.width = Math.round(width * ratio);

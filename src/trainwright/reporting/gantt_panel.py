@@ -53,7 +53,7 @@ class Lane(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GanttPanel:
-    """A timeline to draw; raises InvalidInput for one without actions."""
+    """A timeline to draw."""
 
     timeline: Timeline
     title: str = "Pipeline schedule"

@@ -45,7 +45,7 @@ def gantt_svg(
     """Draw up to 5,000 actions.
 
     `critical` is outlined, as found by `scheduling.critical_path`. Raises UnsupportedFeature for
-    more actions and InvalidInput for none.
+    more actions.
     """
     panel = GanttPanel(
         timeline=timeline, title=title, critical=tuple(critical), memory_unit=memory_unit

@@ -84,7 +84,7 @@ def gantt_text(
 ) -> str:
     """Draw in lines of at most `width` characters.
 
-    Raises InvalidInput for a width below 40 and for a timeline without actions.
+    Raises InvalidInput for a width below 40.
     """
     if width < MIN_WIDTH:
         raise InvalidInput.of("width", f"must be >= {MIN_WIDTH} characters, got {width}")
