@@ -42,6 +42,7 @@ class Search {
   bool find_first_plan(LevelSweep& sweep, bool is_complete);
   PassAnswer ask(LevelSweep& sweep, double threshold_s, bool is_complete);
   void improve_restricted(int64_t widest, double gap, double gain);
+  void find_any_plan();
   void count(const LevelSweep& sweep);
   void finish();
   double longest_stage_s() const;
@@ -56,9 +57,11 @@ class Search {
   PartitionResult result_;
   double floor_s_ = 0;  // largest threshold answered "no" (proved or not) in the current family
   bool is_infeasible_ = false;
+  bool is_last_resort_ = false;  // the search was stopped, and looks for any plan
 };
 
 bool Search::should_stop() {
+  if (is_last_resort_) return false;
   if (result_.interrupted || result_.time_limited) return true;
   if ((++calls_ & 15) != 0) return false;
   const double now =
@@ -188,6 +191,16 @@ void Search::improve_restricted(int64_t widest, double gap, double gain) {
   }
 }
 
+// Stopped before any plan was known: the prefixes of one linear order give one in milliseconds.
+void Search::find_any_plan() {
+  is_last_resort_ = true;
+  const Downsets sets = family_of(in_, linear_cuts(in_, 1));
+  LevelSweep sweep(in_, sets, limits_);
+  find_first_plan(sweep, false);
+  count(sweep);
+  is_last_resort_ = false;
+}
+
 PartitionResult Search::run() {
   const double start_s = cpu_seconds();
   if (in_.data_degrees.empty()) {
@@ -207,6 +220,7 @@ PartitionResult Search::run() {
       narrow(sweep, kFinalStep * 1.5, true);
       count(sweep);
     }
+    if (result_.stages.empty() && !is_infeasible_) find_any_plan();
   }
   finish();
   result_.solver_s = cpu_seconds() - start_s;

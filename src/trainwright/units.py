@@ -84,6 +84,14 @@ def format_bytes(value: float) -> str:
     return f"{value:.0f} B"
 
 
+def format_bytes_up(value: float) -> str:
+    """Print bytes as a size that is at least `value` when read back: what to ask for."""
+    for name, factor in (("TiB", 2.0**40), ("GiB", GIB), ("MiB", MIB)):
+        if value >= factor:
+            return f"{math.ceil(value / factor * 100) / 100:.2f} {name}"
+    return f"{math.ceil(value)} B"
+
+
 def format_bandwidth(value: float) -> str:
     """Print a bandwidth with a decimal prefix."""
     for name, factor in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):

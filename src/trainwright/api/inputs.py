@@ -81,10 +81,23 @@ def setting_overrides(
         "num_microbatches": microbatches,
     }
     given = {name: value for name, value in stated.items() if value is not None}
+    faults = [
+        Fault(_OPTION_OF[name], f"must be {wanted}, got {given[name]!r}")
+        for name, (wanted, kinds) in _KINDS.items()
+        if name in given and (type(given[name]) is bool or not isinstance(given[name], kinds))
+    ]
+    if faults:
+        raise InvalidInput(faults)
     _make_setting({"num_devices": 1, "memory_bytes": 1.0, **_HARMLESS, **given})
     return given
 
 
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "num_devices": ("a whole number", (int,)),
+    "memory_bytes": ("a number of bytes, or text with a unit", (int, float)),
+    "bandwidth_bytes_per_s": ("a number of bytes per second, or text with a unit", (int, float)),
+    "num_microbatches": ("a whole number", (int,)),
+}
 _HARMLESS = {"bandwidth_bytes_per_s": 1.0, "num_microbatches": 1}
 
 

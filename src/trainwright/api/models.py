@@ -94,7 +94,9 @@ def _described(description: ModelDescription) -> ModelInput:
     from trainwright.formats.document_json import encode
 
     content: dict[str, Any] = encode(description.config)
-    warnings = [f"{description.name}: unknown key ignored: {key}" for key in description.ignored]
+    name = description.name
+    warnings = [f"{name}: unknown key ignored: {key}" for key in description.ignored]
+    warnings += [f"{name}: {key} is not given, took {value}" for key, value in description.defaults]
     return ModelInput(
         config=description.config,
         embedded=embed("model", description.name, content),

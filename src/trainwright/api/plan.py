@@ -41,11 +41,12 @@ def plan(
     """Plan `model`: a profile (file or noun), a `config.json`, or the name of a catalog model.
 
     A profile takes `devices`, `memory`, `bandwidth` and `microbatches` (they override what its file
-    states); a model takes `cluster`, `nodes` or `devices`, `global_batch`, `sequence`,
-    `micro_batch` and `zero_stage` (1 if absent). Memory and bandwidth are bytes and bytes per
-    second, or text with a unit. The equal split deals out the layers named `block_layer`, or "all";
-    if absent, the transformer blocks where the profile has some, else all. What does not apply to
-    the kind of model given is not used, and a warning in the result says so.
+    states); a model takes `cluster`, `nodes` or `devices`, `memory` (of a device, in place of the
+    cluster's), `global_batch`, `sequence`, `micro_batch` and `zero_stage` (1 if absent). Memory and
+    bandwidth are bytes and bytes per second, or text with a unit. The equal split deals out the
+    layers named `block_layer`, or "all"; if absent, the transformer blocks where the profile has
+    some, else all. What does not apply to the kind of model given is not used, and a warning in the
+    result says so. `budget` may hold a time limit.
 
     The result carries the plan, a lower bound and the gap; `status` is `optimal` only where proved,
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
@@ -70,9 +71,10 @@ def plan(
         excluded_options=frozenset(exclude_options),
     )
     if isinstance(given, ModelInput):
-        where, num_devices = resolve_cluster(cluster, nodes=nodes, devices=devices)
+        where, num_devices = resolve_cluster(
+            cluster, nodes=nodes, devices=devices, memory_bytes=overrides.get("memory_bytes")
+        )
         not_used = _given(
-            memory=memory,
             bandwidth=bandwidth,
             microbatches=microbatches,
             planner=None if planner == "exact" else planner,

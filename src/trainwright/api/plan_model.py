@@ -34,9 +34,16 @@ LARGEST_CLUSTER: Final = 10**9  # devices or nodes; far beyond any machine
 
 
 def resolve_cluster(
-    cluster: str | Path | Cluster | None, *, nodes: int | None, devices: int | None
+    cluster: str | Path | Cluster | None,
+    *,
+    nodes: int | None,
+    devices: int | None,
+    memory_bytes: float | None = None,
 ) -> tuple[Cluster, int]:
-    """A catalog cluster or a file, sized, and how many of its devices to use."""
+    """A catalog cluster or a file, sized, and how many of its devices to use.
+
+    `memory_bytes` replaces what the driver shows of a device, of which a fraction is usable.
+    """
     from trainwright.cluster import Cluster
     from trainwright.formats.catalog import open_cluster
 
@@ -45,6 +52,8 @@ def resolve_cluster(
             "cluster", "must be given for a model; see: trainwright catalog clusters"
         )
     found = cluster if isinstance(cluster, Cluster) else open_cluster(str(cluster))
+    if memory_bytes is not None:
+        found = found.with_memory(memory_bytes)
     if nodes is not None:
         _refuse_too_many("nodes", nodes)
         found = found.with_nodes(nodes)

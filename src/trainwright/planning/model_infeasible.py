@@ -23,10 +23,10 @@ from trainwright.planning.model_planner import (
 )
 from trainwright.planning.model_space import candidates, microbatch_sizes, tensor_degrees
 from trainwright.planning.relax import Diagnosis, find_binding, lifted
-from trainwright.units import format_bytes
+from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Cluster
+    from trainwright.cluster import Accelerator, Cluster
     from trainwright.execution import Budget
     from trainwright.planning.model_planner import ModelQuestion
 
@@ -54,9 +54,10 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     if found is None:
         return Diagnosis(binding=_no_layout(question, layouts), relaxations=relaxations)
     layout, least_bytes = found
-    memory = _memory(least_bytes + layout.reserve_bytes)
+    memory = _memory(least_bytes + layout.reserve_bytes, question.cluster.accelerator)
     return Diagnosis(
-        binding=find_binding(layout.question, least_bytes), relaxations=(memory, *relaxations)
+        binding=find_binding(layout.question, least_bytes, reserve_bytes=layout.reserve_bytes),
+        relaxations=(memory, *relaxations),
     )
 
 
@@ -119,11 +120,14 @@ def _no_layout(question: ModelQuestion, layouts: list[_Layout]) -> Binding:
     )
 
 
-def _memory(usable_bytes: float) -> Relaxation:
+def _memory(usable_bytes: float, accelerator: Accelerator) -> Relaxation:
+    """What the driver would have to show, of which a fraction is usable."""
+    shown_bytes = usable_bytes / accelerator.usable_fraction
     return Relaxation(
         change="memory",
-        value=usable_bytes,
-        description=f"{format_bytes(usable_bytes)} of usable memory per device",
+        value=shown_bytes,
+        description=f"{format_bytes_up(shown_bytes)} per device, instead of "
+        f"{format_bytes(accelerator.memory_bytes)}",
     )
 
 

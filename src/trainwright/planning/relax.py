@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.plan.results.plan import Binding, Relaxation
 from trainwright.planning.feasibility import Feasibility
-from trainwright.units import format_bytes
+from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
@@ -40,8 +40,14 @@ def diagnose(
     )
 
 
-def find_binding(question: Feasibility, memory_bytes: float | None) -> Binding:
-    """What cannot fit; `memory_bytes` is the question's least memory."""
+def find_binding(
+    question: Feasibility, memory_bytes: float | None, *, reserve_bytes: float = 0.0
+) -> Binding:
+    """What cannot fit; `memory_bytes` is the question's least memory.
+
+    `reserve_bytes` were taken off each device before the question was asked; what is printed counts
+    them as needed.
+    """
     needs = question.least_per_layer()
     largest = max(range(len(needs)), key=needs.__getitem__)
     layer = question.profile.structure.layers[largest].id
@@ -59,8 +65,8 @@ def find_binding(question: Feasibility, memory_bytes: float | None) -> Binding:
             kind="layer",
             layers=(layer,),
             missing_bytes=missing,
-            description=f"layer {layer} alone needs {format_bytes(needs[largest])} with one "
-            f"microbatch in flight, {format_bytes(missing)} more than a device has",
+            description=f"layer {layer} alone needs {format_bytes(needs[largest] + reserve_bytes)} "
+            f"with one microbatch in flight, {format_bytes(missing)} more than a device has",
         )
     if memory_bytes is None:
         return Binding(
@@ -70,10 +76,10 @@ def find_binding(question: Feasibility, memory_bytes: float | None) -> Binding:
             description=f"{question.setting.num_devices} devices are too few for the tensor "
             "degrees that the layers offer, whatever their memory",
         )
-    return _oversized_stage(question, memory_bytes)
+    return _oversized_stage(question, memory_bytes, reserve_bytes)
 
 
-def _oversized_stage(question: Feasibility, memory_bytes: float) -> Binding:
+def _oversized_stage(question: Feasibility, memory_bytes: float, reserve_bytes: float) -> Binding:
     """Each layer fits alone, but no cut fits: name the heaviest stage of the least-memory plan."""
     outcome = question.with_memory(memory_bytes).outcome()
     costs = [cost.memory_bytes for cost in outcome.stage_costs]
@@ -82,14 +88,14 @@ def _oversized_stage(question: Feasibility, memory_bytes: float) -> Binding:
     if outcome.plan is not None:
         heaviest = max(range(len(costs)), key=costs.__getitem__)
         layers, needed = outcome.plan.stages[heaviest].layers, costs[heaviest]
-        which = f"a stage (number {heaviest} of 0 to {len(costs) - 1})"
+        which = f"a stage ({heaviest}, counted from 0, of {len(costs)})"
     missing = needed - question.setting.memory_bytes
     return Binding(
         kind="stage",
         layers=layers,
         missing_bytes=missing,
         description=f"each layer fits alone, but even the leanest plan has {which} that needs "
-        f"{format_bytes(needed)}, {format_bytes(missing)} more than a device has",
+        f"{format_bytes(needed + reserve_bytes)}, {format_bytes(missing)} more than a device has",
     )
 
 
@@ -99,7 +105,7 @@ def _relaxations(question: Feasibility, memory_bytes: float | None) -> Iterator[
         yield Relaxation(
             change="memory",
             value=memory_bytes,
-            description=f"{format_bytes(memory_bytes)} per device ({format_bytes(more)} more)",
+            description=f"{format_bytes_up(memory_bytes)} per device ({format_bytes(more)} more)",
         )
     devices = question.fewest_devices()
     if devices is not None:

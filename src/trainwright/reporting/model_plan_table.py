@@ -58,7 +58,8 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
         return
     yield (
         f"{where}: {format_seconds(document.step_time_s)} per step, "
-        f"{document.tokens_per_s or 0:,.0f} tokens/s, MFU {document.mfu or 0:.1%}: "
+        f"{document.tokens_per_s or 0:,.0f} tokens/s, MFU {document.mfu or 0:.1%} "
+        f"(an estimate not fitted to measurements): "
         f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
     )
     if document.parallelism is not None:
@@ -66,6 +67,8 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
             f"{_degrees(document.parallelism)}, microbatch {document.micro_batch}, "
             f"schedule {document.schedule}"
         )
+    if document.request.num_devices and document.devices_used != document.request.num_devices:
+        yield f"uses {document.devices_used} of {document.request.num_devices} devices"
     yield (
         f"the step: bubble {document.bubble_of_makespan or 0:.1%} of the pipeline, "
         f"exposed gradient sync {format_seconds(document.exposed_gradient_sync_s or 0)}, optimizer "

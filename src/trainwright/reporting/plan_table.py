@@ -88,8 +88,15 @@ def _headline(document: PlanResult) -> Iterator[str]:
         return
     yield (
         f"{name}: {format_seconds(document.time_per_sample_s)} per microbatch on "
-        f"{document.devices_used} devices, {len(document.stages)} stages: {_verdict(document)}"
+        f"{_used(document)}, {len(document.stages)} stages: {_verdict(document)}"
     )
+
+
+def _used(document: PlanResult) -> str:
+    setting = document.request.setting
+    if setting is None or setting.num_devices == document.devices_used:
+        return f"{document.devices_used} devices"
+    return f"{document.devices_used} of {setting.num_devices} devices"
 
 
 def _verdict(document: PlanResult) -> str:
