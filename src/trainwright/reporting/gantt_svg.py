@@ -7,6 +7,7 @@ with a `<title>` that names the action.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -30,7 +31,7 @@ _LEFT, _RIGHT, _TOP = 66.0, 118.0, 96.0
 _ROW, _ROW_GAP = 26.0, 5.0
 _MEMORY_ROW, _MEMORY_GAP = 36.0, 10.0
 _AXIS = 46.0
-_PIXELS_PER_BAR, _MIN_WIDTH, _MAX_WIDTH = 20.0, 640.0, 2400.0
+_MIN_WIDTH, _MAX_WIDTH = 640.0, 2400.0
 _DIGIT, _LABEL_MARGIN = 6.3, 5.0
 _INSET = 0.75  # keeps an outline off its neighbours
 
@@ -69,8 +70,7 @@ class _Drawing:
 
     @classmethod
     def of(cls, panel: GanttPanel) -> _Drawing:
-        longest = int(np.diff(panel.timeline.schedule.rank_offsets).max())
-        width = min(max(longest * _PIXELS_PER_BAR, _MIN_WIDTH), _MAX_WIDTH)
+        width = _width_for_numbers(panel)
         axis = TimeAxis.of(panel.timeline.makespan_s, max_ticks=int(width / 64))
         return cls(panel=panel, axis=axis, width=width, memory_top=memory_top((panel,)))
 
@@ -92,6 +92,17 @@ class _Drawing:
     @property
     def total_width(self) -> float:
         return _LEFT + self.width + _RIGHT
+
+
+def _width_for_numbers(panel: GanttPanel) -> float:
+    """Wide enough for the numbers on all but the shortest bars, within limits."""
+    lengths_s = panel.end_s - panel.start_s
+    short_s = float(np.quantile(lengths_s, 0.1))
+    if short_s <= 0:
+        return _MIN_WIDTH
+    digits = len(str(panel.timeline.schedule.num_microbatches - 1))
+    wanted = panel.timeline.makespan_s / short_s * (digits * _DIGIT + 2 * _LABEL_MARGIN)
+    return min(max(math.ceil(wanted), _MIN_WIDTH), _MAX_WIDTH)
 
 
 def _document(drawing: _Drawing) -> Iterator[str]:
