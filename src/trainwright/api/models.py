@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,7 @@ def _read_file(
 
             config = parse_json(data, source=source, what="config")
             name = file.parent.name if file.name == "config.json" else file.stem
-            return _described(read_config(config, name=name or "model", source=source))
+            return _own(read_config(config, name=name or "model", source=source))
         case other:
             raise UnsupportedFeature(
                 f"{file} is a {other.value} file, which this command does not read",
@@ -90,13 +90,19 @@ def _read_file(
     return profile_input(profiles, name=name, point=point)
 
 
+def _own(description: ModelDescription) -> ModelInput:
+    """A caller's own config: what it left out is worth knowing."""
+    made, name = _described(description), description.name
+    defaults = (f"{name}: {key} not given, took {value}" for key, value in description.defaults)
+    return replace(made, warnings=(*made.warnings, *defaults))
+
+
 def _described(description: ModelDescription) -> ModelInput:
     from trainwright.formats.document_json import encode
 
     content: dict[str, Any] = encode(description.config)
     name = description.name
     warnings = [f"{name}: unknown key ignored: {key}" for key in description.ignored]
-    warnings += [f"{name}: {key} is not given, took {value}" for key, value in description.defaults]
     return ModelInput(
         config=description.config,
         embedded=embed("model", description.name, content),

@@ -59,7 +59,7 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
     yield (
         f"{where}: {format_seconds(document.step_time_s)} per step, "
         f"{document.tokens_per_s or 0:,.0f} tokens/s, MFU {document.mfu or 0:.1%} "
-        f"(an estimate not fitted to measurements): "
+        f"(unfitted estimate): "
         f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
     )
     if document.parallelism is not None:
