@@ -50,13 +50,22 @@ void append_slopes(Points points, std::vector<double>& slopes) {
   }
 }
 
-void least_per_group(const std::vector<int32_t>& in, int64_t count, int64_t group,
+// Rows of lanes, one per downset, to runs of 64 downsets per lane. The last run is filled up.
+void transpose(const std::vector<int32_t>& rows, int64_t count, std::vector<int32_t>& out) {
+  out.assign((count + kMembers - 1) / kMembers * kMembers * kLanes, 0);
+  for (int64_t first = 0; first < count; first += kMembers)
+    for (int32_t j = 0; j < kLanes; ++j)
+      for (int64_t i = first; i < std::min(first + kMembers, count); ++i)
+        out[(first / kMembers * kLanes + j) * kMembers + i - first] = rows[i * kLanes + j];
+}
+
+void least_per_group(const std::vector<int32_t>& rows, int64_t count, int64_t group,
                      std::vector<int32_t>& out) {
   out.assign((count + group - 1) / group * kLanes, std::numeric_limits<int32_t>::max());
   for (int64_t i = 0; i < count; ++i)
     for (int32_t j = 0; j < kLanes; ++j) {
       int32_t& least = out[i / group * kLanes + j];
-      least = std::min(least, in[i * kLanes + j]);
+      least = std::min(least, rows[i * kLanes + j]);
     }
 }
 
@@ -68,7 +77,7 @@ void BoundTable::thresholds(int32_t below, double limit_s, double memory_bytes,
   for (int32_t i = 0; i < kLanes; ++i) {
     const double room = i == kMemoryLane ? memory_bytes : limit_s + multiplier[i] * memory_bytes;
     const double units = std::min(room * kSlack * scale[i], kMost);
-    out[i] = static_cast<int32_t>(std::min(lanes(below)[i] + units, kMost));  // rounds down
+    out[i] = static_cast<int32_t>(std::min(sum(below, i) + units, kMost));  // rounds down
   }
 }
 
@@ -76,7 +85,7 @@ double BoundTable::proved_s(int32_t below, int32_t above, double memory_bytes) c
   double best = 0;
   for (int32_t i = 0; i < kMemoryLane; ++i) {
     if (scale[i] == 0) continue;
-    const double units = lanes(above)[i] - lanes(below)[i];
+    const double units = sum(above, i) - sum(below, i);
     best = std::max(best, units / (scale[i] * kSlack) - multiplier[i] * memory_bytes);
   }
   return best;
@@ -107,7 +116,7 @@ AdditiveBounds::AdditiveBounds(const Instance& instance, const Downsets& sets, i
   for (auto& kind : tables_) kind.resize(grid_.size());
 }
 
-int64_t AdditiveBounds::grid_slot(int64_t y) const {
+int64_t AdditiveBounds::slot(int64_t y) const {
   if (y < static_cast<int64_t>(slot_of_.size())) return slot_of_[y];
   return std::upper_bound(grid_.begin(), grid_.end(), y) - grid_.begin() - 1;
 }
@@ -116,13 +125,13 @@ const BoundTable& AdditiveBounds::table(BoundKind kind, int32_t degree, int64_t 
   if (kind != BoundKind::degree && instance_->num_degrees == 1 &&
       instance_->problem->tensor_degrees[0] == 1)
     kind = BoundKind::degree, degree = 0;
-  const int64_t slot = grid_slot(y);
+  const int64_t at = slot(y);
   const int32_t row = kind == BoundKind::degree
                           ? degree
                           : instance_->num_degrees + (kind == BoundKind::devices ? 1 : 0);
-  auto& entry = tables_[row][slot];
+  auto& entry = tables_[row][at];
   if (!entry) {
-    entry = build(kind, degree, grid_[slot]);
+    entry = build(kind, degree, grid_[at]);
     ++num_built_;
   }
   return *entry;
@@ -132,7 +141,7 @@ int64_t AdditiveBounds::most_in_flight(int32_t below, int32_t above, int32_t deg
   constexpr int32_t lane = BoundTable::kMemoryLane;
   const auto too_large = [&](int64_t y) {
     const BoundTable& at = table(BoundKind::degree, degree, y);
-    const double units = at.lanes(above)[lane] - at.lanes(below)[lane];
+    const double units = at.sum(above, lane) - at.sum(below, lane);
     return units > instance_->memory_bytes * kSlack * at.scale[lane];
   };
   const auto first =
@@ -140,7 +149,7 @@ int64_t AdditiveBounds::most_in_flight(int32_t below, int32_t above, int32_t deg
   return first == grid_.end() ? std::numeric_limits<int32_t>::max() : *first - 1;
 }
 
-std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree, int64_t y) const {
+std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree, int64_t y) {
   const Instance& in = *instance_;
   auto table = std::make_unique<BoundTable>();
   std::vector<Point> all_points;
@@ -180,8 +189,9 @@ std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree
       table->total[i] += units[int64_t{v} * kLanes + i];
     }
   }
-  sets_->add_up(units, kLanes, table->sums);
-  least_per_group(table->sums, sets_->count, Downsets::kGroup, table->fine);
+  sets_->add_up(units, kLanes, rows_);
+  transpose(rows_, sets_->count, table->sums);
+  least_per_group(rows_, sets_->count, Downsets::kGroup, table->fine);
   least_per_group(table->fine, sets_->num_groups(), Downsets::kSuper, table->coarse);
   return table;
 }

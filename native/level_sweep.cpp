@@ -10,31 +10,17 @@ constexpr double kSlack = 1 + 1e-11;
 constexpr int32_t kLanes = BoundTable::kLanes;
 constexpr size_t kBatch = 512;  // labels scanned together; each keeps its list of groups
 
-// Data degrees (or devices) without which the layers outside a downset cannot be placed.
-int64_t units_needed(const BoundTable& table, int32_t downset, double threshold_s,
-                     double memory_bytes) {
-  double most = 0;
-  for (int32_t i = 0; i < kLanes; ++i) {
-    const double left = table.total[i] - table.lanes(downset)[i];
-    const double room = i == BoundTable::kMemoryLane
-                            ? memory_bytes
-                            : threshold_s + table.multiplier[i] * memory_bytes;
-    const double capacity = room * kSlack * table.scale[i];  // of one device
-    if (left > 0 && capacity <= 0) return int64_t{1} << 40;
-    if (left > 0) most = std::max(most, left / capacity);
-  }
-  return static_cast<int64_t>(std::ceil(std::min(most, 0x1p40)));
-}
-
 }  // namespace
 
 LevelSweep::LevelSweep(const Instance& instance, const Downsets& sets,
-                       const PartitionLimits& limits)
+                       const PartitionLimits& limits, RejectionAudit& audit)
     : in_(&instance),
       sets_(&sets),
       bounds_(instance, sets, limits.max_table_bytes),
+      caps_(instance, sets, bounds_),
       test_(instance, sets, bounds_, limits),
-      labels_(instance, sets) {
+      labels_(instance, sets),
+      audit_(&audit) {
   if (PairCursors::affordable(sets, instance.num_degrees, limits.max_pairs))
     cursors_ = std::make_unique<PairCursors>(instance, sets, test_, bounds_);
 }
@@ -62,45 +48,13 @@ double LevelSweep::root_bound_s() {
   return best;
 }
 
-// Every stage in front of a non-empty downset keeps y >= 2.
-void LevelSweep::find_caps() {
-  caps_.resize(sets_->count);
-  group_caps_.assign(sets_->num_groups(), {-1, -1});
-  const BoundTable& sums = bounds_.table(BoundKind::data_degrees, 0, 2);
-  const BoundTable& devices = bounds_.table(BoundKind::devices, 0, 2);
-  for (int32_t i = 0; i < sets_->count; ++i) {
-    const double memory = in_->memory_bytes;
-    const int64_t sum = units_needed(sums, i, threshold_s_, memory);
-    const int64_t device = &sums == &devices ? sum : units_needed(devices, i, threshold_s_, memory);
-    caps_[i] = {static_cast<int32_t>(std::max<int64_t>(-1, in_->max_sum - sum)),
-                static_cast<int32_t>(std::max<int64_t>(-1, in_->max_devices - device))};
-    Cap& group = group_caps_[i / Downsets::kGroup];
-    group.sum = std::max(group.sum, caps_[i].sum);
-    group.devices = std::max(group.devices, caps_[i].devices);
-  }
-}
-
-bool LevelSweep::completable(const Label& label) {
-  const int64_t y = 1 + label.sum;
-  const BoundTable& sums = bounds_.table(BoundKind::data_degrees, 0, y);
-  if (label.sum + units_needed(sums, label.downset, threshold_s_, in_->memory_bytes) > in_->max_sum)
-    return false;
-  const BoundTable& devices = bounds_.table(BoundKind::devices, 0, y);
-  return &sums == &devices
-             ? label.devices + units_needed(sums, label.downset, threshold_s_, in_->memory_bytes) <=
-                   in_->max_devices
-             : label.devices +
-                       units_needed(devices, label.downset, threshold_s_, in_->memory_bytes) <=
-                   in_->max_devices;
-}
-
 PassAnswer LevelSweep::run(double threshold_s, const Stop& stop) {
   threshold_s_ = threshold_s;
   is_unresolved_ = false;
   goal_ = -1;
   labels_.clear();
   queue_.clear();
-  find_caps();
+  caps_.restart(threshold_s);
   if (cursors_) cursors_->restart(threshold_s);
   const int32_t root = labels_.add({0, 0, 0, -1, 0, 0, true, false});
   queue_.push_back({0, 0, 0, root});
@@ -132,7 +86,11 @@ bool LevelSweep::next_batch() {
     if (!batch_.empty() && labels_[from].sum != labels_[batch_[0]].sum) break;
     std::pop_heap(queue_.begin(), queue_.end());
     queue_.pop_back();
-    if (!labels_[from].is_dead && completable(labels_[from])) batch_.push_back(from);
+    const Label& label = labels_[from];
+    // A scan has asked the same before it made the label.
+    if (!label.is_dead &&
+        (!cursors_ || caps_.cap(label.downset, label.sum).allows(label.sum, label.devices)))
+      batch_.push_back(from);
   }
   counters_.starts += static_cast<int64_t>(batch_.size());
   return !batch_.empty();
@@ -147,6 +105,21 @@ void LevelSweep::count() {
   counters_.knapsacks = tests.knapsacks;
   counters_.capped_knapsacks = tests.capped_knapsacks;
   counters_.bound_tables = bounds_.num_built();
+}
+
+bool LevelSweep::fits(const StageKey& stage) {
+  const Verdict verdict = test_.fits(stage, threshold_s_);
+  if (verdict == Verdict::unknown) is_unresolved_ = true;
+  if (verdict == Verdict::no && audit_->is_on()) audit_->offer(*sets_, stage, threshold_s_);
+  return verdict == Verdict::yes;
+}
+
+// One of the data degrees [first, end) that a cursor left out behind `sum`.
+void LevelSweep::audit_skipped(StageKey stage, int32_t first, int32_t end, int32_t sum) {
+  if (!audit_->is_on() || first >= end) return;
+  stage.data_degree = in_->data_degrees[first + static_cast<int32_t>(audit_->draw(end - first))];
+  stage.in_flight = 1 + (sum + stage.data_degree - 1) / stage.data_degree;
+  audit_->offer(*sets_, stage, threshold_s_);
 }
 
 void LevelSweep::reach(int32_t from, const StageKey& stage) {
@@ -177,23 +150,29 @@ void LevelSweep::expand_by_pairs(int32_t from) {
 void LevelSweep::extend_pair(int32_t from, const PairCursors::Pair& pair, int32_t t) {
   const Label& start = labels_[from];
   const int32_t num_data = static_cast<int32_t>(in_->data_degrees.size());
-  const Cap cap = caps_[pair.above];
+  const Cap cap = caps_.at_sum(1).own(pair.above);  // of some stage behind
   PairCursors::Cursor& cursor = cursors_->cursor(pair, t);
-  if (cursor.at < 0) cursors_->begin(cursor, t);
+  StageKey stage{start.downset, pair.above, t, 0, 0};
+  if (cursor.at < 0) {
+    cursors_->begin(cursor, t);
+    audit_skipped(stage, 0, cursor.at, start.sum);
+  }
   while (cursor.at < num_data) {
     const int64_t d = in_->data_degrees[cursor.at];
     const int64_t sum = start.sum + d;
     const int64_t devices = start.devices + d * in_->problem->tensor_degrees[t];
-    if (sum > cap.sum || devices > cap.devices) return;
+    if (!cap.allows(static_cast<int32_t>(sum), static_cast<int32_t>(devices))) return;
     if (labels_.dominated(pair.above, static_cast<int32_t>(sum), static_cast<int32_t>(devices)))
       return;
-    StageKey stage{start.downset, pair.above, t, d, 0};
+    stage.data_degree = d;
     if (start.sum > cursor.fits_to) {
       stage.in_flight = 1 + (start.sum + d - 1) / d;
-      if (cursors_->skip_memory(cursor, pair, start.downset, t, start.sum)) continue;
-      const Verdict verdict = test_.fits(stage, threshold_s_);
-      if (verdict == Verdict::unknown) is_unresolved_ = true;
-      if (verdict != Verdict::yes) {
+      const int32_t before = cursor.at;
+      if (cursors_->skip_memory(cursor, pair, start.downset, t, start.sum)) {
+        audit_skipped(stage, before, cursor.at, start.sum);
+        continue;
+      }
+      if (!fits(stage)) {
         cursors_->advance(cursor, t);
         continue;
       }
@@ -232,23 +211,25 @@ void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, SupersetSc
   const int32_t sum = start.sum + static_cast<int32_t>(d);
   const int32_t devices =
       start.devices + static_cast<int32_t>(d) * in_->problem->tensor_degrees[degree];
-  const auto keep = [&](int32_t group) {
-    const Cap& cap = group_caps_[group];
-    return sum <= cap.sum && devices <= cap.devices &&
-           !labels_.group_dominated(group, sum, devices);
+  const CompletionCaps::Level& caps = caps_.at_sum(sum);
+  const auto keep_coarse = [&](int32_t coarse) { return caps.coarse[coarse].allows(sum, devices); };
+  const auto open = [&](int32_t group) -> uint64_t {
+    if (!caps.fine[group].allows(sum, devices) || labels_.group_dominated(group, sum, devices))
+      return 0;
+    return labels_.open_members(group, sum, devices) & caps.allowed_members(group, sum, devices);
   };
   const auto visit = [&](int32_t above) {
-    const Cap& cap = caps_[above];
-    if (sum > cap.sum || devices > cap.devices || labels_.dominated(above, sum, devices) ||
-        BoundTable::exceeds(table.lanes(above), thresholds))
-      return true;
+    if (labels_.dominated(above, sum, devices)) return true;  // by a label made since
     stage.above = above;
-    const Verdict verdict = test_.fits(stage, threshold_s_);
-    if (verdict == Verdict::unknown) is_unresolved_ = true;
-    if (verdict == Verdict::yes) reach(from, stage);
+    if (fits(stage)) reach(from, stage);
     return goal_ < 0;
   };
-  scan.for_each(*sets_, table, thresholds, keep, visit);
+  if (audit_->is_on()) {
+    scan.for_each(*sets_, table, thresholds, keep_coarse, open, visit,
+                  RejectionAudit::Watch{*audit_, *sets_, stage, threshold_s_});
+  } else {
+    scan.for_each(*sets_, table, thresholds, keep_coarse, open, visit, SupersetScan::Unwatched{});
+  }
 }
 
 std::vector<PartitionStage> LevelSweep::plan() {

@@ -7,11 +7,7 @@
 //
 // Stages in front of a label come either from pair cursors (few downsets) or from a scan in index
 // order that skips groups of 64 and 512 downsets by the additive bounds.
-//
-// A label is dropped when what is left cannot be placed: a stage with s' behind it holds
-// sum(a (d + s') + b d) <= d M over its d replicas, so for every mu
-//
-//     sum over unplaced layers of phi_{mu, y = 1 + s'}  <=  (lambda + mu M) (devices left).
+// A label is dropped when what is left cannot be placed (completion_caps.hpp).
 #pragma once
 
 #include <cstdint>
@@ -20,10 +16,12 @@
 #include <vector>
 
 #include "additive_bounds.hpp"
+#include "completion_caps.hpp"
 #include "downsets.hpp"
 #include "instance.hpp"
 #include "labels.hpp"
 #include "pair_cursors.hpp"
+#include "rejection_audit.hpp"
 #include "stage_test.hpp"
 #include "superset_scan.hpp"
 
@@ -33,7 +31,8 @@ enum class PassAnswer { yes, no, unresolved, stopped };
 
 class LevelSweep {
  public:
-  LevelSweep(const Instance& instance, const Downsets& sets, const PartitionLimits& limits);
+  LevelSweep(const Instance& instance, const Downsets& sets, const PartitionLimits& limits,
+             RejectionAudit& audit);
 
   PassAnswer run(double threshold_s, const Stop& stop);
 
@@ -51,28 +50,25 @@ class LevelSweep {
     bool operator<(const Queued& other) const;  // later in the queue
   };
 
-  struct Cap {
-    int32_t sum, devices;
-  };
-  void find_caps();
   bool next_batch();
   void count();
-  bool completable(const Label& label);
   void expand_by_pairs(int32_t from);
   void extend_pair(int32_t from, const PairCursors::Pair& pair, int32_t t);
   void expand_by_scan(const std::vector<int32_t>& batch, const Stop& stop);
   void scan_degree(int32_t from, int32_t degree, int64_t data_degree, SupersetScan& scan);
+  bool fits(const StageKey& stage);
+  void audit_skipped(StageKey stage, int32_t first, int32_t end, int32_t sum);
   void reach(int32_t from, const StageKey& stage);
 
   const Instance* in_;
   const Downsets* sets_;
   AdditiveBounds bounds_;
+  CompletionCaps caps_;
   StageTest test_;
   Labels labels_;
+  RejectionAudit* audit_;
   std::unique_ptr<PairCursors> cursors_;  // null: scan
   std::vector<Queued> queue_;             // binary heap
-  std::vector<Cap> caps_;                 // per downset: labels beyond cannot be completed
-  std::vector<Cap> group_caps_;           // the largest in each group
   std::vector<int32_t> batch_;            // labels being extended
   std::vector<SupersetScan> scans_;       // one per label of the batch
   double threshold_s_ = 0;

@@ -16,8 +16,9 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFinalStep = 1e-11;  // the last threshold lies this far below the best plan
 constexpr double kOptimalGap = 1e-9;
-constexpr double kBisectGap = 1e-2;  // below it, every other threshold is the final one
+constexpr double kBisectGap = 3e-4;  // below it, every other threshold is the final one
 constexpr double kNearGap = 0.015;  // below it plans tend to be the best: bisection leans their way
+constexpr double kFirstStep = 2e-3;           // below the plan found on few cuts
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
@@ -29,7 +30,11 @@ double cpu_seconds() {
 class Search {
  public:
   Search(const PartitionProblem& problem, const PartitionLimits& limits)
-      : problem_(problem), limits_(limits), in_(problem), begin_(std::chrono::steady_clock::now()) {
+      : problem_(problem),
+        limits_(limits),
+        in_(problem),
+        audit_(in_, limits.audit_sample, limits.audit_seed),
+        begin_(std::chrono::steady_clock::now()) {
     stop_ = [this] { return should_stop(); };
   }
 
@@ -41,8 +46,11 @@ class Search {
   bool narrow(LevelSweep& sweep, double gap, bool is_complete);
   bool find_first_plan(LevelSweep& sweep, bool is_complete);
   PassAnswer ask(LevelSweep& sweep, double threshold_s, bool is_complete);
-  void improve_restricted(int64_t widest, double gap, double gain);
   void find_any_plan();
+  void plan_on_chains(double gap);
+  void move_cuts(int64_t per_cut, double gain);
+  void descend(LevelSweep& sweep, double gain);
+  void approach(LevelSweep& sweep);
   void count(const LevelSweep& sweep);
   void finish();
   double longest_stage_s() const;
@@ -50,6 +58,7 @@ class Search {
   const PartitionProblem& problem_;
   const PartitionLimits& limits_;
   Instance in_;
+  RejectionAudit audit_;
   std::chrono::steady_clock::time_point begin_;
   Stop stop_;
   double last_poll_s_ = 0;
@@ -161,33 +170,57 @@ void Search::count(const LevelSweep& sweep) {
   all.peak_label_bytes = std::max(all.peak_label_bytes, own.peak_label_bytes);
 }
 
-// Narrows the best plan on the prefixes of linear orders, then on these and the cuts near its own,
-// `widest` per cut in the end, until a round gains less than `gain`.
-void Search::improve_restricted(int64_t widest, double gap, double gain) {
-  std::vector<uint64_t> rows = linear_cuts(in_, 1), base;
-  for (int64_t per_cut = std::min<int64_t>(40, widest); !stop_();) {
-    const double before = result_.time_per_sample_s;
-    const Downsets sets = family_of(in_, rows);
-    LevelSweep sweep(in_, sets, limits_);
+// A plan on the prefixes of linear orders, within `gap` of the best there.
+void Search::plan_on_chains(double gap) {
+  for (size_t num_orders : {size_t{1}, size_t{4}}) {  // perhaps another order fits
+    const Downsets sets = family_of(in_, linear_cuts(in_, num_orders));
+    LevelSweep sweep(in_, sets, limits_, audit_);
     result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
     floor_s_ = result_.lower_bound_s;
     narrow(sweep, gap, false);
     count(sweep);
+    if (!result_.stages.empty() || stop_()) return;
+  }
+}
+
+// Moves the cuts of the best plan among the `per_cut` downsets around each, until a round gains
+// less than `gain`.
+void Search::move_cuts(int64_t per_cut, double gain) {
+  const std::vector<uint64_t> chains = linear_cuts(in_, 4);
+  for (double before = kInfinity; result_.time_per_sample_s < before * (1 - gain) && !stop_();) {
+    before = result_.time_per_sample_s;
+    std::vector<uint64_t> rows = cuts_near(in_, cuts_of(in_, result_.stages), per_cut);
+    rows.insert(rows.end(), chains.begin(), chains.end());
+    const Downsets sets = family_of(in_, rows);
     if (result_.restricted)
       result_.counters.downsets = std::max<int64_t>(result_.counters.downsets, sets.count);
-    if (result_.stages.empty()) {  // perhaps another order fits
-      if (!base.empty()) return;
-      rows = base = linear_cuts(in_, 4);
-      continue;
+    LevelSweep sweep(in_, sets, limits_, audit_);
+    descend(sweep, gain);
+    count(sweep);
+  }
+}
+
+// Steps down from the best plan, larger ones after a success, until a step of `gain` fails.
+void Search::descend(LevelSweep& sweep, double gain) {
+  for (double step = 4 * gain; !stop_();) {
+    const double best = result_.time_per_sample_s;
+    const PassAnswer answer = ask(sweep, best * (1 - step), false);
+    if (answer == PassAnswer::stopped) return;
+    if (answer == PassAnswer::yes && result_.time_per_sample_s < best) {
+      step *= 2;
+    } else {
+      if (step <= gain) return;
+      step = std::max(gain, step / 8);
     }
-    if (result_.time_per_sample_s <= result_.lower_bound_s) return;  // also a plan of no time
-    if (result_.time_per_sample_s > before * (1 - gain)) {
-      if (per_cut >= widest) return;
-      per_cut = std::min(2 * per_cut, widest);
-    }
-    if (base.empty()) base = linear_cuts(in_, 4);
-    rows = cuts_near(in_, cuts_of(in_, result_.stages), per_cut);
-    rows.insert(rows.end(), base.begin(), base.end());
+  }
+}
+
+// Steps down over all downsets until one is refused: [lower, best] is then narrow from both ends.
+void Search::approach(LevelSweep& sweep) {
+  for (double step = kFirstStep; !stop_(); step *= 2) {
+    const double best = result_.time_per_sample_s;
+    const PassAnswer answer = ask(sweep, best * (1 - step), true);
+    if (answer != PassAnswer::yes || result_.time_per_sample_s >= best) return;
   }
 }
 
@@ -195,7 +228,7 @@ void Search::improve_restricted(int64_t widest, double gap, double gain) {
 void Search::find_any_plan() {
   is_last_resort_ = true;
   const Downsets sets = family_of(in_, linear_cuts(in_, 1));
-  LevelSweep sweep(in_, sets, limits_);
+  LevelSweep sweep(in_, sets, limits_, audit_);
   find_first_plan(sweep, false);
   count(sweep);
   is_last_resort_ = false;
@@ -208,21 +241,27 @@ PartitionResult Search::run() {
   } else {
     const Downsets sets = enumerate_downsets(in_, limits_.max_downsets, stop_);
     result_.restricted = sets.count == 0;
-    if (result_.restricted) {
-      improve_restricted(1000, 1e-4, 1e-4);
-    } else if (sets.count > kFirstPlanDownsets) {
-      improve_restricted(40, 1e-2, 5e-2);
+    if (result_.restricted || sets.count > kFirstPlanDownsets) {
+      plan_on_chains(1e-2);
+      if (!result_.stages.empty()) move_cuts(40, 1e-2);
+      if (!result_.stages.empty()) move_cuts(120, 2e-3);
     }
-    if (!result_.restricted && !stop_()) {
+    if (result_.restricted) {
+      for (int64_t per_cut : {400, 1000})
+        if (!result_.stages.empty()) move_cuts(per_cut, 1e-4);
+    } else if (!stop_()) {
       result_.counters.downsets = sets.count;
-      LevelSweep sweep(in_, sets, limits_);
-      floor_s_ = result_.lower_bound_s = sweep.root_bound_s();
+      LevelSweep sweep(in_, sets, limits_, audit_);
+      result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
+      floor_s_ = result_.lower_bound_s;
+      if (!result_.stages.empty()) approach(sweep);
       narrow(sweep, kFinalStep * 1.5, true);
       count(sweep);
     }
     if (result_.stages.empty() && !is_infeasible_) find_any_plan();
   }
   finish();
+  result_.audit = audit_.take();
   result_.solver_s = cpu_seconds() - start_s;
   return std::move(result_);
 }

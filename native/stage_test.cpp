@@ -234,7 +234,7 @@ Verdict StageTest::fits(const StageKey& stage, double threshold_s) {
       in_->sync_s_per_byte * (d - 1) * gradient_bytes(stage.below, stage.above, stage.degree);
   const BoundTable& table = bounds_->table(BoundKind::degree, stage.degree, stage.in_flight);
   const int32_t memory = BoundTable::kMemoryLane;
-  const double units = table.lanes(stage.above)[memory] - table.lanes(stage.below)[memory];
+  const double units = table.sum(stage.above, memory) - table.sum(stage.below, memory);
   if (units > in_->memory_bytes * (1 + 1e-11) * table.scale[memory]) return Verdict::no;
   if (table.proved_s(stage.below, stage.above, in_->memory_bytes) + quick_fixed > budget + rounding)
     return Verdict::no;
