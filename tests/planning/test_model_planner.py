@@ -22,10 +22,9 @@ from trainwright.planning.per_stage import plan_per_stage
 
 def cluster_of(nodes: int, *, memory_gib: float | None = None, slow: bool = False) -> Cluster:
     cluster = catalog.cluster("dgx-h100").with_nodes(nodes)
-    (pool,) = cluster.pools
     if memory_gib is not None:
-        device = replace(pool.accelerator, memory_bytes=memory_gib * 2**30)
-        pool = replace(pool, accelerator=device)
+        cluster = cluster.with_memory(memory_gib * 2**30)
+    (pool,) = cluster.pools
     if slow:
         inner, outer = pool.levels
         pool = replace(pool, levels=(inner, replace(outer, bandwidth_bytes_per_s=1e9)))
@@ -276,9 +275,8 @@ class TestInfeasible:
         (fix,) = [fix for fix in found.relaxations if fix.change == change]
         return fix
 
-    def with_usable(self, asked, usable_bytes):
-        share = asked.cluster.accelerator.usable_fraction
-        return replace(asked, cluster=cluster_of(1, memory_gib=usable_bytes / share / 2**30))
+    def with_memory(self, asked, memory_bytes):
+        return replace(asked, cluster=asked.cluster.with_memory(memory_bytes))
 
     def test_a_stage_binds(self, found):
         assert found.binding.kind == "stage"
@@ -287,9 +285,9 @@ class TestInfeasible:
 
     def test_that_much_memory_is_enough_and_a_little_less_is_not(self, asked, found):
         enough = self.fix(found, "memory").value
-        assert planned(self.with_usable(asked, enough * (1 + 1e-9))).priced
-        # Of the reserve for transients some may be spare; a tenth less is surely not enough.
-        assert not planned(self.with_usable(asked, enough * 0.9)).priced
+        assert planned(self.with_memory(asked, enough * (1 + 1e-9))).priced
+        # Of the reserve for transients some may be spare; 3 % less is surely not enough.
+        assert not planned(self.with_memory(asked, enough * 0.97)).priced
 
     def test_that_many_devices_are_enough_and_a_node_less_is_not(self, asked, found):
         enough = self.fix(found, "devices").value
