@@ -219,3 +219,22 @@ def test_an_excluded_option_is_not_used(run):
     assert none_left.code == 3
     assert none_left.document["binding"]["kind"] == "devices"
     assert {fix["change"] for fix in none_left.document["relaxations"]} == {"exclude-option"}
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        (*PLAN, "--memory", "2.5GB", "--no-recompute"),
+        (*PLAN, "--memory", "500MB"),
+        ("plan", "llama3-70b", "--cluster", "dgx-h100", *LLAMA[6:], "--no-recompute"),
+    ],
+)
+def test_the_sizes_that_are_printed_as_enough_are(run, question):
+    for fix in run(*question, "--json").document["relaxations"]:
+        if fix["change"] == "memory":
+            size = "".join(fix["description"].split()[:2])
+            assert run(*question, "--memory", size).code == 0
+        if fix["change"] == "devices":
+            assert run(*question, "--devices", fix["description"].split()[0]).code == 0
+        if fix["change"] == "recompute":
+            assert run(*[word for word in question if word != "--no-recompute"]).code == 0

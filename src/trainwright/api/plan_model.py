@@ -141,7 +141,7 @@ def plan_model(
     )
     if outcome.priced:
         document = _with_plan(document, outcome)
-    elif document.status is Status.INFEASIBLE:
+    elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
         document = replace(document, binding=diagnosis.binding, relaxations=diagnosis.relaxations)
     return replace(document, search_s=budget.cpu_s - started_s)

@@ -69,6 +69,8 @@ def compile_problem(
     offered = sorted(set(costs.tensor_parallel[kept].tolist())) or [1]
     degrees = np.array(offered, dtype=np.int64)
     rows, offsets = _rows_by_layer_and_degree(costs, classes, kept, degrees)
+    memory_bytes, scale = _moderate(setting.memory_bytes)
+    never_fits = 4 * memory_bytes
     boundary_offset, boundary_bytes = _boundary(costs, structure, rows, offsets, len(degrees))
     native = _core.PartitionProblem(
         num_layers=len(classes),
@@ -79,11 +81,11 @@ def compile_problem(
         option_offset=offsets,
         option_time_s=costs.duration_s[rows],
         option_gradient_bytes=costs.gradient_sync_bytes.sum(axis=1)[rows],
-        option_saved_bytes=costs.saved_bytes[rows],
-        option_static_bytes=costs.total_static_bytes[rows],
+        option_saved_bytes=np.minimum(costs.saved_bytes[rows] * scale, never_fits),
+        option_static_bytes=np.minimum(costs.total_static_bytes[rows] * scale, never_fits),
         option_boundary_offset=boundary_offset,
         option_boundary_bytes=boundary_bytes,
-        memory_bytes=setting.memory_bytes,
+        memory_bytes=memory_bytes,
         bandwidth_bytes_per_s=setting.bandwidth_bytes_per_s,
         num_devices=setting.num_devices,
         num_microbatches=setting.num_microbatches,
@@ -96,6 +98,15 @@ def compile_problem(
         profile_rows=rows,
         num_microbatches=setting.num_microbatches,
     )
+
+
+def _moderate(memory_bytes: float) -> tuple[float, float]:
+    """The limit in units that leave room for sums of many layers, and the factor to those units.
+
+    With sizes cut off above the limit, no sum of them overflows, and none that fits is changed.
+    """
+    scale = 2.0**-600 if memory_bytes > 2.0**500 else 1.0
+    return memory_bytes * scale, scale
 
 
 def _kept_rows(costs: CostTable, setting: Setting, restrictions: Restrictions) -> NDArray[np.int64]:

@@ -35,6 +35,8 @@ from trainwright.profile import ProfilePoint, StaticKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from numpy.typing import NDArray
+
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.model import TransformerConfig
@@ -264,8 +266,9 @@ def _may_fit(question: ModelQuestion, candidate: Candidate, shelf: _Shelf, budge
     """Whether the candidate is not proved to be too large."""
     profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
     problem, setting = partition_problem(question, candidate, profile)
+    lean = require_largest_transient(problem)
     restrictions = candidate_restrictions(question, candidate)
-    cut = solve(problem, setting, restrictions=restrictions, budget=budget)
+    cut = solve(lean, setting, restrictions=restrictions, budget=budget)
     return cut.status is not Status.INFEASIBLE
 
 
@@ -302,20 +305,44 @@ def reserve_transients(
 ) -> tuple[Profile, Setting]:
     """The same with room for transients: what fits here fits with them too.
 
-    The partitioner adds bytes up, while transients of a stage count only at their largest. Those of
-    a layer that exists once become static bytes of it; the largest of the repeated layers is kept
-    free on every device.
+    The partitioner adds bytes up, while transients of a stage count only at their largest. The
+    largest of the repeated layers is kept free on every device; a layer that exists once adds what
+    it needs beyond that.
     """
     costs = profile.costs
-    counts = np.bincount([layer.layer_class for layer in profile.structure.layers])
-    once = np.repeat(counts == 1, np.diff(costs.class_offsets))
+    once = _exists_once(profile)
     repeated = costs.transient_bytes[~once & surviving_rows(costs, restrictions)]
-    static_bytes = costs.opaque_static_bytes + np.where(once, costs.transient_bytes, 0.0)
     reserve_bytes = float(repeated.max()) if len(repeated) else 0.0
+    beyond = np.where(once, np.maximum(costs.transient_bytes - reserve_bytes, 0.0), 0.0)
     return (
-        replace(profile, costs=replace(costs, opaque_static_bytes=static_bytes)),
+        _with_static(profile, beyond),
         replace(setting, memory_bytes=max(1.0, setting.memory_bytes - reserve_bytes)),
     )
+
+
+def require_largest_transient(profile: Profile) -> Profile:
+    """The same with the largest transient of a single layer: what does not fit here never fits.
+
+    Some stage holds that layer, and while the layer runs its transient lies beside all the rest.
+    """
+    costs = profile.costs
+    transients = np.where(_exists_once(profile), costs.transient_bytes, 0.0)
+    least = np.minimum.reduceat(transients, costs.class_offsets[:-1])
+    largest = np.arange(costs.num_classes) == least.argmax()
+    rows = np.repeat(largest, np.diff(costs.class_offsets))
+    return _with_static(profile, np.where(rows, transients, 0.0))
+
+
+def _exists_once(profile: Profile) -> NDArray[np.bool_]:
+    """Which rows belong to a layer that has its class for itself, shape [R]."""
+    counts = np.bincount([layer.layer_class for layer in profile.structure.layers])
+    return np.repeat(counts == 1, np.diff(profile.costs.class_offsets))
+
+
+def _with_static(profile: Profile, added_bytes: NDArray[np.float64]) -> Profile:
+    costs = profile.costs
+    static_bytes = costs.opaque_static_bytes + added_bytes
+    return replace(profile, costs=replace(costs, opaque_static_bytes=static_bytes))
 
 
 def _sharded(costs: CostTable, zero_stage: int, data_parallel: int) -> np.ndarray:

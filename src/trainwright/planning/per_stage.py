@@ -25,6 +25,7 @@ from trainwright.planning.model_planner import (
     best_first,
     estimate_profile,
     plan_model,
+    require_largest_transient,
     reserve_transients,
 )
 from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
@@ -74,8 +75,8 @@ def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
 
 def _may_fit(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> bool:
     """Whether the profile is not proved to be too large."""
-    setting = _setting(question, size)
-    cut = solve(profile, setting, restrictions=question.restrictions, budget=budget)
+    setting, lean = _setting(question, size), require_largest_transient(profile)
+    cut = solve(lean, setting, restrictions=question.restrictions, budget=budget)
     return cut.status is not Status.INFEASIBLE
 
 
