@@ -99,7 +99,7 @@ class _Attempt:
             timeline=best[2],
             value_s=best[0],
             winner=best[1],
-            bound=_bound(question, candidate),
+            bound=lower_bound(question, candidate),
             starts=tuple(starts),
         )
 
@@ -201,7 +201,7 @@ def _problem(question: SearchQuestion, candidate: Candidate) -> _core.StreamProb
     )
 
 
-def _bound(question: SearchQuestion, candidate: Candidate) -> NamedBound:
+def lower_bound(question: SearchQuestion, candidate: Candidate) -> NamedBound:
     """Head and work of the busiest rank."""
     placement, duration_s = candidate.placement, candidate.costs.duration_s
     back_s = np.minimum(
@@ -223,7 +223,7 @@ def _work(question: SearchQuestion, num_actions: int) -> float:
     """Actions to simulate: as asked, or a few seconds for small and half a minute for large."""
     if question.evaluations is not None:
         return float(question.evaluations) * num_actions
-    return float(min(7e8 * (num_actions / 192) ** 0.35, 3e9))
+    return float(min(9e8 * (num_actions / 192) ** 0.35, 3e9))
 
 
 def _fits(timeline: Timeline, candidate: Candidate) -> bool:
