@@ -49,9 +49,10 @@ class Search {
 
   void search_offsets() {
     SearchPhase phase = SearchPhase::offsets;
-    TargetSearch search(problem_, random_, [&](const Words& words, const Length& length) {
+    const auto found = [&](const Words& words, const Length& length) {
       return offer(phase, words, length);
-    });
+    };
+    TargetSearch search(problem_, random_, found, [&] { return interrupted(); });
     search.sample(share(kOffsetShare));
     phase = SearchPhase::annealed_offsets;
     if (!stopped_) search.anneal(share(kOffsetAnnealingShare));
@@ -60,11 +61,13 @@ class Search {
 
   void search_words() {
     if (result_.words.empty()) return;
-    WordAnnealing annealing(problem_, random_, [&](const WordState& state) {
+    const auto found = [&](const WordState& state) {
       if (state.length().value(problem_.objective) < value_s_)
         return offer(SearchPhase::words, state.words(), state.length());
-      return note(state.length().guide(problem_.objective), state), stopped_;
-    });
+      remember(state.length().guide(problem_.objective), [&] { return state.words(); });
+      return stopped_;
+    };
+    WordAnnealing annealing(problem_, random_, found, [&] { return interrupted(); });
     // Large instances must not be heated: their orders are good and single moves hardly mend them.
     const double hot =
         std::clamp(0.3 * 768.0 / static_cast<double>(problem_.num_actions), 0.05, 0.3);
@@ -95,12 +98,8 @@ class Search {
       result_.length = length;
     }
     remember(guide_s, [&] { return words; });
-    return check();
-  }
-
-  void note(double guide_s, const WordState& state) {
-    remember(guide_s, [&] { return state.words(); });
-    check();
+    if (value_s_ <= plan_.stop_at_s * (1.0 + 1e-12)) stopped_ = true;
+    return stopped_;
   }
 
   template <typename Make>
@@ -114,10 +113,8 @@ class Search {
     seeds_.insert(after, {guide_s, make()});
   }
 
-  bool check() {
-    if (value_s_ <= plan_.stop_at_s * (1.0 + 1e-12)) stopped_ = true;
-    if (plan_.poll && (++offers_ & 255) == 0 && plan_.poll(value_s_))
-      stopped_ = result_.interrupted = true;
+  bool interrupted() {
+    if (plan_.poll && plan_.poll(value_s_)) stopped_ = result_.interrupted = true;
     return stopped_;
   }
 
@@ -127,7 +124,6 @@ class Search {
   std::vector<Seed> seeds_;  // ascending
   double value_s_ = std::numeric_limits<double>::infinity();
   double guide_s_ = std::numeric_limits<double>::infinity();
-  int64_t offers_ = 0;
   bool stopped_ = false;
   SearchResult result_;
 };

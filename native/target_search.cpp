@@ -11,13 +11,16 @@ namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 // One action of the list scheduler costs as much as this many of the incremental simulator.
 constexpr int64_t kListWork = 16;
+constexpr int64_t kWorkBetweenPauses = 10'000'000;  // about a tenth of a second
 
 }  // namespace
 
-TargetSearch::TargetSearch(const StreamProblem& problem, RandomSource& random, Found found)
+TargetSearch::TargetSearch(const StreamProblem& problem, RandomSource& random, Found found,
+                           Pause pause)
     : problem_(problem),
       random_(random),
       found_(std::move(found)),
+      pause_(std::move(pause)),
       list_(problem),
       target_s_(problem.num_actions),
       life_share_(problem.streams.size()),
@@ -67,6 +70,10 @@ double TargetSearch::guide_of(const TargetPlan& plan) {
       life_share_[path[stage]] /= total_s[problem_.streams[path[stage]].rank];
   }
   work_ += kListWork * problem_.num_actions;
+  if (work_ >= next_pause_) {
+    next_pause_ = work_ + kWorkBetweenPauses;
+    if (pause_()) stopped_ = true;
+  }
   if (!list_.run(target_s_, life_share_, plan.rule)) return kInfinite;
   const double guide_s = list_.length().guide(problem_.objective);
   if (found_(list_.words(), list_.length())) stopped_ = true;

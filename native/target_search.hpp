@@ -28,7 +28,10 @@ class TargetSearch {
   // Tells the owner of every schedule found; true stops the search.
   using Found = std::function<bool(const Words&, const Length&)>;
 
-  TargetSearch(const StreamProblem& problem, RandomSource& random, Found found);
+  // Asked now and then; true stops the search as well.
+  using Pause = std::function<bool()>;
+
+  TargetSearch(const StreamProblem& problem, RandomSource& random, Found found, Pause pause);
 
   // Block offsets, then random walks and variations of the best until `work` is spent.
   void sample(int64_t work);
@@ -52,12 +55,13 @@ class TargetSearch {
   const StreamProblem& problem_;
   RandomSource& random_;
   Found found_;
+  Pause pause_;
   TargetList list_;
   std::vector<double> target_s_, life_share_;
   int32_t leg_length_, num_legs_;
   TargetPlan best_;
   double best_guide_s_;
-  int64_t work_ = 0;
+  int64_t work_ = 0, next_pause_ = 0;
   bool stopped_ = false;
 };
 

@@ -11,11 +11,17 @@ constexpr double kOnCriticalPath = 0.7;
 constexpr double kCoordinated = 0.35;
 // A refused proposal is cheap, not free: without this a search that only refuses never ends.
 constexpr int64_t kProposalWork = 4;
+constexpr int64_t kWorkBetweenPauses = 10'000'000;  // about a tenth of a second
 
 }  // namespace
 
-WordAnnealing::WordAnnealing(const StreamProblem& problem, RandomSource& random, Found found)
-    : problem_(problem), random_(random), found_(std::move(found)), state_(problem) {}
+WordAnnealing::WordAnnealing(const StreamProblem& problem, RandomSource& random, Found found,
+                             Pause pause)
+    : problem_(problem),
+      random_(random),
+      found_(std::move(found)),
+      pause_(std::move(pause)),
+      state_(problem) {}
 
 void WordAnnealing::run(const Words& start, const AnnealingPlan& plan) {
   if (!state_.load(start)) return;
@@ -23,11 +29,16 @@ void WordAnnealing::run(const Words& start, const AnnealingPlan& plan) {
   int64_t seen = state_.work();
   double guide_s = state_.length().guide(problem_.objective), best_s = guide_s;
   double temperature_s = 0.0;
+  int64_t next_pause = work_;
   state_.trace_critical_path(critical_);
   for (int64_t step = 0; !stopped_ && work_ < begin + plan.work; ++step) {
     if (step % 64 == 0) {
       const double done = static_cast<double>(work_ - begin) / static_cast<double>(plan.work);
       temperature_s = problem_.mean_action_s * plan.hot * std::pow(plan.cold / plan.hot, done);
+    }
+    if (work_ >= next_pause) {
+      next_pause = work_ + kWorkBetweenPauses;
+      if (pause_()) stopped_ = true;
     }
     work_ += kProposalWork;
     if (!propose() || !state_.try_window(rank_, first_, window_)) continue;

@@ -25,7 +25,10 @@ class WordAnnealing {
   // Asked about every improvement; true stops the search.
   using Found = std::function<bool(const WordState&)>;
 
-  WordAnnealing(const StreamProblem& problem, RandomSource& random, Found found);
+  // Asked now and then; true stops the search as well.
+  using Pause = std::function<bool()>;
+
+  WordAnnealing(const StreamProblem& problem, RandomSource& random, Found found, Pause pause);
 
   // From `start`, which must be legal; the best schedule goes to `found`.
   void run(const Words& start, const AnnealingPlan& plan);
@@ -42,6 +45,7 @@ class WordAnnealing {
   const StreamProblem& problem_;
   RandomSource& random_;
   Found found_;
+  Pause pause_;
   WordState state_;
   std::vector<WordState::Place> critical_;
   int32_t rank_ = 0, first_ = 0;

@@ -162,6 +162,15 @@ def test_more_evaluations_never_give_a_longer_schedule():
     assert values[1] < values[0]
 
 
+def test_known_schedules_are_starts():
+    placement = Placement.v(4)
+    patient = found(question_of(placement, max_activations=4, evaluations=20_000))
+    question = question_of(placement, max_activations=4, evaluations=1)
+    hasty = search_schedule(question, budget=Budget(), known=[patient.schedule])
+    assert isinstance(hasty, SearchOutcome)
+    assert hasty.value_s <= patient.value_s < found(question).value_s
+
+
 def test_uniform_v_schedules_reach_the_closed_form():
     """6m + 6p - 1 - 3k slots at limit k (published for the span; p = 4, m = 8: 59, 53)."""
     for limit in (4, 6):

@@ -16,7 +16,11 @@ import numpy as np
 
 from trainwright.plan.status import relative_gap
 from trainwright.scheduling.portfolio import named_schedules
-from trainwright.scheduling.search import lower_bound, search_schedule
+from trainwright.scheduling.search import (
+    default_evaluations,
+    lower_bound,
+    search_schedule,
+)
 from trainwright.scheduling.search_candidates import candidates
 from trainwright.scheduling.search_question import NamedBound, SearchOutcome
 from trainwright.scheduling.simulate import simulate
@@ -79,19 +83,26 @@ def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tupl
 def searched_front(
     question: SearchQuestion, *, budget: Budget, limits: Sequence[int] = ()
 ) -> tuple[ParetoPoint, ...]:
-    """The named front improved by a search at each limit; the question's work is for all of them.
+    """The named front improved by a search at each limit, each from the schedules before it.
 
-    Every schedule found at a smaller limit competes at the larger ones.
+    The question's evaluations are for all limits together; the default is that of two searches.
     """
     limits = sorted(limits or some_limits(question, count=8))
     points = list(named_front(question, limits=limits))
-    evaluations = question.evaluations
+    placement = candidates(question)[0].placement
+    num_actions = 3 * placement.num_stages * question.num_microbatches
+    evaluations = question.evaluations or 2 * default_evaluations(num_actions)
+    known: list[Schedule] = []
     for limit in limits:
-        share = None if evaluations is None else max(1, evaluations // len(limits))
-        outcome = search_schedule(
-            replace(question, max_activations=limit, evaluations=share), budget=budget
+        at_limit = replace(
+            question,
+            placement=placement,
+            max_activations=limit,
+            evaluations=max(1, evaluations // len(limits)),
         )
+        outcome = search_schedule(at_limit, budget=budget, known=known)
         if isinstance(outcome, SearchOutcome):
+            known = [outcome.schedule]
             points.append(_point(question, outcome.timeline, source=outcome.winner))
         if budget.stopped:
             break

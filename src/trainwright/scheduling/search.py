@@ -13,6 +13,7 @@ what it finds is re-simulated like every family before it may win.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -42,16 +43,19 @@ _FIRST_ROUND = 0.4  # of the work, shared by all candidates; the best of them ge
 _FINALISTS = 2
 
 
-def search_schedule(question: SearchQuestion, *, budget: Budget) -> SearchOutcome | LimitTooSmall:
+def search_schedule(
+    question: SearchQuestion, *, budget: Budget, known: Sequence[Schedule] = ()
+) -> SearchOutcome | LimitTooSmall:
     """The shortest schedule found for `question`, with a bound; same question, same answer.
 
+    Schedules already `known` join the starts of every candidate with their placement.
     A time limit or interruption in `budget` ends the search early with the best found so far, and
     is the only thing that can make two answers differ.
     """
     tries = candidates(question)
     misfits = [_misfit(candidate) for candidate in tries]
     attempts = [
-        _Attempt.begin(question, candidate)
+        _Attempt.begin(question, candidate, known)
         for candidate, misfit in zip(tries, misfits, strict=True)
         if misfit is None
     ]
@@ -81,9 +85,17 @@ class _Attempt:
     interrupted: bool = False
 
     @classmethod
-    def begin(cls, question: SearchQuestion, candidate: Candidate) -> _Attempt:
+    def begin(
+        cls, question: SearchQuestion, candidate: Candidate, known: Sequence[Schedule]
+    ) -> _Attempt:
         """The best named family that fits, or else one microbatch at a time."""
         starts = [*_named(question, candidate)]
+        modes = {"fused": candidate.fused, "recomputed": candidate.recomputed}
+        starts += [
+            ("known", in_modes(schedule, **modes))
+            for schedule in known
+            if schedule.placement == candidate.placement
+        ]
         starts.append(("one at a time", _fallback(candidate, question.num_microbatches)))
         best: tuple[float, str, Timeline] | None = None
         for name, schedule in starts:
@@ -219,11 +231,14 @@ def lower_bound(question: SearchQuestion, candidate: Candidate) -> NamedBound:
     return NamedBound(seconds=max(bounds), name="rank-work")
 
 
-def _work(question: SearchQuestion, num_actions: int) -> float:
-    """Actions to simulate: as asked, or a few seconds for small and half a minute for large."""
-    if question.evaluations is not None:
-        return float(question.evaluations) * num_actions
-    return float(min(9e8 * (num_actions / 192) ** 0.35, 3e9))
+def default_evaluations(num_actions: int) -> int:
+    """Whole simulations of n actions: some seconds for small schedules, half a minute for large."""
+    return math.ceil(min(9e8 * math.pow(num_actions / 192, 0.35), 3e9) / num_actions)
+
+
+def _work(question: SearchQuestion, num_actions: int) -> int:
+    """Actions to simulate."""
+    return (question.evaluations or default_evaluations(num_actions)) * num_actions
 
 
 def _fits(timeline: Timeline, candidate: Candidate) -> bool:
