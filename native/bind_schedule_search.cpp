@@ -133,6 +133,9 @@ void bind_schedule_search(nb::module_& module) {
       .def_prop_ro("actions", &column<&FoundOrders::actions>, nb::rv_policy::reference_internal)
       .def_prop_ro("rank_offsets", &column<&FoundOrders::rank_offsets>,
                    nb::rv_policy::reference_internal)
+      .def_prop_ro("span_s", [](const FoundOrders& found) { return found.result.length.span_s; })
+      .def_prop_ro("makespan_s",
+                   [](const FoundOrders& found) { return found.result.length.makespan_s; })
       .def_prop_ro("winner", &phase_name)
       .def_prop_ro("winning_start",
                    [](const FoundOrders& found) { return found.result.winning_start; })

@@ -56,7 +56,7 @@ void TargetList::set_reserves(const std::vector<double>& life_share, Reserve res
       const double unit = stream.alloc[0],
                    half = std::floor(room / 2 / std::max(unit, 1e-300)) * unit;
       double wanted = later;
-      if (later > 0.0) {
+      if (later > 0.0 && unit > 0.0 && std::isfinite(room)) {
         switch (reserve) {
           case Reserve::one_each:
             break;
@@ -175,7 +175,7 @@ TargetList::Choice TargetList::strict_choice(int32_t rank) const {
 
 TargetList::Choice TargetList::greedy_choice(int32_t rank) const {
   double earliest_s = kInfinite;
-  std::array<Choice, 64> open;
+  std::array<Choice, 64> open;  // of more, the first: a rank has 2 or 3 streams per chunk
   size_t num_open = 0;
   for (const int32_t id : main_[rank]) {
     if (!is_enabled(id)) continue;

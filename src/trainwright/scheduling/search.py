@@ -22,6 +22,7 @@ import numpy as np
 from trainwright._native import _core
 from trainwright.execution import Budget, Progress
 from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plan.schedule_costs import TransferModel
 from trainwright.scheduling.portfolio import in_modes, named_schedules, one_at_a_time
 from trainwright.scheduling.search_candidates import Candidate, candidates
 from trainwright.scheduling.search_question import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _FIRST_ROUND = 0.4  # of the work, shared by all candidates; the best of them get the rest
 _FINALISTS = 2
+_TIMES_FIT_A_CACHE = 20_000  # actions; beyond, each one looked at takes longer
 
 
 def search_schedule(
@@ -166,6 +168,9 @@ def _searched(
         rank_offsets=found.rank_offsets,
     )
     timeline = simulate(schedule, candidate.costs)
+    if candidate.costs.transfer_model is TransferModel.FREE:
+        times_s = (found.span_s, found.makespan_s), (timeline.span_s, timeline.makespan_s)
+        assert np.allclose(*times_s, rtol=1e-9, atol=0), "both simulators tell the same times"
     value_s = question.objective.of(timeline)
     if value_s >= attempt.value_s:
         return attempt
@@ -233,7 +238,8 @@ def lower_bound(question: SearchQuestion, candidate: Candidate) -> NamedBound:
 
 def default_evaluations(num_actions: int) -> int:
     """Whole simulations of n actions: some seconds for small schedules, half a minute for large."""
-    return math.ceil(min(9e8 * math.pow(num_actions / 192, 0.35), 3e9) / num_actions)
+    most = 3e9 if num_actions < _TIMES_FIT_A_CACHE else 2.4e9
+    return math.ceil(min(9e8 * math.pow(num_actions / 192, 0.35), most) / num_actions)
 
 
 def _work(question: SearchQuestion, num_actions: int) -> int:
