@@ -229,6 +229,7 @@ void Search::find_any_plan() {
   is_last_resort_ = true;
   const Downsets sets = family_of(in_, linear_cuts(in_, 1));
   LevelSweep sweep(in_, sets, limits_, audit_);
+  floor_s_ = result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
   find_first_plan(sweep, false);
   count(sweep);
   is_last_resort_ = false;

@@ -15,7 +15,7 @@ from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.search_question import Objective, SearchOutcome, SearchQuestion
 from trainwright.scheduling.validate import validate
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.papers
 
 SMALL = [4, 5, 6, 7, 8]
 # Spans to reach with the default work: the lower of the authors' generators and of the best
