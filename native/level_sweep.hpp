@@ -36,6 +36,13 @@ class LevelSweep {
 
   PassAnswer run(double threshold_s, const Stop& stop);
 
+  // Is told of a plan, and returns the threshold that a better one has to meet.
+  using Found = std::function<double(const std::vector<PartitionStage>&)>;
+  // One pass for the best plan with every stage within `ceiling_s`, where none is within
+  // `floor_s`: "no" when every plan better than those found is excluded. Scans only.
+  PassAnswer run_window(double floor_s, double ceiling_s, const Found& found, const Stop& stop);
+  bool can_run_window() const { return !cursors_; }
+
   // After "yes": the plan found, every stage with its fastest options.
   std::vector<PartitionStage> plan();
 
@@ -56,9 +63,16 @@ class LevelSweep {
   void extend_pair(int32_t from, const PairCursors::Pair& pair, int32_t t);
   void expand_by_scan(const std::vector<int32_t>& batch, const Stop& stop);
   void scan_degree(int32_t from, int32_t degree, int64_t data_degree, SupersetScan& scan);
-  bool fits(const StageKey& stage);
+  PassAnswer sweep(const Stop& stop);
+  bool is_alive(const Label& label);
+  bool fits(const StageKey& stage, double threshold_s);
+  // Slowest stage of the label extended by the stage: 0 within the floor, infinity beyond the
+  // threshold.
+  double late_s(const Label& behind, const StageKey& stage);
   void audit_skipped(StageKey stage, int32_t first, int32_t end, int32_t sum);
-  void reach(int32_t from, const StageKey& stage);
+  void reach(int32_t from, const StageKey& stage, double late_s);
+  void reach_goal(const Label& label);
+  std::vector<PartitionStage> plan_from(const Label& first);
 
   const Instance* in_;
   const Downsets* sets_;
@@ -72,6 +86,8 @@ class LevelSweep {
   std::vector<int32_t> batch_;            // labels being extended
   std::vector<SupersetScan> scans_;       // one per label of the batch
   double threshold_s_ = 0;
+  double floor_s_ = 0;            // of a window; without one, the threshold
+  const Found* found_ = nullptr;  // of a window
   bool is_unresolved_ = false;
   int32_t goal_ = -1;  // label at V
   PartitionCounters counters_;
