@@ -47,6 +47,7 @@ class Search {
   bool narrow(LevelSweep& sweep, double gap, bool is_complete);
   bool find_first_plan(LevelSweep& sweep, bool is_complete);
   PassAnswer ask(LevelSweep& sweep, double threshold_s, bool is_complete);
+  void find_any_plan();
   void plan_on_chains(double gap);
   void move_cuts(int64_t per_cut, double gain);
   void descend(LevelSweep& sweep, double gain);
@@ -68,9 +69,11 @@ class Search {
   PartitionResult result_;
   double floor_s_ = 0;  // largest threshold answered "no" (proved or not) in the current family
   bool is_infeasible_ = false;
+  bool is_last_resort_ = false;  // the search was stopped, and looks for any plan
 };
 
 bool Search::should_stop() {
+  if (is_last_resort_) return false;
   if (result_.interrupted || result_.time_limited) return true;
   if ((++calls_ & 15) != 0) return false;
   const double now =
@@ -129,7 +132,8 @@ bool Search::find_first_plan(LevelSweep& sweep, bool is_complete) {
     if (answer == PassAnswer::yes && result_.time_per_sample_s < kInfinity) return true;
     if (answer == PassAnswer::stopped) return false;
     if (threshold >= longest) {
-      is_infeasible_ = answer == PassAnswer::no && is_complete;
+      // Sums beyond every double prove nothing.
+      is_infeasible_ = answer == PassAnswer::no && is_complete && std::isfinite(longest);
       return false;
     }
     step *= 2.5;
@@ -234,6 +238,17 @@ void Search::approach(LevelSweep& sweep) {
   }
 }
 
+// Stopped before any plan was known: the prefixes of one linear order give one in milliseconds.
+void Search::find_any_plan() {
+  is_last_resort_ = true;
+  const Downsets sets = family_of(in_, linear_cuts(in_, 1));
+  LevelSweep sweep(in_, sets, limits_, audit_);
+  floor_s_ = result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
+  find_first_plan(sweep, false);
+  count(sweep);
+  is_last_resort_ = false;
+}
+
 // One pass that finds the best plan between the bound and the plan known, and proves it.
 void Search::close_window(LevelSweep& sweep) {
   // Thresholds that were not settled leave no proved bound to start from.
@@ -278,6 +293,7 @@ PartitionResult Search::run() {
       if (!is_infeasible_) narrow(sweep, kFinalStep * 1.5, true);
       count(sweep);
     }
+    if (result_.stages.empty() && !is_infeasible_) find_any_plan();
   }
   finish();
   result_.audit = audit_.take();

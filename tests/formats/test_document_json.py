@@ -147,6 +147,24 @@ def test_integers_may_be_written_as_floats_and_floats_as_integers():
     assert type(answer.parts[0].sizes[0]) is int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    by_format: tuple[tuple[str, float], ...]
+
+
+def test_a_tuple_of_fixed_length_is_read_entry_by_entry():
+    peaks = Peaks(by_format=(("bf16", 9e14), ("fp8", 2e15)))
+    assert decode(Peaks, encode(peaks)) == peaks
+    odd = {"by_format": [["bf16"], ["fp8", "fast"], "x"]}
+    with pytest.raises(InvalidInput) as refused:
+        decode(Peaks, odd)
+    assert list(map(str, refused.value.faults)) == [
+        "by_format[0]: must have 2 entries, got 1",
+        'by_format[1][1]: must be a number, got "fast" (string)',
+        'by_format[2]: must be an array, got "x" (string)',
+    ]
+
+
 def test_all_faults_are_named_at_once_in_document_order():
     value = {
         "kind": "answer",

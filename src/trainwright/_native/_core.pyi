@@ -108,3 +108,51 @@ def peak_bytes(
     transient_bytes: NDArray[np.float64],
     static_bytes: NDArray[np.float64],
 ) -> NDArray[np.float64]: ...
+
+class StreamProblem:
+    def __init__(
+        self,
+        *,
+        rank_of_stage: NDArray[np.int32],
+        num_ranks: int,
+        num_microbatches: int,
+        duration_s: NDArray[np.float64],
+        forward_transfer_s: NDArray[np.float64],
+        backward_transfer_s: NDArray[np.float64],
+        fused: NDArray[np.bool_],
+        recomputed: NDArray[np.bool_],
+        resource_delta: NDArray[np.float64],
+        resource_transient: NDArray[np.float64],
+        resource_room: NDArray[np.float64],
+        objective: str,
+    ) -> None: ...
+    @property
+    def num_actions(self) -> int: ...
+
+class FoundOrders:
+    @property
+    def actions(self) -> NDArray[np.int32]: ...
+    @property
+    def rank_offsets(self) -> NDArray[np.int64]: ...
+    @property
+    def span_s(self) -> float: ...
+    @property
+    def makespan_s(self) -> float: ...
+    @property
+    def winner(self) -> str: ...
+    @property
+    def winning_start(self) -> int: ...
+    @property
+    def work(self) -> int: ...
+    @property
+    def interrupted(self) -> bool: ...
+
+def search_schedule(
+    problem: StreamProblem,
+    starts: list[Orders],
+    *,
+    seed: int,
+    work: int,
+    stop_at_s: float,
+    poll: Callable[[float], bool] | None,
+) -> FoundOrders: ...

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
+from trainwright.api.result import Report
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.plan import PlanResult
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 Priced = PlanResult | ModelPlanResult | EstimateResult
+AnyDocument = str | Path | Report[Any] | Priced
 
 KINDS: dict[str, type[Priced]] = {
     "plan": PlanResult,
     "model-plan": ModelPlanResult,
     "estimate": EstimateResult,
 }
+
+
+def open_document(document: AnyDocument) -> Priced:
+    """The plan or estimate document at a path, or the one a result carries."""
+    found = document.document if isinstance(document, Report) else document
+    return load_document(found) if isinstance(found, (str, Path)) else found
 
 
 def load_document(path: str | Path) -> Priced:

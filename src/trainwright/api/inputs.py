@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from trainwright.plan.results.request import Embedded, SettingRecord
 from trainwright.units import parse_bandwidth, parse_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from trainwright.profile import Profile, ProfileFile, Setting
 
@@ -80,10 +81,23 @@ def setting_overrides(
         "num_microbatches": microbatches,
     }
     given = {name: value for name, value in stated.items() if value is not None}
+    faults = [
+        Fault(_OPTION_OF[name], f"must be {wanted}, got {given[name]!r}")
+        for name, (wanted, kinds) in _KINDS.items()
+        if name in given and (type(given[name]) is bool or not isinstance(given[name], kinds))
+    ]
+    if faults:
+        raise InvalidInput(faults)
     _make_setting({"num_devices": 1, "memory_bytes": 1.0, **_HARMLESS, **given})
     return given
 
 
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "num_devices": ("a whole number", (int,)),
+    "memory_bytes": ("a number of bytes, or text with a unit", (int, float)),
+    "bandwidth_bytes_per_s": ("a number of bytes per second, or text with a unit", (int, float)),
+    "num_microbatches": ("a whole number", (int,)),
+}
 _HARMLESS = {"bandwidth_bytes_per_s": 1.0, "num_microbatches": 1}
 
 
@@ -101,11 +115,19 @@ def resolve_setting(stated: Setting | None, overrides: Mapping[str, float]) -> S
 def _make_setting(values: dict[str, Any]) -> Setting:
     from trainwright.profile import Setting
 
-    try:
+    with naming_options(_OPTION_OF):
         return Setting(**values)
+
+
+@contextmanager
+def naming_options(option_of: Mapping[str, str]) -> Iterator[None]:
+    """Let faults of a noun's fields name the options they came from."""
+    try:
+        yield
     except InvalidInput as error:
         raise InvalidInput(
-            Fault(_OPTION_OF[fault.path], fault.problem) for fault in error.faults
+            (Fault(option_of.get(fault.path, fault.path), fault.problem) for fault in error.faults),
+            source=error.source,
         ) from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,6 @@ def resolve_model(
 
     `given` are fields of `Setting` that stand in where a profile's header lacks them.
     """
-    from trainwright.formats.catalog import model as catalog_model
     from trainwright.profile import Profile, ProfileFile
 
     if isinstance(model, Profile):
@@ -47,6 +46,8 @@ def resolve_model(
     path = Path(model)
     if _exists(path):
         return _read_file(path, point=point, given=given or {})
+    from trainwright.formats.catalog import model as catalog_model
+
     return _described(catalog_model(str(model)))
 
 
@@ -62,7 +63,6 @@ def _read_file(
 ) -> ProfileInput | ModelInput:
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.detect import ModelFormat, detect, model_file
-    from trainwright.formats.hf_config import read_config
     from trainwright.formats.json_text import parse_json, scan_json
     from trainwright.formats.piper_json import read_piper
     from trainwright.formats.profile_json import read_profile
@@ -77,9 +77,11 @@ def _read_file(
         case ModelFormat.PROFILE:
             profiles = read_profile(text.value, source=source, text_faults=text.faults)
         case ModelFormat.HF_CONFIG:
+            from trainwright.formats.hf_config import read_config
+
             config = parse_json(data, source=source, what="config")
             name = file.parent.name if file.name == "config.json" else file.stem
-            return _described(read_config(config, name=name or "model", source=source))
+            return _own(read_config(config, name=name or "model", source=source))
         case other:
             raise UnsupportedFeature(
                 f"{file} is a {other.value} file, which this command does not read",
@@ -88,11 +90,19 @@ def _read_file(
     return profile_input(profiles, name=name, point=point)
 
 
+def _own(description: ModelDescription) -> ModelInput:
+    """A caller's own config: what it left out is worth knowing."""
+    made, name = _described(description), description.name
+    defaults = (f"{name}: {key} not given, took {value}" for key, value in description.defaults)
+    return replace(made, warnings=(*made.warnings, *defaults))
+
+
 def _described(description: ModelDescription) -> ModelInput:
     from trainwright.formats.document_json import encode
 
     content: dict[str, Any] = encode(description.config)
-    warnings = [f"{description.name}: unknown key ignored: {key}" for key in description.ignored]
+    name = description.name
+    warnings = [f"{name}: unknown key ignored: {key}" for key in description.ignored]
     return ModelInput(
         config=description.config,
         embedded=embed("model", description.name, content),

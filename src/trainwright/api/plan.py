@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 from trainwright.api.result import Result
 
-DEFAULT_BLOCK_LAYER = "ParallelTransformerLayer"
-ALL_LAYERS = "all"
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -33,10 +30,10 @@ def plan(
     tensor_parallel: bool = True,
     recompute: bool = True,
     exclude_options: Iterable[str] = (),
-    zero_stage: int = 1,
+    zero_stage: int | None = None,
     per_stage_degrees: bool = False,
     planner: str = "exact",
-    block_layer: str = DEFAULT_BLOCK_LAYER,
+    block_layer: str | None = None,
     compare: bool = False,
     point: int | None = None,
     budget: Budget | None = None,
@@ -44,9 +41,12 @@ def plan(
     """Plan `model`: a profile (file or noun), a `config.json`, or the name of a catalog model.
 
     A profile takes `devices`, `memory`, `bandwidth` and `microbatches` (they override what its file
-    states); a model takes `cluster`, `nodes` or `devices`, `global_batch`, `sequence` and
-    `micro_batch`. Memory and bandwidth are bytes and bytes per second, or text with a unit. What
-    does not apply to the kind of model given is not used, and a warning in the result says so.
+    states); a model takes `cluster`, `nodes` or `devices`, `memory` (of a device, in place of the
+    cluster's), `global_batch`, `sequence`, `micro_batch` and `zero_stage` (1 if absent). Memory and
+    bandwidth are bytes and bytes per second, or text with a unit. The equal split deals out the
+    layers named `block_layer`, or "all"; if absent, the transformer blocks where the profile has
+    some, else all. What does not apply to the kind of model given is not used, and a warning in the
+    result says so. `budget` may hold a time limit.
 
     The result carries the plan, a lower bound and the gap; `status` is `optimal` only where proved,
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
@@ -71,12 +71,14 @@ def plan(
         excluded_options=frozenset(exclude_options),
     )
     if isinstance(given, ModelInput):
-        where, num_devices = resolve_cluster(cluster, nodes=nodes, devices=devices)
+        where, num_devices = resolve_cluster(
+            cluster, nodes=nodes, devices=devices, memory_bytes=overrides.get("memory_bytes")
+        )
         not_used = _given(
-            memory=memory,
             bandwidth=bandwidth,
             microbatches=microbatches,
-            planner=planner != "exact",
+            planner=None if planner == "exact" else planner,
+            block_layer=block_layer,
             compare=compare,
             point=point,
         )
@@ -100,6 +102,7 @@ def plan(
         global_batch=global_batch,
         sequence=sequence,
         micro_batch=micro_batch,
+        zero=zero_stage,
         per_stage_degrees=per_stage_degrees,
     )
     question = ProfileQuestion(
@@ -107,7 +110,7 @@ def plan(
         setting=resolve_setting(given.setting, overrides),
         restrictions=restrictions,
         planner=planner,
-        block_layer=None if block_layer == ALL_LAYERS else block_layer,
+        block_layer=block_layer,
         compare=compare,
         warnings=tuple(f"{name} applies to models only and was not used" for name in not_used),
     )
@@ -116,4 +119,5 @@ def plan(
 
 def _given(**options: object) -> list[str]:
     """Names, as on the command line, of options that were given."""
-    return [name.replace("_", "-") for name, value in options.items() if value not in (None, False)]
+    given = (name for name, value in options.items() if value is not None and value is not False)
+    return [name.replace("_", "-") for name in given]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
-from trainwright.api.inputs import embed
+from trainwright.api.inputs import embed, naming_options
 from trainwright.api.plan_profile import count_recomputed
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.model_plan import Alternative, ModelPlanResult, ModelStageRecord
@@ -23,11 +23,27 @@ if TYPE_CHECKING:
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.planning.model_planner import ModelOutcome, ModelQuestion, Priced
 
+_OPTION_OF: Final = {
+    "global_batch": "global-batch",
+    "sequence_length": "sequence",
+    "num_devices": "devices",
+    "microbatch_size": "micro-batch",
+    "zero_stage": "zero",
+}
+LARGEST_CLUSTER: Final = 10**9  # devices or nodes; far beyond any machine
+
 
 def resolve_cluster(
-    cluster: str | Path | Cluster | None, *, nodes: int | None, devices: int | None
+    cluster: str | Path | Cluster | None,
+    *,
+    nodes: int | None,
+    devices: int | None,
+    memory_bytes: float | None = None,
 ) -> tuple[Cluster, int]:
-    """A catalog cluster or a file, sized, and how many of its devices to use."""
+    """A catalog cluster or a file, sized, and how many of its devices to use.
+
+    `memory_bytes` replaces what the driver shows of a device, of which a fraction is usable.
+    """
     from trainwright.cluster import Cluster
     from trainwright.formats.catalog import open_cluster
 
@@ -36,17 +52,26 @@ def resolve_cluster(
             "cluster", "must be given for a model; see: trainwright catalog clusters"
         )
     found = cluster if isinstance(cluster, Cluster) else open_cluster(str(cluster))
-    if nodes is None and devices is not None and devices > found.num_devices:
-        per_node = found.pool_of().devices_per_node
-        nodes = -(-devices // per_node)
+    if memory_bytes is not None:
+        found = found.with_memory(memory_bytes)
     if nodes is not None:
+        _refuse_too_many("nodes", nodes)
         found = found.with_nodes(nodes)
-    use = devices or found.num_devices
-    if use > found.num_devices:
+    if devices is None:
+        return found, found.num_devices
+    _refuse_too_many("devices", devices)
+    if nodes is None and devices > found.num_devices:
+        found = found.with_nodes(-(-devices // found.pool_of().devices_per_node))
+    if devices > found.num_devices:
         raise InvalidInput.of(
-            "devices", f"must be at most the {found.num_devices} of {nodes} nodes, got {use}"
+            "devices", f"must be at most the {found.num_devices} of {nodes} nodes, got {devices}"
         )
-    return found, use
+    return found, devices
+
+
+def _refuse_too_many(name: str, count: int) -> None:
+    if count > LARGEST_CLUSTER:
+        raise InvalidInput.of(name, f"must be <= {LARGEST_CLUSTER}, got {count}")
 
 
 def resolve_workload(*, global_batch: int | None, sequence: int | None) -> WorkloadRecord:
@@ -71,38 +96,43 @@ def plan_model(
     workload: WorkloadRecord,
     restrictions: Restrictions,
     micro_batch: int | None,
-    zero_stage: int,
+    zero_stage: int | None,
     per_stage_degrees: bool,
     warnings: Sequence[str],
     budget: Budget,
 ) -> ModelPlanResult:
     """Search the uniform plans (or, opted in, those with degrees per stage)."""
     from trainwright.planning.model_infeasible import diagnose_model
-    from trainwright.planning.model_planner import ModelQuestion
+    from trainwright.planning.model_planner import DEFAULT_ZERO_STAGE, ModelQuestion
     from trainwright.planning.model_planner import plan_model as search
     from trainwright.planning.model_space import Workload
     from trainwright.planning.per_stage import plan_per_stage
 
-    question = ModelQuestion(
-        model=given.config,
-        cluster=cluster,
-        workload=Workload(
-            global_batch=workload.global_batch, sequence_length=workload.sequence_length
-        ),
-        restrictions=restrictions,
-        num_devices=num_devices,
-        microbatch_size=micro_batch,
-        zero_stage=zero_stage,
-    )
-    started_s = budget.cpu_s
-    outcome = (plan_per_stage if per_stage_degrees else search)(question, budget)
+    with naming_options(_OPTION_OF):
+        question = ModelQuestion(
+            model=given.config,
+            cluster=cluster,
+            workload=Workload(
+                global_batch=workload.global_batch, sequence_length=workload.sequence_length
+            ),
+            restrictions=restrictions,
+            num_devices=num_devices,
+            microbatch_size=micro_batch,
+            zero_stage=DEFAULT_ZERO_STAGE if zero_stage is None else zero_stage,
+        )
+        started_s = budget.cpu_s
+        outcome = (plan_per_stage if per_stage_degrees else search)(question, budget)
     document = ModelPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,
         bound_kind=BoundKind.PROVED,
         memory_limit_bytes=cluster.accelerator.usable_bytes,
         interrupted=outcome.interrupted,
-        warnings=(*given.warnings, *warnings, *_warnings(per_stage_degrees=per_stage_degrees)),
+        warnings=(
+            *given.warnings,
+            *warnings,
+            *_warnings(restrictions, outcome),
+        ),
         considered=outcome.considered,
         pruned=outcome.pruned,
         request=_request(
@@ -111,7 +141,7 @@ def plan_model(
     )
     if outcome.priced:
         document = _with_plan(document, outcome)
-    elif document.status is Status.INFEASIBLE:
+    elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
         document = replace(document, binding=diagnosis.binding, relaxations=diagnosis.relaxations)
     return replace(document, search_s=budget.cpu_s - started_s)
@@ -124,10 +154,14 @@ def _status(outcome: ModelOutcome) -> Status:
     return Status.OPTIMAL if relative_gap(best_s, outcome.lower_bound_s) <= 1e-9 else Status.GAP
 
 
-def _warnings(*, per_stage_degrees: bool) -> tuple[str, ...]:
-    if not per_stage_degrees:
-        return ()
-    return ("degrees that differ between stages: no framework runs such a plan yet",)
+def _warnings(restrictions: Restrictions, outcome: ModelOutcome) -> Iterator[str]:
+    from trainwright.profile import Recompute
+
+    for option in sorted(restrictions.excluded_options - set(Recompute)):
+        offered = ", ".join(f'"{mode}"' for mode in Recompute)
+        yield f'exclude-option: layers of a model offer {offered}, none is "{option}"'
+    if outcome.priced and outcome.priced[0].plan.parallelism is None:
+        yield "degrees that differ between stages: no framework runs such a plan yet"
 
 
 def _with_plan(document: ModelPlanResult, outcome: ModelOutcome) -> ModelPlanResult:

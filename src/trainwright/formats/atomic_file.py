@@ -48,12 +48,19 @@ def read_bytes(path: str | Path, *, name: str = "file") -> bytes:
 def write_text(path: str | Path, text: str) -> None:
     """Write a file in one step, as UTF-8; raises `InvalidInput` for `output` where that fails."""
     with _explained(path):
+        data = text.encode()
+    write_bytes(path, data)
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write a file in one step; raises `InvalidInput` for `output` where that fails."""
+    with _explained(path):
         target = _target(path)
         if _is_device(target):
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(data)
             return
         _refuse_unwritable(target)
-        temporary = _create_beside(target, text)
+        temporary = _create_beside(target, data)
         try:
             temporary.replace(target)
         except BaseException:
@@ -67,7 +74,7 @@ def check_writable(path: str | Path) -> None:
         target = _target(path)
         if not _is_device(target):
             _refuse_unwritable(target)
-            _create_beside(target, "").unlink()
+            _create_beside(target, b"").unlink()
 
 
 def _target(path: str | Path) -> Path:
@@ -92,11 +99,11 @@ def _refuse_unwritable(target: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _create_beside(target: Path, text: str) -> Path:
+def _create_beside(target: Path, data: bytes) -> Path:
     temporary = target.with_name(f".trainwright-{secrets.token_hex(8)}")
     try:
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("xb") as file:
+            file.write(data)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()

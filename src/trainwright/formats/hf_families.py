@@ -14,7 +14,7 @@ from trainwright.model import Activation, Experts, Norm
 
 Fields = dict[str, Any]
 
-MAX_LAYERS: Final = 100_000
+MAX_LAYERS: Final = 10_000
 
 # Keys that say nothing about cost or memory of training: token ids, names, initialisation, serving.
 _SILENT_KEYS = """

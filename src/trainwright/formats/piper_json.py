@@ -158,7 +158,7 @@ def _profile(
     )
     costs = _cost_table(list(classes), source)
     point = ProfilePoint(
-        tensor_parallel=tuple(np.unique(costs.tensor_parallel).tolist()),
+        tensor_parallel=tuple(sorted(set(costs.tensor_parallel.tolist()))),
         recompute=tuple(mode.value for mode in Recompute if mode in costs.recompute),
     )
     return Profile(structure=structure, costs=costs, point=point)

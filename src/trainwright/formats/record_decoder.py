@@ -55,8 +55,9 @@ def decoder_for(hint: Any) -> Decoder:
         return _optional(decoder_for(inner))
     origin, arguments = typing.get_origin(bare), typing.get_args(bare)
     if origin is tuple:
-        assert arguments[1:] == (Ellipsis,), f"only tuple[X, ...] is read: {hint}"
-        return _array(decoder_for(arguments[0]))
+        if arguments[1:] == (Ellipsis,):
+            return _array(decoder_for(arguments[0]))
+        return _fixed_array([decoder_for(argument) for argument in arguments])
     if origin is dict:
         return _mapping(decoder_for(arguments[1]))
     if origin is Literal:
@@ -128,6 +129,20 @@ def _array(entry: Decoder) -> Decoder:
             return _wrong_type(value, "an array", path, faults)
         before = len(faults)
         found = tuple([entry(item, (*path, index), faults) for index, item in enumerate(value)])
+        return BAD if len(faults) > before else found
+
+    return decode
+
+
+def _fixed_array(entries: list[Decoder]) -> Decoder:
+    def decode(value: Any, path: Path, faults: list[PathFault]) -> Any:
+        if not isinstance(value, list):
+            return _wrong_type(value, "an array", path, faults)
+        if len(value) != len(entries):
+            return _bad(faults, path, f"must have {len(entries)} entries, got {len(value)}")
+        before = len(faults)
+        pairs = zip(entries, value, strict=True)
+        found = tuple(read(item, (*path, i), faults) for i, (read, item) in enumerate(pairs))
         return BAD if len(faults) > before else found
 
     return decode

@@ -128,8 +128,8 @@ def _stage_cost(
     sync_bytes = _sum(prices.gradient_sync_bytes[row] for row in rows)
     breakdown = TimeBreakdown(
         compute_s=duration_s / d,
-        edge_traffic_s=2 * (_sum(cut_bytes) / bandwidth) / d,
-        gradient_sync_s=4 * (d - 1) / d * (sync_bytes / bandwidth) / num_microbatches,
+        edge_traffic_s=_finite(2 * (_sum(cut_bytes) / bandwidth) / d),
+        gradient_sync_s=_finite(4 * (d - 1) / (d * num_microbatches) * sync_bytes / bandwidth),
     )
     y = -(-s // d)
     parts = (breakdown.compute_s, breakdown.edge_traffic_s, breakdown.gradient_sync_s)
@@ -146,9 +146,13 @@ def _stage_cost(
 def _sum(terms: Iterable[float]) -> float:
     """Correctly rounded sum of non-negative terms, at most the largest float: 0·∞ has no value."""
     try:
-        return math.fsum(terms)
+        return _finite(math.fsum(terms))
     except OverflowError:
         return sys.float_info.max
+
+
+def _finite(value: float) -> float:
+    return min(value, sys.float_info.max)
 
 
 def _stage_faults(plan: Plan, prices: PriceList, setting: Setting) -> Iterator[Fault]:

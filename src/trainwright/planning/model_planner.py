@@ -7,12 +7,14 @@ of their lower bounds, so the search ends as soon as the next bound is no better
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from trainwright.costing.estimate import Estimator, flat_setting
+from trainwright.errors import Fault, InvalidInput
 from trainwright.execution import Progress
 from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
@@ -31,7 +33,9 @@ from trainwright.pricing.step import predict_step
 from trainwright.profile import ProfilePoint, StaticKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan import Plan, StepPrediction
     from trainwright.profile import CostTable, Profile, Setting
+
+_Depth: TypeAlias = tuple[int, int, int]
 
 NUM_ALTERNATIVES: Final = 5
 DEFAULT_ZERO_STAGE: Final = 1
@@ -55,6 +61,21 @@ class ModelQuestion:
     num_devices: int
     microbatch_size: int | None = None
     zero_stage: int = DEFAULT_ZERO_STAGE
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        if not 1 <= self.num_devices <= self.cluster.num_devices:
+            wanted = f"must be from 1 to {self.cluster.num_devices}"
+            yield Fault("num_devices", f"{wanted}, got {self.num_devices}")
+        size, batch = self.microbatch_size, self.workload.global_batch
+        if size is not None and (size < 1 or batch % size):
+            yield Fault("microbatch_size", f"must divide the global batch of {batch}, got {size}")
+        if not 0 <= self.zero_stage <= 3:
+            yield Fault("zero_stage", f"must be 0, 1, 2 or 3, got {self.zero_stage}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +145,8 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
     priced: list[Priced] = []
     bound_s = waiting[0][0] if waiting else 0.0
-    tried, best_s, stopped = 0, float("inf"), False
+    tried, best_s, stopped = 0, math.inf, False
+    too_large = set[_Depth]()
     for candidate_bound_s, candidate in waiting:
         if candidate_bound_s >= best_s:
             break
@@ -134,17 +156,21 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
         if stopped:
             break
         tried += 1
+        if _depth(candidate) in too_large:
+            continue
         found = _price(question, candidate, shelf, flops, budget)
-        if found is not None:
+        if found is None:
+            too_large.add(_depth(candidate))
+        else:
             priced.append(found)
             best_s = min(best_s, found.step.step_time_s)
     exhausted = not stopped and not budget.stopped
     if exhausted and not priced:
-        exhausted = not any(_may_fit(question, c, shelf, budget) for _, c in waiting)
-    priced.sort(key=lambda p: (p.step.step_time_s, p.candidate.num_devices, _order(p.candidate)))
+        leanest = {_depth(c): c for _, c in reversed(waiting)}
+        exhausted = not any(_may_fit(question, c, shelf, budget) for c in leanest.values())
     return ModelOutcome(
-        priced=tuple(priced[: 1 + NUM_ALTERNATIVES]),
-        lower_bound_s=min(bound_s, best_s),
+        priced=best_first(priced)[: 1 + NUM_ALTERNATIVES],
+        lower_bound_s=min(bound_s, best_s) if math.isfinite(bound_s) else 0.0,
         considered=len(waiting),
         pruned=len(waiting) - tried,
         exhausted=exhausted,
@@ -152,8 +178,27 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     )
 
 
-def _order(candidate: Candidate) -> tuple[int, int, int]:
-    return candidate.pipeline, candidate.tensor, candidate.microbatch_size
+def best_first(priced: Iterable[Priced]) -> tuple[Priced, ...]:
+    """Fastest first, then fewest devices; a plan that several candidates lead to counts once."""
+    ranked = sorted(
+        priced, key=lambda p: (p.step.step_time_s, p.plan.devices_used, _order(p.candidate))
+    )
+    seen: list[Plan] = []
+    kept = []
+    for found in ranked:
+        if found.plan not in seen:
+            seen.append(found.plan)
+            kept.append(found)
+    return tuple(kept)
+
+
+def _order(candidate: Candidate) -> tuple[int, ...]:
+    return candidate.pipeline, candidate.tensor, candidate.microbatch_size, -candidate.data
+
+
+def _depth(candidate: Candidate) -> _Depth:
+    """What candidates that differ only in their data degree share; less data is never leaner."""
+    return candidate.microbatch_size, candidate.tensor, candidate.pipeline
 
 
 def _bounded(question: ModelQuestion, shelf: _Shelf) -> Iterator[tuple[float, Candidate]]:
@@ -221,8 +266,9 @@ def _may_fit(question: ModelQuestion, candidate: Candidate, shelf: _Shelf, budge
     """Whether the candidate is not proved to be too large."""
     profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
     problem, setting = partition_problem(question, candidate, profile)
+    lean = require_largest_transient(problem)
     restrictions = candidate_restrictions(question, candidate)
-    cut = solve(problem, setting, restrictions=restrictions, budget=budget)
+    cut = solve(lean, setting, restrictions=restrictions, budget=budget)
     return cut.status is not Status.INFEASIBLE
 
 
@@ -259,20 +305,44 @@ def reserve_transients(
 ) -> tuple[Profile, Setting]:
     """The same with room for transients: what fits here fits with them too.
 
-    The partitioner adds bytes up, while transients of a stage count only at their largest. Those of
-    a layer that exists once become static bytes of it; the largest of the repeated layers is kept
-    free on every device.
+    The partitioner adds bytes up, while transients of a stage count only at their largest. The
+    largest of the repeated layers is kept free on every device; a layer that exists once adds what
+    it needs beyond that.
     """
     costs = profile.costs
-    counts = np.bincount([layer.layer_class for layer in profile.structure.layers])
-    once = np.repeat(counts == 1, np.diff(costs.class_offsets))
+    once = _exists_once(profile)
     repeated = costs.transient_bytes[~once & surviving_rows(costs, restrictions)]
-    static_bytes = costs.opaque_static_bytes + np.where(once, costs.transient_bytes, 0.0)
     reserve_bytes = float(repeated.max()) if len(repeated) else 0.0
+    beyond = np.where(once, np.maximum(costs.transient_bytes - reserve_bytes, 0.0), 0.0)
     return (
-        replace(profile, costs=replace(costs, opaque_static_bytes=static_bytes)),
+        _with_static(profile, beyond),
         replace(setting, memory_bytes=max(1.0, setting.memory_bytes - reserve_bytes)),
     )
+
+
+def require_largest_transient(profile: Profile) -> Profile:
+    """The same with the largest transient of a single layer: what does not fit here never fits.
+
+    Some stage holds that layer, and while the layer runs its transient lies beside all the rest.
+    """
+    costs = profile.costs
+    transients = np.where(_exists_once(profile), costs.transient_bytes, 0.0)
+    least = np.minimum.reduceat(transients, costs.class_offsets[:-1])
+    largest = np.arange(costs.num_classes) == least.argmax()
+    rows = np.repeat(largest, np.diff(costs.class_offsets))
+    return _with_static(profile, np.where(rows, transients, 0.0))
+
+
+def _exists_once(profile: Profile) -> NDArray[np.bool_]:
+    """Which rows belong to a layer that has its class for itself, shape [R]."""
+    counts = np.bincount([layer.layer_class for layer in profile.structure.layers])
+    return np.repeat(counts == 1, np.diff(profile.costs.class_offsets))
+
+
+def _with_static(profile: Profile, added_bytes: NDArray[np.float64]) -> Profile:
+    costs = profile.costs
+    static_bytes = costs.opaque_static_bytes + added_bytes
+    return replace(profile, costs=replace(costs, opaque_static_bytes=static_bytes))
 
 
 def _sharded(costs: CostTable, zero_stage: int, data_parallel: int) -> np.ndarray:

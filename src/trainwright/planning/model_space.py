@@ -10,11 +10,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from trainwright.cluster import Cluster
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import TransformerConfig
 from trainwright.profile.setting import divisors
+
+LARGEST_BATCH: Final = 10**6  # sequences; every microbatch of a step is simulated
+LARGEST_SEQUENCE: Final = 10**9  # tokens; far beyond any model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +30,11 @@ class Workload:
     precision: str | None = None
 
     def __post_init__(self) -> None:
-        names = ("global_batch", "sequence_length")
+        limits = (("global_batch", LARGEST_BATCH), ("sequence_length", LARGEST_SEQUENCE))
         faults = [
-            Fault(name, f"must be >= 1, got {getattr(self, name)}")
-            for name in names
-            if getattr(self, name) < 1
+            Fault(name, f"must be from 1 to {limit}, got {value}")
+            for name, limit in limits
+            if not 1 <= (value := getattr(self, name)) <= limit
         ]
         if faults:
             raise InvalidInput(faults)
@@ -54,11 +58,6 @@ class Candidate:
 def microbatch_sizes(workload: Workload, chosen: int | None) -> tuple[int, ...]:
     """Powers of two that divide the global batch, up to 32; or the one the user chose."""
     if chosen is not None:
-        if workload.global_batch % chosen:
-            raise InvalidInput.of(
-                "micro-batch",
-                f"must divide the global batch of {workload.global_batch}, got {chosen}",
-            )
         return (chosen,)
     sizes = (2**power for power in range(6))
     return tuple(size for size in sizes if workload.global_batch % size == 0)
@@ -86,18 +85,21 @@ def candidates(
     tensor: int,
     data_parallel: bool,
 ) -> Iterator[Candidate]:
-    """For each pipeline depth the largest data degree that fits and divides the microbatches.
+    """For each pipeline depth the data degrees that fit and divide the microbatches, largest first.
 
-    A smaller data degree at the same depth gives every replica more microbatches and nothing in
-    return but memory, which ZeRO gives back; it is not searched.
+    Of one depth the largest degree needs the least memory and has the lowest bound, but not always
+    the shortest step: gradients may have to cross a slow network level. Every replica gets at least
+    as many microbatches as there are stages.
     """
     degrees = divisors(num_microbatches)
-    for pipeline in range(1, min(num_layers, num_devices // tensor) + 1):
-        most = num_devices // (tensor * pipeline) if data_parallel else 1
-        data = degrees[bisect_right(degrees, most) - 1]
-        yield Candidate(
-            microbatch_size=microbatch_size, tensor=tensor, pipeline=pipeline, data=data
-        )
+    deepest = min(num_layers, num_devices // tensor, num_microbatches)
+    for pipeline in range(1, deepest + 1):
+        fitting = min(num_devices // tensor, num_microbatches) // pipeline
+        most = fitting if data_parallel else 1
+        for data in reversed(degrees[: bisect_right(degrees, most)]):
+            yield Candidate(
+                microbatch_size=microbatch_size, tensor=tensor, pipeline=pipeline, data=data
+            )
 
 
 def step_bound_s(candidate: Candidate, *, work_s: float, num_microbatches: int) -> float:

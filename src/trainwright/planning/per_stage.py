@@ -1,12 +1,14 @@
 """A model with degrees of its own in every stage: Piper's problem on an estimated profile.
 
-No framework runs such plans yet; they show what uniform degrees give away. The partitioner
-minimises the steady-state time per microbatch, the step is then priced like any other, so the
-bound on the step is only that of the least work.
+No framework runs such plans yet; they show what uniform degrees give away. Uniform plans are plans
+of this space too, so the answer is never slower. The partitioner minimises the steady-state time
+per microbatch, the step is then priced like any other, so the bound on the step is only that of
+the least work.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,10 @@ from trainwright.plan.status import Status
 from trainwright.planning.model_planner import (
     ModelOutcome,
     Priced,
+    best_first,
     estimate_profile,
+    plan_model,
+    require_largest_transient,
     reserve_transients,
 )
 from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
@@ -34,45 +39,44 @@ if TYPE_CHECKING:
 
 
 def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
-    """The best of one partitioning per microbatch size; static state is not sharded (ZeRO 0)."""
+    """The best of the uniform plans and of one partitioning per microbatch size.
+
+    In the latter static state is not sharded (ZeRO 0): replicas of a stage need not be alike.
+    """
     workload, restrictions = question.workload, question.restrictions
+    uniform = plan_model(question, budget)
     estimator = Estimator(model=question.model, cluster=question.cluster)
     degrees = tensor_degrees(
         question.model, question.cluster, workload, tensor_parallel=restrictions.tensor_parallel
     )
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
-    sizes = microbatch_sizes(workload, question.microbatch_size)
     offered = [
         (size, estimate_profile(estimator, question, microbatch_size=size, tensor=degrees))
-        for size in sizes
+        for size in microbatch_sizes(workload, question.microbatch_size)
     ]
-    priced, bounds_s = list[Priced](), list[float]()
-    for size, profile in offered:
-        bounds_s.append(
-            _least_device_s(profile, restrictions)
-            * (workload.global_batch // size)
-            / question.num_devices
-        )
-        found = _price(question, profile, size, flops, budget)
-        if found is not None:
-            priced.append(found)
-    priced.sort(key=lambda p: (p.step.step_time_s, p.candidate.microbatch_size))
+    bound_s = min(
+        _least_device_s(profile, restrictions) * (workload.global_batch // size)
+        for size, profile in offered
+    )
+    found = (_price(question, profile, size, flops, budget) for size, profile in offered)
+    priced = best_first([*uniform.priced, *filter(None, found)])
     may_fit = not priced and any(_may_fit(question, p, n, budget) for n, p in offered)
-    best_s = priced[0].step.step_time_s if priced else float("inf")
+    best_s = priced[0].step.step_time_s if priced else math.inf
+    bound_s = min(bound_s / question.num_devices, best_s)
     return ModelOutcome(
-        priced=tuple(priced),
-        lower_bound_s=min(*bounds_s, best_s),
-        considered=len(sizes),
-        pruned=0,
-        exhausted=not priced and not budget.stopped and not may_fit,
+        priced=priced,
+        lower_bound_s=bound_s if math.isfinite(bound_s) else 0.0,
+        considered=uniform.considered + len(offered),
+        pruned=uniform.pruned,
+        exhausted=uniform.exhausted and not budget.stopped and not may_fit,
         interrupted=budget.interrupted,
     )
 
 
 def _may_fit(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> bool:
     """Whether the profile is not proved to be too large."""
-    setting = _setting(question, size)
-    cut = solve(profile, setting, restrictions=question.restrictions, budget=budget)
+    setting, lean = _setting(question, size), require_largest_transient(profile)
+    cut = solve(lean, setting, restrictions=question.restrictions, budget=budget)
     return cut.status is not Status.INFEASIBLE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainwright.reporting.text import table
+from trainwright.reporting.text import add_row, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,6 +20,6 @@ def catalog_report(found: CatalogResult) -> RenderableType:
     for topic, items in found.topics.items():
         made = table(topic, (("name", "left"), ("what", "left"), ("source", "left")))
         for item in items:
-            made.add_row(item.name, item.summary, item.source)
+            add_row(made, item.name, item.summary, item.source)
         parts.append(made)
     return Group(*parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainwright.plan.status import Status
-from trainwright.reporting.text import ranges, table
+from trainwright.reporting.text import add_row, ranges, table
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
         return
     yield (
         f"{where}: {format_seconds(document.step_time_s)} per step, "
-        f"{document.tokens_per_s or 0:,.0f} tokens/s, MFU {document.mfu or 0:.1%}: "
+        f"{document.tokens_per_s or 0:,.0f} tokens/s, MFU {document.mfu or 0:.1%} "
+        f"(unfitted estimate): "
         f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
     )
     if document.parallelism is not None:
@@ -66,6 +67,8 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
             f"{_degrees(document.parallelism)}, microbatch {document.micro_batch}, "
             f"schedule {document.schedule}"
         )
+    if document.request.num_devices and document.devices_used != document.request.num_devices:
+        yield f"uses {document.devices_used} of {document.request.num_devices} devices"
     yield (
         f"the step: bubble {document.bubble_of_makespan or 0:.1%} of the pipeline, "
         f"exposed gradient sync {format_seconds(document.exposed_gradient_sync_s or 0)}, optimizer "
@@ -77,7 +80,7 @@ _VERDICTS = {
     Status.OPTIMAL: "optimal, proved",
     Status.GAP: "a plan with a gap",
     Status.INFEASIBLE: "infeasible: no uniform plan fits",
-    Status.UNKNOWN: "unknown: stopped before a plan was found",
+    Status.UNKNOWN: "unknown: no plan was found, and none is excluded",
 }
 
 
@@ -93,7 +96,7 @@ def _stage_table(document: ModelPlanResult) -> RenderableType:
     made = table(None, _COLUMNS)
     slowest_s = max(stage.time_per_sample_s for stage in document.stages)
     for index, stage in enumerate(document.stages):
-        made.add_row(*_stage_row(index, stage, slowest_s, document.memory_limit_bytes))
+        add_row(made, *_stage_row(index, stage, slowest_s, document.memory_limit_bytes))
     return made
 
 
@@ -144,7 +147,8 @@ def _alternative_table(document: ModelPlanResult) -> RenderableType:
         ),
     )
     for other in document.alternatives:
-        made.add_row(
+        add_row(
+            made,
             _degrees(other.parallelism),
             str(other.micro_batch),
             format_seconds(other.step_time_s),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.prediction import StagePrediction
-from trainwright.plan.results.plan import Binding, Relaxation
+from trainwright.plan.results.plan import Binding, Relaxation, check_stage
 from trainwright.plan.results.request import FORMAT_VERSION, PlanRequest
 from trainwright.plan.status import BoundKind, Status
 
@@ -23,6 +23,9 @@ class ModelStageRecord:
     time_per_sample_s: float
     memory_bytes: float
     prediction: StagePrediction
+
+    def __post_init__(self) -> None:
+        check_stage(self.layers, self.data_parallel, self.tensor_parallel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
