@@ -207,6 +207,9 @@ std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree
   transpose(rows_, sets_->count, table->sums);
   least_per_group(rows_, sets_->count, Downsets::kGroup, table->fine);
   least_per_group(table->fine, sets_->num_groups(), Downsets::kSuper, table->coarse);
+  table->from_coarse = table->coarse;
+  for (size_t i = table->coarse.size() - kLanes; i-- > 0;)
+    table->from_coarse[i] = std::min(table->from_coarse[i], table->from_coarse[i + kLanes]);
   return table;
 }
 

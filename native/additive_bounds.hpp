@@ -36,6 +36,7 @@ struct BoundTable {
   int32_t cut_mask[kLanes] = {};      // -1 for lanes in the units of cut_scale
   std::vector<int32_t> sums;          // [groups of 64 * lanes * 64]: a lane of a group in one run
   std::vector<int32_t> fine, coarse;  // least lanes per group of 64, and of 512
+  std::vector<int32_t> from_coarse;   // least lanes of this coarse group and all after it
 
   // Largest Phi(D) a stage in front of `below` may reach within `limit_s` = lambda d.
   void thresholds(int32_t below, double limit_s, double memory_bytes, int32_t* out) const;

@@ -40,12 +40,10 @@ CutFloors::CutFloors(const Instance& instance, const Downsets& sets, const Stage
   }
 }
 
-void CutFloors::start(const StageTest::Boundary& boundary, int32_t degree, int64_t data_degree,
-                      From& from) const {
+void CutFloors::start(const StageTest::Boundary& boundary, int32_t degree, From& from) const {
   const Degree& own = degrees_[degree];
   from.own = &own;
   from.out_units = own.out_units[boundary.below];
-  from.data_degree_less_1 = data_degree - 1;
   from.gradient_below = int64_t{own.gradient[boundary.below]} + 2;  // both ends rounded
   from.sources.clear();
   const double per_byte = in_->cut_s_per_byte * own.scale;

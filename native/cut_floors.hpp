@@ -28,10 +28,11 @@ class CutFloors {
  public:
   CutFloors(const Instance& instance, const Downsets& sets, const StageTest& test);
 
-  // Of stages in front of one downset, at one t and d.
+  // Of stages in front of one downset, at one t.
   struct From {
     const Degree* own = nullptr;
-    int64_t out_units = 0, data_degree_less_1 = 0, gradient_below = 0;
+    int64_t out_units = 0, gradient_below = 0;
+    int64_t data_degree_less_1 = 0;
     struct Source {
       int32_t layer;
       int64_t units;  // of its edges into D'
@@ -57,8 +58,8 @@ class CutFloors {
       return units(own->in_units[i], own->gradient[i], jumping);
     }
   };
-  void start(const StageTest::Boundary& boundary, int32_t degree, int64_t data_degree,
-             From& from) const;
+  // At d = 1; the caller sets d.
+  void start(const StageTest::Boundary& boundary, int32_t degree, From& from) const;
 
  private:
   const Instance* in_;

@@ -231,8 +231,7 @@ void LevelSweep::extend_pair(int32_t from, const PairCursors::Pair& pair, int32_
 // one table stays in the cache and small data degrees dominate first.
 void LevelSweep::expand_by_scan(const std::vector<int32_t>& batch, const Stop& stop) {
   if (scans_.size() < batch.size()) scans_.resize(batch.size());
-  for (size_t i = 0; i < batch.size(); ++i)
-    scans_[i].start(*sets_, scanning_->members, labels_[batch[i]].downset);
+  for (size_t i = 0; i < batch.size(); ++i) start_scan(labels_[batch[i]].downset, scans_[i]);
   const int32_t sum = labels_[batch[0]].sum;
   for (size_t slot = 0; slot < in_->data_degrees.size(); ++slot) {
     const int64_t d = in_->data_degrees[slot];
@@ -249,6 +248,13 @@ void LevelSweep::expand_by_scan(const std::vector<int32_t>& batch, const Stop& s
   }
 }
 
+void LevelSweep::start_scan(int32_t below, SupersetScan& scan) {
+  scan.start(*sets_, scanning_->members, below);
+  scan.cuts.resize(in_->num_degrees);
+  const StageTest::Boundary& boundary = test_.start_at(below);
+  for (int32_t t = 0; t < in_->num_degrees; ++t) scanning_->cuts.start(boundary, t, scan.cuts[t]);
+}
+
 void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, ReachLimits::Row& reach,
                              SupersetScan& scan) {
   const Label start = labels_[from];
@@ -257,7 +263,7 @@ void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, ReachLimit
   alignas(64) int32_t thresholds[kLanes];
   table.thresholds(start.downset, threshold_s_ * static_cast<double>(d), in_->memory_bytes,
                    thresholds);
-  scanning_->cuts.start(test_.start_at(start.downset), degree, d, from_);
+  scan.cuts[degree].data_degree_less_1 = d - 1;
   const int32_t sum = reach.target;
   const int32_t devices =
       start.devices + static_cast<int32_t>(d) * in_->problem->tensor_degrees[degree];
@@ -269,7 +275,7 @@ void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, ReachLimit
       this->reach(from, stage, late);
     return goal_ < 0;
   };
-  const SupersetScan::Bounds bounds{table, thresholds, from_, reach, devices};
+  const SupersetScan::Bounds bounds{table, thresholds, scan.cuts[degree], reach, devices};
   if (audit_->is_on()) {
     scan.for_each(bounds, visit, RejectionAudit::Watch{*audit_, *sets_, stage, threshold_s_});
   } else {

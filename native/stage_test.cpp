@@ -23,7 +23,13 @@ StageTest::StageTest(const Instance& instance, const Downsets& sets, AdditiveBou
       prefix_(instance.num_degrees),
       boundaries_(std::min(sets.count, kBoundaries)),
       known_(1 << 12) {
-  for (int32_t t = 0; t < instance.num_degrees; ++t) sum_prefixes(t);
+  for (int32_t t = 0; t < instance.num_degrees; ++t) {
+    sum_prefixes(t);
+    bool plain = true;
+    for (int32_t v = 0; v < instance.num_layers; ++v)
+      plain = plain && instance.is_plain[instance.slot(v, t)];
+    is_plain_.push_back(plain);
+  }
 }
 
 void StageTest::sum_prefixes(int32_t t) {
@@ -195,8 +201,10 @@ StageTest::Known& StageTest::recall(const StageKey& stage) {
     }
   }
   bool plain = true;
-  for_each_between(*sets_, stage.below, stage.above,
-                   [&](int32_t v) { plain = plain && in_->is_plain[in_->slot(v, stage.degree)]; });
+  if (!is_plain_[stage.degree])
+    for_each_between(*sets_, stage.below, stage.above, [&](int32_t v) {
+      plain = plain && in_->is_plain[in_->slot(v, stage.degree)];
+    });
   const auto slot =
       std::lower_bound(in_->data_degrees.begin(), in_->data_degrees.end(), stage.data_degree) -
       in_->data_degrees.begin();

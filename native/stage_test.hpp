@@ -104,6 +104,7 @@ class StageTest {
   AdditiveBounds* bounds_;
   int64_t max_states_;
   std::vector<Prefix> prefix_;
+  std::vector<uint8_t> is_plain_;     // per degree: all layers are
   std::vector<Boundary> boundaries_;  // a cache, by downset modulo its size
   const Boundary* boundary_ = nullptr;
   Knapsack knapsack_;

@@ -5,6 +5,7 @@
 // mask of supersets. Valid because the lanes are additive and never fall under inclusion.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <vector>
@@ -25,6 +26,8 @@ class SupersetScan {
   };
   // Lists the groups above `below`; storage is kept between uses.
   void start(const Downsets& sets, const MemberBits& bits, int32_t below);
+  // Least communication of its stages, per tensor degree.
+  std::vector<CutFloors::From> cuts;
 
   // Of the stages that end at s' + d with t: where they are useful, and what they may not exceed.
   struct Bounds {
@@ -40,7 +43,14 @@ class SupersetScan {
   void for_each(const Bounds& bounds, Visit visit, Watch watch) {
     const BoundTable& table = bounds.table;
     constexpr int32_t lanes = BoundTable::kLanes;
-    for (size_t c = 0; c + 1 < coarse_.size(); ++c) {
+    const auto begin = coarse_.begin(), last = coarse_.end() - 1;
+    const auto first = std::partition_point(begin, last, [&](const Coarse& group) {
+      return BoundTable::exceeds(table.from_coarse.data() + int64_t{group.index} * lanes,
+                                 bounds.thresholds);
+    });
+    for (auto group = begin; group != first; ++group)
+      watch.group(group->index * kCoarse, (group->index + 1) * kCoarse);
+    for (size_t c = first - begin; c + 1 < coarse_.size(); ++c) {
       const int32_t coarse = coarse_[c].index;
       if (bounds.reach.coarse[coarse] <= bounds.devices) continue;
       if (BoundTable::exceeds(table.coarse.data() + int64_t{coarse} * lanes, bounds.thresholds)) {
