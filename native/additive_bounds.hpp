@@ -25,9 +25,9 @@ struct BoundTable {
   static constexpr int32_t kSuper = 8;  // groups of 64 per coarse group
 
   double multiplier[kLanes] = {};
-  double scale[kLanes] = {};     // units per second, or per byte in the memory lane
-  int32_t total[kLanes] = {};    // Phi(V)
-  std::vector<int32_t> sums;     // [downsets * lanes]
+  double scale[kLanes] = {};          // units per second, or per byte in the memory lane
+  int32_t total[kLanes] = {};         // Phi(V)
+  std::vector<int32_t> sums;          // [downsets * lanes]
   std::vector<int32_t> fine, coarse;  // least lanes per group of 64, and of 512
 
   // Largest Phi(D) a stage in front of `below` may reach within `limit_s` = lambda d.
@@ -59,8 +59,8 @@ class AdditiveBounds {
 
   const Instance* instance_;
   const Downsets* sets_;
-  std::vector<int64_t> grid_;     // ascending y
-  std::vector<int32_t> slot_of_;  // grid slot of small y
+  std::vector<int64_t> grid_;                                     // ascending y
+  std::vector<int32_t> slot_of_;                                  // grid slot of small y
   std::vector<std::vector<std::unique_ptr<BoundTable>>> tables_;  // [kind and degree][grid slot]
   int64_t num_built_ = 0;
 };

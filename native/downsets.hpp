@@ -26,11 +26,11 @@ struct Downsets {
   static constexpr int32_t kGroup = 64;
 
   int32_t num_layers = 0, num_words = 0, count = 0;
-  bool complete = false;        // all downsets of the graph
-  std::vector<uint64_t> bits;   // [count * num_words]
+  bool complete = false;       // all downsets of the graph
+  std::vector<uint64_t> bits;  // [count * num_words]
   Links up, down;
-  std::vector<int64_t> order_key;  // scaled fastest compute time, exact integer sums
-  double order_scale = 0;          // key units per second
+  std::vector<int64_t> order_key;             // scaled fastest compute time, exact integer sums
+  double order_scale = 0;                     // key units per second
   std::vector<uint64_t> group_and, group_or;  // [groups * num_words]
 
   const uint64_t* row(int32_t i) const { return bits.data() + static_cast<int64_t>(i) * num_words; }

@@ -35,7 +35,7 @@ struct Instance {
   std::vector<uint8_t> is_plain;  // [n*T] options differ in time and memory only
   // Smallest bytes a cut edge costs its target's stage (in) and its source's stage (out) [T*E].
   std::vector<double> cut_in_bytes, cut_out_bytes;
-  std::vector<uint8_t> is_good;  // [n] leaving a stage never costs that stage time
+  std::vector<uint8_t> is_good;       // [n] leaving a stage never costs that stage time
   std::vector<int64_t> data_degrees;  // those at most min(K, N)
   int64_t max_devices, max_sum;       // K and N, clamped to what can be used
   double memory_bytes;                // M with the tolerance of the evaluator

@@ -15,8 +15,8 @@
 namespace trainwright {
 
 struct KnapsackAnswer {
-  double lower_s = 0;     // proved: no choice is faster
-  double upper_s = 0;     // a choice this fast exists (infinity: none known)
+  double lower_s = 0;      // proved: no choice is faster
+  double upper_s = 0;      // a choice this fast exists (infinity: none known)
   bool is_capped = false;  // the state cap stopped the exact merge
 };
 

@@ -64,8 +64,8 @@ class LevelSweep {
   AdditiveBounds bounds_;
   StageTest test_;
   Labels labels_;
-  std::unique_ptr<PairCursors> cursors_;  // null: scan
-  std::vector<Queued> queue_;             // binary heap
+  std::unique_ptr<PairCursors> cursors_;        // null: scan
+  std::vector<Queued> queue_;                   // binary heap
   std::vector<int32_t> sum_cap_, devices_cap_;  // per downset: labels beyond cannot be completed
   double threshold_s_ = 0;
   bool is_unresolved_ = false;

@@ -38,10 +38,10 @@ struct PartitionProblem {
   // ascending edge index; option r owns option_boundary_offset[r] .. [r+1].
   std::vector<int64_t> option_boundary_offset;
   std::vector<double> option_boundary_bytes;
-  double memory_bytes = 0;           // M
-  double bandwidth_bytes_per_s = 0;  // B
-  int64_t num_devices = 0;           // K
-  int64_t num_microbatches = 0;      // N
+  double memory_bytes = 0;            // M
+  double bandwidth_bytes_per_s = 0;   // B
+  int64_t num_devices = 0;            // K
+  int64_t num_microbatches = 0;       // N
   std::vector<int64_t> data_degrees;  // allowed d, ascending, each a divisor of N
 };
 
@@ -55,7 +55,7 @@ struct PartitionProgress {
 
 struct PartitionLimits {
   double time_limit_s = std::numeric_limits<double>::infinity();
-  int64_t max_downsets = 400'000;       // beyond it: a restricted family of cuts, status gap
+  int64_t max_downsets = 400'000;         // beyond it: a restricted family of cuts, status gap
   int64_t max_knapsack_states = 200'000;  // beyond it a stage is unknown, never infeasible
   int64_t max_table_bytes = 384'000'000;  // tables of additive bounds
   int64_t audit_sample = 0;               // rejected stages to keep (reservoir sample)
