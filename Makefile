@@ -1,7 +1,8 @@
 # Everything a fresh machine needs: Python >= 3.11, a C++20 compiler and make.
 #   make demo       plan a real model and print the plan
 #   make test       the fast tests (no torch, no browser)
-#   make test-all   all tests, installing what they need
+#   make test-all   the slower tests too (torch, a browser), installing what they need
+#   make test-papers published figures at length
 #   make check      format, lint, types, architecture
 #   make bench      the smoke benchmarks
 #   make sanitize   the same tests on an address + undefined-behaviour build
@@ -9,6 +10,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SANITIZE_VENV := .venv-sanitize
+# What the pipeline adapter is tested with; pip takes the CPU build where one is offered.
+TORCH ?= torch==2.13.0
 
 # Reference data is found through this variable alone; tests that need it skip visibly without it.
 ifneq ($(wildcard ../shared/data),)
@@ -18,7 +21,7 @@ endif
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-all check format bench sanitize clean venv
+.PHONY: demo test test-all test-papers check format bench sanitize clean venv
 
 venv: $(VENV)/.installed
 
@@ -41,8 +44,16 @@ demo: venv
 test: venv
 	$(PYTEST)
 
-test-all: venv
-	$(PYTEST) -m 'slow or papers'
+test-all: venv $(VENV)/.torch
+	$(PYTEST) -m 'slow or torch or browser'
+
+# Published figures at length: tens of minutes, beside the tests that every change runs.
+test-papers: venv
+	$(PYTEST) -m papers
+
+$(VENV)/.torch: | $(VENV)/.python
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	touch $@
 
 check: venv
 	$(BIN)/ruff format --check .

@@ -52,7 +52,10 @@ def wide_structure(rng: np.random.Generator) -> Structure:
             edges.extend((end, count) for end in ends)
             last, count = count, count + 1
         if 200 <= count <= 330:
-            break
+            return _structure(rng, count, edges)
+
+
+def _structure(rng: np.random.Generator, count: int, edges: list[tuple[int, int]]) -> Structure:
     layers = tuple(Layer(id=v, name="layer", layer_class=v) for v in range(count))
     sizes = rng.uniform(1e5, 3e6, len(edges))
     return Structure(
@@ -64,10 +67,26 @@ def wide_structure(rng: np.random.Generator) -> Structure:
     )
 
 
+def star_structure(rng: np.random.Generator, width: int) -> Structure:
+    """One layer, `width` layers side by side, one layer: 2^width + 2 downsets."""
+    edges = [(0, 1 + i) for i in range(width)] + [(1 + i, width + 1) for i in range(width)]
+    return _structure(rng, width + 2, edges)
+
+
 def wide_profile(spec: WideSpec) -> Profile:
-    """A profile with times of 1 to 10 ms, and recomputation 20 to 45 % slower and far smaller."""
+    """Blocks of branches, drawn by `spec`."""
     rng = np.random.default_rng(spec.seed)
-    structure = wide_structure(rng)
+    return drawn_profile(wide_structure(rng), rng, spec)
+
+
+def star_profile(spec: WideSpec, *, width: int) -> Profile:
+    """The graph without any articulation layer but its ends, drawn by `spec`."""
+    rng = np.random.default_rng(spec.seed)
+    return drawn_profile(star_structure(rng, width), rng, spec)
+
+
+def drawn_profile(structure: Structure, rng: np.random.Generator, spec: WideSpec) -> Profile:
+    """Times of 1 to 10 ms, and recomputation 20 to 45 % slower and far smaller."""
     degree_of = np.zeros(len(structure.layers), dtype=np.int64)
     for edge in structure.edges:
         degree_of[edge.source] += 1
@@ -112,7 +131,7 @@ def wide_profile(spec: WideSpec) -> Profile:
 
 
 def wide_setting(profile: Profile, *, num_devices: int, tightness: float) -> Setting:
-    """Memory at `tightness` between all layers at their leanest (0) and all at their fastest (1)."""
+    """Memory at `tightness` between all layers at their leanest (0) and at their fastest (1)."""
     costs = profile.costs
     rows = [costs.rows_of(c) for c in range(costs.num_classes)]
     fast = sum(costs.saved_bytes[r.start] for r in rows)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 namespace trainwright {
 namespace {
@@ -10,54 +11,61 @@ namespace {
 constexpr int32_t kLanes = BoundTable::kLanes;
 constexpr double kSlack = 1 + 1e-11;  // room for the rounding of limits; lanes round down
 
-// One option as the bound sees it: time and memory at y, both times the weight.
+// One option as the bound sees it: time and memory at y, both times the weight of its degree.
 struct Point {
-  double time_s, memory_bytes, weight;
+  double time_s, memory_bytes;
 };
 
-std::vector<Point> points_of(const Instance& in, BoundKind kind, int32_t degree, int32_t v,
-                             int64_t y) {
-  std::vector<Point> points;
+using Points = std::span<const Point>;
+
+void append_points(const Instance& in, BoundKind kind, int32_t degree, int32_t v, int64_t y,
+                   std::vector<Point>& points) {
   for (int32_t t = 0; t < in.num_degrees; ++t) {
     if (kind == BoundKind::degree && t != degree) continue;
     const double weight = kind == BoundKind::devices ? in.problem->tensor_degrees[t] : 1;
     for (int64_t o = in.option_first[in.slot(v, t)]; o < in.option_first[in.slot(v, t) + 1]; ++o) {
       const Option& option = in.options[o];
-      points.push_back({option.time_s,
-                        option.saved_bytes * static_cast<double>(y) + option.static_bytes, weight});
+      const double memory = option.saved_bytes * static_cast<double>(y) + option.static_bytes;
+      points.push_back({weight * option.time_s, weight * memory});
     }
   }
-  return points;
 }
 
-double value_at(const std::vector<Point>& points, double multiplier) {
+double value_at(Points points, double multiplier) {
   double least = std::numeric_limits<double>::infinity();
-  for (const Point& x : points)
-    least = std::min(least, x.weight * (x.time_s + multiplier * x.memory_bytes));
+  for (const Point& x : points) least = std::min(least, x.time_s + multiplier * x.memory_bytes);
   return least;
 }
 
 // Seconds per byte at which a layer would change from its fastest option to another.
-void append_slopes(const std::vector<Point>& points, std::vector<double>& slopes) {
+void append_slopes(Points points, std::vector<double>& slopes) {
   if (points.empty()) return;
-  const Point& fastest = *std::min_element(
-      points.begin(), points.end(), [](const Point& a, const Point& b) {
-        return a.weight * a.time_s < b.weight * b.time_s;
-      });
+  const Point& fastest =
+      *std::min_element(points.begin(), points.end(),
+                        [](const Point& a, const Point& b) { return a.time_s < b.time_s; });
   for (const Point& x : points) {
-    const double saving = fastest.weight * fastest.memory_bytes - x.weight * x.memory_bytes;
-    const double extra = x.weight * x.time_s - fastest.weight * fastest.time_s;
+    const double saving = fastest.memory_bytes - x.memory_bytes;
+    const double extra = x.time_s - fastest.time_s;
     if (saving > 0 && extra > 0) slopes.push_back(extra / saving);
   }
 }
 
-void least_per_group(const std::vector<int32_t>& in, int64_t count, int64_t group,
+// Rows of lanes, one per downset, to runs of 64 downsets per lane. The last run is filled up.
+void transpose(const std::vector<int32_t>& rows, int64_t count, std::vector<int32_t>& out) {
+  out.assign((count + kMembers - 1) / kMembers * kMembers * kLanes, 0);
+  for (int64_t first = 0; first < count; first += kMembers)
+    for (int32_t j = 0; j < kLanes; ++j)
+      for (int64_t i = first; i < std::min(first + kMembers, count); ++i)
+        out[(first / kMembers * kLanes + j) * kMembers + i - first] = rows[i * kLanes + j];
+}
+
+void least_per_group(const std::vector<int32_t>& rows, int64_t count, int64_t group,
                      std::vector<int32_t>& out) {
   out.assign((count + group - 1) / group * kLanes, std::numeric_limits<int32_t>::max());
   for (int64_t i = 0; i < count; ++i)
     for (int32_t j = 0; j < kLanes; ++j) {
       int32_t& least = out[i / group * kLanes + j];
-      least = std::min(least, in[i * kLanes + j]);
+      least = std::min(least, rows[i * kLanes + j]);
     }
 }
 
@@ -68,8 +76,8 @@ void BoundTable::thresholds(int32_t below, double limit_s, double memory_bytes,
   constexpr double kMost = std::numeric_limits<int32_t>::max();
   for (int32_t i = 0; i < kLanes; ++i) {
     const double room = i == kMemoryLane ? memory_bytes : limit_s + multiplier[i] * memory_bytes;
-    const double most = lanes(below)[i] + std::floor(room * kSlack * scale[i]);
-    out[i] = most < kMost ? static_cast<int32_t>(most) : std::numeric_limits<int32_t>::max();
+    const double units = std::min(room * kSlack * scale[i], kMost);
+    out[i] = static_cast<int32_t>(std::min(sum(below, i) + units, kMost));  // rounds down
   }
 }
 
@@ -77,7 +85,7 @@ double BoundTable::proved_s(int32_t below, int32_t above, double memory_bytes) c
   double best = 0;
   for (int32_t i = 0; i < kMemoryLane; ++i) {
     if (scale[i] == 0) continue;
-    const double units = lanes(above)[i] - lanes(below)[i];
+    const double units = sum(above, i) - sum(below, i);
     best = std::max(best, units / (scale[i] * kSlack) - multiplier[i] * memory_bytes);
   }
   return best;
@@ -90,7 +98,7 @@ AdditiveBounds::AdditiveBounds(const Instance& instance, const Downsets& sets, i
   const int64_t num_kinds = instance.num_degrees + (instance.num_degrees > 1 ? 2 : 0);
   const int64_t affordable = std::clamp<int64_t>(max_bytes / table_bytes / num_kinds, 2, 96);
   const int64_t most = instance.max_sum + 1;
-  double step = 1.04;
+  double step = 1.08;
   while (16 * std::pow(step, static_cast<double>(affordable) - 16) < static_cast<double>(most) &&
          step < 4)
     step *= 1.02;
@@ -108,7 +116,7 @@ AdditiveBounds::AdditiveBounds(const Instance& instance, const Downsets& sets, i
   for (auto& kind : tables_) kind.resize(grid_.size());
 }
 
-int64_t AdditiveBounds::grid_slot(int64_t y) const {
+int64_t AdditiveBounds::slot(int64_t y) const {
   if (y < static_cast<int64_t>(slot_of_.size())) return slot_of_[y];
   return std::upper_bound(grid_.begin(), grid_.end(), y) - grid_.begin() - 1;
 }
@@ -117,27 +125,43 @@ const BoundTable& AdditiveBounds::table(BoundKind kind, int32_t degree, int64_t 
   if (kind != BoundKind::degree && instance_->num_degrees == 1 &&
       instance_->problem->tensor_degrees[0] == 1)
     kind = BoundKind::degree, degree = 0;
-  const int64_t slot = grid_slot(y);
+  const int64_t at = slot(y);
   const int32_t row = kind == BoundKind::degree
                           ? degree
                           : instance_->num_degrees + (kind == BoundKind::devices ? 1 : 0);
-  auto& entry = tables_[row][slot];
+  auto& entry = tables_[row][at];
   if (!entry) {
-    entry = build(kind, degree, grid_[slot]);
+    entry = build(kind, degree, grid_[at]);
     ++num_built_;
   }
   return *entry;
 }
 
-std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree,
-                                                  int64_t y) const {
+int64_t AdditiveBounds::most_in_flight(int32_t below, int32_t above, int32_t degree) {
+  constexpr int32_t lane = BoundTable::kMemoryLane;
+  const auto too_large = [&](int64_t y) {
+    const BoundTable& at = table(BoundKind::degree, degree, y);
+    const double units = at.sum(above, lane) - at.sum(below, lane);
+    return units > instance_->memory_bytes * kSlack * at.scale[lane];
+  };
+  const auto first =
+      std::partition_point(grid_.begin(), grid_.end(), [&](int64_t y) { return !too_large(y); });
+  return first == grid_.end() ? std::numeric_limits<int32_t>::max() : *first - 1;
+}
+
+std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree, int64_t y) {
   const Instance& in = *instance_;
   auto table = std::make_unique<BoundTable>();
-  std::vector<std::vector<Point>> points(in.num_layers);
+  std::vector<Point> all_points;
+  std::vector<size_t> first{0};
+  const auto points = [&](int32_t v) {
+    return Points(all_points).subspan(first[v], first[v + 1] - first[v]);
+  };
   std::vector<double> slopes;
   for (int32_t v = 0; v < in.num_layers; ++v) {
-    points[v] = points_of(in, kind, degree, v, y);
-    append_slopes(points[v], slopes);
+    append_points(in, kind, degree, v, y, all_points);
+    first.push_back(all_points.size());
+    append_slopes(points(v), slopes);
   }
   std::sort(slopes.begin(), slopes.end());
   for (int32_t i = 1; i < BoundTable::kMemoryLane && !slopes.empty(); ++i)
@@ -147,11 +171,11 @@ std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree
     double* lane = phi.data() + int64_t{v} * kLanes;
     // A layer without this degree never fits; more memory than 2 M says no more.
     lane[BoundTable::kMemoryLane] = 2 * in.memory_bytes;
-    if (points[v].empty()) continue;
+    if (points(v).empty()) continue;
     for (int32_t i = 0; i < BoundTable::kMemoryLane; ++i)
-      lane[i] = value_at(points[v], table->multiplier[i]);
+      lane[i] = value_at(points(v), table->multiplier[i]);
     double least = lane[BoundTable::kMemoryLane];
-    for (const Point& x : points[v]) least = std::min(least, x.weight * x.memory_bytes);
+    for (const Point& x : points(v)) least = std::min(least, x.memory_bytes);
     lane[BoundTable::kMemoryLane] = least;
   }
   std::vector<int32_t> units(phi.size());
@@ -165,9 +189,10 @@ std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree
       table->total[i] += units[int64_t{v} * kLanes + i];
     }
   }
-  sets_->add_up(units, kLanes, table->sums);
-  least_per_group(table->sums, sets_->count, Downsets::kGroup, table->fine);
-  least_per_group(table->fine, sets_->num_groups(), BoundTable::kSuper, table->coarse);
+  sets_->add_up(units, kLanes, rows_);
+  transpose(rows_, sets_->count, table->sums);
+  least_per_group(rows_, sets_->count, Downsets::kGroup, table->fine);
+  least_per_group(table->fine, sets_->num_groups(), Downsets::kSuper, table->coarse);
   return table;
 }
 

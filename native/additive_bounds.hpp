@@ -10,34 +10,76 @@
 // smaller y is valid for a larger one, so tables exist on a grid of y only.
 #pragma once
 
+#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "downsets.hpp"
 #include "instance.hpp"
+#include "member_masks.hpp"
 
 namespace trainwright {
 
 struct BoundTable {
   static constexpr int32_t kLanes = 16;
   static constexpr int32_t kMemoryLane = 15;
-  static constexpr int32_t kSuper = 8;  // groups of 64 per coarse group
+  static constexpr int32_t kFew = 6;  // members up to which one by one is faster
 
   double multiplier[kLanes] = {};
   double scale[kLanes] = {};          // units per second, or per byte in the memory lane
   int32_t total[kLanes] = {};         // Phi(V)
-  std::vector<int32_t> sums;          // [downsets * lanes]
+  std::vector<int32_t> sums;          // [groups of 64 * lanes * 64]: a lane of a group in one run
   std::vector<int32_t> fine, coarse;  // least lanes per group of 64, and of 512
 
   // Largest Phi(D) a stage in front of `below` may reach within `limit_s` = lambda d.
   void thresholds(int32_t below, double limit_s, double memory_bytes, int32_t* out) const;
+  // Some lane above its threshold? The hottest test: four lanes at a time.
   static bool exceeds(const int32_t* lanes, const int32_t* threshold) {
-    int32_t over = 0;
-    for (int32_t i = 0; i < kLanes; ++i) over |= lanes[i] > threshold[i];
-    return over != 0;
+    using Four [[gnu::vector_size(16)]] = int32_t;
+    Four over = {};
+    for (int32_t i = 0; i < kLanes; i += 4) {
+      Four lane, limit;
+      std::memcpy(&lane, lanes + i, sizeof lane);
+      std::memcpy(&limit, threshold + i, sizeof limit);
+      over |= lane > limit;
+    }
+    uint64_t half[2];
+    std::memcpy(half, &over, sizeof half);
+    return (half[0] | half[1]) != 0;
   }
-  const int32_t* lanes(int32_t i) const { return sums.data() + int64_t{i} * kLanes; }
+  int32_t sum(int32_t i, int32_t lane) const { return lane_of_group(i >> 6, lane)[i & 63]; }
+  const int32_t* lane_of_group(int32_t group, int32_t lane) const {
+    return sums.data() + (int64_t{group} * kLanes + lane) * kMembers;
+  }
+  // Those of the members that are within the thresholds. `first_lane` is where to begin, and is set
+  // to the lane that left none.
+  uint64_t within(int32_t group, const int32_t* threshold, uint64_t members,
+                  int32_t& first_lane) const {
+    if (std::popcount(members) <= kFew) return within_one_by_one(group, threshold, members);
+    for (int32_t i = 0; i < kLanes; ++i) {
+      const int32_t lane = (first_lane + i) % kLanes;
+      members &= at_most(lane_of_group(group, lane), threshold[lane]);
+      if (members == 0) {
+        first_lane = lane;
+        return 0;
+      }
+    }
+    return members;
+  }
+  uint64_t within_one_by_one(int32_t group, const int32_t* threshold, uint64_t members) const {
+    const int32_t* sums_of_group = lane_of_group(group, 0);
+    for (uint64_t rest = members; rest != 0; rest &= rest - 1) {
+      const int32_t member = std::countr_zero(rest);
+      for (int32_t lane = 0; lane < kLanes; ++lane)
+        if (sums_of_group[lane * kMembers + member] > threshold[lane]) {
+          members &= ~(rest & -rest);
+          break;
+        }
+    }
+    return members;
+  }
   // Seconds of stage time * d that the lanes prove for the pair.
   double proved_s(int32_t below, int32_t above, double memory_bytes) const;
 };
@@ -51,17 +93,22 @@ class AdditiveBounds {
   AdditiveBounds(const Instance& instance, const Downsets& sets, int64_t max_bytes);
 
   const BoundTable& table(BoundKind kind, int32_t degree, int64_t y);
+  // Every y up to this passes the least-memory test of the stage: beyond it nothing fits.
+  int64_t most_in_flight(int32_t below, int32_t above, int32_t degree);
   int64_t num_built() const { return num_built_; }
+  // The y that share a table share a slot.
+  int64_t num_slots() const { return static_cast<int64_t>(grid_.size()); }
+  int64_t slot(int64_t y) const;
 
  private:
-  int64_t grid_slot(int64_t y) const;
-  std::unique_ptr<BoundTable> build(BoundKind kind, int32_t degree, int64_t y) const;
+  std::unique_ptr<BoundTable> build(BoundKind kind, int32_t degree, int64_t y);
 
   const Instance* instance_;
   const Downsets* sets_;
   std::vector<int64_t> grid_;                                     // ascending y
   std::vector<int32_t> slot_of_;                                  // grid slot of small y
   std::vector<std::vector<std::unique_ptr<BoundTable>>> tables_;  // [kind and degree][grid slot]
+  std::vector<int32_t> rows_;  // sums before they are put in runs; storage kept between tables
   int64_t num_built_ = 0;
 };
 

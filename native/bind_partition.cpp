@@ -34,19 +34,15 @@ std::vector<T> copy(const Array<T>& array) {
   return std::vector<T>(array.data(), array.data() + array.size());
 }
 
-PartitionProblem make_problem(const Array<int32_t>& edge_source, const Array<int32_t>& edge_target,
-                              const Array<double>& edge_bytes,
-                              const Array<int32_t>& tensor_degrees,
-                              const Array<int64_t>& option_offset,
-                              const Array<double>& option_time_s,
-                              const Array<double>& option_gradient_bytes,
-                              const Array<double>& option_saved_bytes,
-                              const Array<double>& option_static_bytes,
-                              const Array<int64_t>& option_boundary_offset,
-                              const Array<double>& option_boundary_bytes, int32_t num_layers,
-                              double memory_bytes, double bandwidth_bytes_per_s,
-                              int64_t num_devices, int64_t num_microbatches,
-                              const Array<int64_t>& data_degrees) {
+PartitionProblem make_problem(
+    const Array<int32_t>& edge_source, const Array<int32_t>& edge_target,
+    const Array<double>& edge_bytes, const Array<int32_t>& tensor_degrees,
+    const Array<int64_t>& option_offset, const Array<double>& option_time_s,
+    const Array<double>& option_gradient_bytes, const Array<double>& option_saved_bytes,
+    const Array<double>& option_static_bytes, const Array<int64_t>& option_boundary_offset,
+    const Array<double>& option_boundary_bytes, int32_t num_layers, double memory_bytes,
+    double bandwidth_bytes_per_s, int64_t num_devices, int64_t num_microbatches,
+    const Array<int64_t>& data_degrees) {
   PartitionProblem problem;
   problem.num_layers = num_layers;
   problem.edge_source = copy(edge_source);
@@ -160,14 +156,17 @@ void bind_partition(nb::module_& module) {
   module.def(
       "solve_partition",
       [](const PartitionProblem& problem, double time_limit_s, nb::object poll,
-         std::optional<int64_t> max_downsets, int64_t audit_sample, uint64_t audit_seed) {
+         std::optional<int64_t> max_downsets, std::optional<int64_t> max_pairs,
+         int64_t audit_sample, uint64_t audit_seed) {
         PartitionLimits limits;
         limits.time_limit_s = time_limit_s;
         limits.audit_sample = audit_sample;
         limits.audit_seed = audit_seed;
         if (max_downsets) limits.max_downsets = *max_downsets;
+        if (max_pairs) limits.max_pairs = *max_pairs;
         return solve(problem, limits, std::move(poll));
       },
       nb::arg("problem"), nb::kw_only(), nb::arg("time_limit_s"), nb::arg("poll").none(),
-      nb::arg("max_downsets") = nb::none(), nb::arg("audit_sample") = 0, nb::arg("audit_seed") = 0);
+      nb::arg("max_downsets") = nb::none(), nb::arg("max_pairs") = nb::none(),
+      nb::arg("audit_sample") = 0, nb::arg("audit_seed") = 0);
 }

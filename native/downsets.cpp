@@ -81,26 +81,6 @@ bool is_addable(const Instance& in, const std::vector<uint64_t>& set, int32_t la
   return true;
 }
 
-// Compute time of the fastest option over all degrees, in integer units: sums are exact, so that
-// inclusion implies order whatever the rounding.
-std::vector<int64_t> order_units(const Instance& in, double& scale) {
-  std::vector<double> fastest(in.num_layers, 0);
-  for (int32_t v = 0; v < in.num_layers; ++v) {
-    bool any = false;
-    for (int32_t t = 0; t < in.num_degrees; ++t) {
-      if (!in.offers(v, t)) continue;
-      fastest[v] = any ? std::min(fastest[v], in.fastest_s(v, t)) : in.fastest_s(v, t);
-      any = true;
-    }
-  }
-  const double total = std::accumulate(fastest.begin(), fastest.end(), 0.0);
-  scale = total > 0 ? 0x1p50 / total : 0;
-  std::vector<int64_t> units(in.num_layers);
-  for (int32_t v = 0; v < in.num_layers; ++v)
-    units[v] = static_cast<int64_t>(fastest[v] * scale);
-  return units;
-}
-
 // Members in their final order, with the links given as (member, layer, member with the layer).
 struct RawLinks {
   std::vector<int32_t> from, layer, to;
@@ -123,13 +103,17 @@ Links tabulate(int32_t count, const std::vector<int32_t>& key, const std::vector
 }
 
 void find_group_bounds(Downsets& sets) {
-  const int32_t words = sets.num_words;
-  sets.group_and.assign(int64_t{sets.num_groups()} * words, ~uint64_t{0});
-  sets.group_or.assign(int64_t{sets.num_groups()} * words, 0);
+  const int64_t words = sets.num_words, groups = sets.num_groups();
+  sets.group_and.assign(groups * words, ~uint64_t{0});
+  sets.group_or.assign(groups * words, 0);
+  sets.coarse_or.assign((groups / Downsets::kSuper + 1) * words, 0);
   for (int32_t i = 0; i < sets.count; ++i)
-    for (int32_t w = 0; w < words; ++w) {
-      sets.group_and[int64_t{i / Downsets::kGroup} * words + w] &= sets.row(i)[w];
-      sets.group_or[int64_t{i / Downsets::kGroup} * words + w] |= sets.row(i)[w];
+    for (int64_t w = 0; w < words; ++w) {
+      const uint64_t word = sets.row(i)[w];
+      const int64_t group = i / Downsets::kGroup;
+      sets.group_and[group * words + w] &= word;
+      sets.group_or[group * words + w] |= word;
+      sets.coarse_or[group / Downsets::kSuper * words + w] |= word;
     }
 }
 
@@ -139,23 +123,16 @@ Downsets arrange(const Instance& in, const SetIndex& found, RawLinks links, bool
   sets.num_words = in.num_words;
   sets.count = found.size();
   sets.complete = complete;
-  const std::vector<int64_t> units = order_units(in, sets.order_scale);
-  std::vector<std::pair<int64_t, int32_t>> rank(sets.count);  // key, size
-  for (int32_t i = 0; i < sets.count; ++i) {
-    for (int32_t w = 0; w < in.num_words; ++w)
-      for (uint64_t rest = found.row(i)[w]; rest != 0; rest &= rest - 1) {
-        rank[i].first += units[w * 64 + std::countr_zero(rest)];
-        ++rank[i].second;
-      }
-  }
   std::vector<int32_t> order(sets.count), place(sets.count);
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return rank[a] != rank[b] ? rank[a] < rank[b] : a < b;
+    const uint64_t *x = found.row(a), *y = found.row(b);
+    int32_t w = in.num_words - 1;
+    while (w > 0 && x[w] == y[w]) --w;
+    return x[w] < y[w];
   });
   for (int32_t i = 0; i < sets.count; ++i) {
     place[order[i]] = i;
-    sets.order_key.push_back(rank[order[i]].first);
     sets.bits.insert(sets.bits.end(), found.row(order[i]), found.row(order[i]) + in.num_words);
   }
   for (int32_t& i : links.from) i = place[i];

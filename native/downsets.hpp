@@ -1,9 +1,9 @@
 // A family of downsets (sets of layers closed under successors) that contains {} and V.
 //
-// Indices ascend with (fastest compute time, size), so a proper superset always has the larger
-// index, and the downsets between two articulation layers are consecutive. No superset matrix is
-// kept: the intersection and union of each group of 64 members decide most inclusions at once,
-// and memory stays linear in the number of downsets.
+// Members are sorted as binary numbers, the layers next to the sources being the highest bits. A
+// proper superset always has the larger index, and the 64 or 512 members of a group agree in most
+// of their high bits: their union and intersection decide most inclusions at once. No superset
+// matrix is kept, so memory stays linear in the number of downsets.
 #pragma once
 
 #include <bit>
@@ -23,24 +23,25 @@ struct Links {
 };
 
 struct Downsets {
-  static constexpr int32_t kGroup = 64;
+  static constexpr int32_t kGroup = 64;  // downsets per group
+  static constexpr int32_t kSuper = 8;   // groups per coarse group
 
   int32_t num_layers = 0, num_words = 0, count = 0;
   bool complete = false;       // all downsets of the graph
   std::vector<uint64_t> bits;  // [count * num_words]
   Links up, down;
-  std::vector<int64_t> order_key;             // scaled fastest compute time, exact integer sums
-  double order_scale = 0;                     // key units per second
   std::vector<uint64_t> group_and, group_or;  // [groups * num_words]
+  std::vector<uint64_t> coarse_or;            // [coarse groups * num_words]
 
   const uint64_t* row(int32_t i) const { return bits.data() + static_cast<int64_t>(i) * num_words; }
   bool contains(int32_t i, int32_t layer) const { return row(i)[layer >> 6] >> (layer & 63) & 1; }
-  bool is_subset(int32_t inner, int32_t outer) const {
-    const uint64_t *a = row(inner), *b = row(outer);
+  bool is_subset_of(int32_t inner, const uint64_t* outer) const {
+    const uint64_t* a = row(inner);
     for (int32_t w = 0; w < num_words; ++w)
-      if (a[w] & ~b[w]) return false;
+      if (a[w] & ~outer[w]) return false;
     return true;
   }
+  bool is_subset(int32_t inner, int32_t outer) const { return is_subset_of(inner, row(outer)); }
   int32_t num_groups() const { return (count + kGroup - 1) / kGroup; }
 
   // Sum of per-layer integers (num_lanes each) over every member: out[i * num_lanes + lane].

@@ -32,8 +32,8 @@ std::vector<int32_t> order_from_sinks(const PartitionProblem& problem) {
 }
 
 void check_shapes(const PartitionProblem& p) {
-  const size_t num_edges = p.edge_source.size(), num_slots =
-      static_cast<size_t>(p.num_layers) * p.tensor_degrees.size();
+  const size_t num_edges = p.edge_source.size(),
+               num_slots = static_cast<size_t>(p.num_layers) * p.tensor_degrees.size();
   const size_t rows = p.option_time_s.size();
   const bool consistent =
       p.num_layers >= 1 && !p.tensor_degrees.empty() && p.edge_target.size() == num_edges &&
@@ -115,8 +115,9 @@ void find_good_layers(Instance& in) {
       const Edge& edge = in.edges[in.out_edges[u][i]];
       double sync = 0;
       for (int64_t o = in.option_first[in.slot(u, 0)]; o < in.option_first[in.slot(u + 1, 0)]; ++o)
-        sync = std::max(sync, problem.option_boundary_bytes
-                                  [problem.option_boundary_offset[in.options[o].row] + num_in + i]);
+        sync = std::max(
+            sync, problem.option_boundary_bytes[problem.option_boundary_offset[in.options[o].row] +
+                                                num_in + i]);
       dearest[edge.target] += edge.bytes + sync;
     }
   }

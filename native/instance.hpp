@@ -38,6 +38,7 @@ struct Instance {
   std::vector<uint8_t> is_good;       // [n] leaving a stage never costs that stage time
   std::vector<int64_t> data_degrees;  // those at most min(K, N)
   int64_t max_devices, max_sum;       // K and N, clamped to what can be used
+  bool is_clamped;                    // plans beyond those counts are not looked at
   double memory_bytes;                // M with the tolerance of the evaluator
   double cut_s_per_byte;              // 2 / B
   double sync_s_per_byte;             // 4 / (N B), times d - 1

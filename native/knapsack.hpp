@@ -29,6 +29,8 @@ class Knapsack {
 
   // Settles whether some choice takes at most limit_s; the exact merge runs only if needed.
   KnapsackAnswer decide(double capacity_bytes, double limit_s, int64_t max_states);
+  // The least time itself, where it is at most limit_s: upper_s, and lower_s unless capped.
+  KnapsackAnswer least(double capacity_bytes, double limit_s, int64_t max_states);
   // The rows chosen for upper_s, in the order the layers were added.
   const std::vector<int64_t>& chosen_rows() const { return chosen_rows_; }
   int64_t num_merges() const { return num_merges_; }
@@ -51,6 +53,8 @@ class Knapsack {
     double second_delta_s, least_reduced_s, most_saving_bytes;
   };
 
+  // Whether the merge is still needed.
+  bool bracket(double capacity_bytes, double limit_s, KnapsackAnswer& answer);
   bool relax(double need_bytes, double limit_s, KnapsackAnswer& answer);
   void merge(double need_bytes, double limit_s, int64_t max_states, KnapsackAnswer& answer);
   void find_open_layers(double slack_s);

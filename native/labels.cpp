@@ -14,7 +14,9 @@ Labels::Labels(const Instance& instance, const Downsets& sets)
     : in_(&instance),
       sets_(&sets),
       lists_(sets.count),
-      last_(sets.count, {kNone, kNone}),
+      last_sum_(sets.num_groups() * Downsets::kGroup, kNone),
+      last_devices_(last_sum_.size(), kNone),
+      least_sum_(last_sum_.size(), kNone),
       group_(sets.num_groups(), {kNone, kNone}),
       is_stale_(sets.num_groups(), 0) {}
 
@@ -22,7 +24,7 @@ void Labels::clear() {
   labels_.clear();
   for (int32_t i : touched_) {
     lists_[i].clear();
-    last_[i] = {kNone, kNone};
+    last_sum_[i] = last_devices_[i] = least_sum_[i] = kNone;
     group_[i / Downsets::kGroup] = {kNone, kNone};
     is_stale_[i / Downsets::kGroup] = 0;
   }
@@ -47,11 +49,14 @@ void Labels::place(int32_t number) {
     labels_[list[end++]].is_dead = true;
   if (end > at) {
     list[at] = number;
-    list.erase(list.begin() + static_cast<int64_t>(at) + 1, list.begin() + static_cast<int64_t>(end));
+    list.erase(list.begin() + static_cast<int64_t>(at) + 1,
+               list.begin() + static_cast<int64_t>(end));
   } else {
     list.insert(list.begin() + static_cast<int64_t>(at), number);
   }
-  last_[label.downset] = {labels_[list.back()].sum, labels_[list.back()].devices};
+  last_sum_[label.downset] = labels_[list.back()].sum;
+  last_devices_[label.downset] = labels_[list.back()].devices;
+  least_sum_[label.downset] = labels_[list.front()].sum;
   is_stale_[label.downset / Downsets::kGroup] = 1;
 }
 
@@ -97,8 +102,8 @@ bool Labels::group_dominated(int32_t group, int32_t sum, int32_t devices) {
     const int32_t end = std::min(begin + Downsets::kGroup, sets_->count);
     Last most{0, 0};
     for (int32_t i = begin; i < end; ++i) {
-      most.sum = std::max(most.sum, last_[i].sum);
-      most.devices = std::max(most.devices, last_[i].devices);
+      most.sum = std::max(most.sum, last_sum_[i]);
+      most.devices = std::max(most.devices, last_devices_[i]);
     }
     group_[group] = most;
     is_stale_[group] = 0;
@@ -108,7 +113,7 @@ bool Labels::group_dominated(int32_t group, int32_t sum, int32_t devices) {
 
 int64_t Labels::bytes() const {
   return static_cast<int64_t>(labels_.capacity() * sizeof(Label) +
-                              lists_.size() * (sizeof(lists_[0]) + sizeof(Last)) +
+                              lists_.size() * (sizeof(lists_[0]) + 3 * sizeof(int32_t)) +
                               labels_.size() * sizeof(int32_t));
 }
 

@@ -10,6 +10,7 @@
 
 #include "downsets.hpp"
 #include "instance.hpp"
+#include "member_masks.hpp"
 
 namespace trainwright {
 
@@ -27,9 +28,8 @@ class Labels {
 
   void clear();
   bool dominated(int32_t downset, int32_t sum, int32_t devices) const {
-    const Last& last = last_[downset];
-    if (last.sum <= sum) return last.devices <= devices;
-    return !lists_[downset].empty() && dominated_within(downset, sum, devices);
+    if (last_sum_[downset] <= sum) return last_devices_[downset] <= devices;
+    return least_sum_[downset] <= sum && dominated_within(downset, sum, devices);
   }
   // Adds a label that is not dominated and spreads it. Returns its number.
   int32_t add(const Label& label);
@@ -39,9 +39,17 @@ class Labels {
   int64_t bytes() const;
   // True when every downset of the group has a last label within (sum, devices).
   bool group_dominated(int32_t group, int32_t sum, int32_t devices);
+  // Members of the group whose last label is not within (sum, devices).
+  uint64_t open_members(int32_t group, int32_t sum, int32_t devices) const {
+    const int32_t* s = last_sum_.data() + int64_t{group} * kMembers;
+    const int32_t* k = last_devices_.data() + int64_t{group} * kMembers;
+    uint8_t flags[kMembers];
+    for (int32_t i = 0; i < kMembers; ++i) flags[i] = (s[i] > sum) | (k[i] > devices);
+    return bits_of(flags);
+  }
 
  private:
-  struct Last {  // label with the largest sum and fewest devices
+  struct Last {
     int32_t sum, devices;
   };
   bool dominated_within(int32_t downset, int32_t sum, int32_t devices) const;
@@ -52,8 +60,9 @@ class Labels {
   const Downsets* sets_;
   std::vector<Label> labels_;
   std::vector<std::vector<int32_t>> lists_;  // ascending s, descending k
-  std::vector<Last> last_;
-  std::vector<Last> group_;  // largest values in the group's last_
+  // Of the label with the largest sum and fewest devices; smallest sum of any label.
+  std::vector<int32_t> last_sum_, last_devices_, least_sum_;
+  std::vector<Last> group_;  // largest values in the group
   std::vector<uint8_t> is_stale_;
   std::vector<int32_t> touched_, stack_;
 };

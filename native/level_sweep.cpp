@@ -8,34 +8,21 @@ namespace {
 
 constexpr double kSlack = 1 + 1e-11;
 constexpr int32_t kLanes = BoundTable::kLanes;
-
-// Data degrees (or devices) without which the layers outside a downset cannot be placed.
-int64_t units_needed(const BoundTable& table, int32_t downset, double threshold_s,
-                     double memory_bytes) {
-  double most = 0;
-  for (int32_t i = 0; i < kLanes; ++i) {
-    const double left = table.total[i] - table.lanes(downset)[i];
-    const double room = i == BoundTable::kMemoryLane
-                            ? memory_bytes
-                            : threshold_s + table.multiplier[i] * memory_bytes;
-    const double capacity = room * kSlack * table.scale[i];  // of one device
-    if (left > 0 && capacity <= 0) return int64_t{1} << 40;
-    if (left > 0) most = std::max(most, left / capacity);
-  }
-  return static_cast<int64_t>(std::ceil(std::min(most, 0x1p40)));
-}
+constexpr size_t kBatch = 512;  // labels scanned together; each keeps its list of groups
 
 }  // namespace
 
 LevelSweep::LevelSweep(const Instance& instance, const Downsets& sets,
-                       const PartitionLimits& limits)
+                       const PartitionLimits& limits, RejectionAudit& audit)
     : in_(&instance),
       sets_(&sets),
       bounds_(instance, sets, limits.max_table_bytes),
+      caps_(instance, sets, bounds_),
       test_(instance, sets, bounds_, limits),
-      labels_(instance, sets) {
-  if (PairCursors::affordable(sets, instance.num_degrees))
-    cursors_ = std::make_unique<PairCursors>(instance, sets, test_);
+      labels_(instance, sets),
+      audit_(&audit) {
+  if (PairCursors::affordable(sets, instance.num_degrees, limits.max_pairs))
+    cursors_ = std::make_unique<PairCursors>(instance, sets, test_, bounds_);
 }
 
 bool LevelSweep::Queued::operator<(const Queued& other) const {
@@ -54,39 +41,11 @@ double LevelSweep::root_bound_s() {
     const BoundTable& table = bounds_.table(kind, 0, 1);
     for (int32_t i = 0; i < BoundTable::kMemoryLane; ++i)
       if (table.scale[i] > 0)
-        best = std::max(best, table.total[i] / (table.scale[i] * kSlack) /
-                                      static_cast<double>(room) -
-                                  table.multiplier[i] * in_->memory_bytes * kSlack);
+        best =
+            std::max(best, table.total[i] / (table.scale[i] * kSlack) / static_cast<double>(room) -
+                               table.multiplier[i] * in_->memory_bytes * kSlack);
   }
   return best;
-}
-
-// Every stage in front of a non-empty downset keeps y >= 2.
-void LevelSweep::find_caps() {
-  sum_cap_.resize(sets_->count);
-  devices_cap_.resize(sets_->count);
-  const BoundTable& sums = bounds_.table(BoundKind::data_degrees, 0, 2);
-  const BoundTable& devices = bounds_.table(BoundKind::devices, 0, 2);
-  for (int32_t i = 0; i < sets_->count; ++i) {
-    const double memory = in_->memory_bytes;
-    const int64_t sum = units_needed(sums, i, threshold_s_, memory);
-    const int64_t device = &sums == &devices ? sum : units_needed(devices, i, threshold_s_, memory);
-    sum_cap_[i] = static_cast<int32_t>(std::max<int64_t>(-1, in_->max_sum - sum));
-    devices_cap_[i] = static_cast<int32_t>(std::max<int64_t>(-1, in_->max_devices - device));
-  }
-}
-
-bool LevelSweep::completable(const Label& label) {
-  const int64_t y = 1 + label.sum;
-  const BoundTable& sums = bounds_.table(BoundKind::data_degrees, 0, y);
-  if (label.sum + units_needed(sums, label.downset, threshold_s_, in_->memory_bytes) >
-      in_->max_sum)
-    return false;
-  const BoundTable& devices = bounds_.table(BoundKind::devices, 0, y);
-  return &sums == &devices ? label.devices + units_needed(sums, label.downset, threshold_s_,
-                                                          in_->memory_bytes) <= in_->max_devices
-                           : label.devices + units_needed(devices, label.downset, threshold_s_,
-                                                          in_->memory_bytes) <= in_->max_devices;
 }
 
 PassAnswer LevelSweep::run(double threshold_s, const Stop& stop) {
@@ -95,23 +54,49 @@ PassAnswer LevelSweep::run(double threshold_s, const Stop& stop) {
   goal_ = -1;
   labels_.clear();
   queue_.clear();
-  find_caps();
+  caps_.restart(threshold_s);
   if (cursors_) cursors_->restart(threshold_s);
   const int32_t root = labels_.add({0, 0, 0, -1, 0, 0, true, false});
   queue_.push_back({0, 0, 0, root});
   ++counters_.passes;
-  while (!queue_.empty() && goal_ < 0) {
-    std::pop_heap(queue_.begin(), queue_.end());
-    const int32_t from = queue_.back().label;
-    queue_.pop_back();
-    if (labels_[from].is_dead || !completable(labels_[from])) continue;
-    if (stop()) return PassAnswer::stopped;
+  PassAnswer answer = PassAnswer::no;
+  while (goal_ < 0 && next_batch()) {
+    if (stop()) {
+      answer = PassAnswer::stopped;
+      break;
+    }
     if (cursors_) {
-      expand_by_pairs(from);
+      expand_by_pairs(batch_[0]);
     } else {
-      expand_by_scan(from);
+      expand_by_scan(batch_, stop);
     }
   }
+  if (goal_ < 0 && stop()) answer = PassAnswer::stopped;
+  if (goal_ < 0 && answer == PassAnswer::no && is_unresolved_) answer = PassAnswer::unresolved;
+  count();
+  return goal_ >= 0 ? PassAnswer::yes : answer;
+}
+
+// Takes labels with the least s that may lead to a plan: one, or for a scan up to kBatch.
+bool LevelSweep::next_batch() {
+  batch_.clear();
+  const size_t most = cursors_ ? 1 : kBatch;
+  while (!queue_.empty() && batch_.size() < most) {
+    const int32_t from = queue_.front().label;
+    if (!batch_.empty() && labels_[from].sum != labels_[batch_[0]].sum) break;
+    std::pop_heap(queue_.begin(), queue_.end());
+    queue_.pop_back();
+    const Label& label = labels_[from];
+    // A scan has asked the same before it made the label.
+    if (!label.is_dead &&
+        (!cursors_ || caps_.cap(label.downset, label.sum).allows(label.sum, label.devices)))
+      batch_.push_back(from);
+  }
+  counters_.starts += static_cast<int64_t>(batch_.size());
+  return !batch_.empty();
+}
+
+void LevelSweep::count() {
   counters_.labels += labels_.size();
   counters_.peak_label_bytes = std::max(counters_.peak_label_bytes, labels_.bytes());
   const PartitionCounters& tests = test_.counters();
@@ -120,21 +105,30 @@ PassAnswer LevelSweep::run(double threshold_s, const Stop& stop) {
   counters_.knapsacks = tests.knapsacks;
   counters_.capped_knapsacks = tests.capped_knapsacks;
   counters_.bound_tables = bounds_.num_built();
-  if (goal_ >= 0) return PassAnswer::yes;
-  return is_unresolved_ ? PassAnswer::unresolved : PassAnswer::no;
+}
+
+bool LevelSweep::fits(const StageKey& stage) {
+  const Verdict verdict = test_.fits(stage, threshold_s_);
+  if (verdict == Verdict::unknown) is_unresolved_ = true;
+  if (verdict == Verdict::no && audit_->is_on()) audit_->offer(*sets_, stage, threshold_s_);
+  return verdict == Verdict::yes;
+}
+
+// One of the data degrees [first, end) that a cursor left out behind `sum`.
+void LevelSweep::audit_skipped(StageKey stage, int32_t first, int32_t end, int32_t sum) {
+  if (!audit_->is_on() || first >= end) return;
+  stage.data_degree = in_->data_degrees[first + static_cast<int32_t>(audit_->draw(end - first))];
+  stage.in_flight = 1 + (sum + stage.data_degree - 1) / stage.data_degree;
+  audit_->offer(*sets_, stage, threshold_s_);
 }
 
 void LevelSweep::reach(int32_t from, const StageKey& stage) {
   const Label& behind = labels_[from];
   const int32_t d = static_cast<int32_t>(stage.data_degree);
-  const Label label{stage.above,
-                    behind.sum + d,
-                    behind.devices + d * in_->problem->tensor_degrees[stage.degree],
-                    from,
-                    stage.degree,
-                    d,
-                    true,
-                    false};
+  const Label label{
+      stage.above, behind.sum + d, behind.devices + d * in_->problem->tensor_degrees[stage.degree],
+      from,        stage.degree,   d,
+      true,        false};
   const int32_t number = labels_.add(label);
   if (stage.above == sets_->count - 1) {
     goal_ = number;
@@ -145,108 +139,96 @@ void LevelSweep::reach(int32_t from, const StageKey& stage) {
 }
 
 void LevelSweep::expand_by_pairs(int32_t from) {
-  const Label start = labels_[from];
-  const int32_t num_data = static_cast<int32_t>(in_->data_degrees.size());
-  for (const PairCursors::Pair& pair : cursors_->pairs_above(start.downset)) {
+  for (const PairCursors::Pair& pair : cursors_->pairs_above(labels_[from].downset))
     for (int32_t t = 0; t < in_->num_degrees; ++t) {
-      PairCursors::Cursor& cursor = cursors_->cursor(pair, t);
-      if (cursor.at < 0) cursors_->advance(cursor, t);
-      for (; cursor.at < num_data; cursors_->advance(cursor, t)) {
-        const int64_t d = in_->data_degrees[cursor.at];
-        const int64_t sum = start.sum + d;
-        const int64_t devices = start.devices + d * in_->problem->tensor_degrees[t];
-        if (sum > sum_cap_[pair.above] || devices > devices_cap_[pair.above]) break;
-        if (labels_.dominated(pair.above, static_cast<int32_t>(sum), static_cast<int32_t>(devices)))
-          break;
-        const int64_t y = 1 + (start.sum + d - 1) / d;
-        const StageKey stage{start.downset, pair.above, t, d, y};
-        Verdict verdict = Verdict::yes;
-        if (start.sum > cursor.fits_to) verdict = test_.fits(stage, threshold_s_);
-        if (verdict == Verdict::unknown) is_unresolved_ = true;
-        if (verdict != Verdict::yes) continue;
-        cursor.fits_to = std::max<int32_t>(cursor.fits_to, static_cast<int32_t>(d * (y - 1)));
-        reach(from, stage);
-        if (goal_ >= 0) return;
-        break;
+      extend_pair(from, pair, t);
+      if (goal_ >= 0) return;
+    }
+}
+
+// Reaches D with the smallest data degree that fits, unless a label there dominates.
+void LevelSweep::extend_pair(int32_t from, const PairCursors::Pair& pair, int32_t t) {
+  const Label& start = labels_[from];
+  const int32_t num_data = static_cast<int32_t>(in_->data_degrees.size());
+  const Cap cap = caps_.at_sum(1).own(pair.above);  // of some stage behind
+  PairCursors::Cursor& cursor = cursors_->cursor(pair, t);
+  StageKey stage{start.downset, pair.above, t, 0, 0};
+  if (cursor.at < 0) {
+    cursors_->begin(cursor, t);
+    audit_skipped(stage, 0, cursor.at, start.sum);
+  }
+  while (cursor.at < num_data) {
+    const int64_t d = in_->data_degrees[cursor.at];
+    const int64_t sum = start.sum + d;
+    const int64_t devices = start.devices + d * in_->problem->tensor_degrees[t];
+    if (!cap.allows(static_cast<int32_t>(sum), static_cast<int32_t>(devices))) return;
+    if (labels_.dominated(pair.above, static_cast<int32_t>(sum), static_cast<int32_t>(devices)))
+      return;
+    stage.data_degree = d;
+    if (start.sum > cursor.fits_to) {
+      stage.in_flight = 1 + (start.sum + d - 1) / d;
+      const int32_t before = cursor.at;
+      if (cursors_->skip_memory(cursor, pair, start.downset, t, start.sum)) {
+        audit_skipped(stage, before, cursor.at, start.sum);
+        continue;
+      }
+      if (!fits(stage)) {
+        cursors_->advance(cursor, t);
+        continue;
+      }
+      cursor.fits_to = static_cast<int32_t>(d * (stage.in_flight - 1));
+    }
+    return reach(from, stage);
+  }
+}
+
+// All labels of the batch have the same s': one (t, d) after the other for all of them, so that
+// one table stays in the cache and small data degrees dominate first.
+void LevelSweep::expand_by_scan(const std::vector<int32_t>& batch, const Stop& stop) {
+  if (scans_.size() < batch.size()) scans_.resize(batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) scans_[i].start(*sets_, labels_[batch[i]].downset);
+  const int32_t sum = labels_[batch[0]].sum;
+  for (int64_t d : in_->data_degrees) {
+    if (sum + d > in_->max_sum) return;
+    for (int32_t t = 0; t < in_->num_degrees; ++t) {
+      const int64_t devices = d * in_->problem->tensor_degrees[t];
+      for (size_t i = 0; i < batch.size() && goal_ < 0; ++i) {
+        if (labels_[batch[i]].devices + devices > in_->max_devices) continue;
+        scan_degree(batch[i], t, d, scans_[i]);
+        if (stop()) return;
       }
     }
   }
 }
 
-void LevelSweep::expand_by_scan(int32_t from) {
+void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, SupersetScan& scan) {
   const Label start = labels_[from];
-  test_.start_at(start.downset);
-  for (int64_t d : in_->data_degrees) {
-    if (start.sum + d > in_->max_sum) return;
-    for (int32_t t = 0; t < in_->num_degrees; ++t) {
-      if (start.devices + d * in_->problem->tensor_degrees[t] > in_->max_devices) break;
-      scan_degree(from, t, d);
-      if (goal_ >= 0) return;
-    }
-  }
-}
-
-void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d) {
-  const Label start = labels_[from];
-  const StageKey stage{start.downset, 0, degree, d, 1 + (start.sum + d - 1) / d};
+  StageKey stage{start.downset, 0, degree, d, 1 + (start.sum + d - 1) / d};
   const BoundTable& table = bounds_.table(BoundKind::degree, degree, stage.in_flight);
   alignas(64) int32_t thresholds[kLanes];
-  const double limit_s = threshold_s_ * static_cast<double>(d);
-  table.thresholds(start.downset, limit_s, in_->memory_bytes, thresholds);
-  const double reach_key = static_cast<double>(sets_->order_key[start.downset]) +
-                           limit_s * kSlack * sets_->order_scale + in_->num_layers;
-  const auto end = std::upper_bound(sets_->order_key.begin(), sets_->order_key.end(), reach_key,
-                                    [](double x, int64_t key) { return x < static_cast<double>(key); });
-  const int32_t last = static_cast<int32_t>(end - sets_->order_key.begin()) - 1;
-  if (last <= start.downset) return;
+  table.thresholds(start.downset, threshold_s_ * static_cast<double>(d), in_->memory_bytes,
+                   thresholds);
   const int32_t sum = start.sum + static_cast<int32_t>(d);
   const int32_t devices =
       start.devices + static_cast<int32_t>(d) * in_->problem->tensor_degrees[degree];
-  const int32_t first_group = (start.downset + 1) / Downsets::kGroup;
-  for (int32_t group = last / Downsets::kGroup; group >= first_group && goal_ < 0; --group) {
-    if (BoundTable::exceeds(table.coarse.data() + int64_t{group / BoundTable::kSuper} * kLanes,
-                            thresholds)) {
-      group = group / BoundTable::kSuper * BoundTable::kSuper;  // skip the coarse group
-      continue;
-    }
-    if (BoundTable::exceeds(table.fine.data() + int64_t{group} * kLanes, thresholds)) continue;
-    if (labels_.group_dominated(group, sum, devices)) continue;
-    scan_group(from, stage, group, table, thresholds);
-  }
-}
-
-void LevelSweep::scan_group(int32_t from, const StageKey& wanted, int32_t group,
-                            const BoundTable& table, const int32_t* thresholds) {
-  // Words in which some member may miss a layer of D'.
-  const uint64_t* below = sets_->row(wanted.below);
-  const uint64_t* all = sets_->group_and.data() + int64_t{group} * sets_->num_words;
-  const uint64_t* any = sets_->group_or.data() + int64_t{group} * sets_->num_words;
-  int32_t first_word = sets_->num_words, last_word = -1;
-  for (int32_t w = 0; w < sets_->num_words; ++w) {
-    if (below[w] & ~any[w]) return;
-    if ((below[w] & ~all[w]) == 0) continue;
-    first_word = std::min(first_word, w);
-    last_word = w;
-  }
-  const int32_t sum = labels_[from].sum + static_cast<int32_t>(wanted.data_degree);
-  const int32_t devices = labels_[from].devices +
-                          static_cast<int32_t>(wanted.data_degree) *
-                              in_->problem->tensor_degrees[wanted.degree];
-  const int32_t begin = std::max(group * Downsets::kGroup, wanted.below + 1);
-  const int32_t end = std::min((group + 1) * Downsets::kGroup, sets_->count);
-  for (int32_t above = end; above-- > begin;) {
-    if (sum > sum_cap_[above] || devices > devices_cap_[above]) continue;
-    if (labels_.dominated(above, sum, devices)) continue;
-    const uint64_t* set = sets_->row(above);
-    bool is_superset = true;
-    for (int32_t w = first_word; w <= last_word; ++w) is_superset &= (below[w] & ~set[w]) == 0;
-    if (!is_superset || BoundTable::exceeds(table.lanes(above), thresholds)) continue;
-    StageKey stage = wanted;
+  const CompletionCaps::Level& caps = caps_.at_sum(sum);
+  const auto keep_coarse = [&](int32_t coarse) { return caps.coarse[coarse].allows(sum, devices); };
+  const auto open = [&](int32_t group) -> uint64_t {
+    if (!caps.fine[group].allows(sum, devices) || labels_.group_dominated(group, sum, devices))
+      return 0;
+    return labels_.open_members(group, sum, devices) & caps.allowed_members(group, sum, devices);
+  };
+  const auto visit = [&](int32_t above) {
+    if (labels_.dominated(above, sum, devices)) return true;  // by a label made since
     stage.above = above;
-    const Verdict verdict = test_.fits(stage, threshold_s_);
-    if (verdict == Verdict::unknown) is_unresolved_ = true;
-    if (verdict == Verdict::yes) reach(from, stage);
-    if (goal_ >= 0) return;
+    if (fits(stage)) reach(from, stage);
+    return goal_ < 0;
+  };
+  if (audit_->is_on()) {
+    scan.for_each(*sets_, table, thresholds, keep_coarse, open, visit,
+                  RejectionAudit::Watch{*audit_, *sets_, stage, threshold_s_});
+  } else {
+    scan.for_each(*sets_, table, thresholds, keep_coarse, open, visit, SupersetScan::Unwatched{});
   }
 }
 
@@ -256,8 +238,8 @@ std::vector<PartitionStage> LevelSweep::plan() {
     const Label& label = labels_[at];
     const Label& behind = labels_[label.parent];
     const int64_t d = label.data_degree;
-    stages.push_back(test_.best(
-        {behind.downset, label.downset, label.degree, d, 1 + (behind.sum + d - 1) / d}));
+    stages.push_back(
+        test_.best({behind.downset, label.downset, label.degree, d, 1 + (behind.sum + d - 1) / d}));
   }
   return stages;
 }

@@ -7,11 +7,7 @@
 //
 // Stages in front of a label come either from pair cursors (few downsets) or from a scan in index
 // order that skips groups of 64 and 512 downsets by the additive bounds.
-//
-// A label is dropped when what is left cannot be placed: a stage with s' behind it holds
-// sum(a (d + s') + b d) <= d M over its d replicas, so for every mu
-//
-//     sum over unplaced layers of phi_{mu, y = 1 + s'}  <=  (lambda + mu M) (devices left).
+// A label is dropped when what is left cannot be placed (completion_caps.hpp).
 #pragma once
 
 #include <cstdint>
@@ -20,11 +16,14 @@
 #include <vector>
 
 #include "additive_bounds.hpp"
+#include "completion_caps.hpp"
 #include "downsets.hpp"
 #include "instance.hpp"
 #include "labels.hpp"
 #include "pair_cursors.hpp"
+#include "rejection_audit.hpp"
 #include "stage_test.hpp"
+#include "superset_scan.hpp"
 
 namespace trainwright {
 
@@ -32,9 +31,17 @@ enum class PassAnswer { yes, no, unresolved, stopped };
 
 class LevelSweep {
  public:
-  LevelSweep(const Instance& instance, const Downsets& sets, const PartitionLimits& limits);
+  LevelSweep(const Instance& instance, const Downsets& sets, const PartitionLimits& limits,
+             RejectionAudit& audit);
 
   PassAnswer run(double threshold_s, const Stop& stop);
+
+  // Is told of a plan, and returns the threshold that a better one has to meet.
+  using Found = std::function<double(const std::vector<PartitionStage>&)>;
+  // One pass for the best plan with every stage within `ceiling_s`, where none is within
+  // `floor_s`: "no" when every plan better than those found is excluded. Scans only.
+  PassAnswer run_window(double floor_s, double ceiling_s, const Found& found, const Stop& stop);
+  bool can_run_window() const { return !cursors_; }
 
   // After "yes": the plan found, every stage with its fastest options.
   std::vector<PartitionStage> plan();
@@ -50,24 +57,37 @@ class LevelSweep {
     bool operator<(const Queued& other) const;  // later in the queue
   };
 
-  void find_caps();
-  bool completable(const Label& label);
+  bool next_batch();
+  void count();
   void expand_by_pairs(int32_t from);
-  void expand_by_scan(int32_t from);
-  void scan_degree(int32_t from, int32_t degree, int64_t data_degree);
-  void scan_group(int32_t from, const StageKey& stage, int32_t group, const BoundTable& table,
-                  const int32_t* thresholds);
-  void reach(int32_t from, const StageKey& stage);
+  void extend_pair(int32_t from, const PairCursors::Pair& pair, int32_t t);
+  void expand_by_scan(const std::vector<int32_t>& batch, const Stop& stop);
+  void scan_degree(int32_t from, int32_t degree, int64_t data_degree, SupersetScan& scan);
+  PassAnswer sweep(const Stop& stop);
+  bool is_alive(const Label& label);
+  bool fits(const StageKey& stage, double threshold_s);
+  // Slowest stage of the label extended by the stage: 0 within the floor, infinity beyond the
+  // threshold.
+  double late_s(const Label& behind, const StageKey& stage);
+  void audit_skipped(StageKey stage, int32_t first, int32_t end, int32_t sum);
+  void reach(int32_t from, const StageKey& stage, double late_s);
+  void reach_goal(const Label& label);
+  std::vector<PartitionStage> plan_from(const Label& first);
 
   const Instance* in_;
   const Downsets* sets_;
   AdditiveBounds bounds_;
+  CompletionCaps caps_;
   StageTest test_;
   Labels labels_;
-  std::unique_ptr<PairCursors> cursors_;        // null: scan
-  std::vector<Queued> queue_;                   // binary heap
-  std::vector<int32_t> sum_cap_, devices_cap_;  // per downset: labels beyond cannot be completed
+  RejectionAudit* audit_;
+  std::unique_ptr<PairCursors> cursors_;  // null: scan
+  std::vector<Queued> queue_;             // binary heap
+  std::vector<int32_t> batch_;            // labels being extended
+  std::vector<SupersetScan> scans_;       // one per label of the batch
   double threshold_s_ = 0;
+  double floor_s_ = 0;            // of a window; without one, the threshold
+  const Found* found_ = nullptr;  // of a window
   bool is_unresolved_ = false;
   int32_t goal_ = -1;  // label at V
   PartitionCounters counters_;

@@ -14,10 +14,12 @@ namespace trainwright {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kFinalStep = 1e-11;    // the last threshold lies this far below the best plan
+constexpr double kFinalStep = 1e-11;  // the last threshold lies this far below the best plan
 constexpr double kOptimalGap = 1e-9;
-constexpr double kBisectGap = 2e-4;     // below it, ask for the final threshold at once
-constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on linear orders
+constexpr double kBisectGap = 3e-4;  // below it, every other threshold is the final one
+constexpr double kNearGap = 0.015;  // below it plans tend to be the best: bisection leans their way
+constexpr double kFirstStep = 2e-3;           // below the plan found on few cuts
+constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
   timespec now{};
@@ -28,7 +30,11 @@ double cpu_seconds() {
 class Search {
  public:
   Search(const PartitionProblem& problem, const PartitionLimits& limits)
-      : problem_(problem), limits_(limits), in_(problem), begin_(std::chrono::steady_clock::now()) {
+      : problem_(problem),
+        limits_(limits),
+        in_(problem),
+        audit_(in_, limits.audit_sample, limits.audit_seed),
+        begin_(std::chrono::steady_clock::now()) {
     stop_ = [this] { return should_stop(); };
   }
 
@@ -40,7 +46,11 @@ class Search {
   bool narrow(LevelSweep& sweep, double gap, bool is_complete);
   bool find_first_plan(LevelSweep& sweep, bool is_complete);
   PassAnswer ask(LevelSweep& sweep, double threshold_s, bool is_complete);
-  void improve_restricted(std::vector<uint64_t> rows);
+  void find_any_plan();
+  void plan_on_chains(double gap);
+  void move_cuts(int64_t per_cut, double gain);
+  void descend(LevelSweep& sweep, double gain);
+  void approach(LevelSweep& sweep);
   void count(const LevelSweep& sweep);
   void finish();
   double longest_stage_s() const;
@@ -48,6 +58,7 @@ class Search {
   const PartitionProblem& problem_;
   const PartitionLimits& limits_;
   Instance in_;
+  RejectionAudit audit_;
   std::chrono::steady_clock::time_point begin_;
   Stop stop_;
   double last_poll_s_ = 0;
@@ -55,9 +66,11 @@ class Search {
   PartitionResult result_;
   double floor_s_ = 0;  // largest threshold answered "no" (proved or not) in the current family
   bool is_infeasible_ = false;
+  bool is_last_resort_ = false;  // the search was stopped, and looks for any plan
 };
 
 bool Search::should_stop() {
+  if (is_last_resort_) return false;
   if (result_.interrupted || result_.time_limited) return true;
   if ((++calls_ & 15) != 0) return false;
   const double now =
@@ -77,8 +90,7 @@ double Search::longest_stage_s() const {
   for (double p : problem_.option_time_s) total += p;
   for (double c : problem_.edge_bytes) total += 2 * in_.cut_s_per_byte * c;
   for (double c : problem_.option_boundary_bytes) total += in_.cut_s_per_byte * c;
-  for (double w : problem_.option_gradient_bytes)
-    total += in_.sync_s_per_byte * w;
+  for (double w : problem_.option_gradient_bytes) total += in_.sync_s_per_byte * w;
   return total;
 }
 
@@ -104,18 +116,20 @@ PassAnswer Search::ask(LevelSweep& sweep, double threshold_s, bool is_complete) 
 // Thresholds grow from the bound until a plan is found, or none can exist.
 bool Search::find_first_plan(LevelSweep& sweep, bool is_complete) {
   const double longest = longest_stage_s();
-  double step = 0.01;
-  double threshold = floor_s_ > 0 ? floor_s_ * (1 + step) : longest;
+  double step = 0.02;
+  // A restricted family proves nothing: take any plan first, it comes quickest without a threshold.
+  double threshold = floor_s_ > 0 && is_complete ? floor_s_ * (1 + step) : longest;
   while (result_.time_per_sample_s == kInfinity) {
     threshold = std::min(threshold, longest);
     const PassAnswer answer = ask(sweep, threshold, is_complete);
     if (answer == PassAnswer::yes && result_.time_per_sample_s < kInfinity) return true;
     if (answer == PassAnswer::stopped) return false;
     if (threshold >= longest) {
-      is_infeasible_ = answer == PassAnswer::no && is_complete;
+      // Sums beyond every double prove nothing.
+      is_infeasible_ = answer == PassAnswer::no && is_complete && std::isfinite(longest);
       return false;
     }
-    step *= 3;
+    step *= 2.5;
     threshold = step < 10 ? floor_s_ * (1 + step) : longest;
   }
   return true;
@@ -123,12 +137,18 @@ bool Search::find_first_plan(LevelSweep& sweep, bool is_complete) {
 
 bool Search::narrow(LevelSweep& sweep, double gap, bool is_complete) {
   if (!find_first_plan(sweep, is_complete)) return false;
+  bool try_final = true;
   while (result_.time_per_sample_s > 0 && floor_s_ < result_.time_per_sample_s * (1 - gap)) {
     const double best = result_.time_per_sample_s, last = best * (1 - kFinalStep);
+    const double step = best > floor_s_ * (1 + kNearGap) ? 0.5 : 0.3;
     double threshold = last;
-    if (floor_s_ <= 0) threshold = best * 1e-3;
-    else if (best > 1.5 * floor_s_) threshold = std::sqrt(best * floor_s_);
-    else if (best > floor_s_ * (1 + kBisectGap)) threshold = 0.5 * (best + floor_s_);
+    if (floor_s_ <= 0)
+      threshold = best * 1e-3;
+    else if (best > 1.5 * floor_s_)
+      threshold = std::sqrt(best * floor_s_);
+    else if (best > floor_s_ * (1 + kBisectGap) || !try_final)
+      threshold = best - step * (best - floor_s_);
+    try_final = threshold < last;
     const PassAnswer answer = ask(sweep, std::min(threshold, last), is_complete);
     if (answer == PassAnswer::stopped) return false;
     // A "yes" that is no better than the plan known: rounding, treat the threshold as reached.
@@ -141,6 +161,7 @@ void Search::count(const LevelSweep& sweep) {
   const PartitionCounters& own = sweep.counters();
   PartitionCounters& all = result_.counters;
   all.labels += own.labels;
+  all.starts += own.starts;
   all.candidates += own.candidates;
   all.relaxations += own.relaxations;
   all.knapsacks += own.knapsacks;
@@ -149,23 +170,69 @@ void Search::count(const LevelSweep& sweep) {
   all.peak_label_bytes = std::max(all.peak_label_bytes, own.peak_label_bytes);
 }
 
-// Solves on the given cuts, then on the cuts near the plan's own, until nothing improves.
-void Search::improve_restricted(std::vector<uint64_t> rows) {
-  const std::vector<uint64_t> base = rows;
-  for (int64_t per_cut = 60; !stop_(); per_cut = std::min<int64_t>(per_cut * 2, 1000)) {
-    const double before = result_.time_per_sample_s;
-    const Downsets sets = family_of(in_, rows);
-    result_.counters.downsets = std::max<int64_t>(result_.counters.downsets, sets.count);
-    LevelSweep sweep(in_, sets, limits_);
+// A plan on the prefixes of linear orders, within `gap` of the best there.
+void Search::plan_on_chains(double gap) {
+  for (size_t num_orders : {size_t{1}, size_t{4}}) {  // perhaps another order fits
+    const Downsets sets = family_of(in_, linear_cuts(in_, num_orders));
+    LevelSweep sweep(in_, sets, limits_, audit_);
     result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
     floor_s_ = result_.lower_bound_s;
-    const bool finished = narrow(sweep, 1e-4, false);
+    narrow(sweep, gap, false);
     count(sweep);
-    if (result_.stages.empty() || (!finished && !stop_())) return;
-    if (per_cut >= 1000 && result_.time_per_sample_s > before * (1 - 1e-4)) return;
-    rows = cuts_near(in_, cuts_of(in_, result_.stages), per_cut);
-    rows.insert(rows.end(), base.begin(), base.end());
+    if (!result_.stages.empty() || stop_()) return;
   }
+}
+
+// Moves the cuts of the best plan among the `per_cut` downsets around each, until a round gains
+// less than `gain`.
+void Search::move_cuts(int64_t per_cut, double gain) {
+  const std::vector<uint64_t> chains = linear_cuts(in_, 4);
+  for (double before = kInfinity; result_.time_per_sample_s < before * (1 - gain) && !stop_();) {
+    before = result_.time_per_sample_s;
+    std::vector<uint64_t> rows = cuts_near(in_, cuts_of(in_, result_.stages), per_cut);
+    rows.insert(rows.end(), chains.begin(), chains.end());
+    const Downsets sets = family_of(in_, rows);
+    if (result_.restricted)
+      result_.counters.downsets = std::max<int64_t>(result_.counters.downsets, sets.count);
+    LevelSweep sweep(in_, sets, limits_, audit_);
+    descend(sweep, gain);
+    count(sweep);
+  }
+}
+
+// Steps down from the best plan, larger ones after a success, until a step of `gain` fails.
+void Search::descend(LevelSweep& sweep, double gain) {
+  for (double step = 4 * gain; !stop_();) {
+    const double best = result_.time_per_sample_s;
+    const PassAnswer answer = ask(sweep, best * (1 - step), false);
+    if (answer == PassAnswer::stopped) return;
+    if (answer == PassAnswer::yes && result_.time_per_sample_s < best) {
+      step *= 2;
+    } else {
+      if (step <= gain) return;
+      step = std::max(gain, step / 8);
+    }
+  }
+}
+
+// Steps down over all downsets until one is refused: [lower, best] is then narrow from both ends.
+void Search::approach(LevelSweep& sweep) {
+  for (double step = kFirstStep; !stop_(); step *= 2) {
+    const double best = result_.time_per_sample_s;
+    const PassAnswer answer = ask(sweep, best * (1 - step), true);
+    if (answer != PassAnswer::yes || result_.time_per_sample_s >= best) return;
+  }
+}
+
+// Stopped before any plan was known: the prefixes of one linear order give one in milliseconds.
+void Search::find_any_plan() {
+  is_last_resort_ = true;
+  const Downsets sets = family_of(in_, linear_cuts(in_, 1));
+  LevelSweep sweep(in_, sets, limits_, audit_);
+  floor_s_ = result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
+  find_first_plan(sweep, false);
+  count(sweep);
+  is_last_resort_ = false;
 }
 
 PartitionResult Search::run() {
@@ -176,23 +243,26 @@ PartitionResult Search::run() {
     const Downsets sets = enumerate_downsets(in_, limits_.max_downsets, stop_);
     result_.restricted = sets.count == 0;
     if (result_.restricted || sets.count > kFirstPlanDownsets) {
-      const Downsets chain = family_of(in_, linear_cuts(in_));
-      LevelSweep sweep(in_, chain, limits_);
-      floor_s_ = result_.lower_bound_s = sweep.root_bound_s();
-      narrow(sweep, 1e-2, false);
-      count(sweep);
+      plan_on_chains(1e-2);
+      if (!result_.stages.empty()) move_cuts(40, 1e-2);
+      if (!result_.stages.empty()) move_cuts(120, 2e-3);
     }
     if (result_.restricted) {
-      improve_restricted(linear_cuts(in_));
+      for (int64_t per_cut : {400, 1000})
+        if (!result_.stages.empty()) move_cuts(per_cut, 1e-4);
     } else if (!stop_()) {
       result_.counters.downsets = sets.count;
-      LevelSweep sweep(in_, sets, limits_);
-      floor_s_ = result_.lower_bound_s = sweep.root_bound_s();
+      LevelSweep sweep(in_, sets, limits_, audit_);
+      result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
+      floor_s_ = result_.lower_bound_s;
+      if (!result_.stages.empty()) approach(sweep);
       narrow(sweep, kFinalStep * 1.5, true);
       count(sweep);
     }
+    if (result_.stages.empty() && !is_infeasible_) find_any_plan();
   }
   finish();
+  result_.audit = audit_.take();
   result_.solver_s = cpu_seconds() - start_s;
   return std::move(result_);
 }
@@ -205,8 +275,7 @@ void Search::finish() {
   } else if (result_.stages.empty()) {
     result_.status = PartitionStatus::unknown;
   } else {
-    const bool closed =
-        result_.lower_bound_s >= result_.time_per_sample_s * (1 - kOptimalGap);
+    const bool closed = result_.lower_bound_s >= result_.time_per_sample_s * (1 - kOptimalGap);
     result_.status = closed ? PartitionStatus::optimal : PartitionStatus::gap;
   }
 }

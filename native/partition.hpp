@@ -57,6 +57,7 @@ struct PartitionLimits {
   double time_limit_s = std::numeric_limits<double>::infinity();
   int64_t max_downsets = 400'000;         // beyond it: a restricted family of cuts, status gap
   int64_t max_knapsack_states = 200'000;  // beyond it a stage is unknown, never infeasible
+  int64_t max_pairs = 2'000'000;  // pairs of downsets x degrees to keep cursors for; 0: scan
   int64_t max_table_bytes = 384'000'000;  // tables of additive bounds
   int64_t audit_sample = 0;               // rejected stages to keep (reservoir sample)
   uint64_t audit_seed = 0;
@@ -82,7 +83,9 @@ struct RejectedStage {
 enum class PartitionStatus { optimal, gap, infeasible, unknown };
 
 struct PartitionCounters {
-  int64_t downsets = 0, passes = 0, labels = 0, candidates = 0, relaxations = 0, knapsacks = 0;
+  int64_t downsets = 0, passes = 0;
+  int64_t labels = 0, starts = 0;  // Pareto-minimal pairs made, and extended
+  int64_t candidates = 0, relaxations = 0, knapsacks = 0;  // stages by the dearest test they met
   int64_t capped_knapsacks = 0, bound_tables = 0, peak_label_bytes = 0;
 };
 

@@ -37,8 +37,7 @@ void append_neighbours(const Instance& in, const std::vector<uint64_t>& set,
     const bool inside = has(set, v);
     bool can_flip = true;
     for (int32_t e : inside ? in.in_edges[v] : in.out_edges[v])
-      can_flip = can_flip &&
-                 has(set, inside ? in.edges[e].source : in.edges[e].target) != inside;
+      can_flip = can_flip && has(set, inside ? in.edges[e].source : in.edges[e].target) != inside;
     if (!can_flip) continue;
     out.push_back(set);
     out.back()[v >> 6] ^= uint64_t{1} << (v & 63);
@@ -47,7 +46,7 @@ void append_neighbours(const Instance& in, const std::vector<uint64_t>& set,
 
 }  // namespace
 
-std::vector<uint64_t> linear_cuts(const Instance& in) {
+std::vector<uint64_t> linear_cuts(const Instance& in, size_t num_orders) {
   // Positions already are a depth-first order. Distances in layers and in time level the branches.
   std::vector<double> depth(in.num_layers), layers(in.num_layers, 0), time(in.num_layers, 0),
       reverse(in.num_layers);
@@ -64,7 +63,8 @@ std::vector<uint64_t> linear_cuts(const Instance& in) {
     time[v] += own;
   }
   std::vector<uint64_t> rows;
-  for (const auto& priority : {depth, reverse, layers, time}) append_prefixes(in, priority, rows);
+  const std::vector<double> orders[] = {depth, time, reverse, layers};
+  for (size_t i = 0; i < num_orders; ++i) append_prefixes(in, orders[i], rows);
   return rows;
 }
 

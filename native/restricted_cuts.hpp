@@ -13,8 +13,9 @@
 
 namespace trainwright {
 
-// Prefixes of a few linear orders: depth first, breadth first, and by distance to the sinks.
-std::vector<uint64_t> linear_cuts(const Instance& instance);
+// Prefixes of the first few of four linear orders: depth first, its mirror image, and by distance
+// to the sinks in time and in layers.
+std::vector<uint64_t> linear_cuts(const Instance& instance, size_t num_orders);
 
 // Up to `per_cut` downsets near each of the given ones, nearest first.
 std::vector<uint64_t> cuts_near(const Instance& instance, const std::vector<uint64_t>& rows,

@@ -8,7 +8,8 @@ namespace trainwright {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kTolerance = 1e-12;      // times this close above a threshold count as within
+constexpr double kTolerance = 1e-12;  // times this close above a threshold count as within
+constexpr int32_t kBoundaries = 8192;
 constexpr size_t kMaxKnown = size_t{1} << 21;  // remembered stages (32 bytes each)
 
 }  // namespace
@@ -20,6 +21,7 @@ StageTest::StageTest(const Instance& instance, const Downsets& sets, AdditiveBou
       bounds_(&bounds),
       max_states_(limits.max_knapsack_states),
       prefix_(instance.num_degrees),
+      boundaries_(std::min(sets.count, kBoundaries)),
       known_(1 << 12) {
   for (int32_t t = 0; t < instance.num_degrees; ++t) sum_prefixes(t);
 }
@@ -46,8 +48,10 @@ void StageTest::sum_prefixes(int32_t t) {
   sets_->add_up(missing, 1, prefix.missing);
   // An edge is in the boundary sum of D when its target is inside and its source is not: adding
   // v to D takes v's out-edges away and brings v's in-edges.
-  const double* in_cost = in.cut_in_bytes.data() + int64_t{t} * static_cast<int64_t>(in.edges.size());
-  const double* out_cost = in.cut_out_bytes.data() + int64_t{t} * static_cast<int64_t>(in.edges.size());
+  const double* in_cost =
+      in.cut_in_bytes.data() + int64_t{t} * static_cast<int64_t>(in.edges.size());
+  const double* out_cost =
+      in.cut_out_bytes.data() + int64_t{t} * static_cast<int64_t>(in.edges.size());
   std::vector<double> inner(in.num_layers, 0), outer(in.num_layers, 0);
   double all_bytes = 0;
   for (size_t e = 0; e < in.edges.size(); ++e) {
@@ -59,17 +63,21 @@ void StageTest::sum_prefixes(int32_t t) {
   }
   sets_->add_up(inner, prefix.in_bytes);
   sets_->add_up(outer, prefix.out_bytes);
-  const double gradient_s = in.sync_s_per_byte * prefix.gradient_bytes[sets_->count - 1] *
-                            static_cast<double>(in.data_degrees.empty() ? 0 : in.data_degrees.back());
-  const double total_s = prefix.time_s[sets_->count - 1] + in.cut_s_per_byte * all_bytes + gradient_s;
+  const double gradient_s =
+      in.sync_s_per_byte * prefix.gradient_bytes[sets_->count - 1] *
+      static_cast<double>(in.data_degrees.empty() ? 0 : in.data_degrees.back());
+  const double total_s =
+      prefix.time_s[sets_->count - 1] + in.cut_s_per_byte * all_bytes + gradient_s;
   prefix.rounding_s = total_s * 4e-16 * (in.num_layers + static_cast<double>(in.edges.size()) + 16);
 }
 
 void StageTest::start_at(int32_t below) {
-  if (below_ == below) return;
-  below_ = below;
-  sources_.clear();
-  source_bytes_.clear();
+  Boundary& own = boundaries_[below % static_cast<int32_t>(boundaries_.size())];
+  boundary_ = &own;
+  if (own.below == below) return;
+  own.below = below;
+  own.sources.clear();
+  own.bytes.clear();
   const Instance& in = *in_;
   const int64_t num_edges = static_cast<int64_t>(in.edges.size());
   std::vector<int32_t> edges;
@@ -80,21 +88,21 @@ void StageTest::start_at(int32_t below) {
     return std::pair(in.edges[a].source, a) < std::pair(in.edges[b].source, b);
   });
   for (int32_t e : edges) {
-    if (sources_.empty() || sources_.back().layer != in.edges[e].source) {
-      sources_.push_back({in.edges[e].source, static_cast<int32_t>(source_bytes_.size())});
-      source_bytes_.resize(source_bytes_.size() + in.num_degrees, 0);
+    if (own.sources.empty() || own.sources.back().layer != in.edges[e].source) {
+      own.sources.push_back({in.edges[e].source, static_cast<int32_t>(own.bytes.size())});
+      own.bytes.resize(own.bytes.size() + in.num_degrees, 0);
     }
     for (int32_t t = 0; t < in.num_degrees; ++t)
-      source_bytes_[sources_.back().first + t] +=
+      own.bytes[own.sources.back().first + t] +=
           in.cut_in_bytes[t * num_edges + e] + in.cut_out_bytes[t * num_edges + e];
   }
 }
 
 double StageTest::cut_bytes(int32_t above, int32_t t) const {
   // Edges that jump over the stage, from outside D into D', are in both boundary sums.
-  double bytes = prefix_[t].in_bytes[above] + prefix_[t].out_bytes[below_];
-  for (const Source& source : sources_)
-    if (!sets_->contains(above, source.layer)) bytes -= source_bytes_[source.first + t];
+  double bytes = prefix_[t].in_bytes[above] + prefix_[t].out_bytes[boundary_->below];
+  for (const Source& source : boundary_->sources)
+    if (!sets_->contains(above, source.layer)) bytes -= boundary_->bytes[source.first + t];
   return bytes;
 }
 
@@ -112,8 +120,8 @@ int64_t StageTest::most_in_flight_at_fastest(int32_t below, int32_t above, int32
 double StageTest::option_extra_s(const StageKey& stage, int32_t v, const Option& option) const {
   const Instance& in = *in_;
   const int64_t num_edges = static_cast<int64_t>(in.edges.size());
-  const double* sync = in.problem->option_boundary_bytes.data() +
-                       in.problem->option_boundary_offset[option.row];
+  const double* sync =
+      in.problem->option_boundary_bytes.data() + in.problem->option_boundary_offset[option.row];
   const double* in_cost = in.cut_in_bytes.data() + stage.degree * num_edges;
   const double* out_cost = in.cut_out_bytes.data() + stage.degree * num_edges;
   double bytes = 0;
@@ -127,8 +135,7 @@ double StageTest::option_extra_s(const StageKey& stage, int32_t v, const Option&
       bytes += in.edges[e].bytes + *sync - out_cost[e];
     ++sync;
   }
-  const double dearer =
-      option.gradient_bytes - in.least_gradient_bytes[in.slot(v, stage.degree)];
+  const double dearer = option.gradient_bytes - in.least_gradient_bytes[in.slot(v, stage.degree)];
   return in.cut_s_per_byte * std::max(0.0, bytes) +
          in.sync_s_per_byte * static_cast<double>(stage.data_degree - 1) * dearer;
 }
@@ -177,8 +184,10 @@ StageTest::Known& StageTest::recall(const StageKey& stage) {
     num_known_ = 0;
     for (const Known& entry : old) {
       if (!keep || entry.pair == ~uint64_t{0}) continue;
-      size_t at = (entry.pair * 0x9e3779b97f4a7c15 ^ (uint64_t{entry.y} << 20 | entry.degree << 12 |
-                                                     entry.data_slot) * 0xbf58476d1ce4e5b9) >> 20;
+      size_t at =
+          (entry.pair * 0x9e3779b97f4a7c15 ^
+           (uint64_t{entry.y} << 20 | entry.degree << 12 | entry.data_slot) * 0xbf58476d1ce4e5b9) >>
+          20;
       while (known_[at & (known_.size() - 1)].pair != ~uint64_t{0}) ++at;
       known_[at & (known_.size() - 1)] = entry;
       ++num_known_;
@@ -187,16 +196,19 @@ StageTest::Known& StageTest::recall(const StageKey& stage) {
   bool plain = true;
   for_each_between(*sets_, stage.below, stage.above,
                    [&](int32_t v) { plain = plain && in_->is_plain[in_->slot(v, stage.degree)]; });
-  const auto slot = std::lower_bound(in_->data_degrees.begin(), in_->data_degrees.end(),
-                                     stage.data_degree) - in_->data_degrees.begin();
+  const auto slot =
+      std::lower_bound(in_->data_degrees.begin(), in_->data_degrees.end(), stage.data_degree) -
+      in_->data_degrees.begin();
   Known wanted;
   wanted.pair = static_cast<uint64_t>(stage.below) << 32 | static_cast<uint32_t>(stage.above);
   wanted.y = static_cast<uint32_t>(stage.in_flight);
   wanted.degree = static_cast<uint16_t>(stage.degree);
   wanted.data_slot = plain ? 0 : static_cast<uint16_t>(slot + 1);
   wanted.upper_s = kInfinity;
-  size_t at = (wanted.pair * 0x9e3779b97f4a7c15 ^ (uint64_t{wanted.y} << 20 | wanted.degree << 12 |
-                                                  wanted.data_slot) * 0xbf58476d1ce4e5b9) >> 20;
+  size_t at =
+      (wanted.pair * 0x9e3779b97f4a7c15 ^
+       (uint64_t{wanted.y} << 20 | wanted.degree << 12 | wanted.data_slot) * 0xbf58476d1ce4e5b9) >>
+      20;
   while (true) {
     Known& entry = known_[at & (known_.size() - 1)];
     if (entry.pair == ~uint64_t{0}) {
@@ -222,10 +234,9 @@ Verdict StageTest::fits(const StageKey& stage, double threshold_s) {
       in_->sync_s_per_byte * (d - 1) * gradient_bytes(stage.below, stage.above, stage.degree);
   const BoundTable& table = bounds_->table(BoundKind::degree, stage.degree, stage.in_flight);
   const int32_t memory = BoundTable::kMemoryLane;
-  const double units = table.lanes(stage.above)[memory] - table.lanes(stage.below)[memory];
+  const double units = table.sum(stage.above, memory) - table.sum(stage.below, memory);
   if (units > in_->memory_bytes * (1 + 1e-11) * table.scale[memory]) return Verdict::no;
-  if (table.proved_s(stage.below, stage.above, in_->memory_bytes) + quick_fixed >
-      budget + rounding)
+  if (table.proved_s(stage.below, stage.above, in_->memory_bytes) + quick_fixed > budget + rounding)
     return Verdict::no;
   if (fastest_s(stage.below, stage.above, stage.degree) + quick_fixed > budget + rounding)
     return Verdict::no;

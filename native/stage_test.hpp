@@ -86,13 +86,17 @@ class StageTest {
   AdditiveBounds* bounds_;
   int64_t max_states_;
   std::vector<Prefix> prefix_;
-  int32_t below_ = -1;
-  struct Source {
+  struct Source {  // a layer outside D' with edges into it
     int32_t layer;
-    int32_t first;  // into source_bytes_, one value per degree
+    int32_t first;  // into bytes, one value per degree
   };
-  std::vector<Source> sources_;  // layers with an edge into `below`
-  std::vector<double> source_bytes_;
+  struct Boundary {
+    int32_t below = -1;
+    std::vector<Source> sources;
+    std::vector<double> bytes;
+  };
+  std::vector<Boundary> boundaries_;  // a cache, by downset modulo its size
+  const Boundary* boundary_ = nullptr;
   Knapsack knapsack_;
   std::vector<Known> known_;
   int64_t num_known_ = 0;

@@ -26,13 +26,17 @@ def placements(draw: st.DrawFn, *, max_ranks: int = 4, max_stages: int = 6) -> P
 
 @st.composite
 def schedules(
-    draw: st.DrawFn, *, placement: Placement | None = None, max_microbatches: int = 4
+    draw: st.DrawFn,
+    *,
+    placement: Placement | None = None,
+    max_microbatches: int = 4,
+    may_recompute: bool = True,
 ) -> Schedule:
     """A legal schedule: actions become ready by their needs, and any ready one is next."""
     placement = placement or draw(placements())
     num_microbatches = draw(st.integers(1, max_microbatches))
     fused = [draw(st.booleans()) for _ in range(placement.num_stages)]
-    recomputed = [draw(st.booleans()) for _ in range(placement.num_stages)]
+    recomputed = [may_recompute and draw(st.booleans()) for _ in range(placement.num_stages)]
     choose = random.Random(draw(st.integers(0, 2**32)))
     orders: list[list[Action]] = [[] for _ in range(placement.num_ranks)]
     ready = [Action(F, 0, j) for j in range(num_microbatches)]

@@ -28,12 +28,15 @@ from trainwright.errors import (  # noqa: E402
     TrainwrightError,
     UnsupportedFeature,
 )
+from trainwright.execution import Budget, Progress  # noqa: E402
 
 __all__ = [
+    "Budget",
     "CheckFailed",
     "Infeasible",
     "InvalidInput",
     "MissingExtra",
+    "Progress",
     "Report",
     "Result",
     "TrainwrightError",

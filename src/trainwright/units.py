@@ -76,10 +76,20 @@ def parse_duration(text: str, *, name: str = "duration") -> float:
 def format_bytes(value: float) -> str:
     """Print bytes with a binary prefix and three or four significant digits."""
     magnitude = abs(value)
+    if magnitude >= 1e6 * 2.0**40:
+        return f"{value / 2.0**40:.4g} TiB"
     for name, factor in (("TiB", 2.0**40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if magnitude >= factor:
             return f"{value / factor:.2f} {name}"
     return f"{value:.0f} B"
+
+
+def format_bytes_up(value: float) -> str:
+    """Print bytes as a size that is at least `value` when read back: what to ask for."""
+    for name, factor in (("TiB", 2.0**40), ("GiB", GIB), ("MiB", MIB)):
+        if value >= factor:
+            return f"{math.ceil(value / factor * 100) / 100:.2f} {name}"
+    return f"{math.ceil(value)} B"
 
 
 def format_bandwidth(value: float) -> str:
@@ -104,6 +114,7 @@ def format_percent_up(fraction: float) -> str:
     """Print a gap as a percentage, rounded up so that the printed claim stays true."""
     if fraction <= 0:
         return "0 %"
+    fraction = max(fraction, 1e-14)
     digits = max(2, 1 - math.floor(math.log10(fraction * 100)))
     scale = 10.0**digits
     return f"{math.ceil(fraction * 100 * scale - 1e-9) / scale:.{digits}f} %"

@@ -1,31 +1,87 @@
 import json
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
+from hypothesis import strategies as st
 
 from reference import needs_reference, reference
 from strategies_schedule import schedules
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.pytorch_csv import (
+    format_compute_comms,
     format_compute_only,
+    parse_compute_comms,
     parse_compute_only,
     read_compute_only,
 )
-from trainwright.plan.schedule import ActionKind
+from trainwright.plan.placement import Placement
+from trainwright.plan.schedule import Action, Schedule
 from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.scheduling.lower import lower
+from trainwright.scheduling.pytorch_rules import as_pytorch_runs
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
+from trainwright.scheduling.validate_lowered import validate_lowered
 
 
-@given(schedules())
+def for_pytorch(schedule: Schedule) -> Schedule:
+    try:
+        return as_pytorch_runs(schedule)
+    except UnsupportedFeature:
+        reject()
+
+
+@given(schedules(may_recompute=False))
 def test_reading_what_was_written_gives_the_same_schedule(schedule):
-    if (schedule.actions[:, 0] == ActionKind.R).any():
-        with pytest.raises(UnsupportedFeature, match="no recompute action"):
-            format_compute_only(schedule)
-        return
+    schedule = for_pytorch(schedule)
     text = format_compute_only(schedule)
     assert parse_compute_only(text) == schedule
     assert format_compute_only(parse_compute_only(text)) == text
+
+
+@given(schedules(may_recompute=False), st.booleans())
+def test_reading_lowered_orders_gives_the_same_orders(schedule, sharded):
+    schedule = for_pytorch(schedule)
+    stages = range(schedule.placement.num_stages) if sharded else ()
+    lowered = lower(schedule, sharded_stages=stages)
+    text = format_compute_comms(lowered)
+    assert parse_compute_comms(text) == lowered
+    assert format_compute_comms(parse_compute_comms(text)) == text
+
+
+def test_overlapped_pairs_stay_together_in_lowered_orders():
+    schedule = parse_compute_only("0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1\n")
+    text = format_compute_comms(lower(schedule))
+    assert text == ("0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,1REDUCE_GRAD,0B1,0REDUCE_GRAD\n")
+    assert parse_compute_comms(text).pairs.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0F0,0R0,0B0\n", "PyTorch schedules have no recompute action; checkpoint inside"),
+        ("0F1,0F0,0B0,0B1\n", "PyTorch gives wrong gradients unless the last stage runs forwards"),
+    ],
+)
+def test_what_pytorch_cannot_run_is_refused_with_what_can_be_done(text, problem):
+    order = [Action.parse(cell) for cell in text.replace("\n", ",").split(",") if cell]
+    schedule = Schedule.from_orders([order])
+    for write in (format_compute_only, lambda given: format_compute_comms(lower(given))):
+        with pytest.raises(UnsupportedFeature) as refused:
+            write(schedule)
+        assert str(refused.value).startswith(problem)
+
+
+def test_a_rank_without_actions_is_refused():
+    idle = Schedule(
+        placement=Placement(rank_of_stage=(0,), num_ranks=2),
+        num_microbatches=1,
+        actions=np.array([[0, 0, 0], [3, 0, 0]]),
+        rank_offsets=np.array([0, 2, 2]),
+    )
+    with pytest.raises(UnsupportedFeature, match="and rank 1 has none; place a stage there"):
+        format_compute_only(idle)
 
 
 def test_overlapped_pairs_share_a_cell():
@@ -58,6 +114,34 @@ def test_cells_that_pytorch_would_guess_at_are_refused(text, problem):
     assert refused.value.source == "orders.csv"
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0F0,0SEND_F0zzz\n", 'row 1, column 2: must look like "3F0", "3SEND_F0" or "3UNSHARD"'),
+        ("0F0,0UNSHARD0\n", 'row 1, column 2: must look like "3F0", "3SEND_F0" or "3UNSHARD"'),
+        ("0F0,0SEND_F\n", 'row 1, column 2: must look like "3F0", "3SEND_F0" or "3UNSHARD"'),
+        ("0F0,,0B0\n", 'row 1, column 2: must look like "3F0", "3SEND_F0" or "3UNSHARD"'),
+        ("0F0,0R0\n", "row 1, column 2: must be no recomputation"),
+        ("", "rows: must have at least 1 action, got none"),
+        ("0F0,0B0\n0RECV_F0\n", "placement[1]: stage 0 must be on one rank, is also on rank 0"),
+    ],
+)
+def test_lowered_cells_that_pytorch_would_guess_at_are_refused(text, problem):
+    with pytest.raises(InvalidInput) as refused:
+        parse_compute_comms(text, source="orders.csv")
+    assert str(refused.value).startswith(problem)
+    assert refused.value.source == "orders.csv"
+
+
+def test_every_wrong_cell_is_named():
+    with pytest.raises(InvalidInput) as refused:
+        parse_compute_comms("0F0,x,0B0\n1F0,,1B0\n")
+    assert [fault.path for fault in refused.value.faults] == [
+        "row 1, column 2",
+        "row 2, column 2",
+    ]
+
+
 @needs_reference
 def test_reference_files_come_back_byte_for_byte():
     paths = sorted((reference() / "schedules/csv").glob("*.csv"))
@@ -66,6 +150,10 @@ def test_reference_files_come_back_byte_for_byte():
         schedule = read_compute_only(path)
         validate(schedule)
         assert format_compute_only(schedule).encode() == path.read_bytes()
+        lowered = lower(schedule, sharded_stages=range(schedule.placement.num_stages))
+        validate_lowered(lowered, rendezvous=True)
+        text = format_compute_comms(lowered)
+        assert format_compute_comms(parse_compute_comms(text)) == text
 
 
 @needs_reference

@@ -57,6 +57,7 @@ def solve_partition(
     time_limit_s: float,
     poll: Callable[[float, float, float], bool] | None,
     max_downsets: int | None = None,
+    max_pairs: int | None = None,
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
@@ -119,6 +120,28 @@ class FilledOrders:
     span_s: float
     makespan_s: float
     largest_idle_s: float
+
+class StreamProblem:
+    def __init__(
+        self,
+        *,
+        rank_of_stage: NDArray[np.int32],
+        num_ranks: int,
+        num_microbatches: int,
+        duration_s: NDArray[np.float64],
+        forward_transfer_s: NDArray[np.float64],
+        backward_transfer_s: NDArray[np.float64],
+        fused: NDArray[np.bool_],
+        recomputed: NDArray[np.bool_],
+        resource_delta: NDArray[np.float64],
+        resource_transient: NDArray[np.float64],
+        resource_room: NDArray[np.float64],
+        objective: str,
+    ) -> None: ...
+    @property
+    def num_actions(self) -> int: ...
+
+class FoundOrders:
     @property
     def actions(self) -> NDArray[np.int32]: ...
     @property
@@ -157,3 +180,25 @@ def zero_bubble_orders(
     prefer_backward: bool,
     tolerant: bool,
 ) -> FilledOrders: ...
+    @property
+    def span_s(self) -> float: ...
+    @property
+    def makespan_s(self) -> float: ...
+    @property
+    def winner(self) -> str: ...
+    @property
+    def winning_start(self) -> int: ...
+    @property
+    def work(self) -> int: ...
+    @property
+    def interrupted(self) -> bool: ...
+
+def search_schedule(
+    problem: StreamProblem,
+    starts: list[Orders],
+    *,
+    seed: int,
+    work: int,
+    stop_at_s: float,
+    poll: Callable[[float], bool] | None,
+) -> FoundOrders: ...

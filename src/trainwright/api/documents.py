@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import Any
 
-from trainwright.errors import InvalidInput
+from trainwright.api.result import Report
 from trainwright.plan.results.estimate import EstimateResult
+from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.plan import PlanResult
 
-if TYPE_CHECKING:
-    from pathlib import Path
+Priced = PlanResult | ModelPlanResult | EstimateResult
+AnyDocument = str | Path | Report[Any] | Priced
 
-KINDS: dict[str, type[PlanResult] | type[EstimateResult]] = {
+KINDS: dict[str, type[Priced]] = {
     "plan": PlanResult,
+    "model-plan": ModelPlanResult,
     "estimate": EstimateResult,
 }
 
-Kind = TypeVar("Kind", PlanResult, EstimateResult)
+
+def open_document(document: AnyDocument) -> Priced:
+    """The plan or estimate document at a path, or the one a result carries."""
+    found = document.document if isinstance(document, Report) else document
+    return load_document(found) if isinstance(found, (str, Path)) else found
 
 
-def load_document(path: str | Path) -> PlanResult | EstimateResult:
+def load_document(path: str | Path) -> Priced:
     """Read a plan or estimate document; every fault of the file is named."""
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
 
-    value = parse_json(read_bytes(path), source=str(path))
-    document = decode_document(value, KINDS)
-    if not isinstance(document, (PlanResult, EstimateResult)):
-        raise InvalidInput.of("kind", f"must be one of {', '.join(KINDS)}")
-    return document
+    value = parse_json(read_bytes(path, name="document"), source=str(path))
+    return decode_document(value, KINDS, source=str(path))

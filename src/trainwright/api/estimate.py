@@ -31,7 +31,7 @@ def estimate(
     Raises `InvalidInput` naming every rule the plan breaks; a plan that only overflows memory is
     priced in full, with `fits` false and the bytes each stage misses.
     """
-    from trainwright.api.inputs import resolve_setting
+    from trainwright.api.inputs import resolve_setting, setting_overrides
     from trainwright.api.models import ModelInput, resolve_model
     from trainwright.api.plan_profile import ProfileQuestion, profile_request, stage_records
     from trainwright.execution import Budget
@@ -39,16 +39,17 @@ def estimate(
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan.plan import Plan
 
-    given = resolve_model(model, point=point)
+    overrides = setting_overrides(
+        devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
+    )
+    given = resolve_model(model, point=point, given=overrides)
     if isinstance(given, ModelInput):
         raise InvalidInput.of("model", "must be a profile where a plan is given")
     if isinstance(plan, Plan):
         stages, stated = plan.stages, given.setting
     else:
         stages, stated = _read_plan(plan, given.setting)
-    setting = resolve_setting(
-        stated, devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
-    )
+    setting = resolve_setting(stated, overrides)
     priced = Plan(stages=stages, num_microbatches=setting.num_microbatches)
     costs = evaluate(priced, given.profile, setting)
     overflows = find_overflows(costs, setting)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from trainwright.api.documents import load_document
+from trainwright.api.documents import AnyDocument, Priced, open_document
 from trainwright.api.result import Report
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
+def explain(document: AnyDocument) -> Report[Priced]:
+    """Take a plan or estimate document (a path or a result); the report prints its table.
 
-def explain(document: str | Path) -> Report[Any]:
-    """Read a plan or estimate document; its report prints the table of `trainwright explain`."""
-    return Report(load_document(document))
+    Raises `InvalidInput` with every fault of the file.
+    """
+    return Report(open_document(document))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from trainwright.plan.results.request import Embedded, SettingRecord
 from trainwright.units import parse_bandwidth, parse_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from trainwright.profile import Profile, ProfileFile, Setting
 
 
@@ -50,39 +53,81 @@ def profile_input(file: ProfileFile, *, name: str, point: int | None) -> Profile
     )
 
 
-def resolve_setting(
-    stated: Setting | None,
+_OPTION_OF = {
+    "num_devices": "devices",
+    "memory_bytes": "memory",
+    "bandwidth_bytes_per_s": "bandwidth",
+    "num_microbatches": "microbatches",
+}
+
+
+def setting_overrides(
     *,
     devices: int | None,
     memory: str | float | None,
     bandwidth: str | float | None,
     microbatches: int | None,
-) -> Setting:
-    """The setting a profile states, with the caller's overrides; every missing field is named."""
-    from trainwright.profile import Setting
+) -> dict[str, float]:
+    """What the caller gave, as fields of `Setting`; text is read with its unit.
 
-    memory_bytes = parse_memory(memory) if isinstance(memory, str) else memory
-    per_s = parse_bandwidth(bandwidth) if isinstance(bandwidth, str) else bandwidth
-    wanted = {
-        "num_devices": ("devices", devices),
-        "memory_bytes": ("memory", memory_bytes),
-        "bandwidth_bytes_per_s": ("bandwidth", per_s),
-        "num_microbatches": ("microbatches", microbatches),
+    Raises `InvalidInput` naming the option where a value breaks the rule of its field.
+    """
+    stated = {
+        "num_devices": devices,
+        "memory_bytes": parse_memory(memory) if isinstance(memory, str) else memory,
+        "bandwidth_bytes_per_s": (
+            parse_bandwidth(bandwidth) if isinstance(bandwidth, str) else bandwidth
+        ),
+        "num_microbatches": microbatches,
     }
-    values: dict[str, Any] = {}
-    for name, (option, value) in wanted.items():
-        values[option] = value if value is not None else getattr(stated, name, None)
-    missing = [option for option, value in values.items() if value is None]
+    given = {name: value for name, value in stated.items() if value is not None}
+    faults = [
+        Fault(_OPTION_OF[name], f"must be {wanted}, got {given[name]!r}")
+        for name, (wanted, kinds) in _KINDS.items()
+        if name in given and (type(given[name]) is bool or not isinstance(given[name], kinds))
+    ]
+    if faults:
+        raise InvalidInput(faults)
+    _make_setting({"num_devices": 1, "memory_bytes": 1.0, **_HARMLESS, **given})
+    return given
+
+
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "num_devices": ("a whole number", (int,)),
+    "memory_bytes": ("a number of bytes, or text with a unit", (int, float)),
+    "bandwidth_bytes_per_s": ("a number of bytes per second, or text with a unit", (int, float)),
+    "num_microbatches": ("a whole number", (int,)),
+}
+_HARMLESS = {"bandwidth_bytes_per_s": 1.0, "num_microbatches": 1}
+
+
+def resolve_setting(stated: Setting | None, overrides: Mapping[str, float]) -> Setting:
+    """The setting a profile states, with the caller's overrides; every missing field is named."""
+    values = {name: overrides.get(name, getattr(stated, name, None)) for name in _OPTION_OF}
+    missing = [_OPTION_OF[name] for name, value in values.items() if value is None]
     if missing:
         raise InvalidInput(
             Fault(option, f"the profile does not state it; give --{option}") for option in missing
         )
+    return _make_setting(values)
+
+
+def _make_setting(values: dict[str, Any]) -> Setting:
+    from trainwright.profile import Setting
+
+    with naming_options(_OPTION_OF):
+        return Setting(**values)
+
+
+@contextmanager
+def naming_options(option_of: Mapping[str, str]) -> Iterator[None]:
+    """Let faults of a noun's fields name the options they came from."""
     try:
-        return Setting(**{name: values[option] for name, (option, _) in wanted.items()})
+        yield
     except InvalidInput as error:
-        renamed = {name: option for name, (option, _) in wanted.items()}
         raise InvalidInput(
-            Fault(renamed[fault.path], fault.problem) for fault in error.faults
+            (Fault(option_of.get(fault.path, fault.path), fault.problem) for fault in error.faults),
+            source=error.source,
         ) from None
 
 

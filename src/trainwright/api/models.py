@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trainwright.api.inputs import ProfileInput, display_name, profile_input
-from trainwright.errors import InvalidInput
+from trainwright.api.inputs import ProfileInput, display_name, embed, profile_input
+from trainwright.errors import UnsupportedFeature
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainwright.formats.hf_config import ModelDescription
+    from trainwright.model import TransformerConfig
     from trainwright.plan.results.request import Embedded
     from trainwright.profile import Profile, ProfileFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInput:
-    """A model without a profile."""
+    """A model without a profile, and what its description left open."""
 
+    config: TransformerConfig
     embedded: Embedded
+    warnings: tuple[str, ...] = ()
 
 
 def resolve_model(
-    model: str | Path | Profile | ProfileFile, *, point: int | None
+    model: str | Path | Profile | ProfileFile,
+    *,
+    point: int | None = None,
+    given: Mapping[str, float] | None = None,
 ) -> ProfileInput | ModelInput:
-    """Read a file or a folder, take a noun as it is, or look a name up in the catalog."""
+    """Read a file or a folder, take a noun as it is, or look a name up in the catalog.
+
+    `given` are fields of `Setting` that stand in where a profile's header lacks them.
+    """
     from trainwright.profile import Profile, ProfileFile
 
     if isinstance(model, Profile):
@@ -32,24 +44,67 @@ def resolve_model(
     if isinstance(model, ProfileFile):
         return profile_input(model, name="profile", point=point)
     path = Path(model)
-    if path.exists():
-        return _read_file(path, point=point)
-    raise InvalidInput.of("model", f'must be a file or the name of a catalog model, got "{model}"')
+    if _exists(path):
+        return _read_file(path, point=point, given=given or {})
+    from trainwright.formats.catalog import model as catalog_model
+
+    return _described(catalog_model(str(model)))
 
 
-def _read_file(path: Path, *, point: int | None) -> ProfileInput | ModelInput:
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name no file can have
+        return False
+
+
+def _read_file(
+    path: Path, *, point: int | None, given: Mapping[str, float]
+) -> ProfileInput | ModelInput:
     from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.detect import detect
-    from trainwright.formats.json_text import parse_json
+    from trainwright.formats.detect import ModelFormat, detect, model_file
+    from trainwright.formats.json_text import parse_json, scan_json
     from trainwright.formats.piper_json import read_piper
     from trainwright.formats.profile_json import read_profile
 
-    value = parse_json(read_bytes(path), source=str(path))
-    kind = detect(value, source=str(path))
-    if kind == "piper":
-        file = read_piper(value, source=str(path))
-    elif kind == "profile":
-        file = read_profile(value, source=str(path))
-    else:
-        raise InvalidInput.of("model", f"must be a profile, got {kind}", source=str(path))
-    return profile_input(file, name=display_name(path), point=point)
+    file = model_file(path)
+    source, name = str(file), display_name(file)
+    data = read_bytes(file, name="model")
+    text = scan_json(data, source=source)
+    match detect(text.value, source=source):
+        case ModelFormat.PIPER:
+            profiles = read_piper(text.value, source=source, text_faults=text.faults, given=given)
+        case ModelFormat.PROFILE:
+            profiles = read_profile(text.value, source=source, text_faults=text.faults)
+        case ModelFormat.HF_CONFIG:
+            from trainwright.formats.hf_config import read_config
+
+            config = parse_json(data, source=source, what="config")
+            name = file.parent.name if file.name == "config.json" else file.stem
+            return _own(read_config(config, name=name or "model", source=source))
+        case other:
+            raise UnsupportedFeature(
+                f"{file} is a {other.value} file, which this command does not read",
+                alternative="it reads profiles and config.json",
+            )
+    return profile_input(profiles, name=name, point=point)
+
+
+def _own(description: ModelDescription) -> ModelInput:
+    """A caller's own config: what it left out is worth knowing."""
+    made, name = _described(description), description.name
+    defaults = (f"{name}: {key} not given, took {value}" for key, value in description.defaults)
+    return replace(made, warnings=(*made.warnings, *defaults))
+
+
+def _described(description: ModelDescription) -> ModelInput:
+    from trainwright.formats.document_json import encode
+
+    content: dict[str, Any] = encode(description.config)
+    name = description.name
+    warnings = [f"{name}: unknown key ignored: {key}" for key in description.ignored]
+    return ModelInput(
+        config=description.config,
+        embedded=embed("model", description.name, content),
+        warnings=tuple(warnings),
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainwright.api.result import Result
-from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +30,7 @@ def plan(
     tensor_parallel: bool = True,
     recompute: bool = True,
     exclude_options: Iterable[str] = (),
+    zero_stage: int | None = None,
     per_stage_degrees: bool = False,
     planner: str = "exact",
     block_layer: str | None = None,
@@ -41,19 +41,29 @@ def plan(
     """Plan `model`: a profile (file or noun), a `config.json`, or the name of a catalog model.
 
     A profile takes `devices`, `memory`, `bandwidth` and `microbatches` (they override what its file
-    states); a model takes `cluster`, `nodes` or `devices`, `global_batch`, `sequence` and
-    `micro_batch`. Memory and bandwidth are bytes and bytes per second, or text with a unit.
+    states); a model takes `cluster`, `nodes` or `devices`, `memory` (of a device, in place of the
+    cluster's), `global_batch`, `sequence`, `micro_batch` and `zero_stage` (1 if absent). Memory and
+    bandwidth are bytes and bytes per second, or text with a unit. The equal split deals out the
+    layers named `block_layer`, or "all"; if absent, the transformer blocks where the profile has
+    some, else all. What does not apply to the kind of model given is not used, and a warning in the
+    result says so. `budget` may hold a time limit.
 
     The result carries the plan, a lower bound and the gap; `status` is `optimal` only where proved,
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
     Raises `InvalidInput` with every fault of the input.
     """
+    from trainwright.api.inputs import resolve_setting, setting_overrides
     from trainwright.api.models import ModelInput, resolve_model
+    from trainwright.api.plan_model import plan_model, resolve_cluster, resolve_workload
+    from trainwright.api.plan_profile import ProfileQuestion, plan_profile
     from trainwright.execution import Budget as NoLimit
     from trainwright.partitioning.restrictions import Restrictions
 
     budget = budget or NoLimit()
-    given = resolve_model(model, point=point)
+    overrides = setting_overrides(
+        devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
+    )
+    given = resolve_model(model, point=point, given=overrides)
     restrictions = Restrictions(
         data_parallel=data_parallel,
         tensor_parallel=tensor_parallel,
@@ -61,23 +71,53 @@ def plan(
         excluded_options=frozenset(exclude_options),
     )
     if isinstance(given, ModelInput):
-        raise InvalidInput.of("model", "models are not joined yet")
-    from trainwright.api.inputs import resolve_setting
-    from trainwright.api.plan_profile import ProfileQuestion, plan_profile
-
-    setting = resolve_setting(
-        given.setting,
-        devices=devices,
-        memory=memory,
-        bandwidth=bandwidth,
-        microbatches=microbatches,
+        where, num_devices = resolve_cluster(
+            cluster, nodes=nodes, devices=devices, memory_bytes=overrides.get("memory_bytes")
+        )
+        not_used = _given(
+            bandwidth=bandwidth,
+            microbatches=microbatches,
+            planner=None if planner == "exact" else planner,
+            block_layer=block_layer,
+            compare=compare,
+            point=point,
+        )
+        return Result(
+            plan_model(
+                given,
+                cluster=where,
+                num_devices=num_devices,
+                workload=resolve_workload(global_batch=global_batch, sequence=sequence),
+                restrictions=restrictions,
+                micro_batch=micro_batch,
+                zero_stage=zero_stage,
+                per_stage_degrees=per_stage_degrees,
+                warnings=[f"{name} applies to profiles only and was not used" for name in not_used],
+                budget=budget,
+            )
+        )
+    not_used = _given(
+        cluster=cluster,
+        nodes=nodes,
+        global_batch=global_batch,
+        sequence=sequence,
+        micro_batch=micro_batch,
+        zero=zero_stage,
+        per_stage_degrees=per_stage_degrees,
     )
     question = ProfileQuestion(
         given=given,
-        setting=setting,
+        setting=resolve_setting(given.setting, overrides),
         restrictions=restrictions,
         planner=planner,
         block_layer=block_layer,
         compare=compare,
+        warnings=tuple(f"{name} applies to models only and was not used" for name in not_used),
     )
     return Result(plan_profile(question, budget))
+
+
+def _given(**options: object) -> list[str]:
+    """Names, as on the command line, of options that were given."""
+    given = (name for name, value in options.items() if value is not None and value is not False)
+    return [name.replace("_", "-") for name in given]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,18 +14,26 @@ from trainwright.plan.results.request import PlanRequest, SpaceRecord
 from trainwright.plan.status import BoundKind, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan.plan import Plan
     from trainwright.plan.prediction import StageCost
+    from trainwright.plan.stage import Stage
     from trainwright.profile import Profile, Setting
 
 PLANNERS = ("exact", "equal")
+ALL_LAYERS = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileQuestion:
-    """A profile to plan, where, and how."""
+    """A profile to plan, where, and how.
+
+    `block_layer` is the name of the layers that the equal split deals out, or "all"; `None` leaves
+    the choice to the profile.
+    """
 
     given: ProfileInput
     setting: Setting
@@ -32,12 +41,18 @@ class ProfileQuestion:
     planner: str = "exact"
     block_layer: str | None = None
     compare: bool = False
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.planner not in PLANNERS:
             raise InvalidInput.of(
                 "planner", f'must be one of {", ".join(PLANNERS)}, got "{self.planner}"'
             )
+
+    @property
+    def splits_equally(self) -> bool:
+        """Whether an equal split is asked for, alone or beside the plan."""
+        return self.planner == "equal" or self.compare
 
 
 def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
@@ -48,12 +63,14 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
 
     started_s = budget.cpu_s
     profile, setting = question.given.profile, question.setting
+    block_layer = _block_layer(question) if question.splits_equally else None
+    _refuse_endless_times(profile, setting)
     outcome = search(
         profile,
         setting,
         restrictions=question.restrictions,
         planner=question.planner,
-        block_layer=question.block_layer,
+        block_layer=block_layer,
         budget=budget,
     )
     diagnosis, beside = None, tuple[Baseline, ...]()
@@ -66,7 +83,7 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
                 setting,
                 restrictions=question.restrictions,
                 best_time_s=outcome.time_per_sample_s,
-                block_layer=question.block_layer,
+                block_layer=block_layer,
                 budget=budget,
             )
         )
@@ -84,11 +101,57 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
         relaxations=diagnosis.relaxations if diagnosis else (),
         baselines=beside,
         interrupted=outcome.interrupted or budget.interrupted,
+        warnings=(*question.warnings, *_warnings(question)),
         solver_s=outcome.solver_s,
         search_s=budget.cpu_s - started_s,
         counters=dict(outcome.counters),
         request=profile_request(question, budget),
     )
+
+
+def _block_layer(question: ProfileQuestion) -> str | None:
+    """The name of the layers to deal out equally; `None` for all."""
+    from trainwright.partitioning.equal import BLOCK_LAYER
+
+    chosen = question.block_layer
+    if chosen == ALL_LAYERS:
+        return None
+    names = {layer.name for layer in question.given.profile.structure.layers}
+    if chosen is None:
+        return BLOCK_LAYER if BLOCK_LAYER in names else None
+    if chosen not in names:
+        wanted = f"must be the name of at least one layer, or {ALL_LAYERS}"
+        raise InvalidInput.of("block-layer", f'{wanted}, got "{chosen}"')
+    return chosen
+
+
+def _refuse_endless_times(profile: Profile, setting: Setting) -> None:
+    """Times beyond all floats have no order, so a search over them would prove nothing."""
+    import numpy as np
+
+    costs, edges = profile.costs, profile.structure.edges
+    longest_s, most_bytes = 0.0, 2 * sum(edge.bytes for edge in edges)
+    with np.errstate(over="ignore"):
+        boundary = np.concatenate(([0.0], np.cumsum(costs.boundary_bytes)))
+        moved = np.diff(boundary[costs.boundary_offsets]) + costs.gradient_sync_bytes.sum(axis=1)
+    for layer in profile.structure.layers:
+        rows = costs.rows_of(layer.layer_class)
+        longest_s += float(costs.duration_s[rows].max())
+        most_bytes += float(moved[rows].max())
+    if not math.isfinite(longest_s):
+        raise InvalidInput.of("model", "must have times that add up to a finite number of seconds")
+    if not math.isfinite(4 * most_bytes / setting.bandwidth_bytes_per_s):
+        value = setting.bandwidth_bytes_per_s
+        raise InvalidInput.of("bandwidth", f"must move all bytes in finite time, got {value!r}")
+
+
+def _warnings(question: ProfileQuestion) -> Iterator[str]:
+    """Options that were given and change nothing."""
+    if question.block_layer is not None and not question.splits_equally:
+        yield "block-layer applies to equal splits only and was not used"
+    offered = set(question.given.profile.costs.option_ids)
+    for option in sorted(question.restrictions.excluded_options - offered):
+        yield f'exclude-option: the profile has no option "{option}"'
 
 
 def profile_request(question: ProfileQuestion, budget: Budget) -> PlanRequest:
@@ -104,7 +167,7 @@ def profile_request(question: ProfileQuestion, budget: Budget) -> PlanRequest:
             recompute=restrictions.recompute,
             excluded_options=tuple(sorted(restrictions.excluded_options)),
             planner=question.planner,
-            block_layer=question.block_layer,
+            block_layer=question.block_layer if question.splits_equally else None,
         ),
         time_limit_s=budget.time_limit_s,
     )
@@ -114,30 +177,13 @@ def stage_records(
     plan: Plan, costs: tuple[StageCost, ...], profile: Profile
 ) -> tuple[StageRecord, ...]:
     """The stages of a priced plan, as a document carries them."""
-    from trainwright.profile import Recompute
-
-    table = profile.costs
-    class_of = {layer.id: layer.layer_class for layer in profile.structure.layers}
-
-    def recomputes(layer: int, option: str, degree: int) -> bool:
-        rows = table.rows_of(class_of[layer])
-        return any(
-            table.option_ids[row] == option
-            and table.tensor_parallel[row] == degree
-            and table.recompute[row] is not Recompute.NONE
-            for row in rows
-        )
-
     return tuple(
         StageRecord(
             layers=stage.layers,
             data_parallel=stage.data_parallel,
             tensor_parallel=stage.tensor_parallel,
             options={str(layer): option for layer, option in stage.option_of.items()},
-            num_recomputed=sum(
-                recomputes(layer, option, stage.tensor_parallel)
-                for layer, option in stage.option_of.items()
-            ),
+            num_recomputed=count_recomputed(stage, profile),
             time_per_sample_s=cost.time_per_sample_s,
             breakdown=cost.breakdown,
             memory_bytes=cost.memory_bytes,
@@ -145,3 +191,21 @@ def stage_records(
         )
         for stage, cost in zip(plan.stages, costs, strict=True)
     )
+
+
+def count_recomputed(stage: Stage, profile: Profile) -> int:
+    """How many layers of the stage run under an option that recomputes."""
+    from trainwright.profile import Recompute
+
+    table = profile.costs
+    class_of = {layer.id: layer.layer_class for layer in profile.structure.layers}
+
+    def recomputes(layer: int, option: str) -> bool:
+        return any(
+            table.option_ids[row] == option
+            and table.tensor_parallel[row] == stage.tensor_parallel
+            and table.recompute[row] is not Recompute.NONE
+            for row in table.rows_of(class_of[layer])
+        )
+
+    return sum(recomputes(layer, option) for layer, option in stage.option_of.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.plan import PlanResult
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from trainwright.plan.results.model_plan import ModelStageRecord
     from trainwright.plan.results.plan import StageRecord
     from trainwright.plan.status import Status
 
@@ -58,7 +60,7 @@ class Report(Generic[Document]):
         return self.explain()
 
 
-class Result(Report[PlanResult]):
+class Result(Report[PlanResult | ModelPlanResult]):
     """The answer of `plan`: status, stages, times, and the proof's bound."""
 
     __slots__ = ()
@@ -69,7 +71,7 @@ class Result(Report[PlanResult]):
         return self.document.status
 
     @property
-    def stages(self) -> tuple[StageRecord, ...]:
+    def stages(self) -> tuple[StageRecord, ...] | tuple[ModelStageRecord, ...]:
         """Stages in pipeline order; empty without a plan."""
         return self.document.stages
 
@@ -77,6 +79,12 @@ class Result(Report[PlanResult]):
     def time_per_sample_s(self) -> float | None:
         """Seconds per microbatch at steady state; `None` without a plan."""
         return self.document.time_per_sample_s
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Predicted seconds of a training step; `None` for a profile or without a plan."""
+        document = self.document
+        return document.step_time_s if isinstance(document, ModelPlanResult) else None
 
     @property
     def lower_bound_s(self) -> float | None:

@@ -33,7 +33,7 @@ def estimate(
         memory=memory,
         bandwidth=bandwidth,
         microbatches=parse_count(microbatches, "microbatches"),
-        point=point,
+        point=parse_count(point, "point", least=0),
     )
     emit(report, as_json=as_json, output=output)
     finish(0 if report.document.fits else 3, interrupted=False)

@@ -6,14 +6,18 @@ check failed, 5 unknown, 130 interrupted.
 
 from __future__ import annotations
 
+import io
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from trainwright._version import __version__
 from trainwright.cli import catalog, diff, estimate, explain, plan
 from trainwright.errors import InvalidInput, TrainwrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 app = typer.Typer(
     name="trainwright",
@@ -45,19 +49,24 @@ def _root(
     pass
 
 
-def main() -> None:
-    """Run the command line; never shows a traceback for a user's mistake."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; never shows a traceback for a user's mistake."""
+    _survive_narrow_encodings()
     try:
-        app()
+        app(arguments, prog_name="trainwright")
     except InvalidInput as error:
         _complain(error)
         sys.exit(error.exit_code)
     except TrainwrightError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
+    raise AssertionError("the command line ends by itself")
+
+
+def _survive_narrow_encodings() -> None:
+    """A terminal without µ or lines shows a substitute; that is no reason to fail."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _complain(error: InvalidInput) -> None:

@@ -27,5 +27,6 @@ Microbatches = Annotated[
     typer.Option("--microbatches", help="Microbatches per batch of a profile.", metavar="N"),
 ]
 Point = Annotated[
-    int | None, typer.Option("--point", help="Which point of a profile with several (from 0).")
+    str | None,
+    typer.Option("--point", help="Which point of a profile with several (from 0).", metavar="N"),
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,18 +20,20 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget, Progress
 
 _PROGRESS_AFTER_S = 1.0
+_READER_LEFT = 141  # what a shell reports of a program that SIGPIPE ended
+_CLEAR_LINE = "\r\x1b[K"
 
 
-def parse_count(text: str | None, name: str) -> int | None:
-    """A whole number ≥ 1, also written as 8.0 or 1_024."""
+def parse_count(text: str | None, name: str, *, least: int = 1) -> int | None:
+    """A whole number ≥ `least`, also written as 8.0 or 1_024."""
     if text is None:
         return None
     try:
         value = float(text)
     except ValueError:
-        value = float("nan")
-    if not value >= 1 or value != int(value):
-        raise InvalidInput.of(name, f'must be a whole number >= 1, got "{text}"')
+        value = math.nan
+    if not least <= value < math.inf or value != int(value):
+        raise InvalidInput.of(name, f'must be a whole number >= {least}, got "{text}"')
     return int(value)
 
 
@@ -45,38 +49,67 @@ def emit(report: Report[Any], *, as_json: bool, output: Path | None) -> None:
     """Save if asked, then print the document or its table."""
     if output is not None:
         report.save(output)
-    if as_json:
-        sys.stdout.write(report.to_json())
-    else:
-        from rich.console import Console
+    _print(report.to_json() if as_json else _table(report))
 
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+def _table(report: Report[Any]) -> str:
+    """The table; a terminal too narrow for it wraps lines, and loses nothing."""
+    if not sys.stdout.isatty():
+        return report.explain()
+    from rich.console import Console
+
+    from trainwright.reporting.text import TEXT_WIDTH
+
+    console = Console(highlight=False)
+    console.width = max(console.width, TEXT_WIDTH)
+    with console.capture() as captured:
         console.print(report.renderable())
+    return captured.get()
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+        raise typer.Exit(_READER_LEFT) from None
+    except OSError as error:
+        _drop_stdout()
+        raise InvalidInput.of("output", f"cannot be printed: {error.strerror}") from None
+
+
+def _drop_stdout() -> None:
+    """Let the interpreter's last flush go nowhere instead of failing again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def budget(time_limit_s: float | None) -> Iterator[Budget]:
     """A budget that Ctrl-C interrupts gently: the search stops and keeps its best result.
 
-    A second Ctrl-C ends the program at once.
+    A second Ctrl-C ends the program at once, whatever it is busy with.
     """
     import signal
 
     from trainwright.execution import Budget
 
-    made = Budget(time_limit_s=time_limit_s, on_progress=_show if sys.stderr.isatty() else None)
+    watched = sys.stderr.isatty()
+    made = Budget(time_limit_s=time_limit_s, on_progress=_show if watched else None)
 
     def stop(*_: object) -> None:
-        if made.interrupted:
-            raise KeyboardInterrupt
         made.interrupt()
-        print("\ninterrupted: keeping the best found so far", file=sys.stderr)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        with suppress(OSError):  # the handler may run inside a print to the same stream
+            os.write(2, b"\ninterrupted: keeping the best found so far\n")
 
     previous = signal.signal(signal.SIGINT, stop)
     try:
         yield made
     finally:
         signal.signal(signal.SIGINT, previous)
+        if watched:
+            print(_CLEAR_LINE, end="", file=sys.stderr, flush=True)
 
 
 def finish(exit_code: int, *, interrupted: bool) -> None:
@@ -91,4 +124,4 @@ def _show(progress: Progress) -> None:
         return
     best = "none yet" if progress.best == float("inf") else f"{progress.best:.6g} s"
     line = f"{progress.stage}: {progress.elapsed_s:.0f} s, best {best}, gap {progress.gap:.2%}"
-    print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+    print(f"{_CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ import typer
 from trainwright.cli import options
 from trainwright.cli.config_file import read_config
 from trainwright.cli.output import budget, check_output, emit, finish, parse_count
+from trainwright.errors import InvalidInput
 
 
 def plan(
@@ -35,6 +36,9 @@ def plan(
     micro_batch: Annotated[
         str | None, typer.Option(help="Sequences per microbatch; chosen if absent.", metavar="N")
     ] = None,
+    zero: Annotated[
+        str | None, typer.Option(help="For a model: ZeRO stage, 0 to 3; 1 if absent.", metavar="N")
+    ] = None,
     no_data_parallel: Annotated[
         bool, typer.Option("--no-data-parallel", help="One replica per stage.")
     ] = False,
@@ -56,8 +60,13 @@ def plan(
     ] = False,
     planner: Annotated[str, typer.Option(help="exact, or the baseline: equal.")] = "exact",
     block_layer: Annotated[
-        str, typer.Option(help="Equal split: name of the layers to split evenly, or all.")
-    ] = "ParallelTransformerLayer",
+        str | None,
+        typer.Option(
+            help="Equal split: name of the layers to deal out evenly, or all; "
+            "transformer blocks if absent, where there are some.",
+            metavar="NAME",
+        ),
+    ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Also show restricted modes and equal splits.")
     ] = False,
@@ -74,11 +83,9 @@ def plan(
 ) -> None:
     """Find the best plan, and prove it."""
     from trainwright.api.plan import plan as make_plan
-    from trainwright.units import parse_duration
 
-    limit_s = None if time_limit is None else parse_duration(time_limit, name="time-limit")
     check_output(output)
-    with budget(limit_s) as allowed:
+    with budget(_time_limit_s(time_limit)) as allowed:
         result = make_plan(
             model,
             cluster=cluster,
@@ -94,12 +101,24 @@ def plan(
             tensor_parallel=not no_tensor_parallel,
             recompute=not no_recompute,
             exclude_options=exclude_option or (),
+            zero_stage=parse_count(zero, "zero", least=0),
             per_stage_degrees=per_stage_degrees,
             planner=planner,
-            block_layer=None if block_layer == "all" else block_layer,
+            block_layer=block_layer,
             compare=compare,
-            point=point,
+            point=parse_count(point, "point", least=0),
             budget=allowed,
         )
-        emit(result, as_json=as_json, output=output)
-        finish(result.status.exit_code, interrupted=allowed.interrupted)
+    emit(result, as_json=as_json, output=output)
+    finish(result.status.exit_code, interrupted=allowed.interrupted)
+
+
+def _time_limit_s(text: str | None) -> float | None:
+    from trainwright.units import parse_duration
+
+    if text is None:
+        return None
+    limit_s = parse_duration(text, name="time-limit")
+    if limit_s <= 0:
+        raise InvalidInput.of("time-limit", f'must be > 0, got "{text}"')
+    return limit_s

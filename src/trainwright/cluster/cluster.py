@@ -122,6 +122,12 @@ class Cluster:
         """The network levels of a cluster with one pool, innermost first."""
         return self.pool_of().levels
 
+    def with_memory(self, memory_bytes: float) -> Cluster:
+        """The same cluster with another memory on every device; raises like `pool_of`."""
+        pool = self.pool_of()
+        device = replace(pool.accelerator, memory_bytes=memory_bytes)
+        return replace(self, pools=(replace(pool, accelerator=device),))
+
     def with_nodes(self, nodes: int) -> Cluster:
         """The same cluster of `nodes` nodes; raises like `Pool.with_nodes` and `pool_of`."""
         return replace(self, pools=(self.pool_of().with_nodes(nodes),))

@@ -88,7 +88,7 @@ def group_hops(levels: tuple[NetworkLevel, ...], *, ranks: int, stride: int) -> 
     unit, inside = 1, 1
     for level in levels:
         unit *= level.size
-        members = ranks if level is levels[-1] else min(ranks, max(1, unit // stride))
+        members = ranks if (ranks - 1) * stride < unit else max(1, unit // stride)
         if (meeting := math.ceil(members / inside)) > 1:
             hops.append(Hop(level=level, ranks=meeting))
             inside *= meeting

@@ -27,7 +27,7 @@ from trainwright.model import (
     layer_graph,
     precision_named,
 )
-from trainwright.model.operator import ATTENTION_CORE, MLP_ACTIVATION, NORM
+from trainwright.model.operator import ATTENTION_CORE, MLP_ACTIVATION, NORM, RECOMPUTE_MODULES
 from trainwright.profile import (
     CostTable,
     Edge,
@@ -63,6 +63,12 @@ class Estimator:
     cluster: Cluster
     selective_modules: tuple[str, ...] | None = None
     vocabulary_multiple: int = 128
+
+    def __post_init__(self) -> None:
+        for module in self.selective_modules or ():
+            if module not in RECOMPUTE_MODULES:
+                wanted = f"must be of {', '.join(RECOMPUTE_MODULES)}"
+                raise InvalidInput.of("selective_modules", f'{wanted}, got "{module}"')
 
     def points(self) -> tuple[ProfilePoint, ...]:
         """Empty: any point can be answered."""

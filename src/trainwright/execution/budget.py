@@ -65,6 +65,11 @@ class Budget:
             return math.inf
         return max(0.0, self.time_limit_s - self.elapsed_s)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether time is up or the user asked to stop."""
+        return self.interrupted or self.remaining_s <= 0
+
     def interrupt(self) -> None:
         """Ask the running search to stop and keep its best result."""
         self.interrupted = True
@@ -73,4 +78,4 @@ class Budget:
         """Report progress; true when the search has to stop."""
         if self.on_progress is not None:
             self.on_progress(progress)
-        return self.interrupted or self.remaining_s <= 0
+        return self.stopped

@@ -8,7 +8,6 @@ about cost is passed over, and one that is not known at all is reported as ignor
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any, Final
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.formats.hf_families import FAMILIES, SILENT_KEYS
 from trainwright.formats.hf_keys import KeyReader
+from trainwright.formats.json_path import show_typed
+from trainwright.formats.json_text import parse_json
 from trainwright.model import TransformerConfig
 
 MAX_CONFIG_BYTES: Final = 2**22
@@ -53,13 +54,12 @@ def load_config(path: Path) -> ModelDescription:
         size = file.stat().st_size
         if size > MAX_CONFIG_BYTES:
             raise InvalidInput.of("config", f"must be at most 4 MiB, got {size} bytes")
-        document = json.loads(file.read_text(encoding="utf-8"))
+        data = file.read_bytes()
     except OSError as error:
-        raise InvalidInput.of("config", f"cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
         raise InvalidInput.of(
-            "config", f"must be a JSON object: {error}", source=str(file)
+            "config", f"cannot be read: {error.strerror}", source=str(file)
         ) from None
+    document = parse_json(data, source=str(file), what="config")
     name = file.parent.name if file.name == "config.json" else file.stem
     return read_config(document, name=name or "model", source=str(file))
 
@@ -102,7 +102,9 @@ def _family(document: Mapping[str, Any], *, source: str | None) -> str:
             source=source,
         )
     if not isinstance(stated, str):
-        raise InvalidInput.of("model_type", f"must be text, got {stated!r}", source=source)
+        raise InvalidInput.of(
+            "model_type", f"must be text, got {show_typed(stated)}", source=source
+        )
     if stated in FAMILIES:
         return stated
     if stated in _OUT_OF_SCOPE:

@@ -14,6 +14,8 @@ from trainwright.model import Activation, Experts, Norm
 
 Fields = dict[str, Any]
 
+MAX_LAYERS: Final = 10_000
+
 # Keys that say nothing about cost or memory of training: token ids, names, initialisation, serving.
 _SILENT_KEYS = """
     _attn_implementation _name_or_path _remove_final_layer_norm activation_dropout
@@ -62,7 +64,7 @@ def _stack(keys: KeyReader, *, layers: int, hidden: int, heads: int, vocabulary:
             "hidden_size", f"must be a multiple of the {num_heads} heads, got {hidden_size}"
         )
     return {
-        "num_layers": keys.count("num_layers", layers),
+        "num_layers": keys.count("num_layers", layers, most=MAX_LAYERS),
         "hidden_size": hidden_size,
         "num_heads": num_heads,
         "num_kv_heads": num_heads,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainwright.errors import Fault
+from trainwright.formats.json_path import show_typed, show_value
 
 ALIASES: Final = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed"),
@@ -43,26 +44,26 @@ class KeyReader:
         """The file's own key for a field of the model, where it has one."""
         return self._spelling.get(field, field)
 
-    def count(self, field: str, default: int | None, *, least: int = 1) -> int:
-        """An integer >= `least`; 8.0 is accepted, "8", 8.5 and true are not."""
+    def count(self, field: str, default: int | None, *, most: int = _LARGEST_COUNT) -> int:
+        """An integer in 1..`most`; 8.0 is accepted, "8", 8.5 and true are not."""
         key, value = self._find(field, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            self.faults.append(Fault(key, f"must be an integer, got {_shown(value)}"))
-        elif not least <= value <= _LARGEST_COUNT:
-            self.faults.append(Fault(key, f"must be in {least}..{_LARGEST_COUNT}, got {value}"))
+            self.faults.append(Fault(key, f"must be an integer, got {show_typed(value)}"))
+        elif not 1 <= value <= most:
+            self.faults.append(Fault(key, f"must be in 1..{most}, got {show_value(value)}"))
         else:
             return value
-        return max(least, 1)
+        return 1
 
     def fraction(self, field: str, default: float) -> float:
         """A probability in [0, 1)."""
         key, value = self._find(field, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.faults.append(Fault(key, f"must be a number, got {_shown(value)}"))
+            self.faults.append(Fault(key, f"must be a number, got {show_typed(value)}"))
         elif not (math.isfinite(value) and 0 <= value < 1):
-            self.faults.append(Fault(key, f"must be in [0, 1), got {_shown(value)}"))
+            self.faults.append(Fault(key, f"must be in [0, 1), got {show_value(value)}"))
         else:
             return float(value)
         return 0.0
@@ -71,7 +72,7 @@ class KeyReader:
         """True or false."""
         key, value = self._find(field, default)
         if not isinstance(value, bool):
-            self.faults.append(Fault(key, f"must be true or false, got {_shown(value)}"))
+            self.faults.append(Fault(key, f"must be true or false, got {show_typed(value)}"))
             return default
         return value
 
@@ -79,7 +80,7 @@ class KeyReader:
         """A string."""
         key, value = self._find(field, default)
         if not isinstance(value, str):
-            self.faults.append(Fault(key, f"must be text, got {_shown(value)}"))
+            self.faults.append(Fault(key, f"must be text, got {show_typed(value)}"))
             return default
         return value
 
@@ -88,7 +89,7 @@ class KeyReader:
         key, value = self._find(field, list(default))
         if isinstance(value, list) and all(type(v) is int and v >= 0 for v in value):
             return tuple(value)
-        self.faults.append(Fault(key, f"must be a list of integers >= 0, got {_shown(value)}"))
+        self.faults.append(Fault(key, f"must be a list of integers >= 0, got {show_typed(value)}"))
         return default
 
     def optional_count(self, field: str) -> int | None:
@@ -117,17 +118,10 @@ class KeyReader:
         value = self._document[present[0]]
         for other in present[1:]:
             if self._document[other] != value:
-                problem = f"must equal {present[0]} ({_shown(value)}), got "
-                self.faults.append(Fault(other, problem + _shown(self._document[other])))
+                problem = f"must equal {present[0]} ({show_value(value)}), got "
+                self.faults.append(Fault(other, problem + show_value(self._document[other])))
         return present[0], value
 
 
 def _spellings(field: str) -> tuple[str, ...]:
     return ALIASES.get(field, (field,))
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, str):
-        return f'"{value}" (string)'
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

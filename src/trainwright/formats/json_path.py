@@ -28,6 +28,12 @@ class Key(str):
     __slots__ = ()
 
 
+class Inner(str):
+    """A path inside a value, printed already by whoever checked that value."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class PathFault:
     """A fault at a path; becomes a `Fault` when all are known and sorted."""
@@ -42,11 +48,15 @@ def show_path(path: Path) -> str:
     for step in path:
         if isinstance(step, int):
             parts.append(f"[{step}]")
-        elif isinstance(step, Key) or not step.isidentifier():
-            parts.append(f"[{quote(step)}]")
-        else:
+        elif isinstance(step, Inner) or _is_plain(step):
             parts.append(f".{step}" if parts else step)
+        else:
+            parts.append(f"[{quote(step)}]")
     return "".join(parts)
+
+
+def _is_plain(step: str) -> bool:
+    return step.isidentifier() and len(step) <= _LONGEST_TEXT and not isinstance(step, Key)
 
 
 def quote(text: str) -> str:
@@ -97,6 +107,8 @@ class _Positions:
     def of(self, path: Path) -> tuple[int, ...]:
         here, ranks = self._document, []
         for step in path:
+            if isinstance(step, Inner):
+                break
             if isinstance(here, dict):
                 ranks.append(self._ranks_of(here).get(str(step), _BEFORE_ALL_ENTRIES))
                 here = here.get(step)

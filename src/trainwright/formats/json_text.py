@@ -7,10 +7,12 @@ paths. A 40 MB file costs about a second.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import re
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +38,21 @@ class JsonText:
     faults: tuple[PathFault, ...] = ()
 
 
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Pause the cyclic garbage collector, which would look at millions of values to find nothing.
+
+    JSON values hold no cycles; with the collector at work a large file takes about twice as long.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def parse_json(data: bytes, *, source: str | None = None, what: str = "document") -> dict[str, Any]:
     """Read a JSON object; `what` names it in messages. Raises `InvalidInput` for any fault."""
     text = scan_json(data, source=source, what=what)
@@ -44,6 +61,7 @@ def parse_json(data: bytes, *, source: str | None = None, what: str = "document"
     return text.value
 
 
+@collector_at_rest()
 def scan_json(data: bytes, *, source: str | None = None, what: str = "profile") -> JsonText:
     """Read a JSON object and list its faults; raises `InvalidInput` where there is no object."""
     try:

@@ -83,12 +83,13 @@ def read_graph(reader: FieldReader, document: dict[str, Any], nodes: list[Any]) 
     place: dict[tuple[int, int], int] = {}
     for position, edge in enumerate(edges):
         _read_edge(reader, graph, place, edge, position)
+    texts = [str(node_id) for node_id in graph.ids]
     graph.predecessors = [[] for _ in nodes]
     graph.successors = [[] for _ in nodes]
     for u, v in graph.pairs:
         if u != v:
-            graph.predecessors[v].append(str(graph.ids[u]))
-            graph.successors[u].append(str(graph.ids[v]))
+            graph.predecessors[v].append(texts[u])
+            graph.successors[u].append(texts[v])
     return graph
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.json_fields import FieldReader
-from trainwright.formats.json_text import scan_json
+from trainwright.formats.json_text import collector_at_rest, scan_json
 from trainwright.formats.piper_configs import ConfigReader, Side
 from trainwright.formats.piper_graph import LostEdges, PiperGraph, read_graph
 from trainwright.profile import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trainwright.formats.json_path import PathFault
     from trainwright.formats.piper_configs import Row
 
+    Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
 RECOMPUTING_ID: Final = "activation recomp"
@@ -55,6 +56,7 @@ def read_piper_bytes(data: bytes, *, source: str | None = None) -> ProfileFile:
     return read_piper(text.value, source=source, text_faults=text.faults)
 
 
+@collector_at_rest()
 def read_piper(
     value: dict[str, Any],
     *,
@@ -156,7 +158,7 @@ def _profile(
     )
     costs = _cost_table(list(classes), source)
     point = ProfilePoint(
-        tensor_parallel=tuple(np.unique(costs.tensor_parallel).tolist()),
+        tensor_parallel=tuple(sorted(set(costs.tensor_parallel.tolist()))),
         recompute=tuple(mode.value for mode in Recompute if mode in costs.recompute),
     )
     return Profile(structure=structure, costs=costs, point=point)
@@ -164,30 +166,34 @@ def _profile(
 
 def _cost_table(classes: Sequence[tuple[Row, ...]], source: str | None) -> CostTable:
     rows = list(chain.from_iterable(classes))
-    count = len(rows)
-    degrees, ids, duration, gradient, saved, static, boundary = zip(*rows, strict=True)
-    sync = np.zeros((count, 2))
-    sync[:, 0] = gradient
+    sync = np.zeros((len(rows), 2))
+    sync[:, 0] = _column(row.gradient_bytes for row in rows)
     return CostTable(
         class_offsets=_offsets(map(len, classes)),
-        option_ids=ids,
-        tensor_parallel=np.array(degrees, dtype=np.int64),
-        recompute=tuple(
-            Recompute.FULL if option_id == RECOMPUTING_ID else Recompute.NONE for option_id in ids
-        ),
-        duration_s=np.array(duration),
-        saved_until_input_grad_bytes=np.array(saved),
-        saved_until_weight_grad_bytes=np.zeros(count),
-        transient_bytes=np.zeros(count),
-        static_bytes=np.zeros((count, 2, 3)),
-        opaque_static_bytes=np.array(static),
+        option_ids=tuple(row.option_id for row in rows),
+        tensor_parallel=np.array([row.tensor_parallel for row in rows], dtype=np.int64),
+        recompute=tuple(_recompute(row.option_id) for row in rows),
+        duration_s=_column(row.duration_s for row in rows),
+        saved_until_input_grad_bytes=_column(row.saved_bytes for row in rows),
+        saved_until_weight_grad_bytes=np.zeros(len(rows)),
+        transient_bytes=np.zeros(len(rows)),
+        static_bytes=np.zeros((len(rows), 2, 3)),
+        opaque_static_bytes=_column(row.static_bytes for row in rows),
         gradient_sync_bytes=sync,
-        boundary_offsets=_offsets(map(len, boundary)),
-        boundary_bytes=np.fromiter(chain.from_iterable(boundary), dtype=np.float64),
+        boundary_offsets=_offsets(len(row.boundary_bytes) for row in rows),
+        boundary_bytes=_column(value for row in rows for value in row.boundary_bytes),
         provenance=Provenance(
             origin=Origin.IMPORTED, source=PurePath(source).name if source else "a Piper profile"
         ),
     )
+
+
+def _recompute(option_id: str) -> Recompute:
+    return Recompute.FULL if option_id == RECOMPUTING_ID else Recompute.NONE
+
+
+def _column(values: Iterable[float]) -> Floats:
+    return np.fromiter(values, dtype=np.float64)
 
 
 def _offsets(lengths: Iterable[int]) -> Ints:

@@ -56,21 +56,26 @@ def _two_layers(
     width: int,
     tokens: int,
     kept: tuple[SavedTensor, ...],
-    copies: int = 1,
-    expert: bool = False,
+    experts: Experts | None = None,
 ) -> tuple[Operator, ...]:
-    """Input product, activation, output product; `copies` weights of each, as experts have."""
+    """Input product, activation, output product, with one weight of each per expert."""
     h, t = config.hidden_size, run.tensor_parallel
     inner = width * (1 + config.gated)
 
-    def weights(name: str, count: int, bias: int, bias_shards: int) -> tuple[Parameter, ...]:
-        weight = Parameter(name=f"{name}.weight", count=copies * count, shards=t, expert=expert)
-        if not config.mlp_bias:
-            return (weight,)
-        return (
-            weight,
-            Parameter(name=f"{name}.bias", count=copies * bias, shards=bias_shards, expert=expert),
+    def parameter(name: str, count: int, shards: int) -> Parameter:
+        if experts is None:
+            return Parameter(name=name, count=count, shards=shards)
+        return Parameter(
+            name=name,
+            count=experts.num_experts * count,
+            shards=shards,
+            expert=True,
+            active=experts.experts_per_token * count,
         )
+
+    def weights(name: str, count: int, bias: int, bias_shards: int) -> tuple[Parameter, ...]:
+        weight = parameter(f"{name}.weight", count, t)
+        return (weight, parameter(f"{name}.bias", bias, bias_shards))[: 1 + config.mlp_bias]
 
     into = linear(
         f"{prefix}_in",
@@ -145,8 +150,7 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
             width=experts.ffn_size,
             tokens=routed,
             kept=(permuted,),
-            copies=experts.num_experts,
-            expert=True,
+            experts=experts,
         ),
         _unpermute(config, run, routed),
     )

@@ -114,6 +114,11 @@ class LayerGraph:
         """Those of them that belong to experts."""
         return sum(p.count for p in self._distinct_parameters() if p.expert)
 
+    @property
+    def num_active_parameters(self) -> int:
+        """Parameters that one token meets: of the experts the routed share."""
+        return sum(p.count if p.active is None else p.active for p in self._distinct_parameters())
+
     def _distinct_parameters(self) -> Iterator[Parameter]:
         seen: set[str] = set()
         for layer_class in self.layers:

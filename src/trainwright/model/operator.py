@@ -72,13 +72,15 @@ class Parameter:
     """`count` parameters of the model, of which each device holds `count / shards`.
 
     Parameters of one `shared` name are the same tensor in several layers (tied embeddings);
-    `expert` ones are sharded and synchronised over the expert group.
+    `expert` ones are sharded and synchronised over the expert group, and a token meets `active` of
+    them.
     """
 
     name: str
     count: int
     shards: int = 1
     expert: bool = False
+    active: int | None = None
     shared: str | None = None
 
     @property

@@ -63,10 +63,14 @@ def compile_problem(
     """Arrays for the native solver, in O(options + boundary values)."""
     costs, structure = profile.costs, profile.structure
     classes = np.array([layer.layer_class for layer in structure.layers], dtype=np.int64)
-    kept = _kept_rows(costs, setting, restrictions)
-    # A degree nobody offers is harmless; a problem without any degree has no shape.
-    degrees = np.unique(costs.tensor_parallel[kept]) if len(kept) else np.ones(1, dtype=np.int64)
+    data_degrees = surviving_data_degrees(setting, restrictions)
+    # A degree nobody can use is harmless; a problem without any degree has no shape.
+    kept = _kept_rows(costs, setting, restrictions)[: None if data_degrees else 0]
+    offered = sorted(set(costs.tensor_parallel[kept].tolist())) or [1]
+    degrees = np.array(offered, dtype=np.int64)
     rows, offsets = _rows_by_layer_and_degree(costs, classes, kept, degrees)
+    memory_bytes, scale = _moderate(setting.memory_bytes)
+    never_fits = 4 * memory_bytes
     boundary_offset, boundary_bytes = _boundary(costs, structure, rows, offsets, len(degrees))
     native = _core.PartitionProblem(
         num_layers=len(classes),
@@ -77,15 +81,15 @@ def compile_problem(
         option_offset=offsets,
         option_time_s=costs.duration_s[rows],
         option_gradient_bytes=costs.gradient_sync_bytes.sum(axis=1)[rows],
-        option_saved_bytes=costs.saved_bytes[rows],
-        option_static_bytes=costs.total_static_bytes[rows],
+        option_saved_bytes=np.minimum(costs.saved_bytes[rows] * scale, never_fits),
+        option_static_bytes=np.minimum(costs.total_static_bytes[rows] * scale, never_fits),
         option_boundary_offset=boundary_offset,
         option_boundary_bytes=boundary_bytes,
-        memory_bytes=setting.memory_bytes,
+        memory_bytes=memory_bytes,
         bandwidth_bytes_per_s=setting.bandwidth_bytes_per_s,
         num_devices=setting.num_devices,
         num_microbatches=setting.num_microbatches,
-        data_degrees=np.array(surviving_data_degrees(setting, restrictions), dtype=np.int64),
+        data_degrees=np.array(data_degrees or (1,), dtype=np.int64),
     )
     return CompiledProblem(
         native=native,
@@ -94,6 +98,15 @@ def compile_problem(
         profile_rows=rows,
         num_microbatches=setting.num_microbatches,
     )
+
+
+def _moderate(memory_bytes: float) -> tuple[float, float]:
+    """The limit in units that leave room for sums of many layers, and the factor to those units.
+
+    With sizes cut off above the limit, no sum of them overflows, and none that fits is changed.
+    """
+    scale = 2.0**-600 if memory_bytes > 2.0**500 else 1.0
+    return memory_bytes * scale, scale
 
 
 def _kept_rows(costs: CostTable, setting: Setting, restrictions: Restrictions) -> NDArray[np.int64]:

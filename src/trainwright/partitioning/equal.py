@@ -57,12 +57,13 @@ def plan_equal(
     prices = read_prices(profile)
     choices = _uniform_choices(profile, prices, restrictions)
     degrees = np.array(surviving_data_degrees(setting, restrictions), dtype=np.int64)
-    candidates = [
-        candidate
-        for split in _splits(profile.structure, block_layer, setting.num_devices)
-        for choice in choices
-        for candidate in _screen(split, choice, degrees, profile.structure, setting)
-    ]
+    with np.errstate(over="ignore"):  # a time beyond all floats is a bad time, not a fault
+        candidates = [
+            candidate
+            for split in _splits(profile.structure, block_layer, setting.num_devices)
+            for choice in choices
+            for candidate in _screen(split, choice, degrees, profile.structure, setting)
+        ]
     return _fastest(sorted(candidates), prices, setting)
 
 
@@ -224,8 +225,7 @@ def _screen(
 
 def _fits(split: _Split, choice: _Choice, setting: Setting) -> bool:
     in_flight = np.arange(split.num_stages, 0, -1)[split.stage_of]
-    with np.errstate(over="ignore"):
-        needed = np.bincount(split.stage_of, choice.saved_bytes * in_flight + choice.static_bytes)
+    needed = np.bincount(split.stage_of, choice.saved_bytes * in_flight + choice.static_bytes)
     return bool(needed.max() <= setting.memory_bytes * (1 + _SCREENING_SLACK))
 
 
@@ -238,11 +238,12 @@ def _times(
     cut, size, bandwidth = sender != receiver, split.num_stages, setting.bandwidth_bytes_per_s
     cut_bytes = np.bincount(sender[cut], choice.sent_bytes[cut], size)
     cut_bytes += np.bincount(receiver[cut], choice.received_bytes[cut], size)
-    base_s = np.bincount(split.stage_of, choice.duration_s) + 2 * (cut_bytes / bandwidth)
     sync_bytes = np.bincount(split.stage_of, choice.gradient_sync_bytes)
-    sync_s = 4 * (sync_bytes / bandwidth) / setting.num_microbatches
     d = degrees[:, np.newaxis]
-    times: Floats = (base_s / d + (d - 1) / d * sync_s).max(axis=1)
+    base_s = np.bincount(split.stage_of, choice.duration_s) + 2 * (cut_bytes / bandwidth)
+    share = 4 * (d - 1) / (d * setting.num_microbatches)
+    sync_s = share * np.minimum(sync_bytes, np.finfo(np.float64).max) / bandwidth
+    times: Floats = (base_s / d + sync_s).max(axis=1)
     return times
 
 

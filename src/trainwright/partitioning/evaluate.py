@@ -53,11 +53,12 @@ def evaluate(plan: Plan, profile: Profile, setting: Setting) -> tuple[StageCost,
 
 def find_faults(plan: Plan, prices: PriceList, setting: Setting) -> tuple[Fault, ...]:
     """Every rule other than memory that `plan` breaks, stage by stage, then over all stages."""
-    return (
-        *_stage_faults(plan, prices, setting),
-        *_placement_faults(plan, prices),
-        *_total_faults(plan, setting),
-    )
+    return (*find_layer_faults(plan, prices, setting), *_total_faults(plan, setting))
+
+
+def find_layer_faults(plan: Plan, prices: PriceList, setting: Setting) -> tuple[Fault, ...]:
+    """Every broken rule about layers, options and their order; these hold in any cost model."""
+    return (*_stage_faults(plan, prices, setting), *_placement_faults(plan, prices))
 
 
 def find_overflows(stage_costs: Sequence[StageCost], setting: Setting) -> tuple[Overflow, ...]:
@@ -127,8 +128,8 @@ def _stage_cost(
     sync_bytes = _sum(prices.gradient_sync_bytes[row] for row in rows)
     breakdown = TimeBreakdown(
         compute_s=duration_s / d,
-        edge_traffic_s=2 * (_sum(cut_bytes) / bandwidth) / d,
-        gradient_sync_s=4 * (d - 1) / d * (sync_bytes / bandwidth) / num_microbatches,
+        edge_traffic_s=_finite(2 * (_sum(cut_bytes) / bandwidth) / d),
+        gradient_sync_s=_finite(4 * (d - 1) / (d * num_microbatches) * sync_bytes / bandwidth),
     )
     y = -(-s // d)
     parts = (breakdown.compute_s, breakdown.edge_traffic_s, breakdown.gradient_sync_s)
@@ -145,9 +146,13 @@ def _stage_cost(
 def _sum(terms: Iterable[float]) -> float:
     """Correctly rounded sum of non-negative terms, at most the largest float: 0·∞ has no value."""
     try:
-        return math.fsum(terms)
+        return _finite(math.fsum(terms))
     except OverflowError:
         return sys.float_info.max
+
+
+def _finite(value: float) -> float:
+    return min(value, sys.float_info.max)
 
 
 def _stage_faults(plan: Plan, prices: PriceList, setting: Setting) -> Iterator[Fault]:

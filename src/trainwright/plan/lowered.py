@@ -6,18 +6,23 @@ it and the microbatch; the three that manage parameters name a stage only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.per_stage import freeze_arrays
 from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import ActionKind
+from trainwright.plan.schedule import ActionKind, Schedule
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+NO_MICROBATCH = -1
 
 
 class LoweredKind(IntEnum):
@@ -37,35 +42,133 @@ class LoweredKind(IntEnum):
     REDUCE_GRAD = 11
 
 
+PARAMETER_KINDS = frozenset({LoweredKind.UNSHARD, LoweredKind.RESHARD, LoweredKind.REDUCE_GRAD})
+_STEP = re.compile(
+    rf"(\d{{1,9}})({'|'.join(kind.name for kind in LoweredKind)})(\d{{0,9}})", re.ASCII
+)
+
+
 class LoweredAction(NamedTuple):
     """One step of a rank; `microbatch` is -1 where the kind has none."""
 
     kind: LoweredKind
     stage: int
-    microbatch: int = -1
+    microbatch: int = NO_MICROBATCH
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind.name}{self.microbatch if self.microbatch >= 0 else ''}"
 
+    @classmethod
+    def parse(cls, text: str) -> LoweredAction:
+        """Read `3SEND_F0` or `3UNSHARD`; the whole text must match."""
+        match = _STEP.fullmatch(text)
+        kind = LoweredKind[match[2]] if match else None
+        if match is None or kind is None or (kind in PARAMETER_KINDS) != (not match[3]):
+            problem = f'must look like "3F0", "3SEND_F0" or "3UNSHARD", got "{text}"'
+            raise InvalidInput.of("action", problem)
+        return cls(kind, int(match[1]), int(match[3] or NO_MICROBATCH))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoweredSchedule:
-    """Per-rank orders of n steps, laid out as in `Schedule`: [n, 3] kind, stage, microbatch."""
+    """Per-rank orders of n steps, laid out as in `Schedule`: [n, 3] kind, stage, microbatch.
+
+    `pairs` holds rows (ascending) of forwards that run together with the backward in the next row.
+    """
 
     placement: Placement
     num_microbatches: int
     actions: NDArray[np.int32]
     rank_offsets: NDArray[np.int64]
+    pairs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
+        freeze_arrays(self)
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
         if self.actions.ndim != 2 or self.actions.shape[1] != 3:
-            raise InvalidInput.of("actions", f"must have shape [n, 3], got {self.actions.shape}")
-        for array in (self.actions, self.rank_offsets):
-            array.flags.writeable = False
+            yield Fault("actions", f"must have shape [n, 3], got {self.actions.shape}")
+            return
+        offsets, ends = self.rank_offsets, (0, len(self.actions))
+        if len(offsets) != self.num_ranks + 1 or (offsets[0], offsets[-1]) != ends:
+            yield Fault("rank_offsets", f"must run from 0 to {ends[1]}, one per rank and an end")
+        elif (offsets[1:] < offsets[:-1]).any():
+            yield Fault("rank_offsets", "must ascend")
+        num_stages = self.placement.num_stages
+        if num_stages * self.num_microbatches > len(self.actions):
+            problem = f"must hold F of {num_stages} stages x {self.num_microbatches} microbatches"
+            yield Fault("actions", f"{problem}, got {len(self.actions)} steps")
+        kinds, stages, microbatches = self.actions.T
+        bare = np.isin(kinds, list(PARAMETER_KINDS))
+        checks = (
+            ("kind", kinds, len(LoweredKind)),
+            ("stage", stages, self.placement.num_stages),
+            ("microbatch", microbatches[~bare], self.num_microbatches),
+        )
+        for name, values, size in checks:
+            for worst in values[(values < 0) | (values >= size)][:1]:
+                yield Fault("actions", f"{name} must be from 0 to {size - 1}, got {worst}")
+        if (microbatches[bare] != NO_MICROBATCH).any():
+            yield Fault("actions", "UNSHARD, RESHARD and REDUCE_GRAD have no microbatch")
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, LoweredSchedule)
+            and self.placement == other.placement
+            and self.num_microbatches == other.num_microbatches
+            and np.array_equal(self.rank_offsets, other.rank_offsets)
+            and np.array_equal(self.actions, other.actions)
+            and np.array_equal(self.pairs, other.pairs)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def num_ranks(self) -> int:
+        """p: pipeline positions."""
+        return self.placement.num_ranks
+
+    @property
+    def rank_of_step(self) -> NDArray[np.int64]:
+        """The rank that runs each row, shape [n]."""
+        return np.repeat(np.arange(self.num_ranks), np.diff(self.rank_offsets))
+
+    def rows_of(self, rank: int) -> slice:
+        """The rows of one rank."""
+        return slice(int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1]))
+
+    def step(self, row: int) -> LoweredAction:
+        """The step in one row."""
+        kind, stage, microbatch = self.actions[row].tolist()
+        return LoweredAction(LoweredKind(kind), stage, microbatch)
 
     def order(self, rank: int) -> tuple[LoweredAction, ...]:
         """The steps of one rank, in the order it runs them."""
-        rows = self.actions[int(self.rank_offsets[rank]) : int(self.rank_offsets[rank + 1])]
-        return tuple(
-            LoweredAction(LoweredKind(kind), stage, mb) for kind, stage, mb in rows.tolist()
+        rows = self.actions[self.rows_of(rank)].tolist()
+        return tuple(LoweredAction(LoweredKind(kind), stage, mb) for kind, stage, mb in rows)
+
+    def without(self, rows: int | NDArray[np.int64]) -> LoweredSchedule:
+        """The same orders less some rows."""
+        kept = np.ones(len(self.actions), bool)
+        kept[rows] = False
+        before = np.concatenate([[0], np.cumsum(kept)])
+        return replace(
+            self,
+            actions=self.actions[kept],
+            rank_offsets=before[self.rank_offsets],
+            pairs=before[self.pairs],
+        )
+
+    def compute_only(self) -> Schedule:
+        """The orders without transfers and without steps that manage parameters."""
+        bare = self.without(np.flatnonzero(self.actions[:, 0] > LoweredKind.R))
+        return Schedule(
+            placement=self.placement,
+            num_microbatches=self.num_microbatches,
+            actions=bare.actions,
+            rank_offsets=bare.rank_offsets,
+            pairs=bare.pairs,
         )

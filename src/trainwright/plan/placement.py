@@ -66,9 +66,9 @@ class Placement:
                     faults.append(Fault(f"placement[{rank}]", problem))
                 owner.setdefault(stage, rank)
         num_stages = max(owner, default=-1) + 1
-        missing = sorted(set(range(num_stages)) - set(owner))
-        if missing:
-            faults.append(Fault("placement", f"misses stage {missing[0]}; no rank owns it"))
+        missing = next((stage for stage in range(num_stages) if stage not in owner), None)
+        if missing is not None:
+            faults.append(Fault("placement", f"misses stage {missing}; no rank owns it"))
         if min(owner, default=0) < 0:
             faults.append(Fault("placement", f"stages count from 0, got {min(owner)}"))
         if faults:

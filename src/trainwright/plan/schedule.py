@@ -50,7 +50,7 @@ class Action(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Action:
         """Read `3F0`; the whole text must match."""
-        match = re.fullmatch(r"(\d+)([FIWBR])(\d+)", text, re.ASCII)
+        match = re.fullmatch(r"(\d{1,9})([FIWBR])(\d{1,9})", text, re.ASCII)
         if match is None:
             raise InvalidInput.of("action", f'must look like "3F0", got "{text}"')
         return cls(ActionKind[match[2]], int(match[1]), int(match[3]))
@@ -98,6 +98,9 @@ class Schedule:
         elif (offsets[1:] < offsets[:-1]).any():
             yield Fault("rank_offsets", "must ascend")
         sizes = (len(ActionKind), self.placement.num_stages, self.num_microbatches)
+        if sizes[1] * sizes[2] > len(self.actions):  # checked here because tables are made of it
+            problem = f"must hold F of {sizes[1]} stages x {sizes[2]} microbatches"
+            yield Fault("actions", f"{problem}, got {len(self.actions)} actions")
         if len(self.actions):
             unsigned = self.actions.view(np.uint32)  # a negative number is too large a one
             for column, (name, size) in enumerate(zip(Action._fields, sizes, strict=True)):
@@ -179,6 +182,12 @@ class Schedule:
         """The actions of one rank, in the order it runs them."""
         rows = self.actions[self.rows_of(rank)].tolist()
         return tuple(Action(ActionKind(kind), stage, mb) for kind, stage, mb in rows)
+
+    def forward_order(self, stage: int) -> NDArray[np.int32]:
+        """The microbatches of a stage in the order in which it runs their forwards."""
+        forwards = (self.actions[:, 0] == ActionKind.F) & (self.actions[:, 1] == stage)
+        microbatches: NDArray[np.int32] = self.actions[forwards, 2]
+        return microbatches
 
     @property
     def peak_activations(self) -> tuple[int, ...]:

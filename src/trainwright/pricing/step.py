@@ -16,9 +16,9 @@ from dataclasses import replace
 from trainwright.cluster import Accelerator, Cluster, Hop
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.costing.estimate import flat_setting
-from trainwright.errors import InvalidInput
+from trainwright.errors import Fault, InvalidInput
 from trainwright.model import precision_named
-from trainwright.partitioning.evaluate import find_faults
+from trainwright.partitioning.evaluate import find_layer_faults
 from trainwright.partitioning.price_list import read_prices
 from trainwright.plan import Plan, StagePrediction, StepPrediction
 from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
@@ -52,7 +52,11 @@ def predict_step(
     """
     placement = Placement(plan=plan, pool=cluster.pool_of())
     setting = flat_setting(cluster, num_microbatches=plan.num_microbatches)
-    if faults := find_faults(plan, read_prices(profile), setting):
+    faults = [*find_layer_faults(plan, read_prices(profile), setting)]
+    if plan.devices_used > setting.num_devices:
+        wanted = f"must use at most {setting.num_devices} devices"
+        faults.append(Fault("stages", f"{wanted}, got {plan.devices_used}"))
+    if faults:
         raise InvalidInput(faults)
     works = stage_works(plan, profile)
     sharing = [

@@ -44,9 +44,10 @@ class Setting:
     def data_parallel_degrees(self) -> tuple[int, ...]:
         """The divisors of the number of microbatches that fit on the devices, ascending."""
         limit = min(self.num_devices, self.num_microbatches)
-        return tuple(d for d in _divisors(self.num_microbatches) if d <= limit)
+        return tuple(d for d in divisors(self.num_microbatches) if d <= limit)
 
 
-def _divisors(n: int) -> list[int]:
+def divisors(n: int) -> list[int]:
+    """All divisors of n, ascending; O(√n)."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainwright.reporting.text import table
+from trainwright.reporting.text import add_row, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,16 +27,24 @@ def difference_report(found: Difference) -> RenderableType:
     ):
         if changes:
             parts.append(_change_table(title, changes))
-    if found.time_ratio is not None:
-        word = "slower" if found.time_ratio > 1 else "faster"
-        factor = max(found.time_ratio, 1 / found.time_ratio)
-        same = "both take the same time"
-        parts.append(Text(same if factor == 1 else f"the second is {factor:.4g}x {word}"))
+    if parts and found.time_ratio is not None:
+        parts.append(Text(_verdict(found.time_ratio)))
     return Group(*(parts or [Text("no difference")]))
 
 
+def _verdict(ratio: float) -> str:
+    if ratio == 1:
+        return "both take the same time"
+    if ratio == 0:
+        return "the second takes no time at all"
+    word = "slower" if ratio > 1 else "faster"
+    excess = max(ratio, 1 / ratio) - 1
+    size = f"{1 + excess:.4g}x" if excess >= 1e-3 else f"a fraction of {excess:.2g}"
+    return f"the second is {size} {word}"
+
+
 def _change_table(title: str, changes: tuple[Change, ...]) -> RenderableType:
-    made = table(title, (("what", "left"), ("first", "right"), ("second", "right")))
+    made = table(title, (("what", "left"), ("first", "left"), ("second", "left")))
     for change in changes:
-        made.add_row(change.key, change.before or "", change.after or "")
+        add_row(made, change.key, change.before or "", change.after or "")
     return made

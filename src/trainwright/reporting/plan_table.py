@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.plan.results.explanation import explain_stages
 from trainwright.plan.status import Status
-from trainwright.reporting.text import ranges, table
+from trainwright.reporting.text import add_row, ranges, table
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ _COLUMNS = (
     ("layers", "left"),
     ("d", "right"),
     ("t", "right"),
-    ("recompute", "right"),
+    ("recomp", "right"),
     ("time", "right"),
     ("compute", "right"),
     ("traffic", "right"),
-    ("grad sync", "right"),
+    ("sync", "right"),
     ("memory", "right"),
     ("of limit", "right"),
-    ("in flight", "right"),
+    ("held", "right"),
     ("", "left"),
 )
 
@@ -88,11 +88,20 @@ def _headline(document: PlanResult) -> Iterator[str]:
         return
     yield (
         f"{name}: {format_seconds(document.time_per_sample_s)} per microbatch on "
-        f"{document.devices_used} devices, {len(document.stages)} stages: {_verdict(document)}"
+        f"{_used(document)}, {len(document.stages)} stages: {_verdict(document)}"
     )
 
 
+def _used(document: PlanResult) -> str:
+    setting = document.request.setting
+    if setting is None or setting.num_devices == document.devices_used:
+        return f"{document.devices_used} devices"
+    return f"{document.devices_used} of {setting.num_devices} devices"
+
+
 def _verdict(document: PlanResult) -> str:
+    if document.request.space.planner == "equal":
+        return "the best equal split" if document.stages else "no equal split fits; others may"
     if document.status is Status.OPTIMAL:
         return "optimal, proved"
     if document.status is Status.GAP:
@@ -106,7 +115,7 @@ def _stage_table(stages: tuple[StageRecord, ...], limit_bytes: float | None) -> 
     made = table(None, _COLUMNS)
     slowest_s = max(stage.time_per_sample_s for stage in stages)
     for index, stage in enumerate(stages):
-        made.add_row(*_stage_row(index, stage, slowest_s, limit_bytes))
+        add_row(made, *_stage_row(index, stage, slowest_s, limit_bytes))
     return made
 
 
@@ -116,7 +125,7 @@ def _stage_row(
     parts = stage.breakdown
     marks = ["slowest"] if stage.time_per_sample_s == slowest_s else []
     if limit_bytes is not None and stage.memory_bytes > limit_bytes * (1 + 1e-12):
-        marks.append(f"over by {format_bytes(stage.memory_bytes - limit_bytes)}")
+        marks.append("over")
     return (
         str(index),
         ranges(stage.layers),
@@ -165,7 +174,8 @@ def _baseline_table(baselines: tuple[Baseline, ...]) -> RenderableType:
     )
     for baseline in baselines:
         time_s, slowdown = baseline.time_per_sample_s, baseline.slowdown
-        made.add_row(
+        add_row(
+            made,
             baseline.name,
             format_seconds(time_s) if time_s is not None else str(baseline.status),
             f"{slowdown:.3f}x" if slowdown is not None else "",

@@ -21,8 +21,18 @@ def table(title: str | None, columns: Sequence[tuple[str, str]]) -> Table:
 
     made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for header, justify in columns:
-        made.add_column(header, justify="left" if justify == "left" else "right")
+        left = justify == "left"
+        made.add_column(
+            header, justify="left" if left else "right", no_wrap=not left, overflow="fold"
+        )
     return made
+
+
+def add_row(made: Table, *cells: str) -> None:
+    """Add cells as they are: brackets in the name of a file are no markup."""
+    from rich.text import Text
+
+    made.add_row(*map(Text, cells))
 
 
 def to_text(renderable: RenderableType, *, width: int = TEXT_WIDTH) -> str:

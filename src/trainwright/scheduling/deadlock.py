@@ -13,6 +13,7 @@ from trainwright.plan.schedule import Action, ActionKind
 
 if TYPE_CHECKING:
     from trainwright._native._core import Simulation
+    from trainwright.plan.lowered import LoweredAction
     from trainwright.plan.schedule import Schedule
 
 _F, _I, _W, _B, _R = ActionKind
@@ -22,10 +23,10 @@ class Wait(NamedTuple):
     """`action`, next on `rank`, waits for `needed` of `needed_rank`, if that ever runs it."""
 
     rank: int
-    action: Action
-    needed: Action
+    action: Action | LoweredAction
+    needed: Action | LoweredAction
     needed_rank: int
-    exists: bool
+    exists: bool = True
 
 
 def find_cycle(schedule: Schedule, simulation: Simulation) -> tuple[Wait, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.prediction import TimeBreakdown
 from trainwright.plan.results.request import FORMAT_VERSION, PlanRequest
 from trainwright.plan.status import BoundKind, Status
@@ -23,12 +24,24 @@ class StageRecord:
     memory_bytes: float
     microbatches_in_flight: int
 
+    def __post_init__(self) -> None:
+        check_stage(self.layers, self.data_parallel, self.tensor_parallel)
+
+
+def check_stage(layers: tuple[int, ...], data_parallel: int, tensor_parallel: int) -> None:
+    """Refuse a stage without layers or devices: no document of ours holds one."""
+    faults = [] if layers else [Fault("layers", "must have at least 1 entry, got 0")]
+    degrees = {"data_parallel": data_parallel, "tensor_parallel": tensor_parallel}
+    faults += [Fault(n, f"must be >= 1, got {d}") for n, d in degrees.items() if d < 1]
+    if faults:
+        raise InvalidInput(faults)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
     """One change that, alone, makes a plan fit; `value` is in the unit of what is changed."""
 
-    change: str  # "devices", "memory", "recompute"
+    change: str  # "devices", "memory", or the option that allows or sets it, such as "recompute"
     description: str
     value: float | None = None
     time_per_sample_s: float | None = None

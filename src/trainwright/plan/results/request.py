@@ -39,6 +39,8 @@ class SpaceRecord:
     per_stage_degrees: bool = True
     planner: str = "exact"
     block_layer: str | None = None
+    micro_batch: int | None = None
+    zero_stage: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class WorkloadRecord:
 
     global_batch: int
     sequence_length: int
-    precision: str
+    precision: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,4 +62,5 @@ class PlanRequest:
     setting: SettingRecord | None = None
     cluster: Embedded | None = None
     workload: WorkloadRecord | None = None
+    num_devices: int | None = None
     time_limit_s: float | None = None

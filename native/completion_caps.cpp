@@ -1,0 +1,101 @@
+#include "completion_caps.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trainwright {
+namespace {
+
+constexpr double kSlack = 1 + 1e-11;
+constexpr int32_t kLanes = BoundTable::kLanes;
+constexpr double kNever = 0x1p40;  // units, when a device has no capacity at all
+
+void raise(Cap& cap, const Cap& by) {
+  cap.sum = std::max(cap.sum, by.sum);
+  cap.devices = std::max(cap.devices, by.devices);
+}
+
+}  // namespace
+
+// Units (devices or data degrees) per lane value, so that a downset costs one pass over its lanes.
+struct CompletionCaps::Need {
+  Need(const BoundTable& bounds, double threshold_s, double memory_bytes) : table(&bounds) {
+    for (int32_t i = 0; i < kLanes; ++i) {
+      const double room = i == BoundTable::kMemoryLane
+                              ? memory_bytes
+                              : threshold_s + bounds.multiplier[i] * memory_bytes;
+      const double capacity = room * kSlack * bounds.scale[i];  // of one device
+      per_value[i] = bounds.scale[i] == 0 ? 0 : capacity > 0 ? 1 / capacity : kNever;
+    }
+  }
+  static int64_t whole(double units) {
+    return static_cast<int64_t>(std::ceil(std::min(units * (1 - 1e-14), kNever)));
+  }
+  int64_t units(int32_t downset) const {
+    double most = 0;
+    for (int32_t i = 0; i < kLanes; ++i)
+      most = std::max(most, (table->total[i] - table->sum(downset, i)) * per_value[i]);
+    return whole(most);
+  }
+  // The same for the 64 members of a group, as what remains of `most`, at least -1.
+  void remaining(int32_t group, int64_t most, int32_t* out) const {
+    double units[kMembers] = {};
+    for (int32_t i = 0; i < kLanes; ++i) {
+      const int32_t* sums = table->lane_of_group(group, i);
+      const int32_t total = table->total[i];
+      const double per = per_value[i];
+      for (int32_t m = 0; m < kMembers; ++m)
+        units[m] = std::max(units[m], static_cast<double>(total - sums[m]) * per);
+    }
+    for (int32_t m = 0; m < kMembers; ++m)
+      out[m] = static_cast<int32_t>(std::max<int64_t>(-1, most - whole(units[m])));
+  }
+  const BoundTable* table;
+  double per_value[kLanes];
+};
+
+Cap CompletionCaps::cap_from(const Need& sums, const Need& devices, int32_t downset) const {
+  const int64_t sum = sums.units(downset);
+  const int64_t device = sums.table == devices.table ? sum : devices.units(downset);
+  return {static_cast<int32_t>(std::max<int64_t>(-1, in_->max_sum - sum)),
+          static_cast<int32_t>(std::max<int64_t>(-1, in_->max_devices - device))};
+}
+
+Cap CompletionCaps::cap(int32_t downset, int64_t sum) {
+  const double memory = in_->memory_bytes;
+  return cap_from(Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
+                  Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory),
+                  downset);
+}
+
+const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
+  auto& entry = levels_[bounds_->slot(1 + sum)];
+  if (!entry) entry = std::make_unique<Level>();
+  Level& level = *entry;
+  if (level.threshold_s == threshold_s_) return level;
+  level.threshold_s = threshold_s_;
+  level.sum.resize(sets_->num_groups() * kMembers);
+  level.devices.resize(level.sum.size());
+  level.fine.assign(sets_->num_groups(), {});
+  level.coarse.assign(sets_->num_groups() / Downsets::kSuper + 1, {});
+  const double memory = in_->memory_bytes;
+  const Need sums(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory);
+  const Need devices(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory);
+  for (int32_t group = 0; group < sets_->num_groups(); ++group) {
+    const int32_t first = group * kMembers;
+    sums.remaining(group, in_->max_sum, level.sum.data() + first);
+    if (sums.table == devices.table) {
+      for (int32_t i = first; i < first + kMembers; ++i)
+        level.devices[i] = level.sum[i] + static_cast<int32_t>(in_->max_devices - in_->max_sum);
+    } else {
+      devices.remaining(group, in_->max_devices, level.devices.data() + first);
+    }
+    for (int32_t i = first; i < std::min(first + kMembers, sets_->count); ++i)
+      raise(level.fine[group], level.own(i));
+  }
+  for (int32_t i = 0; i < sets_->num_groups(); ++i)
+    raise(level.coarse[i / Downsets::kSuper], level.fine[i]);
+  return level;
+}
+
+}  // namespace trainwright

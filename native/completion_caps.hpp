@@ -1,0 +1,59 @@
+// How much of s and k a label may have spent if what is left is still to be placed.
+//
+// A stage in front of a label with sum s holds sum(a (d + s) + b d) <= d M over its d replicas, so
+// for every multiplier mu (additive_bounds.hpp), with y = 1 + s,
+//
+//     sum over unplaced layers of min t (p + mu (a y + b))  <=  (lambda + mu M) (devices left),
+//
+// and the same without t for the data degrees left. Caps for a smaller s hold for a larger one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "additive_bounds.hpp"
+#include "downsets.hpp"
+#include "instance.hpp"
+
+namespace trainwright {
+
+struct Cap {
+  int32_t sum = -1, devices = -1;  // labels beyond cannot be completed
+  bool allows(int32_t s, int32_t k) const { return s <= sum && k <= devices; }
+};
+
+class CompletionCaps {
+ public:
+  struct Level {
+    std::vector<int32_t> sum, devices;  // per downset, [groups * 64]
+    std::vector<Cap> fine, coarse;      // the largest per group of 64, and of 512
+    double threshold_s = -1;            // of the pass it was computed for
+
+    Cap own(int32_t downset) const { return {sum[downset], devices[downset]}; }
+    uint64_t allowed_members(int32_t group, int32_t s, int32_t k) const {
+      return ~at_most(sum.data() + int64_t{group} * kMembers, s - 1) &
+             ~at_most(devices.data() + int64_t{group} * kMembers, k - 1);
+    }
+  };
+  CompletionCaps(const Instance& instance, const Downsets& sets, AdditiveBounds& bounds)
+      : in_(&instance), sets_(&sets), bounds_(&bounds), levels_(bounds.num_slots()) {}
+
+  void restart(double threshold_s) { threshold_s_ = threshold_s; }
+  // Caps for labels with at least this sum.
+  const Level& at_sum(int64_t sum);
+  // The same for one downset, without filling a level.
+  Cap cap(int32_t downset, int64_t sum);
+
+ private:
+  struct Need;  // of one table at the threshold
+  Cap cap_from(const Need& sums, const Need& devices, int32_t downset) const;
+
+  const Instance* in_;
+  const Downsets* sets_;
+  AdditiveBounds* bounds_;
+  double threshold_s_ = 0;
+  std::vector<std::unique_ptr<Level>> levels_;
+};
+
+}  // namespace trainwright

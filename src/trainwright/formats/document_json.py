@@ -1,0 +1,131 @@
+"""Result documents ↔ JSON, by type alone: a new kind of document needs no code here.
+
+A document is a record (see `record_types`) with fields `kind` and `format_version`. It is written
+flat and in field order; keys without a value are left out. It is read back with every fault named;
+unknown keys are ignored, so that an older trainwright reads what a newer one wrote of the same
+version, and a version from the future is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.json_path import in_document_order, quote, show_typed
+from trainwright.formats.record_decoder import decoder_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from trainwright.formats.json_path import PathFault
+
+Record = TypeVar("Record")
+
+
+def encode(record: object) -> dict[str, Any]:
+    """A record as JSON values; fields that are `None` are left out. NaN is our own mistake."""
+    return _encode_record(record, _has_value)
+
+
+def encode_compact(record: object) -> dict[str, Any]:
+    """Like `encode`, and fields at their default are left out too."""
+    return _encode_record(record, _differs_from_default)
+
+
+def _has_value(field: Field[Any], value: object) -> bool:
+    return value is not None
+
+
+def _differs_from_default(field: Field[Any], value: object) -> bool:
+    if field.default_factory is not MISSING:
+        return bool(value != field.default_factory())
+    return value is not None and value != field.default
+
+
+def _encode_record(record: Any, keep: Callable[[Field[Any], object], bool]) -> dict[str, Any]:
+    stated = ((field, getattr(record, field.name)) for field in fields(record))
+    return {field.name: _encode(value, keep) for field, value in stated if keep(field, value)}
+
+
+def _encode(value: Any, keep: Callable[[Field[Any], object], bool]) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        assert math.isfinite(value), "a document holds finite numbers"
+        return value
+    if isinstance(value, (tuple, list)):
+        return [_encode(entry, keep) for entry in value]
+    if isinstance(value, dict):
+        return {key: _encode(entry, keep) for key, entry in value.items()}
+    assert is_dataclass(value), f"a document cannot hold a {type(value).__name__}"
+    return _encode_record(value, keep)
+
+
+def decode(
+    record: type[Record],
+    value: object,
+    *,
+    path: str = "",
+    source: str | None = None,
+    text_faults: Iterable[PathFault] = (),
+) -> Record:
+    """Read a record of the given type; `path` is where in its document `value` lies.
+
+    Raises `InvalidInput` with every fault, in document order.
+    """
+    faults = list(text_faults)
+    hint: Any = record
+    found = decoder_for(hint)(value, (), faults)
+    if faults:
+        raise InvalidInput(_below(path, in_document_order(faults, value)), source=source)
+    assert isinstance(found, record)
+    return found
+
+
+def _below(path: str, faults: tuple[Fault, ...]) -> Iterable[Fault]:
+    for fault in faults:
+        dot = "." if path and fault.path and not fault.path.startswith("[") else ""
+        yield Fault(f"{path}{dot}{fault.path}", fault.problem)
+
+
+def decode_document(
+    value: object,
+    kinds: Mapping[str, type[Record]],
+    *,
+    source: str | None = None,
+    text_faults: Iterable[PathFault] = (),
+) -> Record:
+    """Read a document of one of `kinds` (its `kind` → its type); raises `InvalidInput`."""
+    if not isinstance(value, dict):
+        raise InvalidInput.of(
+            "document", f"must be a JSON object, got {show_typed(value)}", source=source
+        )
+    kind = value.get("kind")
+    if not isinstance(kind, str) or kind not in kinds:
+        found = "none" if kind is None else quote(kind) if isinstance(kind, str) else ""
+        wanted = ", ".join(map(quote, kinds))
+        problem = f"must be one of {wanted}, got {found or show_typed(kind)}"
+        raise InvalidInput.of("kind", problem, source=source)
+    refuse_newer_version(value, _current_version(kinds[kind]), source=source)
+    return decode(kinds[kind], value, source=source, text_faults=text_faults)
+
+
+def refuse_newer_version(
+    value: Mapping[str, Any], current: int, *, source: str | None = None
+) -> None:
+    """Raise `InvalidInput` for a document that only a later trainwright can read."""
+    version = value.get("format_version")
+    if isinstance(version, (int, float)) and version > current:
+        problem = f"must be <= {current}, got {version}; a newer trainwright wrote this file"
+        raise InvalidInput.of("format_version", problem, source=source)
+
+
+def _current_version(record: type) -> int:
+    (version,) = (field.default for field in fields(record) if field.name == "format_version")
+    assert isinstance(version, int)
+    return version

@@ -1,0 +1,1 @@
+"""Edges that run things: what a schedule really computes, and how long it really takes."""

@@ -1,0 +1,77 @@
+"""The document of `plan` on a model: the profile case's keys, and the predicted step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainwright.plan.parallelism import Parallelism
+from trainwright.plan.prediction import StagePrediction
+from trainwright.plan.results.plan import Binding, Relaxation, check_stage
+from trainwright.plan.results.request import FORMAT_VERSION, PlanRequest
+from trainwright.plan.status import BoundKind, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStageRecord:
+    """One stage of a model's plan; layers are indices of the model's layer graph."""
+
+    layers: tuple[int, ...]
+    data_parallel: int
+    tensor_parallel: int
+    options: dict[str, str]
+    num_recomputed: int
+    time_per_sample_s: float
+    memory_bytes: float
+    prediction: StagePrediction
+
+    def __post_init__(self) -> None:
+        check_stage(self.layers, self.data_parallel, self.tensor_parallel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A plan considered and not chosen, and by how much it is slower."""
+
+    parallelism: Parallelism
+    micro_batch: int
+    step_time_s: float
+    slowdown: float
+    peak_memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlanResult:
+    """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes."""
+
+    kind: str = "model-plan"
+    format_version: int = FORMAT_VERSION
+    status: Status
+    objective: str = "step_time_s"
+    step_time_s: float | None = None
+    lower_bound_s: float | None = None
+    bound_kind: BoundKind | None = None
+    gap: float | None = None
+    time_per_sample_s: float | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    bubble_of_makespan: float | None = None
+    exposed_gradient_sync_s: float | None = None
+    optimizer_s: float | None = None
+    parallelism: Parallelism | None = None
+    schedule: str | None = None
+    micro_batch: int | None = None
+    devices_used: int | None = None
+    num_stages: int | None = None
+    stages: tuple[ModelStageRecord, ...] = ()
+    peak_memory_bytes_per_rank: tuple[float, ...] = ()
+    memory_limit_bytes: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    binding: Binding | None = None
+    relaxations: tuple[Relaxation, ...] = ()
+    interrupted: bool = False
+    warnings: tuple[str, ...] = ()
+    assumptions: dict[str, str] = field(default_factory=dict)
+    considered: int = 0
+    pruned: int = 0
+    search_s: float | None = None
+    request: PlanRequest

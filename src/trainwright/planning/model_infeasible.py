@@ -1,0 +1,185 @@
+"""Why a model does not fit on a cluster: the leanest layout, and what would make one fit.
+
+Smaller microbatches and larger data degrees never need more memory, so only the smallest and the
+largest count. Every change that is
+offered was tried: a layout with room for its transients was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from trainwright.costing.estimate import Estimator
+from trainwright.errors import InvalidInput
+from trainwright.plan.results.plan import Binding, Relaxation
+from trainwright.planning.feasibility import Feasibility
+from trainwright.planning.model_planner import (
+    candidate_restrictions,
+    estimate_profile,
+    partition_problem,
+    reserve_transients,
+)
+from trainwright.planning.model_space import candidates, microbatch_sizes, tensor_degrees
+from trainwright.planning.relax import Diagnosis, find_binding, lifted
+from trainwright.units import format_bytes, format_bytes_up
+
+if TYPE_CHECKING:
+    from trainwright.cluster import Accelerator, Cluster
+    from trainwright.execution import Budget
+    from trainwright.planning.model_planner import ModelQuestion
+
+_MAX_DOUBLINGS: Final = 6
+_TOLERANCE: Final = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """A candidate's question; `reserve_bytes` of each device are kept free for transients."""
+
+    question: Feasibility
+    reserve_bytes: float
+
+    def fits_into(self, usable_bytes: float) -> bool:
+        room = usable_bytes - self.reserve_bytes
+        return room > 0 and self.question.with_memory(room).fits()
+
+
+def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
+    """What binds in the leanest layout, and single changes that are enough."""
+    relaxations = tuple(_relaxations(question, budget))
+    layouts = list(_layouts(question, budget))
+    found = _leanest(layouts, budget)
+    if found is None:
+        return Diagnosis(binding=_no_layout(question, layouts), relaxations=relaxations)
+    layout, least_bytes = found
+    memory = _memory(least_bytes + layout.reserve_bytes, question.cluster.accelerator)
+    return Diagnosis(
+        binding=find_binding(layout.question, least_bytes, reserve_bytes=layout.reserve_bytes),
+        relaxations=(memory, *relaxations),
+    )
+
+
+def _layouts(question: ModelQuestion, budget: Budget) -> Iterator[_Layout]:
+    """The candidates of the smallest microbatch, the widest and deepest first."""
+    workload, usable_bytes = question.workload, question.cluster.accelerator.usable_bytes
+    size = min(microbatch_sizes(workload, question.microbatch_size))
+    estimator = Estimator(model=question.model, cluster=question.cluster)
+    degrees = tensor_degrees(
+        question.model,
+        question.cluster,
+        workload,
+        tensor_parallel=question.restrictions.tensor_parallel,
+    )
+    for tensor in reversed(degrees):
+        profile = estimate_profile(estimator, question, microbatch_size=size, tensor=(tensor,))
+        offered = candidates(
+            num_devices=question.num_devices,
+            num_layers=len(profile.structure.layers),
+            num_microbatches=workload.global_batch // size,
+            microbatch_size=size,
+            tensor=tensor,
+            data_parallel=question.restrictions.data_parallel,
+        )
+        leanest = {c.pipeline: c for c in reversed(list(offered))}
+        for candidate in leanest.values():
+            restrictions = candidate_restrictions(question, candidate)
+            lean, setting = reserve_transients(
+                *partition_problem(question, candidate, profile), restrictions
+            )
+            yield _Layout(
+                question=Feasibility.of(lean, setting, restrictions=restrictions, budget=budget),
+                reserve_bytes=usable_bytes - setting.memory_bytes,
+            )
+
+
+def _leanest(layouts: list[_Layout], budget: Budget) -> tuple[_Layout, float] | None:
+    """The layout that needs the least memory, within 1e-4, and what it needs without reserve."""
+    found: tuple[_Layout, float] | None = None
+    best_bytes = float("inf")
+    for layout in layouts:
+        if budget.stopped:
+            break
+        if found is not None and not layout.fits_into(best_bytes * (1 - _TOLERANCE)):
+            continue
+        least_bytes = layout.question.least_memory()
+        if least_bytes is not None:
+            found, best_bytes = (layout, least_bytes), least_bytes + layout.reserve_bytes
+    return found
+
+
+def _no_layout(question: ModelQuestion, layouts: list[_Layout]) -> Binding:
+    if layouts:
+        return find_binding(layouts[0].question, None)
+    return Binding(
+        kind="devices",
+        layers=(),
+        missing_bytes=0.0,
+        description=f"{question.num_devices} devices are fewer than any tensor group",
+    )
+
+
+def _memory(usable_bytes: float, accelerator: Accelerator) -> Relaxation:
+    """What the driver would have to show, of which a fraction is usable."""
+    shown_bytes = usable_bytes / accelerator.usable_fraction
+    return Relaxation(
+        change="memory",
+        value=shown_bytes,
+        description=f"{format_bytes_up(shown_bytes)} per device, instead of "
+        f"{format_bytes(accelerator.memory_bytes)}",
+    )
+
+
+def _relaxations(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
+    yield from _more_devices(question, budget)
+    for fix, restrictions in lifted(question.restrictions):
+        if _fits(replace(question, restrictions=restrictions), budget):
+            yield fix
+    for stage in range(question.zero_stage + 1, 4):
+        if _fits(replace(question, zero_stage=stage), budget):
+            yield Relaxation(change="zero", value=stage, description=f"ZeRO stage {stage}")
+            break
+    size = question.microbatch_size
+    if size is not None and size > 1 and _fits(replace(question, microbatch_size=1), budget):
+        yield Relaxation(change="micro-batch", value=1, description="1 sequence per microbatch")
+
+
+def _fits(question: ModelQuestion, budget: Budget) -> bool:
+    return any(layout.question.fits() for layout in _layouts(question, budget))
+
+
+def _more_devices(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
+    """The rest of the cluster, or else the fewest nodes that are enough, up to 64 times as many."""
+    low = question.cluster.pool_of().num_nodes
+    if question.num_devices < question.cluster.num_devices and _fits_on(question, low, budget):
+        yield _devices(question.cluster)
+        return
+    for doubling in range(1, _MAX_DOUBLINGS + 1):
+        if _fits_on(question, low * 2, budget):
+            break
+        if doubling == _MAX_DOUBLINGS or budget.stopped:
+            return
+        low *= 2
+    high = low * 2
+    while high - low > 1 and not budget.stopped:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _fits_on(question, middle, budget) else (middle, high)
+    yield _devices(question.cluster.with_nodes(high))
+
+
+def _devices(cluster: Cluster) -> Relaxation:
+    devices, nodes = cluster.num_devices, cluster.pool_of().num_nodes
+    word = "node" if nodes == 1 else "nodes"
+    return Relaxation(
+        change="devices", value=devices, description=f"{devices} devices ({nodes} {word})"
+    )
+
+
+def _fits_on(question: ModelQuestion, nodes: int, budget: Budget) -> bool:
+    try:
+        larger = question.cluster.with_nodes(nodes)
+    except InvalidInput:  # not every number of nodes fills the network evenly
+        return False
+    tried = replace(question, cluster=larger, num_devices=larger.num_devices)
+    return _fits(tried, budget)

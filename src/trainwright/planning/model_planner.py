@@ -1,0 +1,357 @@
+"""Planning a model without a measured profile: candidates best-first, each cut exactly.
+
+The estimator prices the layers at (microbatch size, tensor degree); the partitioner cuts each
+candidate under its memory limit; the step is priced by `pricing`. Candidates are taken in the order
+of their lower bounds, so the search ends as soon as the next bound is no better than the best step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from trainwright.costing.estimate import Estimator, flat_setting
+from trainwright.errors import Fault, InvalidInput
+from trainwright.execution import Progress
+from trainwright.model import model_flops_per_sequence
+from trainwright.partitioning.downset_dp import solve
+from trainwright.partitioning.restrictions import surviving_rows
+from trainwright.plan.parallelism import Parallelism
+from trainwright.plan.status import Status
+from trainwright.planning.model_space import (
+    Candidate,
+    Workload,
+    candidates,
+    microbatch_sizes,
+    step_bound_s,
+    tensor_degrees,
+)
+from trainwright.pricing.step import predict_step
+from trainwright.profile import ProfilePoint, StaticKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from trainwright.cluster import Cluster
+    from trainwright.execution import Budget
+    from trainwright.model import TransformerConfig
+    from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.plan import Plan, StepPrediction
+    from trainwright.profile import CostTable, Profile, Setting
+
+_Depth: TypeAlias = tuple[int, int, int]
+
+NUM_ALTERNATIVES: Final = 5
+DEFAULT_ZERO_STAGE: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelQuestion:
+    """A model to train on a cluster, and what the plan may use."""
+
+    model: TransformerConfig
+    cluster: Cluster
+    workload: Workload
+    restrictions: Restrictions
+    num_devices: int
+    microbatch_size: int | None = None
+    zero_stage: int = DEFAULT_ZERO_STAGE
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        if not 1 <= self.num_devices <= self.cluster.num_devices:
+            wanted = f"must be from 1 to {self.cluster.num_devices}"
+            yield Fault("num_devices", f"{wanted}, got {self.num_devices}")
+        size, batch = self.microbatch_size, self.workload.global_batch
+        if size is not None and (size < 1 or batch % size):
+            yield Fault("microbatch_size", f"must divide the global batch of {batch}, got {size}")
+        if not 0 <= self.zero_stage <= 3:
+            yield Fault("zero_stage", f"must be 0, 1, 2 or 3, got {self.zero_stage}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A candidate with its plan, the profile it was cut from, and its predicted step."""
+
+    candidate: Candidate
+    plan: Plan
+    profile: Profile
+    step: StepPrediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutcome:
+    """Best plan first among `priced`; the bound holds for every plan of the searched space.
+
+    `exhausted` says that every candidate was priced, excluded by its bound, or proved not to fit.
+    """
+
+    priced: tuple[Priced, ...]
+    lower_bound_s: float
+    considered: int
+    pruned: int
+    exhausted: bool
+    interrupted: bool
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """Profiles by (microbatch size, tensor degree), made when first asked for."""
+
+    question: ModelQuestion
+    estimator: Estimator
+    made: dict[tuple[int, int], Profile] = field(default_factory=dict)
+
+    def profile(self, microbatch_size: int, tensor: int) -> Profile:
+        key = (microbatch_size, tensor)
+        if key not in self.made:
+            self.made[key] = estimate_profile(
+                self.estimator, self.question, microbatch_size=microbatch_size, tensor=(tensor,)
+            )
+        return self.made[key]
+
+
+def estimate_profile(
+    estimator: Estimator,
+    question: ModelQuestion,
+    *,
+    microbatch_size: int,
+    tensor: tuple[int, ...],
+) -> Profile:
+    """The estimated profile at a point; sequence parallelism goes with tensor parallelism."""
+    point = ProfilePoint(
+        microbatch_size=microbatch_size,
+        sequence_length=question.workload.sequence_length,
+        tensor_parallel=tensor,
+        sequence_parallel=max(tensor) > 1,
+        precision=question.workload.precision,
+    )
+    return estimator.profile(point)
+
+
+def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
+    """The fastest uniform plan under 1F1B, its runners-up, and a bound on every other."""
+    shelf = _Shelf(question, Estimator(model=question.model, cluster=question.cluster))
+    waiting = sorted(_bounded(question, shelf), key=lambda pair: (pair[0], _order(pair[1])))
+    flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
+    priced: list[Priced] = []
+    bound_s = waiting[0][0] if waiting else 0.0
+    tried, best_s, stopped = 0, math.inf, False
+    too_large = set[_Depth]()
+    for candidate_bound_s, candidate in waiting:
+        if candidate_bound_s >= best_s:
+            break
+        stopped = budget.poll(
+            Progress(stage="planning", elapsed_s=budget.elapsed_s, best=best_s, lower_bound=bound_s)
+        )
+        if stopped:
+            break
+        tried += 1
+        if _depth(candidate) in too_large:
+            continue
+        found = _price(question, candidate, shelf, flops, budget)
+        if found is None:
+            too_large.add(_depth(candidate))
+        else:
+            priced.append(found)
+            best_s = min(best_s, found.step.step_time_s)
+    exhausted = not stopped and not budget.stopped
+    if exhausted and not priced:
+        leanest = {_depth(c): c for _, c in reversed(waiting)}
+        exhausted = not any(_may_fit(question, c, shelf, budget) for c in leanest.values())
+    return ModelOutcome(
+        priced=best_first(priced)[: 1 + NUM_ALTERNATIVES],
+        lower_bound_s=min(bound_s, best_s) if math.isfinite(bound_s) else 0.0,
+        considered=len(waiting),
+        pruned=len(waiting) - tried,
+        exhausted=exhausted,
+        interrupted=budget.interrupted,
+    )
+
+
+def best_first(priced: Iterable[Priced]) -> tuple[Priced, ...]:
+    """Fastest first, then fewest devices; a plan that several candidates lead to counts once."""
+    ranked = sorted(
+        priced, key=lambda p: (p.step.step_time_s, p.plan.devices_used, _order(p.candidate))
+    )
+    seen: list[Plan] = []
+    kept = []
+    for found in ranked:
+        if found.plan not in seen:
+            seen.append(found.plan)
+            kept.append(found)
+    return tuple(kept)
+
+
+def _order(candidate: Candidate) -> tuple[int, ...]:
+    return candidate.pipeline, candidate.tensor, candidate.microbatch_size, -candidate.data
+
+
+def _depth(candidate: Candidate) -> _Depth:
+    """What candidates that differ only in their data degree share; less data is never leaner."""
+    return candidate.microbatch_size, candidate.tensor, candidate.pipeline
+
+
+def _bounded(question: ModelQuestion, shelf: _Shelf) -> Iterator[tuple[float, Candidate]]:
+    workload, restrictions = question.workload, question.restrictions
+    degrees = tensor_degrees(
+        question.model,
+        question.cluster,
+        workload,
+        tensor_parallel=restrictions.tensor_parallel,
+    )
+    for size in microbatch_sizes(workload, question.microbatch_size):
+        num_microbatches = workload.global_batch // size
+        for tensor in degrees:
+            profile = shelf.profile(size, tensor)
+            work_s = _least_work_s(profile, restrictions)
+            for candidate in candidates(
+                num_devices=question.num_devices,
+                num_layers=len(profile.structure.layers),
+                num_microbatches=num_microbatches,
+                microbatch_size=size,
+                tensor=tensor,
+                data_parallel=restrictions.data_parallel,
+            ):
+                bound = step_bound_s(candidate, work_s=work_s, num_microbatches=num_microbatches)
+                yield bound, candidate
+
+
+def _least_work_s(profile: Profile, restrictions: Restrictions) -> float:
+    costs = profile.costs
+    kept = surviving_rows(costs, restrictions)
+    durations = np.where(kept, costs.duration_s, np.inf)
+    by_class = [float(durations[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
+    return sum(by_class[layer.layer_class] for layer in profile.structure.layers)
+
+
+def _price(
+    question: ModelQuestion, candidate: Candidate, shelf: _Shelf, flops: float, budget: Budget
+) -> Priced | None:
+    profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
+    restrictions = candidate_restrictions(question, candidate)
+    surrogate, setting = reserve_transients(
+        *partition_problem(question, candidate, profile), restrictions
+    )
+    cut = solve(surrogate, setting, restrictions=restrictions, budget=budget)
+    if cut.plan is None:
+        return None
+    plan = replace(
+        cut.plan,
+        microbatch_size=candidate.microbatch_size,
+        parallelism=Parallelism(
+            tensor=candidate.tensor,
+            pipeline=len(cut.plan.stages),
+            data=candidate.data,
+            sequence_parallel=candidate.tensor > 1,
+            zero_stage=question.zero_stage,
+        ),
+    )
+    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
+    if step.peak_memory_bytes > question.cluster.accelerator.usable_bytes:
+        return None
+    return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
+
+
+def _may_fit(question: ModelQuestion, candidate: Candidate, shelf: _Shelf, budget: Budget) -> bool:
+    """Whether the candidate is not proved to be too large."""
+    profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
+    problem, setting = partition_problem(question, candidate, profile)
+    lean = require_largest_transient(problem)
+    restrictions = candidate_restrictions(question, candidate)
+    cut = solve(lean, setting, restrictions=restrictions, budget=budget)
+    return cut.status is not Status.INFEASIBLE
+
+
+def candidate_restrictions(question: ModelQuestion, candidate: Candidate) -> Restrictions:
+    """The question's restrictions with the candidate's degrees."""
+    return replace(
+        question.restrictions,
+        data_degrees=(candidate.data,),
+        tensor_degrees=(candidate.tensor,),
+    )
+
+
+def partition_problem(
+    question: ModelQuestion, candidate: Candidate, profile: Profile
+) -> tuple[Profile, Setting]:
+    """The candidate as a profile and setting for the partitioner, transients left out.
+
+    State is sharded by ZeRO. Gradient synchronisation is left to `pricing`, which knows how much of
+    it hides. What does not fit here cannot fit at all.
+    """
+    costs = profile.costs
+    surrogate = replace(
+        costs,
+        static_bytes=_sharded(costs, question.zero_stage, candidate.data),
+        gradient_sync_bytes=np.zeros_like(costs.gradient_sync_bytes),
+    )
+    num_microbatches = question.workload.global_batch // candidate.microbatch_size
+    setting = flat_setting(question.cluster, num_microbatches=num_microbatches)
+    return replace(profile, costs=surrogate), replace(setting, num_devices=candidate.num_devices)
+
+
+def reserve_transients(
+    profile: Profile, setting: Setting, restrictions: Restrictions
+) -> tuple[Profile, Setting]:
+    """The same with room for transients: what fits here fits with them too.
+
+    The partitioner adds bytes up, while transients of a stage count only at their largest. The
+    largest of the repeated layers is kept free on every device; a layer that exists once adds what
+    it needs beyond that.
+    """
+    costs = profile.costs
+    once = _exists_once(profile)
+    repeated = costs.transient_bytes[~once & surviving_rows(costs, restrictions)]
+    reserve_bytes = float(repeated.max()) if len(repeated) else 0.0
+    beyond = np.where(once, np.maximum(costs.transient_bytes - reserve_bytes, 0.0), 0.0)
+    return (
+        _with_static(profile, beyond),
+        replace(setting, memory_bytes=max(1.0, setting.memory_bytes - reserve_bytes)),
+    )
+
+
+def require_largest_transient(profile: Profile) -> Profile:
+    """The same with the largest transient of a single layer: what does not fit here never fits.
+
+    Some stage holds that layer, and while the layer runs its transient lies beside all the rest.
+    """
+    costs = profile.costs
+    transients = np.where(_exists_once(profile), costs.transient_bytes, 0.0)
+    least = np.minimum.reduceat(transients, costs.class_offsets[:-1])
+    largest = np.arange(costs.num_classes) == least.argmax()
+    rows = np.repeat(largest, np.diff(costs.class_offsets))
+    return _with_static(profile, np.where(rows, transients, 0.0))
+
+
+def _exists_once(profile: Profile) -> NDArray[np.bool_]:
+    """Which rows belong to a layer that has its class for itself, shape [R]."""
+    counts = np.bincount([layer.layer_class for layer in profile.structure.layers])
+    return np.repeat(counts == 1, np.diff(profile.costs.class_offsets))
+
+
+def _with_static(profile: Profile, added_bytes: NDArray[np.float64]) -> Profile:
+    costs = profile.costs
+    static_bytes = costs.opaque_static_bytes + added_bytes
+    return replace(profile, costs=replace(costs, opaque_static_bytes=static_bytes))
+
+
+def _sharded(costs: CostTable, zero_stage: int, data_parallel: int) -> np.ndarray:
+    shards = np.ones(len(StaticKind))
+    for first_stage, kind in (
+        (1, StaticKind.OPTIMIZER),
+        (2, StaticKind.GRADIENT),
+        (3, StaticKind.WEIGHT),
+    ):
+        if zero_stage >= first_stage:
+            shards[kind] = data_parallel
+    return costs.static_bytes / shards

@@ -1,0 +1,114 @@
+"""A model with degrees of its own in every stage: Piper's problem on an estimated profile.
+
+No framework runs such plans yet; they show what uniform degrees give away. Uniform plans are plans
+of this space too, so the answer is never slower. The partitioner minimises the steady-state time
+per microbatch, the step is then priced like any other, so the bound on the step is only that of
+the least work.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.costing.estimate import Estimator, flat_setting
+from trainwright.model import model_flops_per_sequence
+from trainwright.partitioning.downset_dp import solve
+from trainwright.partitioning.restrictions import surviving_rows
+from trainwright.plan.status import Status
+from trainwright.planning.model_planner import (
+    ModelOutcome,
+    Priced,
+    best_first,
+    estimate_profile,
+    plan_model,
+    require_largest_transient,
+    reserve_transients,
+)
+from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
+from trainwright.pricing.step import predict_step
+
+if TYPE_CHECKING:
+    from trainwright.execution import Budget
+    from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.planning.model_planner import ModelQuestion
+    from trainwright.profile import Profile, Setting
+
+
+def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
+    """The best of the uniform plans and of one partitioning per microbatch size.
+
+    In the latter static state is not sharded (ZeRO 0): replicas of a stage need not be alike.
+    """
+    workload, restrictions = question.workload, question.restrictions
+    uniform = plan_model(question, budget)
+    estimator = Estimator(model=question.model, cluster=question.cluster)
+    degrees = tensor_degrees(
+        question.model, question.cluster, workload, tensor_parallel=restrictions.tensor_parallel
+    )
+    flops = model_flops_per_sequence(question.model, workload.sequence_length)
+    offered = [
+        (size, estimate_profile(estimator, question, microbatch_size=size, tensor=degrees))
+        for size in microbatch_sizes(workload, question.microbatch_size)
+    ]
+    bound_s = min(
+        _least_device_s(profile, restrictions) * (workload.global_batch // size)
+        for size, profile in offered
+    )
+    found = (_price(question, profile, size, flops, budget) for size, profile in offered)
+    priced = best_first([*uniform.priced, *filter(None, found)])
+    may_fit = not priced and any(_may_fit(question, p, n, budget) for n, p in offered)
+    best_s = priced[0].step.step_time_s if priced else math.inf
+    bound_s = min(bound_s / question.num_devices, best_s)
+    return ModelOutcome(
+        priced=priced,
+        lower_bound_s=bound_s if math.isfinite(bound_s) else 0.0,
+        considered=uniform.considered + len(offered),
+        pruned=uniform.pruned,
+        exhausted=uniform.exhausted and not budget.stopped and not may_fit,
+        interrupted=budget.interrupted,
+    )
+
+
+def _may_fit(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> bool:
+    """Whether the profile is not proved to be too large."""
+    setting, lean = _setting(question, size), require_largest_transient(profile)
+    cut = solve(lean, setting, restrictions=question.restrictions, budget=budget)
+    return cut.status is not Status.INFEASIBLE
+
+
+def _setting(question: ModelQuestion, size: int) -> Setting:
+    num_microbatches = question.workload.global_batch // size
+    setting = flat_setting(question.cluster, num_microbatches=num_microbatches)
+    return replace(setting, num_devices=question.num_devices)
+
+
+def _price(
+    question: ModelQuestion, profile: Profile, size: int, flops: float, budget: Budget
+) -> Priced | None:
+    roomy, setting = reserve_transients(profile, _setting(question, size), question.restrictions)
+    cut = solve(roomy, setting, restrictions=question.restrictions, budget=budget)
+    if cut.plan is None:
+        return None
+    plan = replace(cut.plan, microbatch_size=size)
+    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
+    candidate = Candidate(
+        microbatch_size=size,
+        tensor=max(stage.tensor_parallel for stage in plan.stages),
+        pipeline=len(plan.stages),
+        data=max(stage.data_parallel for stage in plan.stages),
+    )
+    return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
+
+
+def _least_device_s(profile: Profile, restrictions: Restrictions) -> float:
+    """Device seconds of one microbatch if every layer took its cheapest option."""
+    costs = profile.costs
+    device_s = np.where(
+        surviving_rows(costs, restrictions), costs.duration_s * costs.tensor_parallel, np.inf
+    )
+    by_class = [float(device_s[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
+    return sum(by_class[layer.layer_class] for layer in profile.structure.layers)

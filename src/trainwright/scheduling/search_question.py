@@ -1,0 +1,175 @@
+"""What a schedule search is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.placement import Placement
+from trainwright.plan.status import OPTIMAL_TOLERANCE, Status, relative_gap
+
+if TYPE_CHECKING:
+    from trainwright.plan.per_stage import PerStage
+    from trainwright.plan.schedule import Schedule
+    from trainwright.plan.schedule_costs import ScheduleCosts
+    from trainwright.plan.timeline import Timeline
+
+
+class Objective(StrEnum):
+    """What is made short: the whole run, or the busiest rank's window."""
+
+    MAKESPAN = "makespan"
+    SPAN = "span"
+
+    def of(self, timeline: Timeline) -> float:
+        """The objective's value, in seconds."""
+        return timeline.span_s if self is Objective.SPAN else timeline.makespan_s
+
+
+class Backward(StrEnum):
+    """Whether a stage's backward runs as one action or as two; `ANY` leaves it to the search."""
+
+    SPLIT = "split"
+    FUSED = "fused"
+    ANY = "any"
+
+
+PlacementName = Literal["v", "loop", "wave", "any"]
+PLACEMENT_NAMES: tuple[PlacementName, ...] = ("v", "loop", "wave", "any")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchQuestion:
+    """A pipeline to schedule, and within which limits.
+
+    `costs` describe the S stages of `placement`. A named placement has S / `num_ranks` chunks per
+    rank; `any` also tries every named one and cuts each stage into equal parts, up to
+    `max_virtual_stages` chunks per rank. Limits are those of `costs.memory` in bytes and, beside
+    them, `max_activations` live chunk activations per rank (F adds one, W or B releases one; a
+    stage cut in f parts counts f). `recompute_saved_bytes` per stage allows the search to drop
+    that much of each forward's memory and to run R, of `costs`' duration, before the backward.
+
+    One evaluation is the simulation of the whole schedule once; `None` is a default for the size.
+    """
+
+    placement: Placement | PlacementName
+    num_ranks: int
+    num_microbatches: int
+    costs: ScheduleCosts
+    max_activations: int | None = None
+    objective: Objective = Objective.MAKESPAN
+    backward: Backward = Backward.ANY
+    recompute_saved_bytes: PerStage | None = None
+    max_virtual_stages: int = 4
+    evaluations: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        counts = ("num_ranks", "num_microbatches", "max_activations", "evaluations")
+        for name in (*counts, "max_virtual_stages"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                yield Fault(name, f"must be >= 1, got {count}")
+        if self.seed < 0:
+            yield Fault("seed", f"must be >= 0, got {self.seed}")
+        stages, ranks = self.costs.num_stages, self.num_ranks
+        if ranks != self.costs.memory.num_ranks:
+            yield Fault("costs", f"must be of {ranks} ranks, got {self.costs.memory.num_ranks}")
+        if isinstance(self.placement, Placement):
+            wanted = (self.placement.num_ranks, self.placement.num_stages)
+            if wanted != (ranks, stages):
+                yield Fault(
+                    "placement",
+                    f"must have {ranks} ranks and {stages} stages, as the costs, got {wanted}",
+                )
+            return
+        if self.placement not in PLACEMENT_NAMES:
+            names = ", ".join(PLACEMENT_NAMES)
+            yield Fault("placement", f'must be one of {names}, got "{self.placement}"')
+        elif ranks > 0 and stages % ranks:
+            yield Fault("costs", f"must be of a multiple of {ranks} stages, got {stages}")
+        elif self.placement == "v" and stages != 2 * ranks:
+            yield Fault("costs", f"must be of {2 * ranks} stages for V, got {stages}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedBound:
+    """A lower bound of the objective, and which argument gives it."""
+
+    seconds: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOutcome:
+    """The best schedule found, re-simulated with the question's costs.
+
+    `winner` is the family it is, or the phase of the search that found it; `evaluations` counts
+    whole simulations. The bound holds for the placement, chunks and modes of the schedule, which
+    a question with choices may have picked among others: `tried` counts them.
+    """
+
+    timeline: Timeline
+    objective: Objective
+    bound: NamedBound
+    winner: str
+    evaluations: int
+    seed: int
+    tried: int = 1
+    interrupted: bool = False
+
+    @property
+    def schedule(self) -> Schedule:
+        """Orders without times."""
+        return self.timeline.schedule
+
+    @property
+    def value_s(self) -> float:
+        """The objective of the schedule."""
+        return self.objective.of(self.timeline)
+
+    @property
+    def lower_bound_s(self) -> float:
+        """No schedule of this placement within the limits is shorter."""
+        return self.bound.seconds
+
+    @property
+    def gap(self) -> float:
+        """(value - bound) / value."""
+        return relative_gap(self.value_s, self.lower_bound_s)
+
+    @property
+    def status(self) -> Status:
+        """`optimal` where the bound is met for the only placement asked about."""
+        met = self.gap <= OPTIMAL_TOLERANCE
+        return Status.OPTIMAL if met and self.tried == 1 else Status.GAP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitTooSmall:
+    """Proved: no schedule fits. One microbatch alone needs `needed` on `rank`, `limit` is there."""
+
+    rank: int
+    needed: float
+    limit: float
+    unit: Literal["bytes", "activations"]
+
+    @property
+    def status(self) -> Status:
+        """A limit below the minimum is a result, not an error."""
+        return Status.INFEASIBLE
+
+
+def activation_steps(num_stages: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Chunk activations each action adds or releases, shape [5, S]."""
+    return np.repeat(np.array([[1.0], [0.0], [-1.0], [-1.0], [0.0]]), num_stages, axis=1)

@@ -1,0 +1,187 @@
+"""The program as the system sees it: start, signals, pipes, encodings."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import trainwright
+from small_profiles import write_json
+from trainwright.formats.profile_json import write_profile
+from trainwright.profile import ProfileFile
+
+PROGRAM = (sys.executable, "-m", "trainwright")
+HEAVY = {
+    *("torch", "ortools", "matplotlib", "dask", "distributed"),
+    *("numpy", "pydantic", "rich.console", "jinja2"),
+}
+PATIENCE_S = 120.0  # only to end a test that hangs
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory) -> Path:
+    """A profile that keeps the exact search busy for minutes, and has plans at once."""
+    path = Path(__file__).parents[2] / "benchmarks" / "wide_graphs.py"
+    spec = importlib.util.spec_from_file_location("wide_graphs", path)
+    graphs = importlib.util.module_from_spec(spec)
+    sys.modules["wide_graphs"] = graphs  # its dataclasses look their module up
+    spec.loader.exec_module(graphs)
+    profile = graphs.wide_profile(graphs.WideSpec(seed=1, degrees=(1, 2)))
+    setting = graphs.wide_setting(profile, num_devices=256, tightness=0.5)
+    content = write_profile(ProfileFile(profiles=(profile,), setting=setting))
+    return write_json(tmp_path_factory.mktemp("wide") / "wide.json", content)
+
+
+def call(*arguments: str, **settings) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        **settings,
+    )
+
+
+def test_the_module_is_the_program():
+    done = call("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"trainwright {trainwright.__version__}\n"
+
+
+def test_errors_go_to_stderr_without_a_traceback(folder):
+    done = call("plan", "small.json", "--memory", "80")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        'error: memory: a bare number is in bytes, got "80"; did you mean "80GiB"?\n'
+    )
+
+
+@pytest.mark.parametrize("module", ["trainwright", "trainwright.cli.main"])
+def test_the_start_loads_nothing_heavy(module):
+    code = f"import sys, {module}; print(*sorted({HEAVY} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_a_reader_that_leaves_is_no_error(folder):
+    command = " ".join([*PROGRAM, "plan", "small.json", "--json"])
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.stdout in ("141\n", "0\n")  # 0 where all fitted into the pipe first
+    assert done.stderr == ""
+
+
+def test_a_terminal_without_our_letters_shows_substitutes(folder):
+    done = call("plan", "small.json", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert "335.5 ?s" in done.stdout
+
+
+def test_a_time_limit_ends_a_long_search_with_a_bound(wide):
+    done = call("plan", wide, "--time-limit", "1s", "--json")
+    document = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert document["request"]["time_limit_s"] == 1
+    assert document["interrupted"] is False
+    if document["status"] == "unknown":
+        assert done.returncode == 5
+        assert "time_per_sample_s" not in document
+    else:
+        assert document["status"] == "gap"
+        assert done.returncode == 0
+        assert 0 < document["lower_bound_s"] <= document["time_per_sample_s"]
+        assert document["gap"] > 1e-9
+
+
+def test_ctrl_c_keeps_the_best_plan(wide):
+    with watched("plan", wide, "--json") as (process, screen):
+        read_until(screen, r"partitioning: \d+ s, best [\d.]+ s, gap [\d.]+%")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        said = read_until(screen, "interrupted: keeping the best found so far")
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    document = json.loads(out)
+    assert document["interrupted"] is True
+    assert document["status"] == "gap"
+    assert 0 < document["lower_bound_s"] < document["time_per_sample_s"]
+    num_layers = len(document["request"]["model"]["content"]["points"][0]["layers"])
+    placed = [layer for stage in document["stages"] for layer in stage["layers"]]
+    assert sorted(placed) == list(range(num_layers))
+
+
+def test_ctrl_c_in_a_table_says_so(wide):
+    with watched("plan", wide) as (process, screen):
+        read_until(screen, r"best [\d.]+ s")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "interrupted: this is the best plan found so far" in out
+    assert "gap <= " in out.splitlines()[0]
+
+
+def test_a_second_ctrl_c_ends_a_search_that_does_not_listen():
+    code = (
+        "import time\n"
+        "from trainwright.cli.output import budget\n"
+        "with budget(None) as allowed:\n"
+        "    while True:\n"
+        "        print(allowed.interrupted, flush=True)\n"
+        "        time.sleep(0.01)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "False\n"
+        process.send_signal(signal.SIGINT)
+        while process.stdout.readline() != "True\n":
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == -signal.SIGINT  # a shell reports 130
+    assert said == "\ninterrupted: keeping the best found so far\n"
+
+
+@contextmanager
+def watched(*arguments) -> Iterator[tuple[subprocess.Popen, int]]:
+    """The program with a terminal as stderr, so that it shows its progress there."""
+    screen, terminal = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [*PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=terminal, text=True
+        ) as process:
+            os.close(terminal)
+            try:
+                yield process, screen
+            finally:
+                process.kill()
+    finally:
+        os.close(screen)
+
+
+def read_until(screen: int, pattern: str) -> str:
+    """What appears on the screen up to the first match of `pattern`."""
+    seen, deadline = "", time.monotonic() + PATIENCE_S
+    while not re.search(pattern, seen):
+        assert time.monotonic() < deadline, seen
+        try:
+            seen += os.read(screen, 4096).decode()
+        except OSError as error:  # the program has ended
+            raise AssertionError(f"{pattern!r} never came, only {seen!r}") from error
+    return seen

@@ -1,0 +1,330 @@
+"""Bad input: exit code 2, a message that names it, nothing on stdout, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from small_profiles import transformer, write_json
+
+MODEL = ("plan", "llama3-8b", "--cluster", "dgx-h100")
+FULL = Path("/dev/full")
+WORK = ("--global-batch", "64", "--sequence", "2048")
+
+
+@pytest.fixture
+def refused(run, folder):
+    """Run a command that must be refused; gives its message."""
+
+    def call(*arguments: str) -> str:
+        before = sorted(folder.iterdir())
+        done = run(*arguments)
+        assert done.code == 2
+        assert done.out == ""
+        assert "Traceback" not in done.err
+        assert sorted(folder.iterdir()) == before
+        return done.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--devices", "8.5", 'devices: must be a whole number >= 1, got "8.5"'),
+        ("--devices", "0", 'devices: must be a whole number >= 1, got "0"'),
+        ("--devices", "-1", 'devices: must be a whole number >= 1, got "-1"'),
+        ("--devices", "1e13", "devices: must be <= 1000000000000, got 10000000000000"),
+        ("--devices", "inf", 'devices: must be a whole number >= 1, got "inf"'),
+        ("--devices", "1e999", 'devices: must be a whole number >= 1, got "1e999"'),
+        ("--devices", "nan", 'devices: must be a whole number >= 1, got "nan"'),
+        ("--devices", "many", 'devices: must be a whole number >= 1, got "many"'),
+        ("--devices", "", 'devices: must be a whole number >= 1, got ""'),
+        ("--microbatches", "0", 'microbatches: must be a whole number >= 1, got "0"'),
+        ("--microbatches", "1e13", "microbatches: must be <= 1000000000000, got 10000000000000"),
+        ("--memory", "80", 'a bare number is in bytes, got "80"; did you mean "80GiB"?'),
+        ("--memory", "0GiB", 'memory: must be > 0, got "0GiB"'),
+        ("--memory", "-3GiB", 'memory: must be > 0, got "-3GiB"'),
+        ("--memory", "1e999GiB", 'memory: must be finite, got "1e999GiB"'),
+        ("--memory", "nan", 'memory: must be a quantity such as 80GiB, got "nan"'),
+        ("--memory", "80 apples", 'memory: must be a quantity such as 80GiB, got "80 apples"'),
+        ("--bandwidth", "0", 'bandwidth: must be > 0, got "0"'),
+        ("--bandwidth", "-1GB/s", 'bandwidth: must be > 0, got "-1GB/s"'),
+        ("--bandwidth", "1e-320", "bandwidth: must move all bytes in finite time"),
+        ("--bandwidth", "fast", "bandwidth: must be a quantity such as 25GiB/s or 400Gb/s"),
+        ("--point", "1", "point: must be from 0 to 0, got 1"),
+        ("--point", "-1", 'point: must be a whole number >= 0, got "-1"'),
+        ("--point", "x", 'point: must be a whole number >= 0, got "x"'),
+        ("--time-limit", "0", 'time-limit: must be > 0, got "0"'),
+        ("--time-limit", "-1s", 'time-limit: must be >= 0, got "-1s"'),
+        ("--time-limit", "soon", 'time-limit: must be a quantity such as 30s or 5min, got "soon"'),
+        ("--planner", "best", 'planner: must be one of exact, equal, got "best"'),
+        ("--nodes", "0", 'nodes: must be a whole number >= 1, got "0"'),
+        ("--zero", "-1", 'zero: must be a whole number >= 0, got "-1"'),
+        ("--no-such-option", "1", "No such option"),
+    ],
+)
+def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
+    assert message in refused("plan", "small.json", option, value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--nodes", "1e10"), "nodes: must be <= 1000000000, got 10000000000"),
+        (("--devices", "1e10"), "devices: must be <= 1000000000, got 10000000000"),
+        (("--nodes", "1", "--devices", "9"), "devices: must be at most the 8 of 1 nodes, got 9"),
+        (("--micro-batch", "7"), "micro-batch: must divide the global batch of 64, got 7"),
+        (("--micro-batch", "1e300"), "micro-batch: must divide the global batch of 64, got 1000"),
+        (("--zero", "4"), "zero: must be 0, 1, 2 or 3, got 4"),
+        (("--global-batch", "1e300"), "global-batch: must be from 1 to 1000000, got 1000"),
+        (("--sequence", "1e300"), "sequence: must be from 1 to 1000000000, got 1000"),
+        (("--sequence", "0"), 'sequence: must be a whole number >= 1, got "0"'),
+        (("--cluster", "dgx-h10"), 'got "dgx-h10"; did you mean "dgx-h100"?'),
+        (("--cluster", "missing.toml"), 'got "missing.toml"'),
+    ],
+)
+def test_a_models_option_that_breaks_its_rule_is_named(refused, options, message):
+    assert message in refused(*MODEL, *WORK, *options)
+
+
+def test_a_model_needs_a_cluster_and_a_workload(refused):
+    assert "cluster: must be given for a model" in refused("plan", "llama3-8b")
+    missing = refused(*MODEL)
+    assert "2 faults" in missing
+    assert "global-batch: must be given for a model" in missing
+    assert "sequence: must be given for a model" in missing
+
+
+def test_a_near_miss_of_a_catalog_name_is_recognised(refused):
+    assert 'got "llama3-9b"; did you mean "llama3-8b"?' in refused("plan", "llama3-9b")
+    assert 'topic: must be one of models, accelerators, clusters, got "model"' in refused(
+        "catalog", "model"
+    )
+
+
+def test_a_missing_argument_or_command_is_named(run):
+    for arguments in (("plan",), ("estimate", "small.json"), ("diff", "small.json"), ("plam",)):
+        done = run(*arguments)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("Usage: trainwright")
+    assert run("plan").err.endswith("Missing argument 'MODEL'.\n")
+
+
+@pytest.mark.parametrize("target", ["nowhere/plan.json", ".", "small.json/plan.json", "x" * 300])
+def test_an_output_that_cannot_be_written_is_refused_before_any_work(refused, folder, target):
+    assert "output: cannot be written" in refused("plan", "missing.json", "-o", target)
+    assert "output: cannot be written" in refused("plan", "small.json", "-o", target)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_write_protected_output_is_refused(refused, folder):
+    (folder / "plan.json").write_text("mine", encoding="utf-8")
+    (folder / "plan.json").chmod(0o400)
+    assert "permission is denied" in refused("plan", "small.json", "-o", "plan.json")
+    assert (folder / "plan.json").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_failed_plan_leaves_the_old_document_alone(refused, folder):
+    (folder / "plan.json").write_text("mine", encoding="utf-8")
+    refused("plan", "small.json", "--memory", "80", "-o", "plan.json")
+    assert (folder / "plan.json").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_full_disk_is_no_crash(folder):
+    command = [sys.executable, "-m", "trainwright", "plan", "small.json", "--json"]
+    with FULL.open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: output: cannot be printed: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "must be a JSON object"),
+        ("[]", "must be a JSON object"),
+        ("", "must not be empty"),
+        ("{}", "must be one of: a Piper profile"),
+        ('{"kind": "plan"}', "is a document file, which this command does not read"),
+        ('{"nodes": {}}', "is a phaze file, which this command does not read"),
+        ('{"nodes": [], "edges": []}', "nodes: must have at least 1 entry"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused(refused, folder, content, message):
+    (folder / "odd.json").write_text(content, encoding="utf-8")
+    assert message in refused("plan", "odd.json")
+
+
+def test_all_faults_of_a_profile_are_named(refused, folder):
+    profile = transformer()
+    profile["bandwidth"] = "25e9"
+    profile["maxDevices"] = 8.5
+    del profile["nodes"][3]["TMPCs"]["2"][0]["syncTimeFw"]
+    profile["edges"][2]["communicationCost"] = -1
+    write_json(folder / "bad.json", profile)
+    message = refused("plan", "bad.json")
+    assert message.startswith("error: 4 faults in bad.json\n")
+    for path in ("bandwidth", "maxDevices", 'nodes[3].TMPCs["2"][0].syncTimeFw', "edges[2]"):
+        assert f"  {path}" in message
+
+
+def test_a_profile_without_a_setting_says_which_options_state_it(refused, folder, run):
+    content = run("plan", "small.json", "--json").document["request"]["model"]["content"]
+    del content["setting"]
+    write_json(folder / "bare.json", content)
+    message = refused("plan", "bare.json", "--devices", "8")
+    assert message.startswith("error: 3 faults\n")
+    for option in ("memory", "bandwidth", "microbatches"):
+        assert f"{option}: the profile does not state it; give --{option}" in message
+
+
+class TestConfig:
+    """`--config request.toml`."""
+
+    def test_the_file_gives_options_and_the_command_line_wins(self, run, folder):
+        (folder / "request.toml").write_text(
+            'devices = 4\nmemory = "3GB"\ntime-limit = 60\njson = true\nno_recompute = true\n'
+            'exclude-option = "y"\n',
+            encoding="utf-8",
+        )
+        document = run("plan", "small.json", "--config", "request.toml", "--devices", "8").document
+        request = document["request"]
+        assert request["setting"]["num_devices"] == 8
+        assert request["setting"]["memory_bytes"] == 3e9
+        assert request["time_limit_s"] == 60
+        assert request["space"]["recompute"] is False
+        assert request["space"]["excluded_options"] == ["y"]
+
+    def test_all_its_faults_are_named_with_near_misses(self, refused, folder):
+        (folder / "request.toml").write_text(
+            'device = 4\nmodel = "x"\nconfig = "y"\njson = "yes"\nmicrobatches = [1]\n'
+            "exclude-option = 3\nmemory = {}\ntime-limit = 3\ntime_limit = 4\n",
+            encoding="utf-8",
+        )
+        message = refused("plan", "small.json", "--config", "request.toml")
+        assert message.startswith("error: 8 faults in request.toml\n")
+        assert 'device: must be an option of this command; did you mean "devices"?' in message
+        assert "config: must be an option of this command; it has bandwidth, " in message
+        assert "json: must be true or false, got 'yes'" in message
+        assert "microbatches: must be a string or a number, got [1]" in message
+        assert "exclude-option: must be a string or an array of strings, got 3" in message
+        assert "memory: must be a string or a number, got {}" in message
+        assert 'time_limit: must be given once, got "time-limit" too' in message
+
+    def test_a_bare_memory_is_questioned_there_too(self, refused, folder):
+        (folder / "request.toml").write_text("memory = 80", encoding="utf-8")
+        message = refused("plan", "small.json", "--config", "request.toml")
+        assert 'did you mean "80GiB"?' in message
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [(b"= 3", "must be TOML"), (b"\xff", "must be TOML"), (b"", "must not be empty")],
+    )
+    def test_a_file_that_is_not_toml_is_refused(self, refused, folder, content, message):
+        (folder / "request.toml").write_bytes(content)
+        assert message in refused("plan", "small.json", "--config", "request.toml")
+
+    @pytest.mark.parametrize("path", ["missing.toml", "."])
+    def test_a_file_that_is_not_there_is_refused(self, refused, path):
+        assert "config: cannot be read" in refused("plan", "small.json", "--config", path)
+
+
+class TestDocuments:
+    """Documents that `explain`, `diff` and `estimate` cannot take."""
+
+    @pytest.fixture
+    def document(self, run):
+        return run("plan", "small.json", "--json", "-o", "plan.json").document
+
+    def test_one_of_a_newer_format(self, refused, folder, document):
+        write_json(folder / "new.json", document | {"format_version": 99})
+        assert "format_version: must be <= 1, got 99; a newer trainwright" in refused(
+            "explain", "new.json"
+        )
+
+    def test_one_that_was_cut_short(self, refused, folder, document):
+        text = (folder / "plan.json").read_text(encoding="utf-8")
+        (folder / "cut.json").write_text(text[: len(text) // 2], encoding="utf-8")
+        for command in (
+            ("explain", "cut.json"),
+            ("diff", "plan.json", "cut.json"),
+            ("estimate", "small.json", "--plan", "cut.json"),
+        ):
+            assert "cut.json" in refused(*command)
+
+    def test_one_of_another_kind(self, refused, run, folder, document):
+        (folder / "diff.json").write_text(
+            run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
+        )
+        assert 'kind: must be one of "plan", "model-plan", "estimate", got "diff"' in refused(
+            "explain", "diff.json"
+        )
+        assert "document: cannot be read" in refused("explain", "missing.json")
+
+    def test_one_with_stages_without_layers_or_devices(self, refused, folder, document):
+        document["stages"][0]["layers"] = []
+        document["stages"][1]["data_parallel"] = 0
+        write_json(folder / "odd.json", document)
+        message = refused("explain", "odd.json")
+        assert "stages[0].layers: must have at least 1 entry, got 0" in message
+        assert "stages[1].data_parallel: must be >= 1, got 0" in message
+
+    def test_a_plan_that_breaks_rules_has_each_named(self, refused, folder, document):
+        first, second = document["stages"]
+        first["data_parallel"] = 5
+        first["options"]["2"] = "magic"
+        second["layers"].remove(7)
+        del second["options"]["7"]
+        second["tensor_parallel"] = 3
+        document["stages"] = [second, first]
+        write_json(folder / "odd.json", document)
+        message = refused("estimate", "small.json", "--plan", "odd.json")
+        for fault in (
+            "stages[1].data_parallel: must divide the 48 microbatches, got 5",
+            'stages[1].options["2"]: must be one of "vanilla", "activation recomp" at '
+            'tensor-parallel degree 2, got "magic"',
+            "stages[0].tensor_parallel: must be a degree that layer 4 offers (1, 2, 4), got 3",
+            "stages: must place every layer, got none with 7",
+            "must keep the order of the edge 3 -> 4",
+            "stages: must use at most 8 devices, got 16",
+        ):
+            assert fault in message
+
+    def test_a_plan_whose_shape_is_wrong_has_each_fault_named(self, refused, folder):
+        stages = [
+            {"layers": [], "options": {}},
+            {"layers": [1, 1], "options": {"1": "vanilla"}, "data_parallel": 0},
+            {"layers": [2], "options": {"3": "vanilla"}, "tensor_parallel": 1.5},
+            7,
+        ]
+        write_json(folder / "odd.json", {"stages": stages})
+        message = refused("estimate", "small.json", "--plan", "odd.json")
+        for path in (
+            *("stages[0].layers", "stages[1].layers", "stages[1].data_parallel"),
+            *("stages[2].options", "stages[2].tensor_parallel", "stages[3]"),
+        ):
+            assert path in message
+        assert "stages: must be a non-empty array" in refused(
+            "estimate", "small.json", "--plan", "small.json"
+        )
+
+    def test_a_plan_by_hand_is_enough(self, run, folder):
+        layers = list(range(8))
+        stage = {"layers": layers, "options": {str(v): "vanilla" for v in layers}}
+        write_json(folder / "hand.json", {"stages": [stage]})
+        document = run("estimate", "small.json", "--plan", "hand.json", "--json").document
+        assert document["fits"] is False
+        assert document["time_per_sample_s"] == pytest.approx(6 * 0.012 + 2 * 0.004)
+        assert json.dumps(document["overflows"])
+
+    def test_a_model_has_no_plan_to_estimate(self, refused, document):
+        assert "model: must be a profile where a plan is given" in refused(
+            "estimate", "llama3-8b", "--plan", "plan.json"
+        )

@@ -1,0 +1,100 @@
+"""What people see: help texts and tables, as snapshots."""
+
+from __future__ import annotations
+
+import pytest
+
+PLAN = ("plan", "small.json")
+LLAMA = (
+    *("plan", "llama3-8b", "--cluster", "dgx-h100", "--nodes", "2"),
+    *("--global-batch", "512", "--sequence", "8192"),
+)
+
+
+@pytest.mark.parametrize("command", ["", "plan", "estimate", "explain", "diff", "catalog"])
+def test_help(run, snapshot, command):
+    shown = run(*command.split(), "--help")
+    assert shown.code == 0
+    assert shown.err == ""
+    assert shown.out == snapshot
+
+
+def test_plan_shows_stages_and_what_binds(run, snapshot):
+    assert run(*PLAN, "--memory", "3GB").report == snapshot
+
+
+def test_compare_shows_restricted_modes_and_equal_splits(run, snapshot):
+    assert run(*PLAN, "--compare").report == snapshot
+
+
+def test_an_infeasible_profile_shows_why_and_what_helps(run, snapshot):
+    assert run(*PLAN, "--memory", "2.5GB", "--no-recompute").report == snapshot
+
+
+def test_a_layer_too_large_on_its_own_is_named(run, snapshot):
+    assert run(*PLAN, "--memory", "500MB").report == snapshot
+
+
+def test_the_equal_split_claims_no_proof(run, snapshot):
+    assert run(*PLAN, "--planner", "equal").report == snapshot
+
+
+def test_estimate_shows_every_stage_that_overflows(run, snapshot):
+    run(*PLAN, "-o", "plan.json")
+    assert run("estimate", "small.json", "--plan", "plan.json").code == 0
+    tight = run("estimate", "small.json", "--plan", "plan.json", "--memory", "6GiB")
+    assert tight.report == snapshot
+
+
+def test_explain_shows_the_table_of_plan_again(run):
+    planned = run(*PLAN, "-o", "plan.json")
+    explained = run("explain", "plan.json")
+    assert explained.code == 0
+    assert explained.out == planned.out
+
+
+def test_diff_shows_only_what_differs(run, snapshot):
+    run(*PLAN, "--memory", "3GB", "-o", "eight.json")
+    run(*PLAN, "--memory", "3GB", "--devices", "6", "--no-data-parallel", "-o", "six.json")
+    assert run("diff", "eight.json", "six.json").report == snapshot
+    assert run("diff", "six.json", "six.json").out == "no difference\n"
+
+
+def test_catalog_lists_models(run, snapshot):
+    assert run("catalog", "models").report == snapshot
+
+
+def test_catalog_without_a_topic_lists_all(run):
+    everything = run("catalog").out
+    for topic in ("models", "accelerators", "clusters"):
+        assert run("catalog", topic).out.strip() in everything
+
+
+def test_a_model_plan_shows_the_step_and_the_runners_up(run, snapshot):
+    assert run(*LLAMA).report == snapshot
+
+
+def test_a_model_that_does_not_fit_shows_what_helps(run, snapshot):
+    huge = ("plan", "llama3-70b", "--cluster", "dgx-h100", "--devices", "4", "--no-recompute")
+    assert run(*huge, "--global-batch", "64", "--sequence", "8192").report == snapshot
+
+
+def test_options_that_do_not_apply_are_named(run, snapshot):
+    shown = run(*PLAN, "--zero", "2", "--nodes", "3", "--block-layer", "x", "--exclude-option", "y")
+    warnings = [line for line in shown.out.splitlines() if line.startswith("warning")]
+    assert warnings == snapshot
+    shown = run(*LLAMA, "--memory", "80GiB", "--compare", "--point", "0", "--exclude-option", "y")
+    warnings = [line for line in shown.out.splitlines() if line.startswith("warning")]
+    assert warnings == snapshot
+
+
+def test_brackets_in_names_are_no_markup(run, folder):
+    (folder / "small.json").rename(folder / "[red]a.json")
+    run("plan", "[red]a.json", "-o", "[x.json")
+    run("plan", "[red]a.json", "--exclude-option", "[/b]", "-o", "y.json")
+    shown = run("explain", "[x.json")
+    assert shown.code == 0
+    assert shown.out.startswith("[red]a.json: ")
+    shown = run("diff", "[x.json", "y.json")
+    assert shown.code == 0
+    assert "[/b]" in shown.out

@@ -1,0 +1,99 @@
+"""The roofline: two floors and the laws that follow."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.cluster import Accelerator, Saturating
+from trainwright.costing.compute import memory_time_s, operator_time_s
+from trainwright.formats import catalog
+from trainwright.model import Operator, OperatorKind, Phase, Work
+
+DEVICE = catalog.accelerator("H100-80GB-SXM")
+
+sizes = st.floats(1.0, 1e15)
+kinds = st.sampled_from(OperatorKind)
+
+
+def operator(kind: OperatorKind, flops: float, traffic: float) -> Operator:
+    work = Work(flops=flops, read_bytes=traffic / 2, written_bytes=traffic / 2)
+    return Operator(name="op", kind=kind, forward=work, input_grad=work)
+
+
+def time_s(op: Operator, device: Accelerator, phase: Phase = Phase.FORWARD) -> float:
+    return operator_time_s(op, phase, accelerator=device, dtype="bf16")
+
+
+def scaled(device: Accelerator, *, peak: float = 1.0, bandwidth: float = 1.0) -> Accelerator:
+    return replace(
+        device,
+        peak_flops_per_s=tuple((name, value * peak) for name, value in device.peak_flops_per_s),
+        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s * bandwidth,
+    )
+
+
+def test_a_large_product_runs_at_its_share_of_the_peak() -> None:
+    op = operator(OperatorKind.GEMM, 1e15, 1.0)
+    share = 0.8 * 1e15 / (1e15 + 2e9)
+    assert time_s(op, DEVICE) == pytest.approx(4e-6 + 1e15 / (989.4e12 * share))
+
+
+def test_a_large_copy_runs_at_its_share_of_the_bandwidth() -> None:
+    op = operator(OperatorKind.MEMORY, 0.0, 1e12)
+    share = 0.85 * 1e12 / (1e12 + 2e6)
+    assert time_s(op, DEVICE) == pytest.approx(4e-6 + 1e12 / (3.35e12 * share))
+
+
+def test_attention_has_an_efficiency_per_direction() -> None:
+    op = operator(OperatorKind.ATTENTION, 1e13, 1.0)
+    assert time_s(op, DEVICE) == pytest.approx(4e-6 + 1e13 / (989.4e12 * 0.6))
+    backward = time_s(op, DEVICE, Phase.INPUT_GRAD)
+    assert backward == pytest.approx(4e-6 + 1e13 / (989.4e12 * 0.5))
+
+
+def test_no_work_takes_no_time_and_no_launch() -> None:
+    op = operator(OperatorKind.GEMM, 1e9, 1e6)
+    assert time_s(op, DEVICE, Phase.WEIGHT_GRAD) == 0.0
+    assert memory_time_s(0.0, DEVICE) == 0.0
+
+
+def test_recomputing_an_operator_costs_its_forward_pass() -> None:
+    op = operator(OperatorKind.ATTENTION, 1e13, 1e6)
+    assert time_s(op, DEVICE, Phase.RECOMPUTE) == time_s(op, DEVICE, Phase.FORWARD)
+
+
+def test_efficiency_is_half_its_maximum_at_half_size() -> None:
+    assert Saturating(max=0.8, half=2e9).at(2e9) == pytest.approx(0.4)
+
+
+@given(kind=kinds, flops=sizes, traffic=sizes)
+def test_an_operator_never_beats_either_peak(
+    kind: OperatorKind, flops: float, traffic: float
+) -> None:
+    time = time_s(operator(kind, flops, traffic), DEVICE)
+    assert time >= flops / DEVICE.peak("bf16")
+    assert time >= traffic / DEVICE.memory_bandwidth_bytes_per_s
+    assert time >= DEVICE.launch_overhead_s
+
+
+@given(kind=kinds, flops=sizes, traffic=sizes, factor=st.floats(1.0, 100.0))
+def test_a_faster_device_is_never_slower(
+    kind: OperatorKind, flops: float, traffic: float, factor: float
+) -> None:
+    op = operator(kind, flops, traffic)
+    base = time_s(op, DEVICE)
+    assert time_s(op, scaled(DEVICE, peak=factor)) <= base * (1 + 1e-12)
+    assert time_s(op, scaled(DEVICE, bandwidth=factor)) <= base * (1 + 1e-12)
+    both = time_s(op, scaled(DEVICE, peak=factor, bandwidth=factor)) - DEVICE.launch_overhead_s
+    assert both == pytest.approx((base - DEVICE.launch_overhead_s) / factor, rel=1e-6)
+
+
+@given(kind=kinds, flops=sizes, traffic=sizes, more=st.floats(1.0, 10.0))
+def test_more_work_never_takes_less_time(
+    kind: OperatorKind, flops: float, traffic: float, more: float
+) -> None:
+    base = time_s(operator(kind, flops, traffic), DEVICE)
+    assert time_s(operator(kind, flops * more, traffic), DEVICE) >= base * (1 - 1e-12)
+    assert time_s(operator(kind, flops, traffic * more), DEVICE) >= base * (1 - 1e-12)

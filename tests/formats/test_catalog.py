@@ -1,0 +1,86 @@
+"""What is built in: complete, consistent, and cheap to load."""
+
+import subprocess
+import sys
+
+import pytest
+
+from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.model import count_parameters
+from trainwright.provenance import Origin
+
+
+@pytest.mark.parametrize("name", catalog.model_names())
+def test_a_model_has_the_parameters_its_file_states(name: str) -> None:
+    assert count_parameters(catalog.model(name).config) == catalog.published_parameters(name)
+    assert catalog.model(name).ignored == ()
+
+
+def test_the_models_people_ask_for_are_there() -> None:
+    assert {
+        "bert-large",
+        "bloom-176b",
+        "gpt2",
+        "gpt2-xl",
+        "gpt3-175b",
+        "llama2-70b",
+        "llama2-7b",
+        "llama3-405b",
+        "llama3-70b",
+        "llama3-8b",
+        "mistral-7b",
+        "opt-6.7b",
+        "qwen2.5-7b",
+    } <= set(catalog.model_names())
+    assert all(entry.source for entry in catalog.model_entries())
+
+
+def test_the_clusters_people_ask_for_are_there() -> None:
+    assert {"dgx2-v100", "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "mi300x"} <= set(
+        catalog.cluster_names()
+    )
+    assert all(entry.source for entry in catalog.cluster_entries())
+
+
+@pytest.mark.parametrize("name", catalog.accelerator_names())
+def test_an_accelerator_says_where_its_peaks_come_from(name: str) -> None:
+    device = catalog.accelerator(name)
+    for field in ("peak_flops_per_s", "memory_bandwidth_bytes_per_s"):
+        assert device.provenance_of(field).origin is Origin.DATASHEET
+    assert device.provenance_of("efficiency").origin is Origin.ASSUMED
+    assert 0 < device.usable_bytes < device.memory_bytes
+
+
+@pytest.mark.parametrize("name", catalog.cluster_names())
+def test_a_cluster_is_one_node_or_one_domain(name: str) -> None:
+    cluster = catalog.cluster(name)
+    assert cluster.levels[-1].size == 1
+    assert (
+        cluster.with_nodes(cluster.pool_of().num_nodes * 2).num_devices == 2 * cluster.num_devices
+    )
+    for level in cluster.levels:
+        assert "bandwidth_bytes_per_s" in dict(level.sources)
+
+
+@pytest.mark.parametrize(
+    ("open_it", "wrong", "near"),
+    [
+        (catalog.open_model, "llama3-8B", "llama3-8b"),
+        (catalog.open_cluster, "dgx-h10", "dgx-h100"),
+        (catalog.accelerator, "H100-80GB", "H100-80GB-SXM"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_the_nearest(open_it, wrong: str, near: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidInput, match=f'did you mean "{near}"'):
+        open_it(wrong)
+
+
+def test_reading_a_model_does_not_load_pydantic() -> None:
+    code = (
+        "import sys\n"
+        "from trainwright.formats import catalog\n"
+        "catalog.model('llama3-8b')\n"
+        "sys.exit('pydantic' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,79 @@
+"""A MODEL file is known by its content."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from piper_examples import SHARED, diamond, needs_shared, shared_profile
+from trainwright.errors import InvalidInput
+from trainwright.formats.detect import ModelFormat, detect, model_file
+from trainwright.formats.piper_json import read_piper
+from trainwright.formats.profile_json import write_profile
+
+PLACEMENT = {"maxDevices": 4, "nodes": {"1": [], "2": []}, "edges": {"1": []}}
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (diamond(), "piper"),
+        ({"nodes": 3}, "piper"),
+        ({"mbsInBatch": 8}, "piper"),
+        (diamond() | {"model_type": "bert", "kind": "toy"}, "piper"),
+        (write_profile(read_piper(diamond())), "profile"),
+        ({"kind": "profile"}, "profile"),
+        ({"points": []}, "profile"),
+        ({"model_type": "llama", "hidden_size": 1}, "hf_config"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "hf_config"),
+        (PLACEMENT, "phaze"),
+        ({"format": 1, "case": "x", "input": PLACEMENT}, "phaze"),
+        ({"kind": "plan", "format_version": 1, "stages": []}, "document"),
+    ],
+)
+def test_each_format_is_recognised(value, found):
+    assert detect(value) is ModelFormat(found)
+
+
+@pytest.mark.parametrize("value", [{}, {"a\n": 1}, {"kind": 3}, {"input": {}}, {"points": 1}])
+def test_what_is_none_of_them_is_told_what_was_looked_for(value):
+    with pytest.raises(InvalidInput) as caught:
+        detect(value, source="x.json")
+    (fault,) = caught.value.faults
+    assert fault.path == "model"
+    for name in ("Piper", "trainwright profile", "Hugging Face", "PHAZE", "document"):
+        assert name in fault.problem
+    assert "\n" not in fault.problem
+
+
+def test_many_keys_are_not_all_repeated():
+    with pytest.raises(InvalidInput, match=r'got keys "k0", .*"k5", …$'):
+        detect({f"k{i}": 0 for i in range(50)})
+
+
+def test_a_folder_stands_for_its_config(tmp_path):
+    with pytest.raises(InvalidInput, match=r"a folder with config\.json"):
+        model_file(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text("{}")
+    assert model_file(tmp_path) == config
+    assert model_file(str(config)) == config
+    assert model_file(tmp_path / "missing") == tmp_path / "missing"
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["bert32a100", "bert48", "gnmt", "resnet"])
+def test_published_profiles_are_recognised(name):
+    assert detect(json.loads(shared_profile(name).read_text())) == "piper"
+
+
+@needs_shared
+def test_placement_inputs_are_recognised():
+    files = sorted(Path(SHARED, "data", "codesign", "placement").glob("*.json"))
+    assert files
+    for file in files:
+        value = json.loads(file.read_text())
+        assert detect(value) == "phaze"
+        assert detect(value["input"]) == "phaze"

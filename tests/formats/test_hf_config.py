@@ -1,0 +1,248 @@
+"""Reading config.json: families, aliases, defaults, and everything that can be wrong with one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats import catalog
+from trainwright.formats.hf_config import load_config, read_config
+from trainwright.formats.hf_families import FAMILIES
+from trainwright.model import Activation, Norm, count_parameters
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "hidden_act": "silu",
+    "attention_dropout": 0.0,
+}
+
+
+def read(document: dict[str, Any]) -> Any:
+    return read_config(document, name="m")
+
+
+def faults_of(document: dict[str, Any]) -> list[str]:
+    with pytest.raises(InvalidInput) as caught:
+        read(document)
+    return [str(fault) for fault in caught.value.faults]
+
+
+def test_a_complete_config_uses_no_default_and_ignores_nothing() -> None:
+    model = read(LLAMA)
+    assert model.defaults == ()
+    assert model.ignored == ()
+    assert model.config == catalog.model("llama3-8b").config
+
+
+def test_the_folder_of_a_config_reads_like_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "my-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert load_config(folder) == load_config(folder / "config.json")
+    assert load_config(folder).name == "my-llama"
+
+
+def test_aliases_name_the_same_thing() -> None:
+    aliased = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer"}
+    document = {aliased.get(key, key): value for key, value in LLAMA.items()}
+    assert read(document).config == read(LLAMA).config
+
+
+def test_aliases_that_disagree_are_a_fault() -> None:
+    faults = faults_of(LLAMA | {"n_embd": 2048})
+    assert faults == ["n_embd: must equal hidden_size (4096), got 2048"]
+
+
+def test_missing_keys_take_the_family_default_and_are_listed() -> None:
+    model = read({"model_type": "gpt2"})
+    assert count_parameters(model.config) == 124_439_808
+    assert dict(model.defaults) == {
+        "n_embd": 768,
+        "n_head": 12,
+        "n_layer": 12,
+        "vocab_size": 50257,
+        "activation_function": "gelu_new",
+        "n_positions": 1024,
+        "tie_word_embeddings": True,
+        "resid_pdrop": 0.1,
+        "embd_pdrop": 0.1,
+        "attn_pdrop": 0.1,
+    }
+
+
+def test_unknown_keys_are_reported_and_harmless_ones_are_not() -> None:
+    model = read(LLAMA | {"quantum_layers": 3, "torch_dtype": "bfloat16", "bos_token_id": 1})
+    assert model.ignored == ("quantum_layers",)
+
+
+def test_the_architecture_tells_the_family_where_the_type_is_missing() -> None:
+    document = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    assert read(document | {"architectures": ["LlamaForCausalLM"]}).config == read(LLAMA).config
+    moe = read({"architectures": ["Qwen3MoeForCausalLM"]})
+    assert moe.config.family == "qwen3_moe"
+
+
+def test_a_config_of_no_family_at_all_is_refused() -> None:
+    assert faults_of({}) == [
+        "model_type: required field is missing (or architectures, to tell the family by)"
+    ]
+    assert faults_of({"model_type": 3}) == ["model_type: must be text, got 3 (number)"]
+
+
+def test_an_unknown_family_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(UnsupportedFeature, match='nearest supported one is "llama"'):
+        read({"model_type": "llama4"})
+
+
+@pytest.mark.parametrize("family", ["mamba", "t5", "llava"])
+def test_families_out_of_scope_are_refused_by_kind(family: str) -> None:
+    with pytest.raises(UnsupportedFeature, match="are not modelled; supported are"):
+        read({"model_type": family})
+
+
+def test_all_faults_are_named_at_once() -> None:
+    faults = faults_of(
+        LLAMA
+        | {
+            "hidden_size": "4096",
+            "num_hidden_layers": 0,
+            "num_attention_heads": 32.5,
+            "vocab_size": True,
+            "hidden_act": "sine",
+            "attention_dropout": 1.5,
+            "tie_word_embeddings": 1,
+        }
+    )
+    assert {fault.split(":")[0] for fault in faults} == {
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "vocab_size",
+        "hidden_act",
+        "attention_dropout",
+        "tie_word_embeddings",
+    }
+    assert 'hidden_size: must be an integer, got "4096" (string)' in faults
+
+
+def test_sizes_that_cannot_be_are_named_by_the_files_own_keys() -> None:
+    assert faults_of(LLAMA | {"hidden_size": 4097}) == [
+        "hidden_size: must be a multiple of the 32 heads, got 4097"
+    ]
+    assert faults_of(LLAMA | {"num_key_value_heads": 5}) == [
+        "num_key_value_heads: must divide num_heads (32), got 5"
+    ]
+
+
+def test_a_float_that_is_whole_counts_as_an_integer() -> None:
+    assert read(LLAMA | {"hidden_size": 4096.0}).config == read(LLAMA).config
+
+
+def test_a_head_size_may_differ_from_hidden_over_heads() -> None:
+    assert read(LLAMA | {"head_dim": 64, "hidden_size": 4097}).config.head_size == 64
+
+
+def test_opt_with_a_narrow_embedding_projects_in_and_out() -> None:
+    """OPT-350M, 331,196,416 parameters: the only one with a projection and post-norms."""
+    document = {
+        "model_type": "opt",
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "ffn_dim": 4096,
+        "word_embed_proj_dim": 512,
+        "do_layer_norm_before": False,
+    }
+    model = read(document)
+    assert model.config.projection_size == 512
+    assert count_parameters(model.config) == 331_196_416
+
+
+def test_the_families_differ_where_they_should() -> None:
+    configs = {family: read({"model_type": family}).config for family in FAMILIES}
+    assert {f for f, c in configs.items() if c.norm is Norm.LAYER} == {
+        "gpt2",
+        "opt",
+        "bloom",
+        "bert",
+    }
+    assert {f for f, c in configs.items() if not c.causal} == {"bert"}
+    assert {f for f, c in configs.items() if c.query_key_norm} == {"qwen3", "qwen3_moe"}
+    assert {f for f, c in configs.items() if c.experts} == {"mixtral", "qwen3_moe"}
+    assert configs["opt"].activation is Activation.RELU
+    assert configs["bloom"].max_positions == 0
+
+
+def test_qwen3_moe_with_dense_blocks_between_is_refused() -> None:
+    faults = faults_of(
+        {"model_type": "qwen3_moe", "decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    )
+    assert len(faults) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"[1, 2]", "must be a JSON object"),
+        (b'{"model_type": "llama"', "must be a JSON object"),
+        (b'{"hidden_size": 1, "hidden_size": 2}', "hidden_size"),
+        (b"\xff\xfe", "must be a JSON object"),
+    ],
+)
+def test_files_that_are_not_json_objects_are_refused(
+    tmp_path: Path, content: bytes, problem: str
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    with pytest.raises(InvalidInput, match=problem):
+        load_config(file)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        load_config(tmp_path / "config.json")
+
+
+_JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 10**12),
+    st.floats(),
+    st.text("ab8 ", max_size=5),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text("ab8 ", max_size=3), st.integers(), max_size=2),
+)
+
+
+@given(
+    family=st.sampled_from(sorted(FAMILIES)),
+    changes=st.dictionaries(
+        st.sampled_from(
+            sorted(
+                {*LLAMA, "head_dim", "n_embd", "dropout", "sliding_window", "num_experts"}
+                | {"num_experts_per_tok", "mlp_only_layers", "word_embed_proj_dim", "n_inner"}
+            )
+        ),
+        _JUNK,
+        max_size=5,
+    ),
+)
+def test_any_object_is_a_model_or_names_its_faults(family: str, changes: dict[str, Any]) -> None:
+    try:
+        model = read({"model_type": family} | changes)
+    except (InvalidInput, UnsupportedFeature):
+        return
+    assert count_parameters(model.config) > 0

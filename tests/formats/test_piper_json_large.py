@@ -1,0 +1,73 @@
+"""A 40 MB profile: at most 5 CPU seconds and 500 MB, validation included."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from piper_examples import config
+
+READ = """
+import resource, sys, time
+from trainwright.formats.piper_json import read_piper_bytes
+start = time.process_time()
+file = read_piper_bytes(open(sys.argv[1], "rb").read())
+seconds = time.process_time() - start
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(len(file.profiles[0].structure.layers), seconds, peak * int(sys.argv[2]))
+"""
+RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
+
+
+def large_profile(num_layers, *, fan, degrees, num_configs):
+    """Each layer feeds the next `fan`; all figures differ, so that no two layers share a class."""
+    rng = Random(1)
+    nodes = []
+    for v in range(num_layers):
+        before, after = range(max(0, v - fan), v), range(v + 1, min(num_layers, v + fan + 1))
+        table = {
+            str(t): [
+                config(f"option {i}", before, after, scale=rng.random()) for i in range(num_configs)
+            ]
+            for t in degrees
+        }
+        nodes.append({"id": v, "name": f"layer{v}", "TMPCs": table})
+    return {
+        "maxMemoryPerDevice": 8e9,
+        "maxDevices": 64,
+        "bandwidth": 25e9,
+        "mbsInBatch": 64,
+        "nodes": nodes,
+        "edges": [
+            {"sourceId": u, "destId": v, "communicationCost": float(rng.randrange(10**8))}
+            for v in range(num_layers)
+            for u in range(max(0, v - fan), v)
+        ],
+    }
+
+
+SHAPES = {
+    "many configs": {"num_layers": 20_000, "fan": 1, "degrees": (1, 2, 4, 8), "num_configs": 2},
+    "many layers": {"num_layers": 113_000, "fan": 1, "degrees": (1,), "num_configs": 1},
+    "many edges": {"num_layers": 2_800, "fan": 128, "degrees": (1,), "num_configs": 1},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_forty_megabytes_are_read_within_the_limits(tmp_path, shape):
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps(large_profile(**SHAPES[shape]), separators=(",", ":")))
+    size = path.stat().st_size
+    assert size > 39e6
+    command = [sys.executable, "-c", READ, str(path), str(RSS_UNIT_BYTES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    num_layers, seconds, peak_bytes = map(float, done.stdout.split())
+    print(f"{shape}: {size / 1e6:.0f} MB in {seconds:.2f} s CPU, peak {peak_bytes / 1e6:.0f} MB")
+    assert num_layers == SHAPES[shape]["num_layers"]
+    assert seconds < 5
+    assert peak_bytes < 500e6

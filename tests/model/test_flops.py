@@ -1,0 +1,125 @@
+"""FLOPs against published totals and formulas, in both conventions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.formats import catalog
+from trainwright.formats.hf_config import read_config
+from trainwright.model import (
+    LayerClass,
+    LayerGraph,
+    LayerKind,
+    Phase,
+    RunShape,
+    layer_graph,
+    model_flops_per_sequence,
+)
+from trainwright.model.attention import attended_pairs
+
+
+def graph_of(name: str, **run: int | bool) -> LayerGraph:
+    shape = RunShape(**{"microbatch_size": 1, "sequence_length": 2048} | run)  # type: ignore[arg-type]
+    return layer_graph(catalog.model(name).config, shape)
+
+
+def block_of(graph: LayerGraph) -> LayerClass:
+    return graph.classes[graph.kinds.index(LayerKind.BLOCK)]
+
+
+def test_llama3_8b_forward_flops_at_4096_match_both_published_conventions() -> None:
+    graph = graph_of("llama3-8b", sequence_length=4096)
+    assert graph.model_flops == pytest.approx(70.274e12, rel=1e-5)
+    assert graph.forward_flops == pytest.approx(65.877e12, rel=1e-5)
+
+
+def test_a_step_is_three_forward_passes() -> None:
+    config = catalog.model("llama3-8b").config
+    assert model_flops_per_sequence(config, 4096) == pytest.approx(3 * 70.274e12, rel=1e-5)
+
+
+def test_a_gpt3_block_has_the_published_flops() -> None:
+    assert block_of(graph_of("gpt3-175b")).model_flops == pytest.approx(7.62786e12, rel=1e-6)
+
+
+def test_a_mixtral_block_counts_routed_experts_only() -> None:
+    assert block_of(graph_of("mixtral-8x7b")).model_flops == pytest.approx(1.68376e12, rel=1e-5)
+
+
+def test_unfused_attention_computes_the_masked_half_too() -> None:
+    config = catalog.model("llama3-8b").config
+    run = RunShape(microbatch_size=1, sequence_length=4096, fused_attention=False)
+    graph = layer_graph(config, run)
+    assert graph.forward_flops == pytest.approx(graph.model_flops, rel=1e-12)
+
+
+def test_gpt_flops_follow_the_sc21_formula() -> None:
+    """Narayanan et al., 2021, equation 3: 72 B s L h² (1 + s/6h + V/12Lh), no recomputation."""
+    hidden, layers, length, vocabulary = 1024, 8, 512, 50257
+    document = {
+        "model_type": "gpt2",
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": 16,
+        "vocab_size": vocabulary,
+    }
+    config = read_config(document, name="gpt").config
+    shape = 1 + length / (6 * hidden) + vocabulary / (12 * layers * hidden)
+    expected = 72 * length * layers * hidden**2 * shape
+    assert model_flops_per_sequence(config, length) == pytest.approx(expected, rel=1e-12)
+
+
+def test_matrix_products_cost_the_same_in_each_of_three_passes() -> None:
+    products = [op for op in block_of(graph_of("llama3-8b")).operators if op.parameters]
+    products = [op for op in products if op.forward.flops]
+    assert len(products) == 4
+    for op in products:
+        assert op.input_grad.flops == op.weight_grad.flops == op.forward.flops
+
+
+def test_fused_attention_does_two_and_a_half_times_the_work_backward() -> None:
+    (core,) = (op for op in block_of(graph_of("llama3-8b")).operators if op.name == "attention")
+    assert core.input_grad.flops == 2.5 * core.forward.flops
+    assert core.work(Phase.WEIGHT_GRAD).flops == 0
+
+
+def test_a_sliding_window_bounds_the_pairs() -> None:
+    config = catalog.model("mistral-7b").config
+    assert attended_pairs(config, 8192, skips_masked=False) == 8192 * 4096
+    pairs = sum(min(row + 1, 4096) for row in range(8192))
+    assert attended_pairs(config, 8192, skips_masked=True) == pairs
+
+
+@given(
+    name=st.sampled_from(["llama3-8b", "gpt3-175b", "mixtral-8x7b", "qwen2.5-7b", "bert-large"]),
+    exponent=st.integers(0, 6),
+    sequence_parallel=st.booleans(),
+)
+def test_a_larger_tensor_degree_never_gives_a_device_more_work(
+    name: str, exponent: int, sequence_parallel: bool
+) -> None:
+    config = catalog.model(name).config
+    degrees = [t for t in (2**exponent, 2 ** (exponent + 1)) if t in config.tensor_degrees(64)]
+    runs = [
+        RunShape(
+            microbatch_size=1,
+            sequence_length=512,
+            tensor_parallel=t,
+            sequence_parallel=sequence_parallel,
+            vocabulary_multiple=1,
+        )
+        for t in degrees
+    ]
+    per_device = [
+        sum(op.work(phase).flops for c in layer_graph(config, run).classes for op in c.operators)
+        for run in runs
+        for phase in (Phase.FORWARD,)
+    ]
+    assert per_device == sorted(per_device, reverse=True)
+    assert all(
+        layer_graph(config, run).forward_flops * (1 + 1e-12)
+        >= layer_graph(
+            config, RunShape(microbatch_size=1, sequence_length=512, vocabulary_multiple=1)
+        ).forward_flops
+        for run in runs
+    )

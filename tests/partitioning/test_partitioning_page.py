@@ -1,0 +1,13 @@
+"""The example of docs/partitioning.md runs and says what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[2] / "docs" / "partitioning.md").read_text(encoding="utf-8")
+
+
+def test_the_example_runs():
+    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    exec(example, {})

@@ -1,0 +1,340 @@
+"""Plans of models: legal, within memory, bounded, never slower with more to choose from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from trainwright.cluster import Cluster, NetworkLevel
+from trainwright.costing.estimate import Estimator
+from trainwright.errors import InvalidInput
+from trainwright.execution import Budget
+from trainwright.formats import catalog
+from trainwright.model import TransformerConfig
+from trainwright.partitioning.restrictions import UNRESTRICTED, Restrictions
+from trainwright.planning.model_infeasible import diagnose_model
+from trainwright.planning.model_planner import ModelQuestion, estimate_profile, plan_model
+from trainwright.planning.model_space import Workload, step_bound_s
+from trainwright.planning.per_stage import plan_per_stage
+
+
+def cluster_of(nodes: int, *, memory_gib: float | None = None, slow: bool = False) -> Cluster:
+    cluster = catalog.cluster("dgx-h100").with_nodes(nodes)
+    if memory_gib is not None:
+        cluster = cluster.with_memory(memory_gib * 2**30)
+    (pool,) = cluster.pools
+    if slow:
+        inner, outer = pool.levels
+        pool = replace(pool, levels=(inner, replace(outer, bandwidth_bytes_per_s=1e9)))
+    return replace(cluster, pools=(pool,))
+
+
+def question(
+    model: str | TransformerConfig = "gpt2",
+    *,
+    nodes: int = 1,
+    batch: int = 32,
+    sequence: int = 1024,
+    memory_gib: float | None = None,
+    slow: bool = False,
+    **options,
+) -> ModelQuestion:
+    cluster = cluster_of(nodes, memory_gib=memory_gib, slow=slow)
+    config = catalog.model(model).config if isinstance(model, str) else model
+    return ModelQuestion(
+        model=config,
+        cluster=cluster,
+        workload=Workload(global_batch=batch, sequence_length=sequence),
+        **{"restrictions": UNRESTRICTED, "num_devices": cluster.num_devices} | options,
+    )
+
+
+def planned(asked: ModelQuestion):
+    return plan_model(asked, Budget())
+
+
+def best_s(asked: ModelQuestion) -> float:
+    return planned(asked).priced[0].step.step_time_s
+
+
+SMALL = question()
+TIGHT = question("llama3-8b", batch=16, sequence=4096, memory_gib=24)
+CASES = {"small": SMALL, "tight": TIGHT, "two nodes": question("bert-large", nodes=2, sequence=512)}
+
+
+@pytest.mark.parametrize("asked", CASES.values(), ids=CASES)
+def test_a_plan_places_every_layer_once_with_one_pair_of_degrees(asked):
+    for found in planned(asked).priced:
+        layers = [layer for stage in found.plan.stages for layer in stage.layers]
+        assert layers == [layer.id for layer in found.profile.structure.layers]
+        (pair,) = {(s.data_parallel, s.tensor_parallel) for s in found.plan.stages}
+        degrees = found.plan.parallelism
+        assert pair == (degrees.data, degrees.tensor)
+        assert degrees.pipeline == len(found.plan.stages)
+        assert found.plan.devices_used == degrees.num_devices <= asked.num_devices
+        assert found.plan.num_microbatches % degrees.data == 0
+        sequences = found.plan.num_microbatches * found.plan.microbatch_size
+        assert sequences == asked.workload.global_batch
+
+
+@pytest.mark.parametrize("asked", CASES.values(), ids=CASES)
+def test_every_plan_fits_into_the_usable_memory(asked):
+    limit = asked.cluster.accelerator.usable_bytes
+    for found in planned(asked).priced:
+        assert found.step.peak_memory_bytes <= limit
+
+
+@pytest.mark.parametrize("asked", CASES.values(), ids=CASES)
+def test_no_plan_beats_the_bound_of_its_candidate_or_of_the_search(asked):
+    outcome = planned(asked)
+    estimator = Estimator(model=asked.model, cluster=asked.cluster)
+    for found in outcome.priced:
+        candidate = found.candidate
+        profile = estimate_profile(
+            estimator,
+            asked,
+            microbatch_size=candidate.microbatch_size,
+            tensor=(candidate.tensor,),
+        )
+        costs = profile.costs
+        work_s = sum(
+            float(costs.duration_s[costs.rows_of(layer.layer_class)].min())
+            for layer in profile.structure.layers
+        )
+        microbatches = asked.workload.global_batch // candidate.microbatch_size
+        bound_s = step_bound_s(candidate, work_s=work_s, num_microbatches=microbatches)
+        assert bound_s <= found.step.step_time_s
+        assert outcome.lower_bound_s <= bound_s
+
+
+@pytest.mark.parametrize("asked", CASES.values(), ids=CASES)
+def test_runners_up_are_other_plans_and_no_faster(asked):
+    priced = planned(asked).priced
+    times = [found.step.step_time_s for found in priced]
+    assert times == sorted(times)
+    plans = [found.plan for found in priced]
+    assert all(plan not in plans[:i] for i, plan in enumerate(plans))
+
+
+def test_the_same_question_has_the_same_answer():
+    assert [p.plan for p in planned(TIGHT).priced] == [p.plan for p in planned(TIGHT).priced]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("micro_batch", [None, 1])
+def test_more_nodes_are_never_slower(slow, micro_batch):
+    times = [
+        best_s(
+            question(
+                "bert-large",
+                nodes=nodes,
+                batch=64,
+                sequence=512,
+                slow=slow,
+                microbatch_size=micro_batch,
+            )
+        )
+        for nodes in (1, 2, 3, 4)
+    ]
+    assert times == sorted(times, reverse=True)
+
+
+def test_more_memory_is_never_slower():
+    sizes = (24, 28, 34, 40, 60, 80)
+    times = [
+        best_s(question("llama3-8b", batch=16, sequence=4096, memory_gib=size)) for size in sizes
+    ]
+    # Cuts are chosen for the steady state, so a roomier one may lose a little in the ramps.
+    for tighter, roomier in pairwise(times):
+        assert roomier <= tighter * 1.02
+    assert times[-1] < times[0]
+
+
+def test_a_search_that_sees_more_is_never_slower():
+    free = best_s(TIGHT)
+    for restricted in (
+        replace(TIGHT, microbatch_size=1),
+        replace(TIGHT, microbatch_size=2),
+        replace(TIGHT, num_devices=7),
+        replace(TIGHT, restrictions=Restrictions(data_parallel=False)),
+        replace(TIGHT, restrictions=Restrictions(excluded_options=frozenset({"selective"}))),
+    ):
+        assert free <= best_s(restricted) * (1 + 1e-12)
+
+
+def test_restrictions_hold_in_every_plan():
+    for found in planned(replace(SMALL, restrictions=Restrictions(data_parallel=False))).priced:
+        assert found.plan.parallelism.data == 1
+    for found in planned(replace(SMALL, restrictions=Restrictions(tensor_parallel=False))).priced:
+        assert found.plan.parallelism.tensor == 1
+    roomy = question("llama3-8b", batch=16, sequence=4096)
+    for found in planned(replace(roomy, restrictions=Restrictions(recompute=False))).priced:
+        assert {option for s in found.plan.stages for option in s.options} == {"none"}
+    for found in planned(replace(SMALL, microbatch_size=4)).priced:
+        assert found.plan.microbatch_size == 4
+    for found in planned(replace(SMALL, num_devices=3)).priced:
+        assert found.plan.devices_used <= 3
+
+
+def test_little_memory_makes_layers_recompute():
+    options = {option for s in planned(TIGHT).priced[0].plan.stages for option in s.options}
+    assert options > {"none"}
+
+
+def test_a_higher_zero_stage_takes_less_memory():
+    asked = question("llama3-8b", batch=32, sequence=1024, num_devices=8, microbatch_size=1)
+    flat = Restrictions(tensor_parallel=False, recompute=False)
+    peaks = {}
+    for stage in range(4):
+        outcome = planned(replace(asked, zero_stage=stage, restrictions=flat))
+        for found in outcome.priced:
+            assert found.plan.parallelism.zero_stage == stage
+            degrees = found.plan.parallelism
+            key = (degrees.pipeline, degrees.data)
+            peaks.setdefault(key, {})[stage] = found.step.peak_memory_bytes
+    compared = [by_stage for (_, d), by_stage in peaks.items() if d > 1 and len(by_stage) > 1]
+    assert compared
+    for by_stage in compared:
+        sizes = [by_stage[stage] for stage in sorted(by_stage)]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"num_devices": 0}, "num_devices: must be from 1 to 8, got 0"),
+        ({"num_devices": 9}, "num_devices: must be from 1 to 8, got 9"),
+        ({"microbatch_size": 5}, "microbatch_size: must divide the global batch of 32, got 5"),
+        ({"zero_stage": 4}, "zero_stage: must be 0, 1, 2 or 3, got 4"),
+    ],
+)
+def test_a_question_that_breaks_a_rule_is_refused(options, fault):
+    with pytest.raises(InvalidInput, match=fault):
+        replace(SMALL, **options)
+
+
+def test_an_interrupted_search_proves_nothing():
+    budget = Budget()
+    budget.interrupt()
+    outcome = plan_model(SMALL, budget)
+    assert outcome.priced == ()
+    assert outcome.interrupted
+    assert not outcome.exhausted
+    assert outcome.lower_bound_s <= best_s(SMALL)
+
+
+def test_a_search_may_stop_after_some_candidates_with_a_valid_bound():
+    budget = Budget(on_progress=lambda step: budget.interrupt() if step.best < 1e9 else None)
+    outcome = plan_model(TIGHT, budget)
+    assert outcome.interrupted
+    assert outcome.priced
+    assert outcome.lower_bound_s <= best_s(TIGHT) <= outcome.priced[0].step.step_time_s
+
+
+class TestPerStage:
+    """Degrees of their own for every stage."""
+
+    @pytest.mark.parametrize("asked", CASES.values(), ids=CASES)
+    def test_the_answer_is_never_slower_than_the_uniform_one(self, asked):
+        free = plan_per_stage(asked, Budget())
+        assert free.priced[0].step.step_time_s <= best_s(asked)
+        assert free.lower_bound_s <= free.priced[0].step.step_time_s
+        assert free.priced[0].step.peak_memory_bytes <= asked.cluster.accelerator.usable_bytes
+
+    def test_stages_may_differ(self):
+        plans = plan_per_stage(question(num_devices=7), Budget()).priced
+        mixed = [p.plan for p in plans if p.plan.parallelism is None]
+        assert any(
+            len({(s.data_parallel, s.tensor_parallel) for s in plan.stages}) > 1 for plan in mixed
+        )
+
+
+class TestInfeasible:
+    """What is said to help a model that does not fit was tried, and does."""
+
+    @pytest.fixture
+    def asked(self):
+        return question(
+            "llama3-70b",
+            batch=16,
+            sequence=4096,
+            num_devices=4,
+            zero_stage=1,
+            restrictions=Restrictions(recompute=False),
+        )
+
+    @pytest.fixture
+    def found(self, asked):
+        assert planned(asked).priced == ()
+        assert planned(asked).exhausted
+        return diagnose_model(asked, Budget())
+
+    def fix(self, found, change):
+        (fix,) = [fix for fix in found.relaxations if fix.change == change]
+        return fix
+
+    def with_memory(self, asked, memory_bytes):
+        return replace(asked, cluster=asked.cluster.with_memory(memory_bytes))
+
+    def test_a_stage_binds(self, found):
+        assert found.binding.kind == "stage"
+        assert found.binding.missing_bytes > 0
+        assert found.binding.layers
+
+    def test_that_much_memory_is_enough_and_a_little_less_is_not(self, asked, found):
+        enough = self.fix(found, "memory").value
+        assert planned(self.with_memory(asked, enough * (1 + 1e-9))).priced
+        # Of the reserve for transients some may be spare; 3 % less is surely not enough.
+        assert not planned(self.with_memory(asked, enough * 0.97)).priced
+
+    def test_that_many_devices_are_enough_and_a_node_less_is_not(self, asked, found):
+        enough = self.fix(found, "devices").value
+        for nodes, fits in ((enough // 8, True), (enough // 8 - 1, False)):
+            cluster = cluster_of(nodes)
+            larger = replace(asked, cluster=cluster, num_devices=cluster.num_devices)
+            assert bool(planned(larger).priced) is fits
+
+    def test_the_rest_of_the_node_is_offered_first(self):
+        asked = question("llama3-8b", batch=16, sequence=4096, num_devices=1)
+        fix = self.fix(diagnose_model(asked, Budget()), "devices")
+        assert fix.value == 8
+        assert fix.description == "8 devices (1 node)"
+
+    def test_what_was_switched_off_is_offered_where_that_is_enough(self):
+        asked = question(
+            "llama3-8b",
+            batch=16,
+            sequence=8192,
+            memory_gib=50,
+            zero_stage=0,
+            microbatch_size=4,
+            restrictions=Restrictions(recompute=False, tensor_parallel=False),
+        )
+        assert not planned(asked).priced
+        offered = {fix.change for fix in diagnose_model(asked, Budget()).relaxations}
+        lifted = {
+            "recompute": replace(asked, restrictions=Restrictions(tensor_parallel=False)),
+            "tensor-parallel": replace(asked, restrictions=Restrictions(recompute=False)),
+            "micro-batch": replace(asked, microbatch_size=1),
+            "zero": replace(asked, zero_stage=3),
+        }
+        enough = {change for change, easier in lifted.items() if planned(easier).priced}
+        assert offered & set(lifted) == enough == {"tensor-parallel", "micro-batch"}
+
+    def test_options_that_no_layer_has_left_are_named(self):
+        modes = frozenset({"none", "selective", "full"})
+        asked = replace(SMALL, restrictions=Restrictions(excluded_options=modes))
+        found = diagnose_model(asked, Budget())
+        assert found.binding.kind == "devices"
+        assert [fix.description for fix in found.relaxations] == ['allow the option "none"']
+
+    def test_it_is_deterministic(self, asked, found):
+        assert diagnose_model(asked, Budget()) == found
+
+
+def test_levels_of_the_network_are_what_the_test_thinks():
+    inner, outer = cluster_of(2, slow=True).levels
+    assert isinstance(inner, NetworkLevel)
+    assert (inner.size, outer.size, outer.bandwidth_bytes_per_s) == (8, 2, 1e9)

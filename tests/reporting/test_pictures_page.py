@@ -1,0 +1,30 @@
+"""docs/pictures.md shows what the code draws."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "docs"
+PAGE = (FOLDER / "pictures.md").read_text(encoding="utf-8")
+
+
+def test_the_picture_is_what_its_script_draws(tmp_path):
+    runpy.run_path(str(FOLDER / "pictures" / "draw.py"))["main"](tmp_path)
+    drawn = (tmp_path / "interleaved.svg").read_bytes()
+    assert drawn == (FOLDER / "pictures" / "interleaved.svg").read_bytes(), (
+        "run docs/pictures/draw.py, and look at what it drew"
+    )
+
+
+def test_the_example_prints_what_the_page_shows(capsys):
+    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    exec(example, {})
+    assert capsys.readouterr().out.strip() == shown.strip()
+
+
+def test_every_named_file_exists():
+    for name in re.findall(r"\]\((pictures/[^)]+)\)", PAGE):
+        assert (FOLDER / name).is_file()

@@ -1,0 +1,69 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from trainwright.execution.budget import Budget
+from trainwright.plan.placement import Placement
+from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.scheduling.families import FAMILIES, FamilyRequest
+from trainwright.scheduling.pareto import ParetoPoint, named_front, searched_front, some_limits
+from trainwright.scheduling.search_question import Objective, SearchQuestion
+from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.validate import validate
+
+
+def question_of(placement: Placement, **options: object) -> SearchQuestion:
+    times = 1.0 + 0.1 * np.arange(placement.num_stages)
+    return SearchQuestion(
+        placement=placement,
+        num_ranks=placement.num_ranks,
+        num_microbatches=8,
+        costs=ScheduleCosts.of(placement, forward_s=times, weight_grad_s=times / 2),
+        **options,
+    )
+
+
+def assert_is_front(points: tuple[ParetoPoint, ...]) -> None:
+    assert points
+    for less, more in pairwise(points):
+        assert less.peak_activations < more.peak_activations
+        assert less.value_s > more.value_s
+    for point in points:
+        validate(point.schedule)
+        assert point.value_s >= point.bound.seconds * (1 - 1e-9)
+        assert 0 <= point.gap < 1
+        assert max(point.schedule.peak_activations) == point.peak_activations
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_no_family_dominates_a_point_of_the_named_front(objective):
+    question = question_of(Placement.loop(4), objective=objective)
+    front = named_front(question)
+    assert_is_front(front)
+    request = FamilyRequest(num_ranks=4, num_microbatches=8, virtual_stages=1)
+    for family in FAMILIES.values():
+        if family.place(request) != question.placement or list(family.rules(request)):
+            continue
+        schedule = family.generate(request)
+        value_s = objective.of(simulate(schedule, question.costs))
+        peak = max(schedule.peak_activations)
+        assert any(p.peak_activations <= peak and p.value_s <= value_s for p in front)
+
+
+@pytest.mark.parametrize("placement", [Placement.v(4), Placement.loop(3)])
+def test_a_searched_front_is_nowhere_behind_the_named_one(placement):
+    question = question_of(placement, evaluations=4000)
+    searched = searched_front(question, budget=Budget())
+    assert_is_front(searched)
+    if not placement.is_v:
+        for named in named_front(question):
+            assert any(
+                p.peak_activations <= named.peak_activations and p.value_s <= named.value_s
+                for p in searched
+            )
+
+
+def test_limits_run_from_v_min_to_twice_the_ranks():
+    assert some_limits(question_of(Placement.v(16)), count=8) == (12, 15, 18, 21, 23, 26, 29, 32)
+    assert some_limits(question_of(Placement.loop(1)), count=8) == (1,)

@@ -1,0 +1,281 @@
+"""Laws of the schedule search; what it reaches on published rows is in test_search_reference."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies_schedule import placements, seconds
+from trainwright.errors import InvalidInput
+from trainwright.execution.budget import Budget
+from trainwright.plan.placement import Placement
+from trainwright.plan.schedule import ActionKind
+from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
+from trainwright.plan.schedule_memory import ScheduleMemory
+from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
+from trainwright.scheduling.portfolio import in_modes
+from trainwright.scheduling.search import search_schedule
+from trainwright.scheduling.search_question import (
+    Backward,
+    LimitTooSmall,
+    Objective,
+    SearchOutcome,
+    SearchQuestion,
+)
+from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.validate import validate
+
+F, I, W, B, R = ActionKind  # noqa: E741
+
+
+def question_of(placement: Placement, **options: object) -> SearchQuestion:
+    settled = {
+        "costs": ScheduleCosts.of(placement, forward_s=3, input_grad_s=4, weight_grad_s=2),
+        "num_microbatches": 6,
+        "evaluations": 300,
+        **options,
+    }
+    return SearchQuestion(placement=placement, num_ranks=placement.num_ranks, **settled)
+
+
+def found(question: SearchQuestion) -> SearchOutcome:
+    outcome = search_schedule(question, budget=Budget())
+    assert isinstance(outcome, SearchOutcome)
+    return outcome
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> SearchQuestion:
+    """Any placement, per-stage times, byte limits per rank, counted limits, either objective."""
+    placement = draw(placements(max_ranks=3, max_stages=5))
+    stages, ranks = placement.num_stages, placement.num_ranks
+    times = st.lists(seconds(), min_size=stages, max_size=stages)
+    sizes = draw(st.lists(st.sampled_from([1.0, 2.0, 3.5]), min_size=stages, max_size=stages))
+    least = [sum(sizes[s] for s in owned) for owned in placement.stages_of_rank]
+    slack = st.sampled_from([0.0, 1.0, 4.0, math.inf])
+    limits = [need + draw(slack) for need in least]
+    freed_by_i = draw(st.sampled_from([0.0, 0.25, 1.0]))
+    memory = ScheduleMemory.of(
+        placement,
+        forward_bytes=sizes,
+        input_grad_bytes=[-freed_by_i * size for size in sizes],
+        weight_grad_bytes=[(freed_by_i - 1.0) * size for size in sizes],
+        limit_bytes=limits,
+    )
+    most = max(map(len, placement.stages_of_rank))
+    split = (draw(times), draw(times))
+    costs = ScheduleCosts.of(
+        placement,
+        forward_s=draw(times),
+        input_grad_s=split[0],
+        weight_grad_s=split[1],
+        backward_s=draw(st.sampled_from([None, np.add(*split) * 0.75])),
+        recompute_s=0.5,
+        transfer_s=draw(seconds()) if stages > 1 else [],
+        memory=memory,
+        transfer_model=draw(st.sampled_from(TransferModel)),
+    )
+    return SearchQuestion(
+        placement=placement,
+        num_ranks=ranks,
+        num_microbatches=draw(st.integers(1, 5)),
+        costs=costs,
+        max_activations=draw(st.sampled_from([None, most, most + 2])),
+        objective=draw(st.sampled_from(Objective)),
+        backward=draw(st.sampled_from(Backward)),
+        recompute_saved_bytes=draw(st.sampled_from([None, 0.5])),
+        evaluations=draw(st.sampled_from([1, 40, 200])),
+    )
+
+
+@settings(max_examples=60)
+@given(questions())
+def test_every_answer_is_legal_within_limits_and_not_below_its_bound(question):
+    outcome = search_schedule(question, budget=Budget())
+    if isinstance(outcome, LimitTooSmall):
+        assert outcome.needed > outcome.limit
+        return
+    validate(outcome.schedule)
+    assert outcome.timeline.fits
+    if question.max_activations is not None:
+        assert max(outcome.schedule.peak_activations) <= question.max_activations
+    again = simulate(outcome.schedule, outcome.timeline.costs)
+    assert question.objective.of(again) == outcome.value_s
+    assert outcome.value_s >= outcome.lower_bound_s * (1 - 1e-9)
+
+
+@settings(max_examples=25)
+@given(questions())
+def test_the_same_question_has_the_same_answer(question):
+    first, second = (search_schedule(question, budget=Budget()) for _ in range(2))
+    if isinstance(first, LimitTooSmall):
+        assert first == second
+        return
+    assert first.schedule == second.schedule
+    assert first.winner == second.winner
+    assert first.evaluations == second.evaluations
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("limit", [4, 6, 8, None])
+def test_no_family_within_the_limit_is_shorter(limit, objective):
+    for placement in (Placement.v(4), Placement.loop(4), Placement.loop(4, virtual_stages=2)):
+        chunks = placement.num_stages // 4
+        times = 1.0 + 0.25 * np.arange(placement.num_stages)
+        costs = ScheduleCosts.of(placement, forward_s=times, weight_grad_s=times / 2)
+        request = FamilyRequest(
+            num_ranks=4,
+            num_microbatches=8,
+            virtual_stages=chunks,
+            max_activations=limit,
+            costs=costs,
+        )
+        outcome = found(
+            question_of(
+                placement,
+                costs=costs,
+                num_microbatches=8,
+                max_activations=limit,
+                objective=objective,
+                evaluations=20,
+            )
+        )
+        compared = 0
+        for family in FAMILIES.values():
+            if family.place(request) != placement or list(family.rules(request)):
+                continue
+            schedule = family.generate(request)
+            if limit is not None and max(schedule.peak_activations) > limit:
+                continue
+            compared += 1
+            assert outcome.value_s <= objective.of(simulate(schedule, costs)) * (1 + 1e-12)
+        assert compared or placement.is_v or limit is not None
+
+
+def test_more_evaluations_never_give_a_longer_schedule():
+    placement = Placement.v(4)
+    values = [
+        found(question_of(placement, max_activations=5, evaluations=n)).value_s for n in (1, 20_000)
+    ]
+    assert values[1] < values[0]
+
+
+def test_known_schedules_are_starts():
+    placement = Placement.v(4)
+    patient = found(question_of(placement, max_activations=4, evaluations=20_000))
+    question = question_of(placement, max_activations=4, evaluations=1)
+    hasty = search_schedule(question, budget=Budget(), known=[patient.schedule])
+    assert isinstance(hasty, SearchOutcome)
+    assert hasty.value_s <= patient.value_s < found(question).value_s
+
+
+def test_uniform_v_schedules_reach_the_closed_form():
+    """6m + 6p - 1 - 3k slots at limit k (published for the span; p = 4, m = 8: 59, 53)."""
+    for limit in (4, 6):
+        placement = Placement.v(4)
+        outcome = found(
+            question_of(
+                placement,
+                costs=ScheduleCosts.of(placement),
+                num_microbatches=8,
+                max_activations=limit,
+                objective=Objective.SPAN,
+                evaluations=20_000,
+            )
+        )
+        assert outcome.value_s <= 6 * 8 + 6 * 4 - 1 - 3 * limit
+
+
+def test_unequal_stages_end_at_the_bound_where_memory_allows():
+    """At twice the ranks' number of activations, the busiest rank never waits after its head."""
+    placement = Placement.loop(4)
+    times = np.array([1.15, 1.0, 1.0, 1.4])
+    costs = ScheduleCosts.of(
+        placement, forward_s=times, input_grad_s=times, weight_grad_s=0.7 * times, transfer_s=0.02
+    )
+    outcome = found(
+        question_of(
+            placement, costs=costs, num_microbatches=12, max_activations=8, evaluations=4000
+        )
+    )
+    assert outcome.gap < 1e-9
+    assert outcome.value_s == pytest.approx(12 * 2.7 * 1.4 + 1.15 + 1 + 1 + 3 * 0.02)
+
+
+def test_free_placement_beats_one_chunk_per_rank():
+    placement = Placement.loop(4)
+    costs = ScheduleCosts.of(placement, forward_s=[1, 1, 1, 2])
+    options = {"costs": costs, "max_activations": 4, "evaluations": 2000}
+    one_chunk = found(question_of(placement, **options))
+    free = found(SearchQuestion(placement="any", num_ranks=4, num_microbatches=6, **options))
+    assert free.value_s < one_chunk.value_s
+    assert free.tried > 1
+    stages_per_original = free.schedule.placement.num_stages // 4
+    assert max(free.schedule.peak_activations) <= 4 * stages_per_original
+
+
+def test_a_fused_backward_is_chosen_where_splitting_costs_more_than_it_brings():
+    placement = Placement.loop(2)
+    costs = ScheduleCosts.of(placement, input_grad_s=2, weight_grad_s=2, backward_s=2.5)
+    outcome = found(question_of(placement, costs=costs))
+    assert (outcome.schedule.actions[:, 0] == B).any()
+    split = found(question_of(placement, costs=costs, backward=Backward.SPLIT))
+    assert not (split.schedule.actions[:, 0] == B).any()
+    assert outcome.value_s < split.value_s
+
+
+def test_recompute_makes_room_for_a_schedule_that_would_not_fit():
+    placement = Placement.loop(2)
+    memory = ScheduleMemory.of(placement, forward_bytes=10, weight_grad_bytes=-10, limit_bytes=16)
+    costs = ScheduleCosts.of(placement, recompute_s=1.0, memory=memory)
+    plain = found(question_of(placement, costs=costs))
+    recomputing = found(question_of(placement, costs=costs, recompute_saved_bytes=9.0))
+    assert (recomputing.schedule.actions[:, 0] == R).any()
+    assert recomputing.value_s < plain.value_s
+    assert recomputing.timeline.fits
+
+
+def test_modes_change_backwards_and_nothing_else():
+    schedule = generate("1f1b", FamilyRequest(num_ranks=2, num_microbatches=2))
+    split, both = np.zeros(2, np.bool_), np.ones(2, np.bool_)
+    as_split = in_modes(schedule, fused=split, recomputed=np.array([False, True]))
+    assert list(map(str, as_split.order(0))) == ["0F0", "0F1", "0I0", "0W0", "0I1", "0W1"]
+    first, second = ["1F0", "1R0", "1I0", "1W0"], ["1F1", "1R1", "1I1", "1W1"]
+    assert list(map(str, as_split.order(1))) == first + second
+    assert in_modes(as_split, fused=both, recomputed=split) == schedule
+
+
+def test_a_limit_below_one_microbatch_names_the_minimum():
+    placement = Placement.v(3)
+    outcome = search_schedule(question_of(placement, max_activations=1), budget=Budget())
+    assert outcome == LimitTooSmall(rank=0, needed=2, limit=1, unit="activations")
+    assert outcome.status.exit_code == 3
+
+
+def test_an_interrupted_search_still_answers():
+    budget = Budget()
+    budget.interrupt()
+    question = question_of(Placement.v(4), max_activations=5, evaluations=1_000_000)
+    outcome = search_schedule(question, budget=budget)
+    assert isinstance(outcome, SearchOutcome)
+    assert outcome.interrupted
+    validate(outcome.schedule)
+
+
+def test_questions_that_do_not_fit_together_are_refused():
+    costs = ScheduleCosts.of(Placement.v(4))
+    for placement, fault in (
+        (Placement.loop(4), "placement: must have 4 ranks and 8 stages"),
+        ("zigzag", 'placement: must be one of v, loop, wave, any, got "zigzag"'),
+    ):
+        with pytest.raises(InvalidInput, match=fault):
+            SearchQuestion(placement=placement, num_ranks=4, num_microbatches=1, costs=costs)
+    with pytest.raises(InvalidInput, match="costs: must be of 12 stages for V, got 18"):
+        SearchQuestion(
+            placement="v",
+            num_ranks=6,
+            num_microbatches=1,
+            costs=ScheduleCosts.of(Placement.loop(6, virtual_stages=3)),
+        )
