@@ -156,6 +156,7 @@ Instance::Instance(const PartitionProblem& p)
   memory_bytes = p.memory_bytes * (1 + 0.9e-12);
   max_sum = std::min({p.num_microbatches, p.num_devices / p.tensor_degrees.front(), kMaxCount});
   max_devices = std::min(p.num_devices, kMaxCount);
+  is_clamped = p.num_devices > kMaxCount;
   for (int64_t d : p.data_degrees)
     if (d >= 1 && d <= max_sum) data_degrees.push_back(d);
   find_common_costs(*this);

@@ -58,23 +58,34 @@ void Knapsack::finish_layer() {
 }
 
 KnapsackAnswer Knapsack::decide(double capacity_bytes, double limit_s, int64_t max_states) {
-  KnapsackAnswer answer{fastest_s_, kInfinity, false};
+  KnapsackAnswer answer;
+  if (bracket(capacity_bytes, limit_s, answer) && answer.upper_s > limit_s)
+    merge(fastest_bytes_ - capacity_bytes, limit_s, max_states, answer);
+  return answer;
+}
+
+KnapsackAnswer Knapsack::least(double capacity_bytes, double limit_s, int64_t max_states) {
+  KnapsackAnswer answer;
+  if (bracket(capacity_bytes, limit_s, answer))
+    merge(fastest_bytes_ - capacity_bytes, std::min(limit_s, answer.upper_s), max_states, answer);
+  return answer;
+}
+
+bool Knapsack::bracket(double capacity_bytes, double limit_s, KnapsackAnswer& answer) {
+  answer = {fastest_s_, kInfinity, false};
   if (least_bytes_ > capacity_bytes) {
     answer.lower_s = kInfinity;
-    return answer;
+    return false;
   }
   picked_.assign(first_.size() - 1, 0);
   const double need = fastest_bytes_ - capacity_bytes;
   if (need <= 0) {
     answer.upper_s = fastest_s_;
     record_choice();
-    return answer;
+    return false;
   }
-  if (fastest_s_ > limit_s) return answer;
-  if (!relax(need, limit_s, answer)) return answer;  // bound above the limit
-  if (answer.upper_s <= limit_s && limit_s < kInfinity) return answer;
-  merge(need, std::min(limit_s, answer.upper_s), max_states, answer);
-  return answer;
+  if (fastest_s_ > limit_s) return false;
+  return relax(need, limit_s, answer);  // false: bound above the limit
 }
 
 // Walks the hull steps by ratio. False when the bound exceeds the limit.

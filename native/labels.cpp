@@ -14,6 +14,7 @@ Labels::Labels(const Instance& instance, const Downsets& sets)
     : in_(&instance),
       sets_(&sets),
       lists_(sets.count),
+      late_(sets.count),
       last_sum_(sets.num_groups() * Downsets::kGroup, kNone),
       last_devices_(last_sum_.size(), kNone),
       least_sum_(last_sum_.size(), kNone),
@@ -24,6 +25,7 @@ void Labels::clear() {
   labels_.clear();
   for (int32_t i : touched_) {
     lists_[i].clear();
+    late_[i].clear();
     last_sum_[i] = last_devices_[i] = least_sum_[i] = kNone;
     group_[i / Downsets::kGroup] = {kNone, kNone};
     is_stale_[i / Downsets::kGroup] = 0;
@@ -60,12 +62,47 @@ void Labels::place(int32_t number) {
   is_stale_[label.downset / Downsets::kGroup] = 1;
 }
 
+bool Labels::late_dominated(int32_t downset, int32_t sum, int32_t devices, double late_s) const {
+  for (int32_t i : late_[downset]) {
+    const Label& label = labels_[i];
+    if (label.sum <= sum && label.devices <= devices && label.late_s <= late_s) return true;
+  }
+  return false;
+}
+
+void Labels::place_late(int32_t number) {
+  const Label& label = labels_[number];
+  auto& list = late_[label.downset];
+  if (list.empty()) touched_.push_back(label.downset);
+  std::erase_if(list, [&](int32_t i) {
+    Label& other = labels_[i];
+    const bool covered =
+        other.sum >= label.sum && other.devices >= label.devices && other.late_s >= label.late_s;
+    other.is_dead = other.is_dead || covered;
+    return covered;
+  });
+  list.push_back(number);
+}
+
 int32_t Labels::add(const Label& label) {
   const int32_t number = static_cast<int32_t>(labels_.size());
   labels_.push_back(label);
-  place(number);
+  if (label.late_s > 0) {
+    place_late(number);
+  } else {
+    place(number);
+  }
   spread(number);
   return number;
+}
+
+// A real label equal to one that spreads dies: its extensions are covered from the larger downset.
+void Labels::kill_equal(const std::vector<int32_t>& list, const Label& label) {
+  for (int32_t i : list) {
+    Label& other = labels_[i];
+    if (other.sum == label.sum && other.devices == label.devices && other.late_s == label.late_s)
+      other.is_dead = true;
+  }
 }
 
 void Labels::spread(int32_t number) {
@@ -74,24 +111,30 @@ void Labels::spread(int32_t number) {
   while (!stack_.empty()) {
     Label label = labels_[stack_.back()];
     stack_.pop_back();
+    const bool is_late = label.late_s > 0;
+    label.is_real = false;
+    label.is_dead = false;
     const int32_t from = label.downset;
     for (int32_t i = sets_->down.offset[from]; i < sets_->down.offset[from + 1]; ++i) {
       if (!in_->is_good[sets_->down.layer[i]]) continue;
       label.downset = sets_->down.target[i];
       if (label.downset == 0) continue;
-      // An equal real label dies as well: its extensions are covered from the larger downset.
       if (dominated(label.downset, label.sum, label.devices)) {
-        for (int32_t other : lists_[label.downset]) {
-          Label& equal = labels_[other];
-          if (equal.sum == label.sum && equal.devices == label.devices) equal.is_dead = true;
-        }
+        if (!is_late) kill_equal(lists_[label.downset], label);
         continue;
       }
-      label.is_real = false;
-      label.is_dead = false;
+      if (is_late && late_dominated(label.downset, label.sum, label.devices, label.late_s)) {
+        kill_equal(late_[label.downset], label);
+        continue;
+      }
       labels_.push_back(label);
-      place(static_cast<int32_t>(labels_.size()) - 1);
-      stack_.push_back(static_cast<int32_t>(labels_.size()) - 1);
+      const int32_t added = static_cast<int32_t>(labels_.size()) - 1;
+      if (is_late) {
+        place_late(added);
+      } else {
+        place(added);
+      }
+      stack_.push_back(added);
     }
   }
 }

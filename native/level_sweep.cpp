@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace trainwright {
 namespace {
@@ -49,18 +50,35 @@ double LevelSweep::root_bound_s() {
 }
 
 PassAnswer LevelSweep::run(double threshold_s, const Stop& stop) {
-  threshold_s_ = threshold_s;
+  threshold_s_ = floor_s_ = threshold_s;
+  found_ = nullptr;
+  return sweep(stop);
+}
+
+PassAnswer LevelSweep::run_window(double floor_s, double ceiling_s, const Found& found,
+                                  const Stop& stop) {
+  threshold_s_ = ceiling_s;
+  floor_s_ = floor_s;
+  found_ = &found;
+  return sweep(stop);
+}
+
+PassAnswer LevelSweep::sweep(const Stop& stop) {
   is_unresolved_ = false;
   goal_ = -1;
   labels_.clear();
   queue_.clear();
-  caps_.restart(threshold_s);
-  if (cursors_) cursors_->restart(threshold_s);
+  caps_.restart(threshold_s_);
+  if (cursors_) cursors_->restart(threshold_s_);
   const int32_t root = labels_.add({0, 0, 0, -1, 0, 0, true, false});
   queue_.push_back({0, 0, 0, root});
   ++counters_.passes;
   PassAnswer answer = PassAnswer::no;
   while (goal_ < 0 && next_batch()) {
+    if (found_ && threshold_s_ <= floor_s_) {  // rounding: a plan where none should be
+      is_unresolved_ = true;
+      break;
+    }
     if (stop()) {
       answer = PassAnswer::stopped;
       break;
@@ -86,14 +104,19 @@ bool LevelSweep::next_batch() {
     if (!batch_.empty() && labels_[from].sum != labels_[batch_[0]].sum) break;
     std::pop_heap(queue_.begin(), queue_.end());
     queue_.pop_back();
-    const Label& label = labels_[from];
-    // A scan has asked the same before it made the label.
-    if (!label.is_dead &&
-        (!cursors_ || caps_.cap(label.downset, label.sum).allows(label.sum, label.devices)))
-      batch_.push_back(from);
+    if (is_alive(labels_[from])) batch_.push_back(from);
   }
   counters_.starts += static_cast<int64_t>(batch_.size());
   return !batch_.empty();
+}
+
+bool LevelSweep::is_alive(const Label& label) {
+  if (label.is_dead) return false;
+  if (label.late_s > 0)  // both may have changed since it was made
+    return label.late_s <= threshold_s_ &&
+           !labels_.dominated(label.downset, label.sum, label.devices);
+  // A scan has asked the same before it made the label.
+  return !cursors_ || caps_.cap(label.downset, label.sum).allows(label.sum, label.devices);
 }
 
 void LevelSweep::count() {
@@ -107,11 +130,22 @@ void LevelSweep::count() {
   counters_.bound_tables = bounds_.num_built();
 }
 
-bool LevelSweep::fits(const StageKey& stage) {
-  const Verdict verdict = test_.fits(stage, threshold_s_);
+bool LevelSweep::fits(const StageKey& stage, double threshold_s) {
+  const Verdict verdict = test_.fits(stage, threshold_s);
   if (verdict == Verdict::unknown) is_unresolved_ = true;
-  if (verdict == Verdict::no && audit_->is_on()) audit_->offer(*sets_, stage, threshold_s_);
+  if (verdict == Verdict::no && audit_->is_on()) audit_->offer(*sets_, stage, threshold_s);
   return verdict == Verdict::yes;
+}
+
+double LevelSweep::late_s(const Label& behind, const StageKey& stage) {
+  constexpr double kBeyond = std::numeric_limits<double>::infinity();
+  if (!found_) return fits(stage, threshold_s_) ? 0 : kBeyond;
+  if (test_.fits(stage, floor_s_) == Verdict::yes) return behind.late_s;
+  if (!fits(stage, threshold_s_)) return kBeyond;
+  const int64_t num_capped = test_.counters().capped_knapsacks;
+  const double least_s = test_.least_s(stage, threshold_s_);
+  if (test_.counters().capped_knapsacks > num_capped) is_unresolved_ = true;
+  return std::max(behind.late_s, least_s);
 }
 
 // One of the data degrees [first, end) that a cursor left out behind `sum`.
@@ -122,20 +156,28 @@ void LevelSweep::audit_skipped(StageKey stage, int32_t first, int32_t end, int32
   audit_->offer(*sets_, stage, threshold_s_);
 }
 
-void LevelSweep::reach(int32_t from, const StageKey& stage) {
+void LevelSweep::reach(int32_t from, const StageKey& stage, double late_s) {
   const Label& behind = labels_[from];
   const int32_t d = static_cast<int32_t>(stage.data_degree);
   const Label label{
       stage.above, behind.sum + d, behind.devices + d * in_->problem->tensor_degrees[stage.degree],
       from,        stage.degree,   d,
-      true,        false};
+      true,        false,          late_s};
+  if (stage.above == sets_->count - 1) return reach_goal(label);
   const int32_t number = labels_.add(label);
-  if (stage.above == sets_->count - 1) {
-    goal_ = number;
-    return;
-  }
   queue_.push_back({label.sum, label.devices, label.downset, number});
   std::push_heap(queue_.begin(), queue_.end());
+}
+
+// Without a window the pass ends here. In a window the plan lowers the threshold.
+void LevelSweep::reach_goal(const Label& label) {
+  if (!found_) {
+    goal_ = labels_.add(label);
+    return;
+  }
+  const double threshold_s = (*found_)(plan_from(label));
+  if (threshold_s >= threshold_s_) is_unresolved_ = true;  // rounding: no better than known
+  threshold_s_ = std::min(threshold_s_, threshold_s);
 }
 
 void LevelSweep::expand_by_pairs(int32_t from) {
@@ -172,13 +214,13 @@ void LevelSweep::extend_pair(int32_t from, const PairCursors::Pair& pair, int32_
         audit_skipped(stage, before, cursor.at, start.sum);
         continue;
       }
-      if (!fits(stage)) {
+      if (!fits(stage, threshold_s_)) {
         cursors_->advance(cursor, t);
         continue;
       }
       cursor.fits_to = static_cast<int32_t>(d * (stage.in_flight - 1));
     }
-    return reach(from, stage);
+    return reach(from, stage, 0);
   }
 }
 
@@ -220,8 +262,11 @@ void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, SupersetSc
   };
   const auto visit = [&](int32_t above) {
     if (labels_.dominated(above, sum, devices)) return true;  // by a label made since
+    if (start.late_s > 0 && labels_.late_dominated(above, sum, devices, start.late_s)) return true;
     stage.above = above;
-    if (fits(stage)) reach(from, stage);
+    const double late = late_s(start, stage);
+    if (late <= threshold_s_ && (late == 0 || !labels_.late_dominated(above, sum, devices, late)))
+      reach(from, stage, late);
     return goal_ < 0;
   };
   if (audit_->is_on()) {
@@ -232,14 +277,15 @@ void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, SupersetSc
   }
 }
 
-std::vector<PartitionStage> LevelSweep::plan() {
+std::vector<PartitionStage> LevelSweep::plan() { return plan_from(labels_[goal_]); }
+
+std::vector<PartitionStage> LevelSweep::plan_from(const Label& first) {
   std::vector<PartitionStage> stages;
-  for (int32_t at = goal_; labels_[at].parent >= 0; at = labels_[at].parent) {
-    const Label& label = labels_[at];
-    const Label& behind = labels_[label.parent];
-    const int64_t d = label.data_degree;
-    stages.push_back(
-        test_.best({behind.downset, label.downset, label.degree, d, 1 + (behind.sum + d - 1) / d}));
+  for (const Label* label = &first; label->parent >= 0; label = &labels_[label->parent]) {
+    const Label& behind = labels_[label->parent];
+    const int64_t d = label->data_degree;
+    stages.push_back(test_.best(
+        {behind.downset, label->downset, label->degree, d, 1 + (behind.sum + d - 1) / d}));
   }
   return stages;
 }

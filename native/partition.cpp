@@ -19,6 +19,7 @@ constexpr double kOptimalGap = 1e-9;
 constexpr double kBisectGap = 3e-4;  // below it, every other threshold is the final one
 constexpr double kNearGap = 0.015;  // below it plans tend to be the best: bisection leans their way
 constexpr double kFirstStep = 2e-3;           // below the plan found on few cuts
+constexpr double kWindow = 1e-3;              // width at which one pass closes the gap
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
@@ -51,6 +52,8 @@ class Search {
   void move_cuts(int64_t per_cut, double gain);
   void descend(LevelSweep& sweep, double gain);
   void approach(LevelSweep& sweep);
+  void close_window(LevelSweep& sweep);
+  bool accept(const std::vector<PartitionStage>& stages);
   void count(const LevelSweep& sweep);
   void finish();
   double longest_stage_s() const;
@@ -94,17 +97,21 @@ double Search::longest_stage_s() const {
   return total;
 }
 
+// Keeps the plan if it is the best; false if the evaluator refuses it.
+bool Search::accept(const std::vector<PartitionStage>& stages) {
+  const PlanEvaluation price = evaluate_plan(problem_, stages);
+  if (price.valid && price.time_per_sample_s < result_.time_per_sample_s) {
+    result_.time_per_sample_s = price.time_per_sample_s;
+    result_.stages = stages;
+  }
+  return price.valid;
+}
+
 PassAnswer Search::ask(LevelSweep& sweep, double threshold_s, bool is_complete) {
   const PassAnswer answer = sweep.run(threshold_s, stop_);
   ++result_.counters.passes;
   if (answer == PassAnswer::yes) {
-    std::vector<PartitionStage> stages = sweep.plan();
-    const PlanEvaluation price = evaluate_plan(problem_, stages);
-    if (!price.valid) return PassAnswer::unresolved;  // rounding at the memory limit
-    if (price.time_per_sample_s < result_.time_per_sample_s) {
-      result_.time_per_sample_s = price.time_per_sample_s;
-      result_.stages = std::move(stages);
-    }
+    if (!accept(sweep.plan())) return PassAnswer::unresolved;  // rounding at the memory limit
   } else if (answer != PassAnswer::stopped) {
     floor_s_ = std::max(floor_s_, threshold_s);
     if (answer == PassAnswer::no && is_complete)
@@ -215,12 +222,19 @@ void Search::descend(LevelSweep& sweep, double gain) {
   }
 }
 
-// Steps down over all downsets until one is refused: [lower, best] is then narrow from both ends.
+// Steps down over all downsets, wider ones after two successes, until one is refused; then halves
+// what is left to the width of a window.
 void Search::approach(LevelSweep& sweep) {
-  for (double step = kFirstStep; !stop_(); step *= 2) {
+  bool is_bracketed = false;
+  double step = kFirstStep;
+  for (int32_t round = 0; !stop_(); ++round) {
     const double best = result_.time_per_sample_s;
-    const PassAnswer answer = ask(sweep, best * (1 - step), true);
-    if (answer != PassAnswer::yes || result_.time_per_sample_s >= best) return;
+    if (is_bracketed && floor_s_ >= best * (1 - kWindow)) return;
+    const double threshold = is_bracketed ? 0.5 * (best + floor_s_) : best * (1 - step);
+    const PassAnswer answer = ask(sweep, threshold, true);
+    if (answer == PassAnswer::yes && result_.time_per_sample_s >= best) return;
+    is_bracketed = is_bracketed || answer != PassAnswer::yes;
+    if (round > 0) step = std::min(2 * step, 0.5);
   }
 }
 
@@ -233,6 +247,19 @@ void Search::find_any_plan() {
   find_first_plan(sweep, false);
   count(sweep);
   is_last_resort_ = false;
+}
+
+// One pass that finds the best plan between the bound and the plan known, and proves it.
+void Search::close_window(LevelSweep& sweep) {
+  // Thresholds that were not settled leave no proved bound to start from.
+  if (result_.lower_bound_s < floor_s_ || floor_s_ <= 0 || stop_()) return;
+  const auto last = [&] { return result_.time_per_sample_s * (1 - kFinalStep); };
+  const auto found = [&](const std::vector<PartitionStage>& stages) {
+    return accept(stages) ? last() : kInfinity;
+  };
+  ++result_.counters.passes;
+  if (sweep.run_window(result_.lower_bound_s, last(), found, stop_) == PassAnswer::no)
+    floor_s_ = result_.lower_bound_s = std::max(result_.lower_bound_s, last());
 }
 
 PartitionResult Search::run() {
@@ -255,8 +282,15 @@ PartitionResult Search::run() {
       LevelSweep sweep(in_, sets, limits_, audit_);
       result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
       floor_s_ = result_.lower_bound_s;
-      if (!result_.stages.empty()) approach(sweep);
-      narrow(sweep, kFinalStep * 1.5, true);
+      if (sweep.can_run_window()) {
+        if (result_.stages.empty()) {
+          narrow(sweep, kWindow, true);
+        } else {
+          approach(sweep);
+        }
+        if (!result_.stages.empty()) close_window(sweep);
+      }
+      if (!is_infeasible_) narrow(sweep, kFinalStep * 1.5, true);
       count(sweep);
     }
     if (result_.stages.empty() && !is_infeasible_) find_any_plan();
@@ -268,6 +302,10 @@ PartitionResult Search::run() {
 }
 
 void Search::finish() {
+  if (in_.is_clamped) {  // the search has not seen every plan: it proves nothing
+    is_infeasible_ = false;
+    result_.lower_bound_s = 0;
+  }
   result_.lower_bound_s = std::min(result_.lower_bound_s, result_.time_per_sample_s);
   if (is_infeasible_) {
     result_.status = PartitionStatus::infeasible;

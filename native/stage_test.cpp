@@ -256,9 +256,24 @@ Verdict StageTest::fits(const StageKey& stage, double threshold_s) {
   return Verdict::unknown;
 }
 
+double StageTest::least_s(const StageKey& stage, double threshold_s) {
+  const double d = static_cast<double>(stage.data_degree), fixed = fixed_s(stage);
+  Known& known = recall(stage);
+  if (known.lower_s < known.upper_s) {
+    gather(stage);
+    const KnapsackAnswer answer =
+        knapsack_.least(in_->memory_bytes, threshold_s * d * (1 + kTolerance) - fixed, max_states_);
+    counters_.knapsacks = knapsack_.num_merges();
+    if (answer.is_capped) ++counters_.capped_knapsacks;
+    known.lower_s = answer.is_capped ? known.lower_s : answer.upper_s;
+    known.upper_s = std::min(known.upper_s, answer.upper_s);
+  }
+  return (known.upper_s + fixed) / d;
+}
+
 PartitionStage StageTest::best(const StageKey& stage) {
   gather(stage);
-  knapsack_.decide(in_->memory_bytes, kInfinity, max_states_);
+  knapsack_.least(in_->memory_bytes, kInfinity, max_states_);
   PartitionStage chosen;
   chosen.data_degree = stage.data_degree;
   chosen.tensor_degree = in_->problem->tensor_degrees[stage.degree];

@@ -39,6 +39,10 @@ class StageTest {
 
   Verdict fits(const StageKey& stage, double threshold_s);
 
+  // The time of a stage known to fit the threshold, with its fastest options. With a capped
+  // knapsack (counted) it is the time of some options.
+  double least_s(const StageKey& stage, double threshold_s);
+
   // The fastest options of a stage known to fit some threshold.
   PartitionStage best(const StageKey& stage);
 

@@ -1,0 +1,42 @@
+"""How long a command takes as a whole: CPU seconds of the process, start to end."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+from partition_cases import DATA
+
+PROGRAM = (sys.executable, "-m", "trainwright")
+PLAN = ("--devices", "2048", "--memory", "8GiB", "--microbatches", "1920", "--json")
+
+
+def cpu_s(*arguments: str) -> float:
+    """User and system seconds of one call."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([*PROGRAM, *arguments], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def quickest_cpu_s(benchmark, *arguments: str) -> float:
+    """The least of several calls: a busy machine only ever adds to it."""
+    taken: list[float] = []
+    benchmark.pedantic(
+        lambda: taken.append(cpu_s(*arguments)), rounds=5, warmup_rounds=1, iterations=1
+    )
+    return min(taken)
+
+
+@pytest.mark.parametrize("command", ["", "plan"])
+def test_help_takes_less_than_a_quarter_second(benchmark, command: str) -> None:
+    assert quickest_cpu_s(benchmark, *command.split(), "--help") <= 0.25
+
+
+def test_a_plan_of_a_profile_takes_less_than_half_a_second(benchmark) -> None:
+    if DATA is None:
+        pytest.skip("needs reference data: set TRAINWRIGHT_SHARED")
+    profile = str(DATA / "profiles" / "bert32a100.json")
+    assert quickest_cpu_s(benchmark, "plan", profile, *PLAN) <= 0.5

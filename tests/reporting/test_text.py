@@ -1,0 +1,62 @@
+"""The small pieces of every table."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Group
+
+from trainwright.reporting.text import TEXT_WIDTH, add_row, ranges, table, to_text
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        ((), ""),
+        ((5,), "5"),
+        ((0, 1), "0, 1"),
+        ((0, 1, 2), "0-2"),
+        ((7, 3, 2, 1, 9, 10), "1-3, 7, 9, 10"),
+        ((-3, -2, -1, 0), "-3-0"),
+    ],
+)
+def test_ids_are_written_as_ranges(ids, text):
+    assert ranges(ids) == text
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_ranges_name_exactly_the_ids(ids):
+    named = set()
+    for part in ranges(ids).split(", ") if ids else []:
+        first, _, last = part.partition("-")
+        named |= set(range(int(first), int(last or first) + 1))
+    assert named == ids
+
+
+def shown(*cells: str, width: int = TEXT_WIDTH) -> str:
+    made = table("title", (("left", "left"), ("right", "right")))
+    add_row(made, *cells)
+    return to_text(made, width=width)
+
+
+def test_lines_have_no_trailing_blanks_and_end_once():
+    text = to_text(Group(table("t", (("a", "left"),)), "x  "))
+    assert not re.search(r"[ \t]$", text, flags=re.MULTILINE)
+    assert text.endswith("x\n")
+    assert not text.startswith("\n")
+
+
+def test_cells_are_shown_as_they_are():
+    assert "[red]x[/b]" in shown("[red]x[/b]", ":smile:")
+    assert ":smile:" in shown("[red]x[/b]", ":smile:")
+
+
+def test_numbers_stay_whole_and_long_words_are_folded_not_cut():
+    word = "x" * 150
+    text = shown(word, "123.4 GiB")
+    assert "123.4 GiB" in text
+    assert text.count("x") == 150
+    assert "…" not in text
