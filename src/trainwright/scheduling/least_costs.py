@@ -6,7 +6,6 @@ what either way takes, before and after its input gradient is handed on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,7 +40,7 @@ class LeastCosts:
 
     @classmethod
     def of(cls, placement: Placement, costs: ScheduleCosts) -> LeastCosts:
-        """From the costs of a schedule; an overlapped pair shortens its members' part of a chain."""
+        """From the costs of a schedule."""
         duration = costs.duration_s
         input_grad = np.minimum(duration[_I], duration[_B])
         both = np.minimum(duration[_I] + duration[_W], duration[_B])
