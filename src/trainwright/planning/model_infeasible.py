@@ -15,12 +15,8 @@ from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.plan import Binding, Relaxation
 from trainwright.planning.feasibility import Feasibility
-from trainwright.planning.model_planner import (
-    candidate_restrictions,
-    estimate_profile,
-    partition_problem,
-    reserve_transients,
-)
+from trainwright.planning.model_planner import estimate_profile
+from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
 from trainwright.planning.model_space import candidates, microbatch_sizes, tensor_degrees
 from trainwright.planning.relax import Diagnosis, find_binding, lifted
 from trainwright.units import format_bytes, format_bytes_up
@@ -85,11 +81,9 @@ def _layouts(question: ModelQuestion, budget: Budget) -> Iterator[_Layout]:
         leanest = {c.pipeline: c for c in reversed(list(offered))}
         for candidate in leanest.values():
             restrictions = candidate_restrictions(question, candidate)
-            lean, setting = reserve_transients(
-                *partition_problem(question, candidate, profile), restrictions
-            )
+            roomy, setting = roomy_problem(question, candidate, profile)
             yield _Layout(
-                question=Feasibility.of(lean, setting, restrictions=restrictions, budget=budget),
+                question=Feasibility.of(roomy, setting, restrictions=restrictions, budget=budget),
                 reserve_bytes=usable_bytes - setting.memory_bytes,
             )
 

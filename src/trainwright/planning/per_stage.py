@@ -25,6 +25,9 @@ from trainwright.planning.model_planner import (
     best_first,
     estimate_profile,
     plan_model,
+)
+from trainwright.planning.model_problem import (
+    hold_tied_once,
     require_largest_transient,
     reserve_transients,
 )
@@ -75,7 +78,8 @@ def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
 
 def _may_fit(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> bool:
     """Whether the profile is not proved to be too large."""
-    setting, lean = _setting(question, size), require_largest_transient(profile)
+    lean = require_largest_transient(hold_tied_once(profile))
+    setting = _setting(question, size)
     cut = solve(lean, setting, restrictions=question.restrictions, budget=budget)
     return cut.status is not Status.INFEASIBLE
 
