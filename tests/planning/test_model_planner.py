@@ -16,7 +16,8 @@ from trainwright.formats import catalog
 from trainwright.model import TransformerConfig
 from trainwright.partitioning.restrictions import UNRESTRICTED, Restrictions
 from trainwright.planning.model_infeasible import diagnose_model
-from trainwright.planning.model_planner import ModelQuestion, estimate_profile, plan_model
+from trainwright.planning.model_planner import plan_model
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Workload, step_bound_s
 from trainwright.planning.per_stage import plan_per_stage
 

@@ -16,8 +16,8 @@ from trainwright.partitioning.evaluate import evaluate, find_overflows
 from trainwright.partitioning.restrictions import UNRESTRICTED
 from trainwright.plan import Plan, Stage
 from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.model_planner import ModelQuestion, estimate_profile
 from trainwright.planning.model_problem import lean_problem, roomy_problem
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, Workload
 from trainwright.pricing.step import predict_step
 from trainwright.profile import StaticKind

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from trainwright.costing.estimate import Estimator
-from trainwright.errors import Fault, InvalidInput
 from trainwright.execution import Progress
 from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
@@ -26,23 +25,20 @@ from trainwright.planning.model_problem import (
     lean_problem,
     roomy_problem,
 )
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import (
     Candidate,
-    Workload,
     candidates,
     microbatch_sizes,
     step_bound_s,
     tensor_degrees,
 )
 from trainwright.pricing.step import predict_step
-from trainwright.profile import ProfilePoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from trainwright.cluster import Cluster
     from trainwright.execution import Budget
-    from trainwright.model import TransformerConfig
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan import Plan, StepPrediction
     from trainwright.profile import Profile
@@ -50,35 +46,6 @@ if TYPE_CHECKING:
 _Depth: TypeAlias = tuple[int, int, int]
 
 NUM_ALTERNATIVES: Final = 5
-DEFAULT_ZERO_STAGE: Final = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelQuestion:
-    """A model to train on a cluster, and what the plan may use."""
-
-    model: TransformerConfig
-    cluster: Cluster
-    workload: Workload
-    restrictions: Restrictions
-    num_devices: int
-    microbatch_size: int | None = None
-    zero_stage: int = DEFAULT_ZERO_STAGE
-
-    def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
-
-    def _faults(self) -> Iterator[Fault]:
-        if not 1 <= self.num_devices <= self.cluster.num_devices:
-            wanted = f"must be from 1 to {self.cluster.num_devices}"
-            yield Fault("num_devices", f"{wanted}, got {self.num_devices}")
-        size, batch = self.microbatch_size, self.workload.global_batch
-        if size is not None and (size < 1 or batch % size):
-            yield Fault("microbatch_size", f"must divide the global batch of {batch}, got {size}")
-        if not 0 <= self.zero_stage <= 3:
-            yield Fault("zero_stage", f"must be 0, 1, 2 or 3, got {self.zero_stage}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,24 +88,6 @@ class _Shelf:
                 self.estimator, self.question, microbatch_size=microbatch_size, tensor=(tensor,)
             )
         return self.made[key]
-
-
-def estimate_profile(
-    estimator: Estimator,
-    question: ModelQuestion,
-    *,
-    microbatch_size: int,
-    tensor: tuple[int, ...],
-) -> Profile:
-    """The estimated profile at a point; sequence parallelism goes with tensor parallelism."""
-    point = ProfilePoint(
-        microbatch_size=microbatch_size,
-        sequence_length=question.workload.sequence_length,
-        tensor_parallel=tensor,
-        sequence_parallel=max(tensor) > 1,
-        precision=question.workload.precision,
-    )
-    return estimator.profile(point)
 
 
 def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:

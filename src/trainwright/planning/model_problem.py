@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.planning.model_planner import ModelQuestion
+    from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Candidate
     from trainwright.profile import Profile, Setting
 

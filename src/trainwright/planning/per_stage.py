@@ -23,7 +23,6 @@ from trainwright.planning.model_planner import (
     ModelOutcome,
     Priced,
     best_first,
-    estimate_profile,
     plan_model,
 )
 from trainwright.planning.model_problem import (
@@ -31,13 +30,13 @@ from trainwright.planning.model_problem import (
     require_largest_transient,
     reserve_transients,
 )
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
 from trainwright.pricing.step import predict_step
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.planning.model_planner import ModelQuestion
     from trainwright.profile import Profile, Setting
 
 
