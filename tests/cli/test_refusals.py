@@ -245,9 +245,12 @@ class TestDocuments:
 
     def test_one_of_a_newer_format(self, refused, folder, document):
         write_json(folder / "new.json", document | {"format_version": 99})
-        assert "format_version: must be <= 1, got 99; a newer trainwright" in refused(
-            "explain", "new.json"
-        )
+        for command in (("explain", "new.json"), ("estimate", "small.json", "--plan", "new.json")):
+            assert "format_version: must be <= 1, got 99; a newer trainwright" in refused(*command)
+        for others in ({"kind": "catalog"}, {"kind": 3}, {"kind": None}):
+            write_json(folder / "new.json", document | others)
+            wanted = 'kind: must be one of "plan", "model-plan", "estimate", got '
+            assert wanted in refused("estimate", "small.json", "--plan", "new.json")
 
     def test_one_that_was_cut_short(self, refused, folder, document):
         text = (folder / "plan.json").read_text(encoding="utf-8")
