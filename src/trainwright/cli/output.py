@@ -42,14 +42,41 @@ def check_output(path: Path | None) -> None:
     if path is not None:
         from trainwright.formats.atomic_file import check_writable
 
-        check_writable(path)
+        with _uninterrupted():
+            check_writable(path)
 
 
 def emit(report: Report[Any], *, as_json: bool, output: Path | None) -> None:
     """Save if asked, then print the document or its table."""
     if output is not None:
-        report.save(output)
+        with _uninterrupted():
+            report.save(output)
     _print(report.to_json() if as_json else _table(report))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment: a file is written whole or not at all.
+
+    A signal mask would not do, for other threads may take the signal.
+    """
+    import signal
+
+    pressed = False
+
+    def note(*_: object) -> None:
+        nonlocal pressed
+        pressed = True
+
+    heard = signal.getsignal(signal.SIGINT)
+    if heard is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, heard)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _table(report: Report[Any]) -> str:
@@ -103,7 +130,9 @@ def budget(time_limit_s: float | None) -> Iterator[Budget]:
         with suppress(OSError):  # the handler may run inside a print to the same stream
             os.write(2, b"\ninterrupted: keeping the best found so far\n")
 
-    previous = signal.signal(signal.SIGINT, stop)
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is not signal.SIG_IGN:  # a background job is not meant
+        signal.signal(signal.SIGINT, stop)
     try:
         yield made
     finally:
