@@ -73,6 +73,14 @@ def parse_duration(text: str, *, name: str = "duration") -> float:
     return value
 
 
+def parse_time_unit(text: str, *, name: str = "time-unit") -> float:
+    """Read the name of a second or a part of one: how many seconds it is."""
+    units = {unit: seconds for unit, seconds in _SECONDS.items() if seconds <= 1}
+    if text not in units:
+        raise InvalidInput.of(name, f'must be one of {", ".join(units)}, got "{text}"')
+    return units[text]
+
+
 def format_bytes(value: float) -> str:
     """Print bytes with a binary prefix and three or four significant digits."""
     magnitude = abs(value)

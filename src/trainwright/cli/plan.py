@@ -71,6 +71,7 @@ def plan(
         bool, typer.Option("--compare", help="Also show restricted modes and equal splits.")
     ] = False,
     point: options.Point = None,
+    time_unit: options.TimeUnit = None,
     time_limit: Annotated[
         str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
     ] = None,
@@ -107,6 +108,7 @@ def plan(
             block_layer=block_layer,
             compare=compare,
             point=parse_count(point, "point", least=0),
+            time_unit=time_unit,
             budget=allowed,
         )
     emit(result, as_json=as_json, output=output)
