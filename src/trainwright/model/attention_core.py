@@ -38,6 +38,11 @@ def held_key_value_heads(config: TransformerConfig, run: RunShape) -> int:
     return max(config.num_kv_heads, run.tensor_parallel)
 
 
+def held_key_value_size(config: TransformerConfig, run: RunShape) -> int:
+    """Width of keys and values together over the tensor group."""
+    return held_key_value_heads(config, run) * (config.head_size + config.value_head_size)
+
+
 def attended_pairs(config: TransformerConfig, length: int, *, skips_masked: bool) -> float:
     """Query-key pairs of one sequence and head that a kernel computes.
 
@@ -51,10 +56,10 @@ def attended_pairs(config: TransformerConfig, length: int, *, skips_masked: bool
 
 
 def _model_flops(config: TransformerConfig, run: RunShape) -> float:
-    """Both products with the scores, no pair skipped for causality, whatever the kernel."""
+    """Both products of one context rank with the scores, no pair skipped for causality."""
     pairs = attended_pairs(config, run.sequence_length, skips_masked=False)
     width = config.query_size + config.attention_output_size
-    return 2.0 * run.microbatch_size * width * pairs
+    return 2.0 * run.microbatch_size / run.context_parallel * width * pairs
 
 
 def _kept(config: TransformerConfig, run: RunShape) -> tuple[SavedTensor, ...]:
@@ -90,10 +95,13 @@ def _fused(config: TransformerConfig, run: RunShape) -> list[Operator]:
     every = attended_pairs(config, run.sequence_length, skips_masked=False)
     model_flops = _model_flops(config, run)
     flops = model_flops * (skipped / every) / t
-    element, held = run.precision.activation_bytes, held_key_value_heads(config, run)
+    if config.causal:
+        flops *= run.causal_share
+    element = run.precision.activation_bytes
     queries = element * run.tokens * config.query_size / t
     outputs = element * run.tokens * config.attention_output_size / t
-    keys_values = element * run.tokens * held * (config.head_size + config.value_head_size) / t
+    positions = run.microbatch_size * run.sequence_length  # those of all context ranks pass by
+    keys_values = element * positions * held_key_value_size(config, run) / t
     statistics = SavedTensor(
         name="attention.log_sum_exp",
         elements=run.tokens * config.num_heads,
@@ -115,6 +123,7 @@ def _fused(config: TransformerConfig, run: RunShape) -> list[Operator]:
         parameters=_sinks(config, run),
         saved=(*_kept(config, run), statistics),
         module=ATTENTION_CORE,
+        dtype=run.precision.base_dtype,
     )
     return [core]
 
@@ -130,7 +139,7 @@ def _unfused(config: TransformerConfig, run: RunShape) -> list[Operator]:
 
 def _softmax(config: TransformerConfig, run: RunShape) -> Operator:
     """Scale, mask, softmax and dropout over the scores; sinks add one column to them."""
-    elements = run.microbatch_size * config.num_heads * run.sequence_length**2
+    elements = run.tokens * config.num_heads * run.sequence_length
     element = run.precision.activation_bytes
     dropout = config.attention_dropout > 0
 
@@ -175,10 +184,10 @@ def _batched_product(
     It computes all s² pairs, masked or not.
     """
     t, s = run.tensor_parallel, run.sequence_length
-    flops = 2.0 * run.microbatch_size * width * float(s) * s
+    flops = 2.0 * run.tokens * width * float(s)
     share = width / (config.query_size + config.attention_output_size)
     element = run.precision.activation_bytes
-    scores = element * run.microbatch_size * config.num_heads * float(s) * s / t
+    scores = element * run.tokens * config.num_heads * float(s) / t
     sides = element * run.tokens * width / t
     return Operator(
         name=name,
@@ -190,4 +199,5 @@ def _batched_product(
         model_flops=share * _model_flops(config, run),
         saved=saved,
         module=ATTENTION_CORE,
+        dtype=run.precision.base_dtype,
     )

@@ -16,7 +16,9 @@ from trainwright.model.attention import (
     attention_operators,
     half_exchanges,
 )
+from trainwright.model.attention_core import held_key_value_size
 from trainwright.model.config import Experts, TransformerConfig
+from trainwright.model.context import context_buffer_bytes, context_exchanges
 from trainwright.model.ends import (
     embedding_exchanges,
     embedding_operators,
@@ -29,9 +31,10 @@ from trainwright.model.ends import (
     loss_operators,
     loss_transient_bytes,
 )
-from trainwright.model.feed_forward import feed_forward_operators
+from trainwright.model.feed_forward import expert_exchanges, feed_forward_operators
 from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
 from trainwright.model.mtp import mtp_layer
+from trainwright.model.operator import Exchange
 from trainwright.model.run_shape import RunShape
 
 
@@ -122,15 +125,39 @@ def _blocks(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
 
 
 def _block(config: TransformerConfig, run: RunShape) -> LayerClass:
-    column = ("mlp_in",) if config.experts is None else ("expert_in",)
+    context = context_exchanges(
+        run,
+        query_width=config.query_size,
+        key_value_width=held_key_value_size(config, run),
+        core="attention" if run.fused_attention else "attention_scores",
+    )
     return LayerClass(
         kind=LayerKind.BLOCK,
         operators=attention_operators(config, run)
         + feed_forward_operators(config, run, experts=config.experts),
         exchanges=attention_exchanges(config, run)
-        + half_exchanges(run, width=config.hidden_size, column=column),
+        + context
+        + _feed_forward_exchanges(config, run, config.experts),
         transient_bytes=_block_transient_bytes(config, run, config.experts),
     )
+
+
+def _feed_forward_exchanges(
+    config: TransformerConfig, run: RunShape, experts: Experts | None
+) -> tuple[Exchange, ...]:
+    """Around the dense part, or the shared one and the experts.
+
+    Where tokens stay in their tensor group, one gather serves all experts.
+    """
+    width = config.hidden_size
+    if experts is None:
+        return half_exchanges(run, width=width, column=("mlp_in",))
+    if not run.shares_tokens_to_experts:
+        return half_exchanges(run, width=width, column=("expert_in",))
+    exchanges = expert_exchanges(config, run, experts)
+    if experts.shared_ffn_size:
+        exchanges += half_exchanges(run, width=width, column=("shared_expert_in",))
+    return exchanges
 
 
 def _block_transient_bytes(
@@ -138,17 +165,24 @@ def _block_transient_bytes(
 ) -> float:
     """Gradients of the widest pair of tensors around one operator.
 
-    The block's output and the feed-forward's inner activation, or the score matrix twice.
+    The block's output and the feed-forward's inner activation, or the score matrix twice, or what
+    context parallelism holds beside them.
     """
-    element, t = run.precision.activation_bytes, run.tensor_parallel
+    element, shards = run.precision.activation_bytes, run.tensor_parallel
     inner, tokens = config.ffn_size, run.tokens
     if experts is not None:
-        inner, tokens = experts.ffn_size, run.tokens * experts.experts_per_token
-    widest = tokens * (config.hidden_size + inner * (1 + config.gated) / t)
+        inner, tokens = experts.ffn_size, run.expert_rows(experts.experts_per_token)
+        shards = run.expert_shards
+    widest = tokens * (config.hidden_size + inner * (1 + config.gated) / shards)
     if not run.fused_attention:
-        scores = run.microbatch_size * config.num_heads * float(run.sequence_length) ** 2 / t
+        scores = run.tokens * config.num_heads * float(run.sequence_length) / run.tensor_parallel
         widest = max(widest, 2 * scores)
-    return element * widest
+    exchanged = context_buffer_bytes(
+        run,
+        query_width=config.query_size,
+        key_value_width=held_key_value_size(config, run),
+    )
+    return max(element * widest, exchanged)
 
 
 def _edges(
