@@ -1,9 +1,10 @@
 """What a model computes, keeps and passes on, from its hyper-parameters alone."""
 
-from trainwright.model.config import Activation, Experts, Norm, TransformerConfig
+from trainwright.model.config import Activation, Experts, LatentAttention, Norm, TransformerConfig
 from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
 from trainwright.model.operator import (
     Exchange,
+    MatrixShape,
     Operator,
     OperatorKind,
     Parameter,
@@ -29,9 +30,11 @@ __all__ = [
     "ContextExchange",
     "Exchange",
     "Experts",
+    "LatentAttention",
     "LayerClass",
     "LayerGraph",
     "LayerKind",
+    "MatrixShape",
     "Norm",
     "Operator",
     "OperatorKind",

@@ -31,13 +31,20 @@ def feed_forward_operators(
         middle = _dense(config, run, prefix="mlp", width=config.ffn_size)
     else:
         middle = _mixture(config, run, experts)
+    if config.sandwich_norm:
+        middle = (*middle, norm("mlp_output_norm", run, kind=config.norm, width=h))
     residual = residual_add("mlp_residual", run, width=h, dropout=config.hidden_dropout)
     normed = norm("mlp_norm", run, kind=config.norm, width=h)
     return (normed, *middle, residual) if config.pre_norm else (*middle, residual, normed)
 
 
 def _dense(
-    config: TransformerConfig, run: RunShape, *, prefix: str, width: int
+    config: TransformerConfig,
+    run: RunShape,
+    *,
+    prefix: str,
+    width: int,
+    keeps_input: bool = True,
 ) -> tuple[Operator, ...]:
     kept = linear_input(
         f"{prefix}_in.input",
@@ -46,7 +53,14 @@ def _dense(
         shard=Shard.SEQUENCE,
         dropped_by=NORM,
     )
-    return _two_layers(config, run, prefix=prefix, width=width, tokens=run.tokens, kept=(kept,))
+    return _two_layers(
+        config,
+        run,
+        prefix=prefix,
+        width=width,
+        tokens=run.tokens,
+        kept=(kept,) if keeps_input else (),
+    )
 
 
 def _two_layers(
@@ -92,6 +106,7 @@ def _two_layers(
         tokens=tokens,
         shards=cut,
         model_tokens=routed,
+        matrices=1 if experts is None else experts.num_experts // run.expert_parallel,
     )
     output_input = linear_input(
         f"{prefix}_out.input",
@@ -112,6 +127,7 @@ def _two_layers(
         tokens=tokens,
         shards=cut,
         model_tokens=routed,
+        matrices=1 if experts is None else experts.num_experts // run.expert_parallel,
     )
     activation = _activation(config, run, prefix=prefix, width=width, tokens=tokens, shard=shard)
     return (into, activation, out)
@@ -167,8 +183,40 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
         _unpermute(config, run, routed),
     )
     if experts.shared_ffn_size:
-        operators += _dense(config, run, prefix="shared_expert", width=experts.shared_ffn_size)
+        # Router, shared experts and their gate read one tensor, which the router keeps.
+        operators += _dense(
+            config,
+            run,
+            prefix="shared_expert",
+            width=experts.shared_ffn_size,
+            keeps_input=False,
+        )
+    if experts.shared_gate:
+        operators += _shared_gate(config, run)
     return operators
+
+
+def _shared_gate(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """A sigmoid of one product per token weighs what the shared expert gives."""
+    h = config.hidden_size
+    product = linear(
+        "shared_gate",
+        run,
+        inputs=h,
+        outputs=1,
+        split="sequence",
+        parameters=(Parameter(name="shared_gate.weight", count=h),),
+        saved=(),
+    )
+    weighed = elementwise(
+        "shared_gate_product",
+        run,
+        elements=run.tokens * h / run.sequence_shards,
+        forward=(1, 1),
+        backward=(2, 1),
+        saved=(linear_input("shared_gate_product.input", run, width=h, shard=Shard.SEQUENCE),),
+    )
+    return (product, weighed)
 
 
 def _router(config: TransformerConfig, run: RunShape, experts: Experts) -> Operator:
@@ -182,13 +230,16 @@ def _router(config: TransformerConfig, run: RunShape, experts: Experts) -> Opera
         until=Phase.INPUT_GRAD,
     )
     given = linear_input("router.input", run, width=h, shard=Shard.SEQUENCE, dropped_by=NORM)
+    parameters = [Parameter(name="router.weight", count=h * count)]
+    if experts.router_bias:
+        parameters.append(Parameter(name="router.bias", count=count))
     return linear(
         "router",
         run,
         inputs=h,
         outputs=count,
-        split="none",
-        parameters=(Parameter(name="router.weight", count=h * count),),
+        split="sequence",
+        parameters=tuple(parameters),
         saved=(given, probabilities),
         dtype=run.precision.base_dtype,
     )

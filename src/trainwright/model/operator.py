@@ -22,7 +22,8 @@ from trainwright.model.run_shape import RunShape
 ATTENTION_CORE: Final = "attention_core"
 NORM: Final = "norm"
 MLP_ACTIVATION: Final = "mlp_activation"
-RECOMPUTE_MODULES: Final = (ATTENTION_CORE, NORM, MLP_ACTIVATION)
+LATENT_UP_PROJECTION: Final = "latent_up_projection"
+RECOMPUTE_MODULES: Final = (ATTENTION_CORE, NORM, MLP_ACTIVATION, LATENT_UP_PROJECTION)
 
 
 class OperatorKind(StrEnum):
@@ -118,10 +119,26 @@ class SavedTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixShape:
+    """The product [rows, inputs] × [inputs, outputs] that one device computes.
+
+    Of an expert mixture the rows spread evenly over `matrices` weights of that shape. `split` is
+    what the tensor group cuts: "column", "row", "sequence" or "none".
+    """
+
+    rows: float
+    inputs: float
+    outputs: float
+    matrices: int = 1
+    split: str = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """One kernel, or a few that run as one. `module` is the recomputable module it belongs to.
 
-    `dtype` is the number format its matrix units run in, that of activations where absent.
+    `dtype` is the number format its matrix units run in, that of activations where absent. `matrix`
+    is the shape of a product with weights, None for every other operator.
     """
 
     name: str
@@ -133,6 +150,7 @@ class Operator:
     parameters: tuple[Parameter, ...] = ()
     saved: tuple[SavedTensor, ...] = ()
     module: str | None = None
+    matrix: MatrixShape | None = None
     dtype: str | None = None
 
     def work(self, phase: Phase) -> Work:
