@@ -27,6 +27,11 @@ _KIND_OF_AXIS: Final = {
 }
 
 
+def kind_of_axis(axis: str) -> TimeKind:
+    """What the time of a collective over `axis` counts as; tensor parallel where unknown."""
+    return _KIND_OF_AXIS.get(axis, TimeKind.TENSOR_PARALLEL)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPrice:
     """One row of a cost table: a layer at one tensor degree under one recompute mode.
@@ -98,11 +103,7 @@ def _recomputed_s(
     layer: LayerClass, rule: RecomputeRule, forward_s: Mapping[str, float]
 ) -> dict[str, float]:
     """Forward work that backward repeats: the named modules, or everything."""
-    return {
-        op.name: forward_s[op.name]
-        for op in layer.operators
-        if rule.whole_layer or op.module in rule.modules
-    }
+    return {op.name: forward_s[op.name] for op in layer.operators if rule.repeats(op)}
 
 
 def _exchanges(layer: LayerClass, rule: RecomputeRule) -> tuple[Exchange, ...]:
