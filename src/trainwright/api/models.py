@@ -46,9 +46,11 @@ def resolve_model(
     path = Path(model)
     if _exists(path):
         return _read_file(path, point=point, given=given or {})
-    from trainwright.formats.catalog import model as catalog_model
+    from trainwright.formats.catalog import open_model
+    from trainwright.formats.hub_cache import is_hub_id
 
-    return _described(catalog_model(str(model)))
+    name = str(model)
+    return (_own if is_hub_id(name) else _described)(open_model(name))
 
 
 def _exists(path: Path) -> bool:
