@@ -53,9 +53,11 @@ def resolve_model(
     path = Path(model)
     if _exists(path):
         return _read_file(path, point=point, given=given or {}, unit_s=unit_s)
-    from trainwright.formats.catalog import model as catalog_model
+    from trainwright.formats.catalog import open_model
+    from trainwright.formats.hub_cache import is_hub_id
 
-    return _no_unit(_described(catalog_model(str(model))), unit_s)
+    name = str(model)
+    return _no_unit((_own if is_hub_id(name) else _described)(open_model(name)), unit_s)
 
 
 def _exists(path: Path) -> bool:
