@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from trainwright.api.documents import AnyDocument, Priced, open_document
 from trainwright.api.result import Report
+from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change, Difference
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.schedule import ScheduleResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
@@ -25,11 +27,17 @@ _RESULT_KEYS = ("status", "fits", "devices_used", "num_stages")
 
 
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
-    """Compare two plan or estimate documents (paths or results) by request, result and stage.
+    """Compare two documents (paths or results): plans or estimates, or two schedules.
 
-    Raises `InvalidInput` with every fault of the first file that has one.
+    Raises `InvalidInput` with every fault of the first file that has one, and for a schedule
+    beside a document of another kind.
     """
     before, after = open_document(first), open_document(second)
+    if isinstance(before, ScheduleResult) and isinstance(after, ScheduleResult):
+        return Report(_schedule_difference(before, after))
+    if isinstance(before, ScheduleResult) or isinstance(after, ScheduleResult):
+        problem = f"must be of one kind: {before.kind} and {after.kind} have nothing in common"
+        raise InvalidInput.of("documents", problem)
     return Report(
         Difference(
             same_model=before.request.model.sha256 == after.request.model.sha256,
@@ -38,6 +46,22 @@ def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
             result_changes=tuple(_changes(_result_facts(before), _result_facts(after))),
             stage_changes=tuple(_stage_changes(before.stages, after.stages)),
         )
+    )
+
+
+def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Difference:
+    from trainwright.api.schedule_diff import rank_facts, request_facts, result_facts
+
+    times_s = before.makespan_s, after.makespan_s
+    if before.objective == after.objective == "span":
+        times_s = before.span_s, after.span_s
+    ratio = times_s[1] / times_s[0] if times_s[0] and times_s[1] is not None else None
+    return Difference(
+        same_model=before.request.costs.sha256 == after.request.costs.sha256,
+        time_ratio=ratio if ratio is not None and math.isfinite(ratio) else None,
+        request_changes=tuple(_changes(request_facts(before), request_facts(after))),
+        result_changes=tuple(_changes(result_facts(before), result_facts(after))),
+        stage_changes=tuple(_changes(rank_facts(before), rank_facts(after))),
     )
 
 

@@ -9,25 +9,28 @@ from trainwright.api.result import Report
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.plan import PlanResult
+from trainwright.plan.results.schedule import ScheduleResult
 
 Priced = PlanResult | ModelPlanResult | EstimateResult
-AnyDocument = str | Path | Report[Any] | Priced
+Readable = Priced | ScheduleResult
+AnyDocument = str | Path | Report[Any] | Readable
 
-KINDS: dict[str, type[Priced]] = {
+KINDS: dict[str, type[Readable]] = {
     "plan": PlanResult,
     "model-plan": ModelPlanResult,
     "estimate": EstimateResult,
+    "schedule": ScheduleResult,
 }
 
 
-def open_document(document: AnyDocument) -> Priced:
-    """The plan or estimate document at a path, or the one a result carries."""
+def open_document(document: AnyDocument) -> Readable:
+    """The plan, estimate or schedule document at a path, or the one a result carries."""
     found = document.document if isinstance(document, Report) else document
     return load_document(found) if isinstance(found, (str, Path)) else found
 
 
-def load_document(path: str | Path) -> Priced:
-    """Read a plan or estimate document; every fault of the file is named."""
+def load_document(path: str | Path) -> Readable:
+    """Read a plan, estimate or schedule document; every fault of the file is named."""
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json

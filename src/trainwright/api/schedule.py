@@ -53,7 +53,8 @@ def schedule(
     with what is wrong with the request, and MissingExtra without what it needs.
     """
     from trainwright.api.schedule_inputs import resolve_case
-    from trainwright.api.schedule_methods import Method, SearchOptions, answer_with
+    from trainwright.api.schedule_method import Method, SearchOptions
+    from trainwright.api.schedule_methods import answer_with
     from trainwright.api.schedule_orders import open_orders
     from trainwright.api.schedule_report import report_on
     from trainwright.execution import Budget as NoLimit

@@ -12,7 +12,7 @@ from trainwright._version import __version__
 from trainwright.api.inputs import embed
 from trainwright.api.schedule_answer import proved_bound
 from trainwright.api.schedule_inputs import ScheduleCase
-from trainwright.api.schedule_methods import Method
+from trainwright.api.schedule_method import Method
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode, encode_compact
 from trainwright.formats.schedule_json import order_rows, read_order_rows
@@ -29,12 +29,14 @@ from trainwright.plan.status import OPTIMAL_TOLERANCE, BoundKind, Status, relati
 from trainwright.plan.timeline import WaitsFor
 from trainwright.scheduling.critical_path import critical_path
 from trainwright.scheduling.search_question import Objective
+from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.validate import validate
 
 if TYPE_CHECKING:
     from typing import Any
 
     from trainwright.api.schedule_answer import Answer
-    from trainwright.api.schedule_methods import SearchOptions
+    from trainwright.api.schedule_method import SearchOptions
     from trainwright.plan.schedule import Schedule
     from trainwright.plan.timeline import CriticalStep, Timeline
     from trainwright.scheduling.pareto import ParetoPoint
@@ -78,7 +80,8 @@ def spec_content(spec: ScheduleSpec) -> dict[str, Any]:
 
 def case_of(document: ScheduleResult, *, source: str | None = None) -> ScheduleCase:
     """The costs and limits of a document, to price orders with."""
-    request = document.request
+    request, parts = document.request, document.parts_per_stage or 1
+    limit = request.max_activations
     path = "request.costs.content"
     return ScheduleCase(
         spec=decode(ScheduleSpec, request.costs.content, path=path, source=source),
@@ -86,7 +89,8 @@ def case_of(document: ScheduleResult, *, source: str | None = None) -> ScheduleC
         time_unit=request.time_unit,
         ranks=None,
         microbatches=None,
-        max_activations=request.max_activations,
+        parts_per_stage=parts,
+        max_activations=None if limit is None else limit * parts,
         objective=document.objective,
     )
 
@@ -104,6 +108,15 @@ def schedule_of(document: ScheduleResult, *, source: str | None = None) -> Sched
     )
 
 
+def timeline_of(document: ScheduleResult, *, source: str | None = None) -> Timeline | None:
+    """The schedule of a document with its times; None where it has none."""
+    if not document.orders:
+        return None
+    schedule = schedule_of(document, source=source)
+    validate(schedule)
+    return simulate(schedule, case_of(document, source=source).costs(schedule.placement))
+
+
 def document_of(answer: Answer, case: ScheduleCase, request: ScheduleRequest) -> ScheduleResult:
     """The result document of an answer."""
     bare = ScheduleResult(
@@ -118,6 +131,7 @@ def document_of(answer: Answer, case: ScheduleCase, request: ScheduleRequest) ->
         warnings=answer.warnings,
         evaluations=answer.evaluations,
         tried=answer.tried if answer.tried > 1 else None,
+        parts_per_stage=answer.parts_per_stage if answer.parts_per_stage > 1 else None,
         generate_s=answer.generate_s,
         search_s=answer.search_s,
         solver_s=answer.solver_s,

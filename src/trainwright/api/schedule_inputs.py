@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.api.inputs import display_name
 from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.placement import Placement
+from trainwright.scheduling.stage_parts import cut_stages
 from trainwright.units import TimeUnit, parse_action_time, parse_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainwright.formats.schedule_spec import ScheduleSpec
-    from trainwright.plan.placement import Placement
     from trainwright.plan.schedule_costs import ScheduleCosts
 
 Time = str | float
@@ -33,6 +34,7 @@ _FIELD_OF = {
     "weight-grad": "weight_grad_s",
     "comm": "transfer_s",
 }
+DEFAULT_CHUNKS = 2  # of families and placements that have chunks, where nobody says
 _ACTIONS = ("forward", "input-grad", "weight-grad")
 _MOST_RANKS = 100_000
 _MOST_MICROBATCHES = 10_000_000
@@ -43,7 +45,8 @@ _MOST_ACTIONS = 50_000_000
 class ScheduleCase:
     """What is to be scheduled, whatever the method.
 
-    `max_activations` counts chunk activations per rank; limits in bytes are in `spec`.
+    `max_activations` counts chunk activations per rank; limits in bytes are in `spec`. Each stage
+    that `spec` describes is `parts_per_stage` stages of the schedule.
     """
 
     spec: ScheduleSpec
@@ -55,6 +58,7 @@ class ScheduleCase:
     group: int | None = None
     max_activations: int | None = None
     objective: str = "makespan"
+    parts_per_stage: int = 1
 
     @property
     def num_ranks(self) -> int:
@@ -95,7 +99,11 @@ class ScheduleCase:
                 source=self.name,
             )
         try:
-            return self.spec.costs(placement)
+            if self.parts_per_stage == 1:
+                return self.spec.costs(placement)
+            chunks = placement.num_stages // (placement.num_ranks * self.parts_per_stage)
+            described = Placement.loop(placement.num_ranks, virtual_stages=max(1, chunks))
+            return cut_stages(self.spec.costs(described), self.parts_per_stage)
         except InvalidInput as error:
             raise InvalidInput(error.faults, source=self.name) from None
 
@@ -206,7 +214,7 @@ def _read_times(given: Mapping[str, Time]) -> tuple[dict[str, float], TimeUnit |
     if not in_seconds:
         return values, TimeUnit.SLOTS if counted else None
     faults = [
-        Fault(name, f"must have a unit as {in_seconds[0]} has, got {given[name]!r}")
+        Fault(name, f'must have a unit as {in_seconds[0]} has, got "{given[name]}"')
         for name, unit in counted.items()
         if unit is TimeUnit.SLOTS
     ]
@@ -244,7 +252,7 @@ def _limits(
     value = float(limit)
     if not 0 <= value < math.inf or value != int(value):
         wanted = "a whole number of activations >= 0, or a size such as 20GiB"
-        raise InvalidInput.of(name, f"must be {wanted}, got {limit!r}")
+        raise InvalidInput.of(name, f'must be {wanted}, got "{limit}"')
     return limit_bytes, int(value)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trainwright.api.schedule_answer import Answer
     from trainwright.api.schedule_inputs import ScheduleCase
-    from trainwright.api.schedule_methods import Method, SearchOptions
+    from trainwright.api.schedule_method import Method, SearchOptions
     from trainwright.api.schedule_orders import GivenOrders
     from trainwright.execution import Budget
     from trainwright.plan.status import Status

@@ -108,7 +108,7 @@ def schedule(
     output: options.Output = None,
     as_json: options.Json = False,
 ) -> None:
-    """Order a pipeline's work: by name, by search under a memory limit, or as given."""
+    """Order the work of a pipeline: by name, by search, or as given."""
     from trainwright.api.schedule import schedule as make_schedule
     from trainwright.api.schedule_report import check_targets
 

@@ -64,6 +64,8 @@ def _headline(document: ScheduleResult) -> str:
 def _verdict(document: ScheduleResult) -> str:
     if document.status is Status.OPTIMAL:
         return f"{document.objective} optimal, proved"
+    if document.status is Status.GAP and (document.gap or 0.0) <= OPTIMAL_TOLERANCE:
+        return f"{document.objective} at the bound of this placement, of {document.tried} tried"
     if document.status is Status.GAP:
         return f"{document.objective} within {format_percent_up(document.gap or 0.0)} of the best"
     if document.status is Status.INFEASIBLE:
@@ -115,6 +117,11 @@ def _explanation(document: ScheduleResult) -> Iterator[str]:
         yield f"at most {_counted(document.peak_activations or 0, 'activation')} on a rank"
         if document.peak_memory_bytes is not None:
             yield f"at most {format_bytes(document.peak_memory_bytes)} on a rank"
+    if document.parts_per_stage is not None:
+        yield (
+            f"every stage described is {document.parts_per_stage} stages here, in time and "
+            "activations"
+        )
     path = document.critical_path
     if path is not None and document.makespan_s:
         yield from _path_lines(path, document)

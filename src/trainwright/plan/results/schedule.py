@@ -109,7 +109,8 @@ class ScheduleResult:
     `makespan_s` is the last end minus the first start, `span_s` the largest over ranks of the same
     on one rank; `lower_bound_s` and `gap` are about the one named by `objective`, and hold for
     every schedule of this placement within the limits asked for. Activations count chunks. `orders`
-    has a row of actions per rank, as in PyTorch's CSV. `generate_s` is CPU seconds.
+    has a row of actions per rank, as in PyTorch's CSV. A search may cut every stage that the costs
+    describe into `parts_per_stage` equal ones. `generate_s` is CPU seconds.
     """
 
     kind: str = "schedule"
@@ -121,6 +122,7 @@ class ScheduleResult:
     ranks: int
     microbatches: int
     chunks_per_rank: int | None = None
+    parts_per_stage: int | None = None
     makespan_s: float | None = None
     span_s: float | None = None
     bubble_of_span: float | None = None
