@@ -13,7 +13,8 @@ from trainwright.model.operator import (
     Work,
 )
 from trainwright.model.precision import PRECISIONS, Precision, precision_named
-from trainwright.model.run_shape import RunShape
+from trainwright.model.recipe import DEFAULT_RECIPE, STATE_BYTES, Optimizer, Recipe
+from trainwright.model.run_shape import ContextExchange, RunShape
 from trainwright.model.transformer import (
     count_parameters,
     layer_graph,
@@ -21,8 +22,11 @@ from trainwright.model.transformer import (
 )
 
 __all__ = [
+    "DEFAULT_RECIPE",
     "PRECISIONS",
+    "STATE_BYTES",
     "Activation",
+    "ContextExchange",
     "Exchange",
     "Experts",
     "LayerClass",
@@ -31,9 +35,11 @@ __all__ = [
     "Norm",
     "Operator",
     "OperatorKind",
+    "Optimizer",
     "Parameter",
     "Phase",
     "Precision",
+    "Recipe",
     "RunShape",
     "SavedTensor",
     "Shard",

@@ -85,7 +85,7 @@ def half_exchanges(
     )
 
 
-def _held_key_value_size(config: TransformerConfig, run: RunShape) -> int:
+def held_key_value_size(config: TransformerConfig, run: RunShape) -> int:
     """Width of keys (or values) over the tensor group; heads are repeated where they are fewer."""
     return max(config.num_kv_heads, run.tensor_parallel) * config.head_size
 
@@ -115,7 +115,7 @@ def _query_key_value(config: TransformerConfig, run: RunShape) -> Operator:
         "query_key_value",
         run,
         inputs=config.hidden_size,
-        outputs=queries + 2 * _held_key_value_size(config, run),
+        outputs=queries + 2 * held_key_value_size(config, run),
         split="column",
         parameters=tuple(parameters),
         saved=(kept,),
@@ -125,7 +125,7 @@ def _query_key_value(config: TransformerConfig, run: RunShape) -> Operator:
 
 def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
     """Rotation of queries and keys in place, with their norms where the family has them."""
-    width = config.query_size + _held_key_value_size(config, run)
+    width = config.query_size + held_key_value_size(config, run)
     parameters: tuple[Parameter, ...] = ()
     saved: tuple[SavedTensor, ...] = ()
     if config.query_key_norm:
@@ -153,8 +153,8 @@ def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
 def _kept_query_key_value(config: TransformerConfig, run: RunShape) -> tuple[SavedTensor, ...]:
     widths = {
         "query": config.query_size,
-        "key": _held_key_value_size(config, run),
-        "value": _held_key_value_size(config, run),
+        "key": held_key_value_size(config, run),
+        "value": held_key_value_size(config, run),
     }
     return tuple(
         SavedTensor(
@@ -182,11 +182,14 @@ def attended_pairs(config: TransformerConfig, length: int, *, skips_masked: bool
 
 def _fused_core(config: TransformerConfig, run: RunShape) -> list[Operator]:
     t, s = run.tensor_parallel, run.sequence_length
-    per_pair = 4.0 * run.microbatch_size * config.query_size
+    per_pair = 4.0 * run.microbatch_size * config.query_size / run.context_parallel
     flops = per_pair * attended_pairs(config, s, skips_masked=True) / t
+    if config.causal:
+        flops *= run.causal_share
     element = run.precision.activation_bytes
     queries = element * run.tokens * config.query_size / t
-    keys = element * run.tokens * _held_key_value_size(config, run) / t
+    positions = run.microbatch_size * s  # those of all context ranks pass by
+    keys = element * positions * held_key_value_size(config, run) / t
     statistics = SavedTensor(
         name="attention.log_sum_exp",
         elements=run.tokens * config.num_heads,
@@ -207,12 +210,13 @@ def _fused_core(config: TransformerConfig, run: RunShape) -> list[Operator]:
         model_flops=per_pair * attended_pairs(config, s, skips_masked=False),
         saved=(*_kept_query_key_value(config, run), statistics),
         module=ATTENTION_CORE,
+        dtype=run.precision.base_dtype,
     )
     return [core]
 
 
 def _unfused_core(config: TransformerConfig, run: RunShape) -> list[Operator]:
-    elements = run.microbatch_size * config.num_heads * run.sequence_length**2
+    elements = run.tokens * config.num_heads * run.sequence_length
     element = run.precision.activation_bytes
     dropout = config.attention_dropout > 0
 
@@ -255,9 +259,9 @@ def _batched_product(
 ) -> Operator:
     """One of the two products with the score matrix; both gradients are activation gradients."""
     t, s = run.tensor_parallel, run.sequence_length
-    flops = 2.0 * run.microbatch_size * config.query_size * float(s) * s
+    flops = 2.0 * run.tokens * config.query_size * float(s)
     element = run.precision.activation_bytes
-    scores = element * run.microbatch_size * config.num_heads * float(s) * s / t
+    scores = element * run.tokens * config.num_heads * float(s) / t
     sides = element * run.tokens * config.query_size / t
     return Operator(
         name=name,
@@ -269,6 +273,7 @@ def _batched_product(
         model_flops=flops,
         saved=saved,
         module=ATTENTION_CORE,
+        dtype=run.precision.base_dtype,
     )
 
 

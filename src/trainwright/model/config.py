@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model.run_shape import RunShape
+from trainwright.model.run_shape import ContextExchange, RunShape
 
 
 class Norm(StrEnum):
@@ -139,6 +139,7 @@ class TransformerConfig:
     def faults_at(self, run: RunShape) -> Iterator[Fault]:
         """Why this model cannot run at `run`; empty where it can."""
         t = run.tensor_parallel
+        yield from self._split_faults(run)
         if self.num_heads % t:
             yield Fault("tensor_parallel", f"must divide the {self.num_heads} heads, got {t}")
         elif self.num_kv_heads % t and t % self.num_kv_heads:
@@ -146,17 +147,33 @@ class TransformerConfig:
                 "tensor_parallel",
                 f"must divide the {self.num_kv_heads} key-value heads or be a multiple, got {t}",
             )
-        widths = {"ffn_size": self.ffn_size}
-        if self.experts is not None:
-            widths |= {"experts.ffn_size": self.experts.ffn_size}
-        for name, width in widths.items():
-            if width % t:
-                yield Fault("tensor_parallel", f"must divide {name} ({width}), got {t}")
+        if self.ffn_size % t:
+            yield Fault("tensor_parallel", f"must divide ffn_size ({self.ffn_size}), got {t}")
         if self.max_positions and run.sequence_length > self.max_positions:
             yield Fault(
                 "sequence_length",
                 f"must be <= the {self.max_positions} learned positions, got {run.sequence_length}",
             )
+
+    def _split_faults(self, run: RunShape) -> Iterator[Fault]:
+        """Degrees of context and experts that the sizes do not allow."""
+        t, x, e = run.tensor_parallel, run.expert_shards, run.expert_parallel
+        both = t * run.context_parallel
+        trades_heads = run.context_exchange is ContextExchange.ALL_TO_ALL
+        if run.context_parallel > 1 and trades_heads and self.num_heads % both:
+            wanted = f"x tensor_parallel must divide the {self.num_heads} heads for all_to_all"
+            yield Fault("context_parallel", f"{wanted}, got {both}")
+        if self.experts is None:
+            if e > 1:
+                yield Fault("expert_parallel", f"must be 1 for a model without experts, got {e}")
+            return
+        if self.experts.num_experts % e:
+            count = self.experts.num_experts
+            yield Fault("expert_parallel", f"must divide the {count} experts, got {e}")
+        if self.experts.ffn_size % x:
+            name = "tensor_parallel" if run.expert_tensor_parallel is None else "expert_tensor"
+            width = f"experts.ffn_size ({self.experts.ffn_size})"
+            yield Fault(name, f"must divide {width}, got {x}")
 
 
 _POSITIVE = (

@@ -75,8 +75,17 @@ def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
         outputs=size,
         split="column",
         parameters=tuple(parameters),
-        saved=(linear_input("head.input", run, width=width, shard=Shard.SEQUENCE),),
+        saved=(
+            linear_input(
+                "head.input",
+                run,
+                width=width,
+                shard=Shard.SEQUENCE,
+                element_bytes=run.precision.activation_bytes,
+            ),
+        ),
         model_outputs=config.vocabulary_size,
+        dtype=run.precision.base_dtype,
     )
     if config.projection_size is None:
         return (product,)

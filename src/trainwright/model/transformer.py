@@ -9,8 +9,13 @@ Llama, Mistral, Qwen, Mixtral-like mixtures, BERT; which hyper-parameters each h
 from __future__ import annotations
 
 from trainwright.errors import InvalidInput
-from trainwright.model.attention import attention_operators, half_exchanges
+from trainwright.model.attention import (
+    attention_operators,
+    half_exchanges,
+    held_key_value_size,
+)
 from trainwright.model.config import Experts, TransformerConfig
+from trainwright.model.context import context_buffer_bytes, context_exchanges
 from trainwright.model.ends import (
     embedding_exchanges,
     embedding_operators,
@@ -23,8 +28,9 @@ from trainwright.model.ends import (
     loss_operators,
     loss_transient_bytes,
 )
-from trainwright.model.feed_forward import feed_forward_operators
+from trainwright.model.feed_forward import expert_exchanges, feed_forward_operators
 from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
+from trainwright.model.operator import Exchange
 from trainwright.model.run_shape import RunShape
 
 
@@ -100,20 +106,43 @@ def _blocks(config: TransformerConfig, run: RunShape) -> list[tuple[LayerClass, 
     dense = config.num_layers if experts is None else experts.num_dense_layers
     attention = attention_operators(config, run)
     around = half_exchanges(run, width=config.hidden_size, column=("query_key_value",))
+    around += context_exchanges(
+        run,
+        query_width=config.query_size,
+        key_value_width=2 * held_key_value_size(config, run),
+        core="attention" if run.fused_attention else "attention_scores",
+    )
     blocks = []
     for mixture, count in ((None, dense), (experts, config.num_layers - dense)):
         if count == 0:
             continue
         feed_forward = feed_forward_operators(config, run, experts=mixture)
-        column = ("mlp_in",) if mixture is None else ("expert_in",)
         block = LayerClass(
             kind=LayerKind.BLOCK,
             operators=attention + feed_forward,
-            exchanges=around + half_exchanges(run, width=config.hidden_size, column=column),
+            exchanges=around + _feed_forward_exchanges(config, run, mixture),
             transient_bytes=_block_transient_bytes(config, run, mixture),
         )
         blocks.append((block, count))
     return blocks
+
+
+def _feed_forward_exchanges(
+    config: TransformerConfig, run: RunShape, experts: Experts | None
+) -> tuple[Exchange, ...]:
+    """Around the dense part, or the shared one and the experts.
+
+    Where tokens stay in their tensor group, one gather serves all experts.
+    """
+    width = config.hidden_size
+    if experts is None:
+        return half_exchanges(run, width=width, column=("mlp_in",))
+    if not run.shares_tokens_to_experts:
+        return half_exchanges(run, width=width, column=("expert_in",))
+    exchanges = expert_exchanges(config, run, experts)
+    if experts.shared_ffn_size:
+        exchanges += half_exchanges(run, width=width, column=("shared_expert_in",))
+    return exchanges
 
 
 def _block_transient_bytes(
@@ -121,17 +150,24 @@ def _block_transient_bytes(
 ) -> float:
     """Gradients of the widest pair of tensors around one operator.
 
-    The block's output and the feed-forward's inner activation, or the score matrix twice.
+    The block's output and the feed-forward's inner activation, or the score matrix twice, or what
+    context parallelism holds beside them.
     """
-    element, t = run.precision.activation_bytes, run.tensor_parallel
+    element, shards = run.precision.activation_bytes, run.tensor_parallel
     inner, tokens = config.ffn_size, run.tokens
     if experts is not None:
-        inner, tokens = experts.ffn_size, run.tokens * experts.experts_per_token
-    widest = tokens * (config.hidden_size + inner * (1 + config.gated) / t)
+        inner, tokens = experts.ffn_size, run.expert_rows(experts.experts_per_token)
+        shards = run.expert_shards
+    widest = tokens * (config.hidden_size + inner * (1 + config.gated) / shards)
     if not run.fused_attention:
-        scores = run.microbatch_size * config.num_heads * float(run.sequence_length) ** 2 / t
+        scores = run.tokens * config.num_heads * float(run.sequence_length) / run.tensor_parallel
         widest = max(widest, 2 * scores)
-    return element * widest
+    exchanged = context_buffer_bytes(
+        run,
+        query_width=config.query_size,
+        key_value_width=2 * held_key_value_size(config, run),
+    )
+    return max(element * widest, exchanged)
 
 
 def _edges(
