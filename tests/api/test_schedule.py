@@ -141,7 +141,7 @@ def test_unequal_stages_per_rank_are_taken_from_the_spec():
 def test_an_interrupted_search_still_gives_a_schedule():
     budget = Budget()
     budget.interrupt()
-    report = trainwright.schedule(search=True, placement="v", budget=budget, **SIZE)
+    report = trainwright.schedule(search=True, placement="v", memory_limit=3, budget=budget, **SIZE)
     assert report.document.interrupted
     assert report.makespan_s >= report.document.lower_bound_s
 

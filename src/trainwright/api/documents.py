@@ -15,12 +15,12 @@ Priced = PlanResult | ModelPlanResult | EstimateResult
 Readable = Priced | ScheduleResult
 AnyDocument = str | Path | Report[Any] | Readable
 
-KINDS: dict[str, type[Readable]] = {
+PRICED_KINDS: dict[str, type[Priced]] = {
     "plan": PlanResult,
     "model-plan": ModelPlanResult,
     "estimate": EstimateResult,
-    "schedule": ScheduleResult,
 }
+KINDS: dict[str, type[Readable]] = {**PRICED_KINDS, "schedule": ScheduleResult}
 
 
 def open_document(document: AnyDocument) -> Readable:
@@ -30,10 +30,15 @@ def open_document(document: AnyDocument) -> Readable:
 
 
 def load_document(path: str | Path) -> Readable:
-    """Read a plan, estimate or schedule document; every fault of the file is named."""
+    """Read a document and check its figures; every fault of the file is named."""
+    from trainwright.api.recheck import recheck
+    from trainwright.api.schedule_recheck import recheck_schedule
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
 
     value = parse_json(read_bytes(path, name="document"), source=str(path))
-    return decode_document(value, KINDS, source=str(path))
+    document = decode_document(value, KINDS, source=str(path))
+    if isinstance(document, ScheduleResult):
+        return recheck_schedule(document, source=str(path))
+    return recheck(document, source=str(path))

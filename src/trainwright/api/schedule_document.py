@@ -146,35 +146,46 @@ def document_of(answer: Answer, case: ScheduleCase, request: ScheduleRequest) ->
 def _with_schedule(
     bare: ScheduleResult, answer: Answer, timeline: Timeline, case: ScheduleCase
 ) -> ScheduleResult:
-    assert answer.bound is not None, "a schedule comes with a bound"
-    schedule, objective = timeline.schedule, Objective(case.objective)
-    gap = relative_gap(objective.of(timeline), answer.bound.seconds)
+    bound = answer.bound
+    assert bound is not None, "a schedule comes with a bound"
+    objective = Objective(case.objective)
+    gap = relative_gap(objective.of(timeline), bound.seconds)
     met = gap <= OPTIMAL_TOLERANCE and answer.tried == 1
     status = Status.OPTIMAL if met else Status.GAP
-    peaks = schedule.peak_activations
-    by_bytes = tuple(timeline.peak_bytes.tolist()) if case.counts_bytes else ()
     return replace(
         bare,
         status=status if answer.shortfall is None else Status.INFEASIBLE,
-        chunks_per_rank=max(map(len, schedule.placement.stages_of_rank)),
-        makespan_s=timeline.makespan_s,
-        span_s=timeline.span_s,
-        bubble_of_span=timeline.bubble_of_span,
-        bubble_of_makespan=timeline.bubble_of_makespan,
-        peak_activations=max(peaks),
-        peak_activations_per_rank=peaks,
-        peak_memory_bytes=max(by_bytes) if by_bytes else None,
-        peak_memory_bytes_per_rank=by_bytes,
         fits=answer.shortfall is None,
-        lower_bound_s=answer.bound.seconds,
-        bound=str(answer.bound.name),
+        lower_bound_s=bound.seconds,
+        bound=str(bound.name),
         bound_kind=BoundKind.PROVED,
         gap=gap,
         bound_at_peak=_bound_at_peak(timeline, objective),
-        critical_path=summarise(critical_path(timeline), timeline),
-        rank_of_stage=schedule.placement.rank_of_stage,
-        orders=order_rows(schedule),
+        rank_of_stage=timeline.schedule.placement.rank_of_stage,
+        orders=order_rows(timeline.schedule),
+        **figures(timeline, counts_bytes=case.counts_bytes),
     )
+
+
+def figures(timeline: Timeline, *, counts_bytes: bool) -> dict[str, Any]:
+    """What follows from orders and costs alone, by key of the document."""
+    schedule = timeline.schedule
+    peaks = schedule.peak_activations
+    by_bytes = tuple(timeline.peak_bytes.tolist()) if counts_bytes else ()
+    return {
+        "ranks": schedule.num_ranks,
+        "microbatches": schedule.num_microbatches,
+        "chunks_per_rank": max(map(len, schedule.placement.stages_of_rank)),
+        "makespan_s": timeline.makespan_s,
+        "span_s": timeline.span_s,
+        "bubble_of_span": timeline.bubble_of_span,
+        "bubble_of_makespan": timeline.bubble_of_makespan,
+        "peak_activations": max(peaks),
+        "peak_activations_per_rank": peaks,
+        "peak_memory_bytes": max(by_bytes) if by_bytes else None,
+        "peak_memory_bytes_per_rank": by_bytes,
+        "critical_path": summarise(critical_path(timeline), timeline),
+    }
 
 
 def _bound_at_peak(timeline: Timeline, objective: Objective) -> BoundAtPeak:

@@ -11,13 +11,13 @@ from trainwright.api.schedule_inputs import DEFAULT_CHUNKS, OPTION_OF, require_s
 from trainwright.api.schedule_method import Method
 from trainwright.api.schedule_search import by_front, by_search
 from trainwright.api.schedule_shortfall import (
-    exceeded,
     family_shortfall,
     given_shortfall,
     least_shortfall,
 )
 from trainwright.errors import InvalidInput
-from trainwright.scheduling.families import FamilyRequest, family_named
+from trainwright.scheduling.families import FamilyRequest, family_named, generate
+from trainwright.scheduling.search_question import LimitTooSmall
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
 
@@ -87,15 +87,13 @@ def by_family(case: ScheduleCase, name: str, *, budget: Budget) -> Answer:
         if misfit is not None:
             return Answer(family=family.name, shortfall=misfit)
         began = budget.cpu_s
-        schedule: Schedule | None = family.generate(replace(request, costs=costs))
+        request = replace(request, costs=costs)
+        schedule = generate(family.name, request)
         generate_s = budget.cpu_s - began
-    if schedule is None:
-        shortfall = family_shortfall(family, replace(request, costs=costs), case)
-        return Answer(family=family.name, shortfall=shortfall, generate_s=generate_s)
+        if isinstance(schedule, LimitTooSmall):
+            shortfall = family_shortfall(family, request, schedule, case=case)
+            return Answer(family=family.name, shortfall=shortfall, generate_s=generate_s)
     timeline = simulate(schedule, costs)
-    if exceeded(timeline, case=case):
-        shortfall = family_shortfall(family, replace(request, costs=costs), case)
-        return Answer(family=family.name, shortfall=shortfall, generate_s=generate_s)
     return Answer(
         family=family.name,
         timeline=timeline,

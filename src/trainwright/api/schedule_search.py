@@ -14,7 +14,6 @@ from trainwright.api.schedule_shortfall import (
     front_shortfall,
     least_shortfall,
     nothing_fits,
-    search_shortfall,
 )
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plan.placement import Placement
@@ -49,7 +48,7 @@ def by_search(
         outcome = search_schedule(question, budget=budget)
     search_s = budget.cpu_s - began
     if isinstance(outcome, LimitTooSmall):
-        return Answer(family=_SEARCH, shortfall=search_shortfall(outcome, case), search_s=search_s)
+        return Answer(family=_SEARCH, shortfall=nothing_fits(outcome, case=case), search_s=search_s)
     solver_s = None
     if method is Method.EXACT:
         from trainwright.scheduling.exact import solve_exactly
@@ -104,7 +103,7 @@ def by_front(
     within = tuple(point for point in points if not exceeded(point.timeline, case=case))
     if not within:
         misfit = least_shortfall(points[0].schedule.placement, question.costs, case=case)
-        shortfall = misfit or front_shortfall(points, case)
+        shortfall = misfit or front_shortfall(points, case=case)
         return Answer(family="front", shortfall=shortfall, generate_s=generate_s)
     best = within[-1]
     return Answer(
@@ -127,10 +126,8 @@ def _question(case: ScheduleCase, options: SearchOptions) -> SearchQuestion | Sh
     require_size(described.num_stages, microbatches)
     costs = case.costs(described)
     misfit = least_shortfall(described, costs, case=case)
-    if misfit is not None and place != "any":
+    if misfit is not None and (place != "any" or case.max_activations == 0):
         return misfit
-    if case.max_activations == 0:
-        return misfit or nothing_fits(needed=1, limit=0, rank=0, unit="activations")
     with naming_options(OPTION_OF):
         return SearchQuestion(
             placement=place,  # type: ignore[arg-type]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plan.results.schedule import Shortfall
-from trainwright.plan.schedule import ActionKind
-from trainwright.scheduling.portfolio import named_schedules, one_at_a_time
-from trainwright.scheduling.simulate import simulate
+from trainwright.plan.schedule_memory import ScheduleMemory
+from trainwright.scheduling.families.family import without_limits
+from trainwright.scheduling.least_memory import limit_below_all, misfit
+from trainwright.scheduling.portfolio import named_schedules
 from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:
@@ -18,63 +19,109 @@ if TYPE_CHECKING:
 
     from trainwright.api.schedule_inputs import ScheduleCase
     from trainwright.plan.placement import Placement
-    from trainwright.plan.schedule import Schedule
     from trainwright.plan.schedule_costs import ScheduleCosts
     from trainwright.plan.timeline import Timeline
     from trainwright.scheduling.families import Family, FamilyRequest
     from trainwright.scheduling.pareto import ParetoPoint
     from trainwright.scheduling.search_question import LimitTooSmall
 
-_F, _I, _W, _B, _R = ActionKind
+_BY_SEARCH = "leave the order open: --search finds a schedule within this limit"
 
 
 def least_shortfall(
     placement: Placement, costs: ScheduleCosts, *, case: ScheduleCase
 ) -> Shortfall | None:
     """Why nothing at all fits, if so: one microbatch alone needs more than there is."""
-    held = [len(stages) for stages in placement.stages_of_rank]
-    limit = case.max_activations
-    if limit is not None and max(held) > limit:
-        rank = int(np.argmax(held))
-        return nothing_fits(needed=held[rank], limit=limit, rank=rank, unit="activations")
-    needed = simulate(_least_memory(placement, costs), costs).peak_bytes
-    limits = costs.memory.limit_bytes
-    rank = int(np.argmax(needed - limits))
-    if needed[rank] <= limits[rank]:
-        return None
-    unit = "bytes" if case.counts_bytes else "activations"
-    return nothing_fits(needed=float(needed[rank]), limit=float(limits[rank]), rank=rank, unit=unit)
+    found = limit_below_all(placement, costs.memory, max_activations=case.max_activations)
+    return None if found is None else nothing_fits(found, case=case)
 
 
-def nothing_fits(*, needed: float, limit: float, rank: int, unit: str) -> Shortfall:
+def nothing_fits(found: LimitTooSmall, *, case: ScheduleCase) -> Shortfall:
     """No schedule of this placement is within the limit."""
+    unit = unit_of(found, case)
+    needed = amount(found.needed, unit)
     return Shortfall(
-        rank=rank,
-        needed=needed,
-        limit=limit,
-        least=needed,
+        rank=found.rank,
+        needed=found.needed,
+        limit=found.limit,
+        least=found.needed,
         unit=unit,
         description=(
-            f"every schedule needs at least {amount(needed, unit)} on rank {rank}, "
-            f"for one microbatch at a time; the limit is {amount(limit, unit)}"
+            f"every schedule needs at least {needed} on rank {found.rank}, for one microbatch at "
+            f"a time; the limit is {amount(found.limit, unit)}"
         ),
-        fixes=(_raise_to(needed, unit),),
+        fixes=(_raise_to(found.needed, unit),),
     )
 
 
-def exceeded(timeline: Timeline, *, case: ScheduleCase) -> tuple[int, float, float, str] | None:
-    """The rank that holds most beyond its limit, if any: rank, amount held, limit, unit."""
-    peaks = timeline.schedule.peak_activations
-    limit = case.max_activations
-    if limit is not None and max(peaks) > limit:
-        rank = int(np.argmax(peaks))
-        return rank, peaks[rank], limit, "activations"
-    limits = timeline.costs.memory.limit_bytes
-    rank = int(np.argmax(timeline.peak_bytes - limits))
-    if timeline.peak_bytes[rank] <= limits[rank]:
+def exceeded(timeline: Timeline, *, case: ScheduleCase) -> LimitTooSmall | None:
+    """Which rank holds more than it may, if any."""
+    memory = timeline.costs.memory
+    return misfit(timeline.schedule, memory, max_activations=case.max_activations)
+
+
+def given_shortfall(timeline: Timeline, *, case: ScheduleCase) -> Shortfall | None:
+    """Where given orders hold too much, if they do."""
+    over = exceeded(timeline, case=case)
+    if over is None:
         return None
-    unit = "bytes" if case.counts_bytes else "activations"
-    return rank, float(timeline.peak_bytes[rank]), float(limits[rank]), unit
+    unit = unit_of(over, case)
+    held, limit = amount(over.needed, unit), amount(over.limit, unit)
+    return Shortfall(
+        rank=over.rank,
+        needed=over.needed,
+        limit=over.limit,
+        unit=unit,
+        description=f"rank {over.rank} holds {held}; the limit is {limit}",
+        fixes=(_raise_to(over.needed, unit),),
+    )
+
+
+def family_shortfall(
+    family: Family, request: FamilyRequest, found: LimitTooSmall, *, case: ScheduleCase
+) -> Shortfall:
+    """What a family needs that does not fit, though others of its placement may."""
+    unit = unit_of(found, case)
+    needed = _needed(family, request, found)
+    others = sorted(set(_fitting(family.place(request), request, case)) - {family.name})
+    fixes = [_raise_to(needed, unit)]
+    if others:
+        fixes.append(f"take a family of the same placement that fits: {', '.join(others)}")
+    return Shortfall(
+        rank=found.rank,
+        needed=needed,
+        limit=found.limit,
+        least=_least(family.place(request), request, unit),
+        unit=unit,
+        description=(
+            f"{family.name} needs {amount(needed, unit)}; the limit is "
+            f"{amount(found.limit, unit)}, and other schedules fit"
+        ),
+        fixes=(*fixes, _BY_SEARCH),
+    )
+
+
+def front_shortfall(points: tuple[ParetoPoint, ...], *, case: ScheduleCase) -> Shortfall:
+    """No schedule of the front is within the limits, though others may be."""
+    over = exceeded(points[0].timeline, case=case)
+    assert over is not None, "asked only where nothing fits"
+    unit = unit_of(over, case)
+    return Shortfall(
+        rank=over.rank,
+        needed=over.needed,
+        limit=over.limit,
+        unit=unit,
+        description=(
+            f"no named schedule is within {amount(over.limit, unit)}: {points[0].source} needs "
+            f"{amount(over.needed, unit)}, and other schedules fit"
+        ),
+        fixes=(_raise_to(over.needed, unit), _BY_SEARCH),
+    )
+
+
+def unit_of(found: LimitTooSmall, case: ScheduleCase) -> str:
+    """What the amounts are in: without sizes in the spec, its limits count activations."""
+    return found.unit if case.counts_bytes else "activations"
 
 
 def amount(value: float, unit: str) -> str:
@@ -89,136 +136,47 @@ def _raise_to(needed: float, unit: str) -> str:
     return f"raise the limit to {enough}"
 
 
-def _least_memory(placement: Placement, costs: ScheduleCosts) -> Schedule:
-    """One microbatch alone, each stage's backward in the form that needs less."""
-    delta, transient = costs.memory.delta_bytes, costs.memory.transient_bytes
-    whole = np.maximum(delta[_B], 0) + transient[_B]
-    first = np.maximum(delta[_I], 0) + transient[_I]
-    second = delta[_I] + np.maximum(delta[_W], 0) + transient[_W]
-    fused = whole < np.maximum(first, second)
-    return one_at_a_time(placement, 1, fused=fused, recomputed=np.zeros_like(fused))
-
-
-def given_shortfall(timeline: Timeline, *, case: ScheduleCase) -> Shortfall | None:
-    """Where given orders hold too much, if they do."""
-    over = exceeded(timeline, case=case)
-    if over is None:
-        return None
-    rank, needed, limit, unit = over
-    said = f"rank {rank} holds {amount(needed, unit)}; the limit is {amount(limit, unit)}"
-    return Shortfall(
-        rank=rank,
-        needed=needed,
-        limit=limit,
-        unit=unit,
-        description=said,
-        fixes=(_raise_to(needed, unit),),
-    )
-
-
-def search_shortfall(found: LimitTooSmall, case: ScheduleCase) -> Shortfall:
-    """No pipeline of a search is within the limit."""
-    unit = found.unit if case.counts_bytes else "activations"
-    return nothing_fits(needed=found.needed, limit=found.limit, rank=found.rank, unit=unit)
-
-
-def family_shortfall(family: Family, request: FamilyRequest, case: ScheduleCase) -> Shortfall:
-    """What this family needs, and what fits instead."""
-    placement = family.place(request)
-    limit, unit = _tightest(case, request)
-    needed = _needed(family, request, case)
-    said = f"{family.name} has no schedule within {amount(limit, unit)}"
-    if needed is not None:
-        said = f"{family.name} needs {amount(needed, unit)}; the limit is {amount(limit, unit)}"
-    others = sorted(set(_fitting(placement, request, case)) - {family.name})
-    fixes = [_raise_to(needed, unit)] if needed is not None else []
-    if others:
-        fixes.append(f"take a family of the same placement that fits: {', '.join(others)}")
-    fixes.append("leave the order open: --search finds a schedule within this limit")
-    held = max(len(stages) for stages in placement.stages_of_rank)
-    return Shortfall(
-        needed=needed,
-        limit=limit,
-        least=held if unit == "activations" else None,
-        unit=unit,
-        description=f"{said}, and other schedules fit",
-        fixes=tuple(fixes),
-    )
-
-
-def _tightest(case: ScheduleCase, request: FamilyRequest) -> tuple[float, str]:
-    if case.max_activations is not None:
-        return case.max_activations, "activations"
-    assert request.costs is not None, "a family is priced"
-    limit = float(request.costs.memory.limit_bytes.min())
-    return limit, "bytes" if case.counts_bytes else "activations"
-
-
-def _needed(family: Family, request: FamilyRequest, case: ScheduleCase) -> float | None:
-    """The smallest activation limit that the family can live with, by bisection."""
-    if case.max_activations is None:
-        return _needed_amount(family, request)
-    low, high = case.max_activations, request.virtual_stages * request.num_microbatches
-    peak = _peak_within(family, request, high)
-    if peak is None:
-        return None
-    high = min(high, peak)
+def _needed(family: Family, request: FamilyRequest, found: LimitTooSmall) -> float:
+    """The smallest limit that the family can live with; by bisection where it heeds limits."""
+    if not family.obeys_limits or found.unit == "bytes" or request.max_activations is None:
+        return found.needed
+    low, high = request.max_activations, int(found.needed)
     while high - low > 1:
         middle = (low + high) // 2
         peak = _peak_within(family, request, middle)
-        if peak is None:
-            low = middle
-        else:
-            high = min(middle, peak)
+        low, high = (middle, high) if peak is None else (low, peak)
     return high
 
 
-def _needed_amount(family: Family, request: FamilyRequest) -> float | None:
-    """Memory of the fullest rank where limits are left aside."""
+def _least(placement: Placement, request: FamilyRequest, unit: str) -> float | None:
+    """What any schedule of the placement needs on its fullest rank."""
     assert request.costs is not None, "a family is priced"
     memory = request.costs.memory
-    open_memory = replace(memory, limit_bytes=memory.limit_bytes + float("inf"))
-    costs = replace(request.costs, memory=open_memory)
-    schedule: Schedule | None = family.generate(replace(request, costs=costs))
-    return None if schedule is None else float(simulate(schedule, costs).peak_bytes.max())
+    if unit == "bytes":
+        none = np.zeros(memory.num_ranks)
+        found = limit_below_all(placement, replace(memory, limit_bytes=none), max_activations=None)
+    else:
+        counted = ScheduleMemory.of(placement)
+        found = limit_below_all(placement, counted, max_activations=0)
+    return None if found is None else found.needed
 
 
 def _peak_within(family: Family, request: FamilyRequest, limit: int) -> int | None:
     """What the family holds at this limit, if it keeps to it."""
-    schedule: Schedule | None = family.generate(replace(request, max_activations=limit))
+    schedule = family.generate(replace(without_limits(request), max_activations=limit))
     peak = None if schedule is None else max(schedule.peak_activations)
     return peak if peak is not None and peak <= limit else None
 
 
 def _fitting(placement: Placement, request: FamilyRequest, case: ScheduleCase) -> Iterator[str]:
     """Families with this placement that keep to the limits."""
-    assert request.costs is not None, "a family is priced"
+    costs = request.costs
+    assert costs is not None, "a family is priced"
     for name, schedule in named_schedules(
         placement,
         request.num_microbatches,
-        costs=request.costs,
+        costs=costs,
         max_activations=request.max_activations,
     ):
-        if not exceeded(simulate(schedule, request.costs), case=case):
+        if misfit(schedule, costs.memory, max_activations=case.max_activations) is None:
             yield name
-
-
-def front_shortfall(points: tuple[ParetoPoint, ...], case: ScheduleCase) -> Shortfall:
-    """No schedule of the front is within the limits, though others may be."""
-    over = exceeded(points[0].timeline, case=case)
-    assert over is not None, "asked only where nothing fits"
-    rank, needed, limit, unit = over
-    return Shortfall(
-        rank=rank,
-        needed=needed,
-        limit=limit,
-        unit=unit,
-        description=(
-            f"no named schedule is within {amount(limit, unit)}: {points[0].source} needs "
-            f"{amount(needed, unit)}, and other schedules fit"
-        ),
-        fixes=(
-            _raise_to(needed, unit),
-            "leave the order open: --search finds a schedule within this limit",
-        ),
-    )

@@ -90,7 +90,7 @@ def plan(
     """Find the best plan, and prove it."""
     from trainwright.api.plan import plan as make_plan
 
-    check_output(output)
+    check_output(output, model, cluster, config)
     with budget(parse_time_limit(time_limit)) as allowed:
         result = make_plan(
             model,

@@ -17,7 +17,11 @@ from trainwright.cli.output import (
     parse_time_limit,
 )
 
-FAMILIES = ("gpipe", "1f1b", "eager-1f1b", "interleaved", "depth-first")
+FAMILIES = (
+    *("gpipe", "1f1b", "eager-1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v"),
+    *("zb-v-handmade", "v-half", "v-min", "adaptive-v", "gis", "gis-h", "dualpipe-v"),
+    *("breadth-first", "depth-first"),
+)
 _CHECK_FAILED = 4
 
 
@@ -112,7 +116,7 @@ def schedule(
     from trainwright.api.schedule import schedule as make_schedule
     from trainwright.api.schedule_report import check_targets
 
-    check_output(output)
+    check_output(output, spec, simulate)
     check_targets(orders=orders, orders_form=orders_form, gantt=gantt)
     with budget(parse_time_limit(time_limit)) as allowed:
         report = make_schedule(
