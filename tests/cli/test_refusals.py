@@ -294,8 +294,9 @@ class TestDocuments:
         (folder / "diff.json").write_text(
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
-        assert 'kind: must be one of "plan", "model-plan", "estimate", got "diff"' in refused(
-            "explain", "diff.json"
+        assert (
+            'kind: must be one of "plan", "model-plan", "estimate", "schedule", got "diff"'
+            in refused("explain", "diff.json")
         )
         assert "document: cannot be read" in refused("explain", "missing.json")
 

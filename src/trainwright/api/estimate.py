@@ -78,7 +78,7 @@ def _read_plan(
     path: str | Path, stated: Setting | None
 ) -> tuple[tuple[Stage, ...], Setting | None]:
     """Stages of a document or of a plan by hand, and the setting it was made for if it says so."""
-    from trainwright.api.documents import KINDS
+    from trainwright.api.documents import PRICED_KINDS
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import document_type
     from trainwright.formats.json_text import parse_json
@@ -86,5 +86,5 @@ def _read_plan(
 
     value = parse_json(read_bytes(path, name="plan"), source=str(path))
     if not {"kind", "format_version"}.isdisjoint(value):
-        document_type(value, KINDS, source=str(path))
+        document_type(value, PRICED_KINDS, source=str(path))
     return read_stages(value, source=str(path)), read_setting(value, source=str(path)) or stated
