@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 void bind_partition(nanobind::module_& module);
+void bind_schedule_passes(nanobind::module_& module);
 void bind_schedule_search(nanobind::module_& module);
 void bind_simulate(nanobind::module_& module);
 
@@ -11,4 +12,5 @@ NB_MODULE(_core, module) {
   bind_partition(module);
   bind_schedule_search(module);
   bind_simulate(module);
+  bind_schedule_passes(module);
 }

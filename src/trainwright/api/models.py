@@ -102,7 +102,7 @@ def _described(description: ModelDescription) -> ModelInput:
 
     content: dict[str, Any] = encode(description.config)
     name = description.name
-    warnings = [f"{name}: unknown key ignored: {key}" for key in description.ignored]
+    warnings = [f"{name}: {note}" for note in description.notes]
     return ModelInput(
         config=description.config,
         embedded=embed("model", description.name, content),

@@ -23,6 +23,7 @@ _KIND_OF_AXIS: Final = {
     "tensor": TimeKind.TENSOR_PARALLEL,
     "context": TimeKind.CONTEXT_PARALLEL,
     "expert": TimeKind.EXPERT_PARALLEL,
+    "expert_tensor": TimeKind.EXPERT_PARALLEL,
 }
 _PASSES: Final = (
     (Phase.FORWARD,),
@@ -68,7 +69,7 @@ def price_layer(
     operator_s = {
         phase: {
             op.name: operator_time_s(
-                op, phase, accelerator=platform.accelerator, dtype=platform.dtype
+                op, phase, accelerator=platform.accelerator, dtype=op.dtype or platform.dtype
             )
             for op in layer.operators
         }
@@ -142,7 +143,7 @@ def _exposed_s(exchange: Exchange, operator_s: Mapping[str, float], platform: Pl
     time_s = collective_time_s(exchange.kind, exchange.bytes, platform.hops[exchange.axis])
     if exchange.hides_under is None:
         return time_s
-    return max(0.0, time_s - operator_s[exchange.hides_under])
+    return max(0.0, time_s - exchange.hidden_share * operator_s[exchange.hides_under])
 
 
 def _collective(exchange: Exchange) -> Collective:

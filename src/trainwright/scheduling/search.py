@@ -23,7 +23,8 @@ from trainwright._native import _core
 from trainwright.execution import Budget, Progress
 from trainwright.plan.schedule import ActionKind, Schedule
 from trainwright.plan.schedule_costs import TransferModel
-from trainwright.scheduling.portfolio import in_modes, named_schedules, one_at_a_time
+from trainwright.scheduling.least_memory import one_at_a_time
+from trainwright.scheduling.portfolio import in_modes, named_schedules
 from trainwright.scheduling.search_candidates import Candidate, candidates
 from trainwright.scheduling.search_question import (
     Backward,
