@@ -147,7 +147,39 @@ def test_diff_is_one_document(run):
     document = run("diff", "a.json", "b.json", "--json").document
     assert document["same_model"] is True
     assert document["time_ratio"] > 1
-    assert document["request_changes"] == [{"key": "num_devices", "before": "8", "after": "4"}]
+    assert document["request_changes"] == [{"key": "num_devices", "before": 8, "after": 4}]
+
+
+def test_diff_states_numbers_in_the_units_of_their_keys(run):
+    first = run(*PLAN, "--json", "-o", "a.json").document
+    second = run(
+        *PLAN, "--memory", "3GB", "--exclude-option", "y", "--json", "-o", "b.json"
+    ).document
+    document = run("diff", "a.json", "b.json", "--json").document
+    assert document["request_changes"] == [
+        {"key": "memory_bytes", "before": 16e9, "after": 3e9},
+        {"key": "excluded_options", "before": [], "after": ["y"]},
+    ]
+    (time,) = (change for change in document["result_changes"] if change["key"].endswith("_s"))
+    assert time["key"] == "time_per_sample_s"
+    assert (time["before"], time["after"]) == tuple(d["time_per_sample_s"] for d in (first, second))
+    for change in document["stage_changes"]:
+        for side, stages in (("before", first["stages"]), ("after", second["stages"])):
+            if side in change:
+                stated = stages[change["stage"]]
+                assert change[side] == {key: stated[key] for key in change[side]}
+                assert {"layers", "time_per_sample_s", "memory_bytes"} < set(change[side])
+
+
+def test_the_same_profile_under_another_name_is_the_same_model(run, folder):
+    (folder / "copy.json").write_bytes((folder / "small.json").read_bytes())
+    write_json(folder / "other.json", transformer(5))
+    for name in ("small", "copy", "other"):
+        run("plan", f"{name}.json", "-o", f"{name}.plan")
+    assert run("diff", "small.plan", "copy.plan", "--json").document["same_model"] is True
+    assert "different models" not in run("diff", "small.plan", "copy.plan").out
+    assert run("diff", "small.plan", "other.plan", "--json").document["same_model"] is False
+    assert "different models" in run("diff", "small.plan", "other.plan").out
 
 
 def test_diff_does_not_compare_a_step_with_a_microbatch(run):

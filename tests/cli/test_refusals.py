@@ -122,6 +122,32 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(refused, fo
     assert "output: cannot be written" in refused("plan", "small.json", "-o", target)
 
 
+@pytest.mark.parametrize("name", ["small.json", "./small.json", "symbolic.json", "hard.json"])
+def test_an_output_that_is_the_input_is_refused(refused, folder, name):
+    (folder / "symbolic.json").symlink_to("small.json")
+    (folder / "hard.json").hardlink_to(folder / "small.json")
+    before = (folder / "small.json").read_bytes()
+    message = 'output: must not be the input "small.json", which it would replace'
+    assert message in refused("plan", "small.json", "-o", name)
+    assert (folder / "small.json").read_bytes() == before
+
+
+def test_an_output_that_is_any_other_input_is_refused(run, refused, folder):
+    run("plan", "small.json", "-o", "plan.json")
+    run("plan", "small.json", "-o", "plan.json")  # a document is made again
+    for name in ("small.json", "plan.json"):
+        asked = ("estimate", "small.json", "--plan", "plan.json", "-o", name)
+        assert f'output: must not be the input "{name}"' in refused(*asked)
+    (folder / "request.toml").write_text("devices = 4", encoding="utf-8")
+    asked = ("plan", "small.json", "--config", "request.toml", "-o", "request.toml")
+    assert 'must not be the input "request.toml"' in refused(*asked)
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    assert 'must not be the input "."' in refused("plan", ".", "-o", "config.json")
+    (folder / "c.toml").write_text("x", encoding="utf-8")
+    asked = ("plan", "gpt2", "--cluster", "c.toml", "-o", "c.toml")
+    assert 'must not be the input "c.toml"' in refused(*asked)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_write_protected_output_is_refused(refused, folder):
     (folder / "plan.json").write_text("mine", encoding="utf-8")
@@ -245,9 +271,12 @@ class TestDocuments:
 
     def test_one_of_a_newer_format(self, refused, folder, document):
         write_json(folder / "new.json", document | {"format_version": 99})
-        assert "format_version: must be <= 1, got 99; a newer trainwright" in refused(
-            "explain", "new.json"
-        )
+        for command in (("explain", "new.json"), ("estimate", "small.json", "--plan", "new.json")):
+            assert "format_version: must be <= 1, got 99; a newer trainwright" in refused(*command)
+        for others in ({"kind": "catalog"}, {"kind": 3}, {"kind": None}):
+            write_json(folder / "new.json", document | others)
+            wanted = 'kind: must be one of "plan", "model-plan", "estimate", got '
+            assert wanted in refused("estimate", "small.json", "--plan", "new.json")
 
     def test_one_that_was_cut_short(self, refused, folder, document):
         text = (folder / "plan.json").read_text(encoding="utf-8")

@@ -27,10 +27,11 @@ def open_document(document: AnyDocument) -> Priced:
 
 
 def load_document(path: str | Path) -> Priced:
-    """Read a plan or estimate document; every fault of the file is named."""
+    """Read a plan or estimate document and check its figures; every fault of the file is named."""
+    from trainwright.api.recheck import recheck
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
 
     value = parse_json(read_bytes(path, name="document"), source=str(path))
-    return decode_document(value, KINDS, source=str(path))
+    return recheck(decode_document(value, KINDS, source=str(path)), source=str(path))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput
-from trainwright.plan.results.estimate import EstimateResult, OverflowRecord
+from trainwright.plan.results.estimate import EstimateResult
 
 if TYPE_CHECKING:
     from trainwright.plan.plan import Plan
@@ -33,9 +33,14 @@ def estimate(
     """
     from trainwright.api.inputs import resolve_setting, setting_overrides
     from trainwright.api.models import ModelInput, resolve_model
-    from trainwright.api.plan_profile import ProfileQuestion, profile_request, stage_records
+    from trainwright.api.plan_profile import (
+        ProfileQuestion,
+        overflow_records,
+        profile_request,
+        stage_records,
+    )
     from trainwright.execution import Budget
-    from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
+    from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan.plan import Plan
 
@@ -52,7 +57,7 @@ def estimate(
     setting = resolve_setting(stated, overrides)
     priced = Plan(stages=stages, num_microbatches=setting.num_microbatches)
     costs = evaluate(priced, given.profile, setting)
-    overflows = find_overflows(costs, setting)
+    overflows = overflow_records(costs, setting)
     question = ProfileQuestion(given=given, setting=setting, restrictions=Restrictions())
     document = EstimateResult(
         fits=not overflows,
@@ -60,9 +65,7 @@ def estimate(
         devices_used=priced.devices_used,
         num_stages=len(stages),
         stages=stage_records(priced, costs, given.profile),
-        overflows=tuple(
-            OverflowRecord(stage=over.stage, missing_bytes=over.missing_bytes) for over in overflows
-        ),
+        overflows=overflows,
         request=profile_request(question, Budget()),
     )
     return Report(document)
@@ -71,10 +74,14 @@ def estimate(
 def _read_plan(
     path: str | Path, stated: Setting | None
 ) -> tuple[tuple[Stage, ...], Setting | None]:
-    """Stages of a plan file, and the setting it was made for where it says so."""
+    """Stages of a document or of a plan by hand, and the setting it was made for if it says so."""
+    from trainwright.api.documents import KINDS
     from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.document_json import document_type
     from trainwright.formats.json_text import parse_json
     from trainwright.formats.plan_json import read_setting, read_stages
 
-    value = parse_json(read_bytes(path), source=str(path))
+    value = parse_json(read_bytes(path, name="plan"), source=str(path))
+    if not {"kind", "format_version"}.isdisjoint(value):
+        document_type(value, KINDS, source=str(path))
     return read_stages(value, source=str(path)), read_setting(value, source=str(path)) or stated

@@ -30,9 +30,13 @@ class ProfileInput:
 
 def embed(kind: str, name: str, content: dict[str, Any]) -> Embedded:
     """Wrap an input for a document, with the hash of its canonical JSON."""
+    return Embedded(kind=kind, name=name, sha256=content_hash(content), content=content)
+
+
+def content_hash(content: dict[str, Any]) -> str:
+    """The SHA-256 of canonical JSON: keys sorted, no blanks."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return Embedded(kind=kind, name=name, sha256=digest, content=content)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def profile_input(file: ProfileFile, *, name: str, point: int | None) -> ProfileInput:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trainwright._version import __version__
 from trainwright.api.inputs import ProfileInput, setting_record
 from trainwright.errors import InvalidInput
+from trainwright.plan.results.estimate import OverflowRecord
 from trainwright.plan.results.plan import Baseline, PlanResult, StageRecord
 from trainwright.plan.results.request import PlanRequest, SpaceRecord
 from trainwright.plan.status import BoundKind, Status
@@ -190,6 +191,16 @@ def stage_records(
             microbatches_in_flight=cost.microbatches_in_flight,
         )
         for stage, cost in zip(plan.stages, costs, strict=True)
+    )
+
+
+def overflow_records(costs: tuple[StageCost, ...], setting: Setting) -> tuple[OverflowRecord, ...]:
+    """The stages that do not fit, as a document carries them."""
+    from trainwright.partitioning.evaluate import find_overflows
+
+    return tuple(
+        OverflowRecord(stage=over.stage, missing_bytes=over.missing_bytes)
+        for over in find_overflows(costs, setting)
     )
 
 

@@ -25,7 +25,7 @@ def estimate(
     """Price a given plan, or say which rule it breaks and which stage overflows."""
     from trainwright.api.estimate import estimate as price
 
-    check_output(output)
+    check_output(output, model, plan)
     report = price(
         model,
         plan=plan,

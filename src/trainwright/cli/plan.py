@@ -84,7 +84,7 @@ def plan(
     """Find the best plan, and prove it."""
     from trainwright.api.plan import plan as make_plan
 
-    check_output(output)
+    check_output(output, model, cluster, config)
     with budget(_time_limit_s(time_limit)) as allowed:
         result = make_plan(
             model,

@@ -126,7 +126,7 @@ class Estimator:
             platform = Platform(
                 accelerator=pool.accelerator,
                 dtype=graph.run.precision.base_dtype,
-                hops=_axis_hops(pool, graph.run),
+                hops=_hops_of(pool, graph.run),
             )
             for prices, layer in zip(rows, graph.classes, strict=True):
                 offered = rules if layer.kind is LayerKind.BLOCK else {Recompute.NONE: KEEP_ALL}
@@ -165,7 +165,7 @@ class Estimator:
         *_, widest = self._runs(filled)
         crossed = (
             (axis, tuple(hop.level.name for hop in hops))
-            for axis, hops in _axis_hops(pool, widest).items()
+            for axis, hops in _hops_of(pool, widest).items()
             if self.model.experts is not None or not axis.startswith("expert")
         )
         return replace(filled, network_levels=tuple(pair for pair in crossed if pair[1]))
@@ -202,19 +202,30 @@ def _opposite(kernel: str) -> str:
     return kernel.removeprefix("un") if kernel.startswith("un") else f"un{kernel}"
 
 
-def _axis_hops(pool: Pool, run: RunShape) -> dict[str, tuple[Hop, ...]]:
+def axis_hops(
+    pool: Pool, *, tensor: int, context: int, expert: int, expert_tensor: int
+) -> dict[str, tuple[Hop, ...]]:
     """How the groups of each axis spread over the network: tensor innermost, then context."""
-    t, x = run.tensor_parallel, run.expert_shards
     groups = {
-        "tensor": (t, 1),
-        "context": (run.context_parallel, t),
-        "expert_tensor": (x, 1),
-        "expert": (run.expert_parallel, x),
+        "tensor": (tensor, 1),
+        "context": (context, tensor),
+        "expert_tensor": (expert_tensor, 1),
+        "expert": (expert, expert_tensor),
     }
     return {
         axis: group_hops(pool.levels, ranks=ranks, stride=stride)
         for axis, (ranks, stride) in groups.items()
     }
+
+
+def _hops_of(pool: Pool, run: RunShape) -> dict[str, tuple[Hop, ...]]:
+    return axis_hops(
+        pool,
+        tensor=run.tensor_parallel,
+        context=run.context_parallel,
+        expert=run.expert_parallel,
+        expert_tensor=run.expert_shards,
+    )
 
 
 def _structure(graphs: Sequence[LayerGraph]) -> Structure:

@@ -32,6 +32,11 @@ _PASSES: Final = (
 )
 
 
+def kind_of_axis(axis: str) -> TimeKind:
+    """What the time of a collective over `axis` counts as; tensor parallel where unknown."""
+    return _KIND_OF_AXIS.get(axis, TimeKind.TENSOR_PARALLEL)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPrice:
     """One row of a cost table: a layer at one tensor degree under one recompute mode.
