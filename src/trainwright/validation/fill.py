@@ -16,7 +16,7 @@ from trainwright.model import TransformerConfig
 from trainwright.plan.measured_run import MeasuredRun
 from trainwright.validation.lines import SoftwareLine
 from trainwright.validation.predict import RunPrediction, predict
-from trainwright.validation.question import Question
+from trainwright.validation.question import Question, configuration_of
 
 _LARGEST_MICROBATCH = 8
 _MOST_VIRTUAL_STAGES = 12
@@ -99,9 +99,13 @@ def _questions(
                 line=line,
                 model=model,
                 cluster=cluster,
-                microbatch_size=microbatch_size,
-                recompute=recompute,
-                virtual_stages=virtual_stages,
+                configuration=configuration_of(
+                    run,
+                    line,
+                    microbatch_size=microbatch_size,
+                    recompute=recompute,
+                    virtual_stages=virtual_stages,
+                ),
             )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.plan.measured_run import MeasuredRun
+from trainwright.units import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,8 @@ class SoftwareLine:
     node_bytes_per_s: float | None = None
     gradient_dtype: str | None = None
     default_recompute: str | None = None
+    pads_experts: bool = False
+    fixed_bytes: float = 0.0
 
 
 MEGATRON_2021: Final = SoftwareLine(
@@ -47,7 +50,11 @@ _LINES: Final = {
     "korthikanti": replace(MEGATRON_2021, name="megatron-2022"),
     "published_runs": replace(MEGATRON_2021, name="megatron-deepspeed-2021"),
     "simumax_b200": SoftwareLine(
-        name="megatron-core-2025-b200", fused_cross_entropy=True, overlaps_gradients=False
+        name="megatron-core-2025-b200",
+        fused_cross_entropy=True,
+        overlaps_gradients=False,
+        pads_experts=True,
+        fixed_bytes=300.0 * MIB,
     ),
     "sailor_gh200": SoftwareLine(
         name="sailor", fused_attention=False, overlaps_gradients=False, dropout=0.1

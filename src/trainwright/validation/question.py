@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from typing import Final
 
 from trainwright.cluster import Cluster
-from trainwright.costing.estimate import (
-    FUSED_ATTENTION,
-    FUSED_CROSS_ENTROPY,
-    UNFUSED_ATTENTION,
-    UNFUSED_CROSS_ENTROPY,
-    Estimator,
-)
 from trainwright.errors import UnsupportedFeature
-from trainwright.model import LayerKind, TransformerConfig
-from trainwright.plan import Parallelism, Plan, Stage
+from trainwright.model import ContextExchange, Recipe, TransformerConfig
+from trainwright.plan import Parallelism
+from trainwright.plan.configuration import Configuration
 from trainwright.plan.measured_run import MeasuredRun
-from trainwright.profile import Profile, ProfilePoint
+from trainwright.plan.overlap import MemoryOverheads, Overlap
+from trainwright.profile import Recompute
 from trainwright.validation.lines import SoftwareLine
-from trainwright.validation.split import blocks_per_stage, layers_per_stage
+
+# Formats of the tables → those of the estimator. The recipes of FP8 differ in their scaling factors.
+_PRECISIONS: Final = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp32": "fp32",
+    "bf16_amp": "bf16",
+    "fp8": "fp8",
+    "fp8_amp": "fp8",
+    "fp8_cs": "fp8",
+    "fp8_mx": "fp8",
+    "mxfp8": "fp8",
+    "fp8_rowwise": "fp8",
+    "fp8_tensorwise": "fp8",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,81 +39,55 @@ class Question:
     line: SoftwareLine
     model: TransformerConfig
     cluster: Cluster
-    microbatch_size: int
-    recompute: str
-    virtual_stages: int
+    configuration: Configuration
 
-    @property
-    def num_microbatches(self) -> int:
-        """Microbatches of one replica in a step."""
-        assert self.run.global_batch is not None
-        return self.run.global_batch // (self.microbatch_size * self.run.data)
 
-    def point(self) -> ProfilePoint:
-        """The circumstances under which layers are priced."""
-        run, line = self.run, self.line
-        return ProfilePoint(
-            microbatch_size=self.microbatch_size,
-            sequence_length=run.sequence_length,
-            tensor_parallel=(run.tensor,),
-            context_parallel=run.context,
-            expert_parallel=run.expert,
-            expert_tensor_parallel=run.expert_tensor or 1,
+def configuration_of(
+    run: MeasuredRun,
+    line: SoftwareLine,
+    *,
+    microbatch_size: int,
+    recompute: str,
+    virtual_stages: int,
+) -> Configuration:
+    """The settings of a run as its launcher would state them; raises `UnsupportedFeature`."""
+    assert run.global_batch is not None
+    interleaved = virtual_stages > 1
+    return Configuration(
+        parallelism=Parallelism(
+            tensor=run.tensor,
+            pipeline=run.pipeline,
+            data=run.data,
+            context=run.context,
+            expert=run.expert,
+            expert_tensor=run.expert_tensor,
+            virtual_stages=virtual_stages,
             sequence_parallel=bool(run.sequence_parallel) and run.tensor > 1,
-            precision=precision_of(run),
-            recompute=("none",) if self.recompute == "none" else ("none", self.recompute),
-            kernels=(
-                FUSED_ATTENTION if line.fused_attention else UNFUSED_ATTENTION,
-                FUSED_CROSS_ENTROPY if line.fused_cross_entropy else UNFUSED_CROSS_ENTROPY,
-            ),
-        )
-
-    def profile(self) -> Profile:
-        """Every layer of the model, priced."""
-        source = Estimator(
-            model=self.model,
-            cluster=self.cluster,
-            vocabulary_multiple=self.line.vocabulary_multiple,
-        )
-        return source.profile(self.point())
-
-    def plan(self, profile: Profile) -> Plan:
-        """The run's plan; virtual stages are left to the caller."""
-        run = self.run
-        names = [layer.name for layer in profile.structure.layers]
-        num_blocks = sum(name == LayerKind.BLOCK for name in names)
-        blocks = blocks_per_stage(num_blocks, run.pipeline)
-        stages = layers_per_stage(blocks, len(names) - 1 - num_blocks)
-        options = [self.recompute if n == LayerKind.BLOCK else "none" for n in names]
-        return Plan(
-            stages=tuple(
-                Stage.uniform(
-                    layers,
-                    tuple(options[i] for i in layers),
-                    data_parallel=run.data,
-                    tensor_parallel=run.tensor,
-                )
-                for layers in stages
-            ),
-            num_microbatches=self.num_microbatches * run.data,
-            microbatch_size=self.microbatch_size,
-            parallelism=Parallelism(
-                tensor=run.tensor,
-                pipeline=run.pipeline,
-                data=run.data,
-                zero_stage=run.zero_stage or 0,
-            ),
-        )
+            zero_stage=run.zero_stage or 0,
+        ),
+        microbatch_size=microbatch_size,
+        global_batch=run.global_batch,
+        sequence_length=run.sequence_length,
+        schedule="interleaved" if interleaved else "1f1b",
+        recompute=Recompute(recompute),
+        fused_attention=line.fused_attention,
+        fused_cross_entropy=line.fused_cross_entropy or run.flag("cross_entropy_loss_fusion"),
+        vocabulary_multiple=line.vocabulary_multiple,
+        recipe=_recipe(run, line),
+        overlap=Overlap() if line.overlaps_gradients else Overlap(gradients=0.0, parameters=0.0),
+        overheads=MemoryOverheads(workspace_bytes=line.fixed_bytes),
+    )
 
 
-@cache
-def _known_precisions() -> dict[str, str]:
-    return {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "bf16_amp": "bf16"}
-
-
-def precision_of(run: MeasuredRun) -> str:
-    """The estimator's name of a run's number formats; raises `UnsupportedFeature`."""
+def _recipe(run: MeasuredRun, line: SoftwareLine) -> Recipe:
     try:
-        return _known_precisions()[run.precision]
+        precision = _PRECISIONS[run.precision]
     except KeyError:
         raise UnsupportedFeature(f"precision {run.precision} is not modelled") from None
+    exchange = ContextExchange.ALL_TO_ALL if run.setting("cp_comm_type") == "a2a" else None
+    return Recipe(
+        precision=precision,
+        gradient_dtype=line.gradient_dtype,
+        context_exchange=exchange or ContextExchange.RING,
+        capacity_factor=1.0 if line.pads_experts else None,
+    )
