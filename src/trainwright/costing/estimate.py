@@ -51,6 +51,9 @@ KERNELS: Final = (FUSED_ATTENTION, UNFUSED_ATTENTION, FUSED_CROSS_ENTROPY, UNFUS
 DEFAULT_KERNELS: Final = (FUSED_ATTENTION, UNFUSED_CROSS_ENTROPY)
 
 
+RECOMPUTABLE: Final = frozenset({LayerKind.BLOCK, LayerKind.MTP})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimator:
     """A profile source that answers any point for one model on one cluster.
@@ -82,8 +85,9 @@ class Estimator:
 
         Blanks of the point take defaults, which the profile's own point shows: microbatch 1, the
         device's 16-bit format, all recompute modes, fused attention, unfused cross entropy. Layers
-        that are not blocks have the mode "none" only. Groups lie tensor innermost, then context,
-        then data; experts over all three. Raises `InvalidInput` where the model cannot run so.
+        that are neither blocks nor MTP have the mode "none" only. Groups lie tensor innermost, then
+        context, then data; experts over all three. Raises `InvalidInput` where the model cannot run
+        so.
         """
         pool = self.cluster.pool_of(point.device_kind)
         point = self._completed(point, pool)
@@ -126,24 +130,27 @@ class Estimator:
             platform = Platform(
                 accelerator=pool.accelerator,
                 dtype=graph.run.precision.base_dtype,
-                hops=_axis_hops(pool, graph.run),
+                hops=_hops_of(pool, graph.run),
             )
             for prices, layer in zip(rows, graph.classes, strict=True):
-                offered = rules if layer.kind is LayerKind.BLOCK else {Recompute.NONE: KEEP_ALL}
+                offered = rules if layer.kind in RECOMPUTABLE else {Recompute.NONE: KEEP_ALL}
                 prices += price_layer(layer, graph.run, offered, platform)
         return rows
 
+    def rule(self, mode: Recompute, *, fused_attention: bool) -> RecomputeRule:
+        """What a block keeps and repeats in `mode`."""
+        match mode:
+            case Recompute.NONE:
+                return KEEP_ALL
+            case Recompute.FULL:
+                return RecomputeRule(whole_layer=True)
+            case Recompute.SELECTIVE:
+                default = (NORM, MLP_ACTIVATION) if fused_attention else (ATTENTION_CORE,)
+                return RecomputeRule(modules=frozenset(self.selective_modules or default))
+
     def _rules(self, point: ProfilePoint) -> dict[Recompute, RecomputeRule]:
-        modules = self.selective_modules
-        if modules is None:
-            fused = FUSED_ATTENTION in point.kernels
-            modules = (NORM, MLP_ACTIVATION) if fused else (ATTENTION_CORE,)
-        rules = {
-            Recompute.NONE: KEEP_ALL,
-            Recompute.SELECTIVE: RecomputeRule(modules=frozenset(modules)),
-            Recompute.FULL: RecomputeRule(whole_layer=True),
-        }
-        return {mode: rule for mode, rule in rules.items() if mode in point.recompute}
+        fused = FUSED_ATTENTION in point.kernels
+        return {m: self.rule(m, fused_attention=fused) for m in Recompute if m in point.recompute}
 
     def _completed(self, point: ProfilePoint, pool: Pool) -> ProfilePoint:
         """The point with its blanks filled, or every fault it has."""
@@ -165,7 +172,7 @@ class Estimator:
         *_, widest = self._runs(filled)
         crossed = (
             (axis, tuple(hop.level.name for hop in hops))
-            for axis, hops in _axis_hops(pool, widest).items()
+            for axis, hops in _hops_of(pool, widest).items()
             if self.model.experts is not None or not axis.startswith("expert")
         )
         return replace(filled, network_levels=tuple(pair for pair in crossed if pair[1]))
@@ -202,19 +209,30 @@ def _opposite(kernel: str) -> str:
     return kernel.removeprefix("un") if kernel.startswith("un") else f"un{kernel}"
 
 
-def _axis_hops(pool: Pool, run: RunShape) -> dict[str, tuple[Hop, ...]]:
+def axis_hops(
+    pool: Pool, *, tensor: int, context: int, expert: int, expert_tensor: int
+) -> dict[str, tuple[Hop, ...]]:
     """How the groups of each axis spread over the network: tensor innermost, then context."""
-    t, x = run.tensor_parallel, run.expert_shards
     groups = {
-        "tensor": (t, 1),
-        "context": (run.context_parallel, t),
-        "expert_tensor": (x, 1),
-        "expert": (run.expert_parallel, x),
+        "tensor": (tensor, 1),
+        "context": (context, tensor),
+        "expert_tensor": (expert_tensor, 1),
+        "expert": (expert, expert_tensor),
     }
     return {
         axis: group_hops(pool.levels, ranks=ranks, stride=stride)
         for axis, (ranks, stride) in groups.items()
     }
+
+
+def _hops_of(pool: Pool, run: RunShape) -> dict[str, tuple[Hop, ...]]:
+    return axis_hops(
+        pool,
+        tensor=run.tensor_parallel,
+        context=run.context_parallel,
+        expert=run.expert_parallel,
+        expert_tensor=run.expert_shards,
+    )
 
 
 def _structure(graphs: Sequence[LayerGraph]) -> Structure:

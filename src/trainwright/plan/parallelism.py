@@ -47,6 +47,11 @@ class Parallelism:
         return self.tensor * self.pipeline * self.data * self.context
 
     @property
+    def devices_per_rank(self) -> int:
+        """Devices of one pipeline rank."""
+        return self.tensor * self.data * self.context
+
+    @property
     def expert_shards(self) -> int:
         """Devices that share one expert."""
         return self.expert_tensor or self.tensor
