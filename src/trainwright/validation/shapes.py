@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.model import Activation, Experts, Norm, TransformerConfig
-from trainwright.model.config import LatentAttention
+from trainwright.model import Activation, Experts, LatentAttention, Norm, TransformerConfig
 from trainwright.plan.measured_run import MeasuredRun
 from trainwright.validation.lines import SoftwareLine
 from trainwright.validation.megatron_shapes import megatron_config
