@@ -16,10 +16,11 @@ from pathlib import Path
 
 from trainwright.execution import Budget
 from trainwright.plan.placement import Placement
+from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.schedule_costs import ScheduleCosts
 from trainwright.scheduling.pareto import searched_front
 from trainwright.scheduling.search import search_schedule
-from trainwright.scheduling.search_question import Objective, SearchOutcome, SearchQuestion
+from trainwright.scheduling.search_question import SearchOutcome, SearchQuestion
 
 SMALL = [((3, 4, 2, 0), 8), ((2, 3, 2, 0), 8), ((4, 5, 3, 0), 12), ((1, 1, 1, 0), 8)]
 LARGE = [

@@ -9,10 +9,11 @@ import pytest
 from reference import needs_reference, reference
 from trainwright.execution.budget import Budget
 from trainwright.plan.placement import Placement
+from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.schedule_costs import ScheduleCosts
 from trainwright.scheduling.families import FAMILIES
 from trainwright.scheduling.search import search_schedule
-from trainwright.scheduling.search_question import Objective, SearchOutcome, SearchQuestion
+from trainwright.scheduling.search_question import SearchOutcome, SearchQuestion
 from trainwright.scheduling.validate import validate
 
 pytestmark = pytest.mark.papers
