@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.planning.model_planner import ModelOutcome, ModelQuestion, Priced
+    from trainwright.planning.model_planner import ModelOutcome, Priced
+    from trainwright.planning.model_question import ModelQuestion
 
 _OPTION_OF: Final = {
     "global_batch": "global-batch",
@@ -103,8 +104,8 @@ def plan_model(
 ) -> ModelPlanResult:
     """Search the uniform plans (or, opted in, those with degrees per stage)."""
     from trainwright.planning.model_infeasible import diagnose_model
-    from trainwright.planning.model_planner import DEFAULT_ZERO_STAGE, ModelQuestion
     from trainwright.planning.model_planner import plan_model as search
+    from trainwright.planning.model_question import DEFAULT_ZERO_STAGE, ModelQuestion
     from trainwright.planning.model_space import Workload
     from trainwright.planning.per_stage import plan_per_stage
 

@@ -102,11 +102,11 @@ class BuildingBlock:
     @property
     def group(self) -> int:
         """g: microbatches per period."""
-        return self.start_slots[_F].shape[1]
+        return int(self.start_slots[_F].shape[1])
 
     @property
     def lifespan_slots(self) -> Slots:
-        """From the start of F to the end of W or B, shape [S, g]; to the end of I without either."""
+        """From the start of F to the end of W, B or, without either, I; shape [S, g]."""
         last = next(kind for kind in (_W, _B, _I) if kind in self.start_slots)
         return self.start_slots[last] + self.length_slots[last] - self.start_slots[_F]
 

@@ -130,7 +130,7 @@ def _memory_path(least: LeastCosts, m: int) -> float:
 
 
 def _waits(least: LeastCosts, holding: Holding) -> Iterator[_Wait]:
-    """Between F and I of a stage, a microbatch also holds its part of the stages before on the rank.
+    """Between F and I of a stage, a microbatch also holds its part of the stages before it.
 
     After I of the stage it still holds all but what that releases, until W of one of them.
     """

@@ -70,9 +70,7 @@ def best_of(
             return closed.schedule
         trials.append(closed)
     finalists = sorted(trials, key=lambda trial: trial.cost)[:_NUM_IMPROVED]
-    polished = [
-        _with_schedule(trial, polish(trial.schedule, costs), costs) for trial in finalists
-    ]
+    polished = [_with_schedule(trial, polish(trial.schedule, costs), costs) for trial in finalists]
     best = min((*finalists, *polished), key=lambda trial: trial.cost, default=None)
     return None if best is None else best.schedule
 

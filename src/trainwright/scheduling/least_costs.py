@@ -133,21 +133,24 @@ class LeastCosts:
     def returned_s(self) -> Floats:
         """Shortest time from the start of I_(S-1) to the start of I_s, shape [S]."""
         hops = (self.input_grad_s[1:] + self.backward_transfer_s)[::-1]
-        return np.concatenate([[0.0], np.cumsum(hops)])[::-1]
+        from_loss_s: Floats = np.concatenate([[0.0], np.cumsum(hops)])
+        return from_loss_s[::-1]
 
     @property
     def round_trip_s(self) -> Floats:
         """Shortest time from the end of F_s to the start of I_s, shape [S]."""
         reached_s = self.reached_s
-        to_loss_s = reached_s[-1] + self.forward_s[-1] - reached_s - self.forward_s
-        return to_loss_s + self.returned_s
+        to_loss_s: Floats = reached_s[-1] + self.forward_s[-1] - reached_s - self.forward_s
+        to_loss_s += self.returned_s
+        return to_loss_s
 
     @property
     def way_back_s(self) -> Floats:
         """Shortest time from the end of I_s to the end of W_0 after I_0, shape [S]."""
         returned_s = self.returned_s
-        back_s = returned_s[0] - returned_s + self.input_grad_s[0] - self.input_grad_s
-        return back_s + self.weight_grad_s[0]
+        back_s: Floats = returned_s[0] - returned_s + self.input_grad_s[0] - self.input_grad_s
+        back_s += self.weight_grad_s[0]
+        return back_s
 
 
 def _least_pair_s(ranks: NDArray[np.int64], costs: ScheduleCosts) -> Floats:

@@ -35,6 +35,9 @@ class Window(NamedTuple):
     until_s: float = math.inf
 
 
+_ALWAYS = Window()
+
+
 def fill_weight_grads(
     schedule: Schedule, costs: ScheduleCosts, *, tolerated_idle_s: float = math.inf
 ) -> Schedule | None:
@@ -55,8 +58,6 @@ def fill_weight_grads(
     return replace(schedule, actions=filled.actions, rank_offsets=filled.rank_offsets)
 
 
-
-
 def improve_weight_grads(
     schedule: Schedule, costs: ScheduleCosts, *, objective: Objective, budget: int
 ) -> Schedule:
@@ -75,9 +76,7 @@ def improve_weight_grads(
     return replace(schedule, actions=improved.actions)
 
 
-def reorder(
-    schedule: Schedule, costs: ScheduleCosts, *, window: Window = Window()
-) -> Schedule:
+def reorder(schedule: Schedule, costs: ScheduleCosts, *, window: Window = _ALWAYS) -> Schedule:
     """Move actions that start in `window` into earlier idle gaps that are long enough.
 
     No rank's peak rises, except up to its limit where it has one. Nothing else is delayed, so the

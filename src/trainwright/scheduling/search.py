@@ -25,7 +25,8 @@ from trainwright.plan.schedule import Schedule
 from trainwright.plan.schedule_costs import TransferModel
 from trainwright.scheduling.bounds import best_bound
 from trainwright.scheduling.least_costs import LeastCosts
-from trainwright.scheduling.portfolio import in_modes, named_schedules, one_at_a_time
+from trainwright.scheduling.least_memory import one_at_a_time
+from trainwright.scheduling.portfolio import in_modes, named_schedules
 from trainwright.scheduling.search_candidates import Candidate, candidates
 from trainwright.scheduling.search_question import (
     Backward,

@@ -140,17 +140,21 @@ class SearchOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitTooSmall:
-    """Proved: no schedule fits. One microbatch alone needs `needed` on `rank`, `limit` is there."""
+    """`needed` on `rank` exceeds `limit`: of `family`, or where that is None, of every schedule.
+
+    The latter is proved: one microbatch alone needs so much.
+    """
 
     rank: int
     needed: float
     limit: float
     unit: Literal["bytes", "activations"]
+    family: str | None = None
 
     @property
     def status(self) -> Status:
         """A limit below the minimum is a result, not an error."""
-        return Status.INFEASIBLE
+        return Status.INFEASIBLE if self.family is None else Status.UNKNOWN
 
 
 def activation_steps(num_stages: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

@@ -1,16 +1,16 @@
 """Orders of forwards and input gradients in V placement, for any memory limit.
 
-Rank r owns stages r (chunk 0) and 2p-1-r (chunk 1); one microbatch visits it four times: F0, F1, I1,
-I0. With unit times a period is 6 slots, four visits and two weight gradients. Going away from the
-turn (F0 and I1) neighbours differ by some steps, coming back (F1 and I0) by 1; the larger the steps,
-the longer activations live and the fewer slots are lost. Odd steps never collide, whatever their
-sequence, if F1 and I0 start in odd slots and I1 in an even one: F0 and I1 then share the parity of
-the rank, F1 and I0 have the other.
+Rank r owns stages r (chunk 0) and 2p-1-r (chunk 1); one microbatch visits it four times: F0, F1,
+I1, I0. With unit times a period is 6 slots, four visits and two weight gradients. Going away from
+the turn (F0 and I1) neighbours differ by some steps, coming back (F1 and I0) by 1; the larger the
+steps, the longer activations live and the fewer slots are lost. Odd steps never collide, whatever
+their sequence, if F1 and I0 start in odd slots and I1 in an even one: F0 and I1 then share the
+parity of the rank, F1 and I0 have the other.
 
 Warm-up and cool-down are rewritten from the repeated block as in Qi et al. (NeurIPS 2024): with at
 most k activations, rank r runs min(r+1, k/2) F1 and otherwise F0 before its first I1, then one
-action after each I1; in the end I1 and I0 alternate, and one slot separates neighbours. Nothing here
-depends on times: weight gradients are filled in, and everything is timed, later.
+action after each I1; in the end I1 and I0 alternate, and one slot separates neighbours. Nothing
+here depends on times: weight gradients are filled in, and everything is timed, later.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from trainwright.plan.schedule import Actions
 
     Ints: TypeAlias = NDArray[np.int64]
+    Slots: TypeAlias = NDArray[np.float64]
 
 _PERIOD = 6
-_BEFORE_ALL = -(2**40)
+_BEFORE_ALL = -(2.0**40)
 
 
 class Residues(NamedTuple):
@@ -105,7 +106,9 @@ class VBlock:
         lives = ((self.forward_1, ends[0]), (self.forward_0, ends[1]))
         peak = 0
         for start, _ in lives:
-            held = sum((start - born) // _PERIOD - (start - dead) // _PERIOD for born, dead in lives)
+            held = sum(
+                (start - born) // _PERIOD - (start - dead) // _PERIOD for born, dead in lives
+            )
             peak = max(peak, int(np.max(held)))
         return peak
 
@@ -146,11 +149,6 @@ def v_half_block(num_ranks: int) -> VBlock:
     )
 
 
-def smallest_limit(num_ranks: int) -> int:
-    """Fewest activations with which V placement runs without a bubble per microbatch."""
-    return 2 * ((num_ranks + 4) // 3)
-
-
 def blocks_within(num_ranks: int, max_activations: int) -> list[VBlock]:
     """Blocks that hold at most `max_activations`, the most demanding first.
 
@@ -187,9 +185,9 @@ def _longest_within(
     return best
 
 
-def repeated_order(block: VBlock, num_microbatches: int) -> Schedule:
-    """The block repeated, without weight gradients."""
-    return _schedule(block, num_microbatches, _repeated_slots(block, num_microbatches))
+def repeated_order(block: VBlock, num_microbatches: int, *, period: float = _PERIOD) -> Schedule:
+    """The block repeated, without weight gradients; where slots collide the earlier goes first."""
+    return _schedule(block, num_microbatches, _repeated_slots(block, num_microbatches, period))
 
 
 def rewritten_order(
@@ -199,20 +197,20 @@ def rewritten_order(
 
     At the smallest limits the block's own warm-up is the better one.
     """
-    slots = _repeated_slots(block, num_microbatches)
+    slots = _repeated_slots(block, num_microbatches, _PERIOD)
     _rewrite_cool_down(slots, max_activations)
     if warm_up:
         _rewrite_warm_up(slots, max_activations)
     return _schedule(block, num_microbatches, slots)
 
 
-def _repeated_slots(block: VBlock, num_microbatches: int) -> Ints:
+def _repeated_slots(block: VBlock, num_microbatches: int, period: float) -> Slots:
     """Slots of F0, F1, I1, I0, shape [4, p, m]."""
-    shifts = _PERIOD * np.arange(num_microbatches)
+    shifts = period * np.arange(num_microbatches)
     return np.stack(block.visits)[:, :, None] + shifts
 
 
-def _rewrite_cool_down(slots: Ints, max_activations: int) -> None:
+def _rewrite_cool_down(slots: Slots, max_activations: int) -> None:
     """With t the slot of the last F1 on rank 0, the q-th last I1 of rank r starts at t+1+r-2q, the
     q-th last I0 at t-r+2p-2q, for as many as can be held.
     """
@@ -226,7 +224,7 @@ def _rewrite_cool_down(slots: Ints, max_activations: int) -> None:
     slots[3] = np.where(last_0, t - r + 2 * num_ranks - 2 * q, slots[3])
 
 
-def _rewrite_warm_up(slots: Ints, max_activations: int) -> None:
+def _rewrite_warm_up(slots: Slots, max_activations: int) -> None:
     num_ranks, num_microbatches = slots.shape[1:]
     for rank in range(num_ranks):
         done = [0, 0, 0]
@@ -254,7 +252,7 @@ def _warm_up_visits(num_ranks: int, rank: int, max_activations: int) -> Iterator
         yield 1 if chunk_1 + turn < max_activations // 2 else 0
 
 
-def _schedule(block: VBlock, num_microbatches: int, slots: Ints) -> Schedule:
+def _schedule(block: VBlock, num_microbatches: int, slots: Slots) -> Schedule:
     placement = Placement.v(block.num_ranks)
     microbatch = np.arange(num_microbatches)
     orders: list[Actions] = []

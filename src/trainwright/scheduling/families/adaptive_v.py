@@ -1,37 +1,119 @@
-"""Adaptive V: the best V schedule known for a limit of k activations, and ZB-V, which is k = 2p.
+"""Adaptive V: the V schedule for a limit of k activations; ZB-V is the one for k = 2p.
 
 Building blocks of every lag that fit the limit, their ends rewritten for it, are filled with real
 times and compared (Qi et al., NeurIPS 2024, enumerate 900(p-1) blocks; the odd ones suffice). With
-equal times and no transfers the published optimum 6p-1-3k is reached for every limit k <= 2p-2 that
-avoids a bubble per microbatch, usually by the first block.
+equal times and no transfers the published 3p-1-3k + max(3p, p+1+2ceil(k/2)) is reached for every
+limit that avoids a bubble per microbatch, usually by the first block.
 
-Below that limit, microbatches pass in groups of k/2: slow, but legal down to two activations.
+Below that limit V-Min's block is repeated at a longer period, the shortest that fits: every
+microbatch costs a bubble, down to k = 2, one microbatch at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.plan.schedule import ActionKind, Schedule
-from trainwright.scheduling.bounds import best_bound
+from trainwright.plan.schedule import ActionKind
 from trainwright.scheduling.families import zb_v_handmade
 from trainwright.scheduling.families.family import (
     Family,
-    activations_within,
+    activations_that_fit,
     limited_costs,
     two_chunks_in_v,
 )
 from trainwright.scheduling.finish import best_of
-from trainwright.scheduling.order_arrays import actions, by_time, one_after_another
-from trainwright.scheduling.passes import Objective, drop_weight_grads
-from trainwright.scheduling.v_pattern import blocks_within, rewritten_order
+from trainwright.scheduling.passes import drop_weight_grads
+from trainwright.scheduling.v_pattern import (
+    blocks_within,
+    repeated_order,
+    rewritten_order,
+    v_min_block,
+)
 
 if TYPE_CHECKING:
+    from trainwright.plan.placement import Placement
+    from trainwright.plan.schedule import Schedule
+    from trainwright.plan.schedule_costs import ScheduleCosts
     from trainwright.plan.timeline import Timeline
     from trainwright.scheduling.families.family import FamilyRequest
     from trainwright.scheduling.finish import Order
 
-_F, _I, _W, _B, _R = ActionKind
+
+def order(request: FamilyRequest) -> Schedule | None:
+    """At most `request.max_activations`; 2p where absent, beyond which nothing is gained."""
+    p, placement = request.num_ranks, two_chunks_in_v(request)
+    asked = min(request.max_activations or 2 * p, 2 * p)
+    costs = limited_costs(request, placement, max_activations=asked)
+    fitting = int(activations_that_fit(costs.memory, placement).min())
+    for orders in (_dense_orders(request, fitting), _sparse_orders(p, fitting)):
+        best = best_of(
+            orders,
+            costs,
+            num_microbatches=request.num_microbatches,
+            is_enough=_never_idle(costs, placement, request.num_microbatches),
+        )
+        if best is not None:
+            return best
+    return None
+
+
+def _dense_orders(request: FamilyRequest, max_activations: int) -> list[Order]:
+    """One microbatch every 6 slots; none below the least limit for it."""
+    orders: list[Order] = []
+    if max_activations >= 2 * request.num_ranks:
+        orders.append(partial(_handmade_order, request))
+    for block in blocks_within(request.num_ranks, max_activations):
+        orders += [
+            partial(rewritten_order, block, max_activations=max_activations, warm_up=True),
+            partial(rewritten_order, block, max_activations=max_activations, warm_up=False),
+            partial(repeated_order, block),
+        ]
+    return orders
+
+
+def _sparse_orders(num_ranks: int, max_activations: int) -> list[Order]:
+    """One microbatch at a time, which needs least, and V-Min's block at longer periods.
+
+    An activation of rank 0 lives for up to 4p slots; with k of them at once a period of 4p/k
+    would do if none ever waited for a place.
+    """
+    block = v_min_block(num_ranks)
+    shortest = max(6.0, 4.0 * num_ranks / max(max_activations, 2))
+    periods = [4.0 * num_ranks + 4, *(shortest + np.arange(0.0, 4.0, 0.5))]
+    return [partial(repeated_order, block, period=period) for period in periods]
+
+
+def _handmade_order(request: FamilyRequest, num_microbatches: int) -> Schedule:
+    fewer = replace(request, num_microbatches=num_microbatches)
+    return drop_weight_grads(zb_v_handmade.order(fewer))
+
+
+def _never_idle(
+    costs: ScheduleCosts, placement: Placement, num_microbatches: int
+) -> Callable[[Timeline], bool]:
+    """Whether the busiest rank works without a pause: no span is shorter."""
+    per_stage_s = costs.duration_s[[ActionKind.F, ActionKind.I, ActionKind.W]].sum(axis=0)
+    busiest_s = max(per_stage_s[list(stages)].sum() for stages in placement.stages_of_rank)
+    least_s = float(num_microbatches * busiest_s) * (1 + 1e-9)
+    return lambda timeline: timeline.span_s <= least_s
+
+
+ADAPTIVE_V = Family(
+    name="adaptive-v",
+    summary="V of two chunks within any limit of activations",
+    place=two_chunks_in_v,
+    order=order,
+    obeys_limits=True,
+)
+ZB_V = Family(
+    name="zb-v",
+    summary="V of two chunks without a bubble for equal times, in 1F1B's memory",
+    place=two_chunks_in_v,
+    order=order,
+    obeys_limits=True,
+)

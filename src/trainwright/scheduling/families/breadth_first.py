@@ -1,4 +1,4 @@
-"""Breadth-first: every chunk runs all microbatches before the next chunk (Lamy-Poirier, MLSys 2023).
+"""Breadth-first: a chunk runs all microbatches before the next chunk (Lamy-Poirier, MLSys 2023).
 
 All forwards, chunk by chunk, then all backwards, last chunk first. Each chunk is needed once per
 pass, which suits sharded parameters; every activation waits.
@@ -29,9 +29,7 @@ def order(request: FamilyRequest) -> Schedule:
         )
         for stages in placement.stages_of_rank
     ]
-    return Schedule.of_ranks(
-        orders, placement=placement, num_microbatches=request.num_microbatches
-    )
+    return Schedule.of_ranks(orders, placement=placement, num_microbatches=request.num_microbatches)
 
 
 BREADTH_FIRST = Family(

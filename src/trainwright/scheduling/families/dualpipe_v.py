@@ -1,4 +1,4 @@
-"""DualPipeV: two chunks in V, forwards of one overlapped with backwards of the other (DeepSeek, 2025).
+"""DualPipeV: two chunks in V, forwards of one paired with backwards of the other (DeepSeek, 2025).
 
 Eight phases per rank. A pair of a forward and a backward may take less time than both, if the costs
 say so; weight gradients are split off only near the end, where they fill.

@@ -28,8 +28,8 @@ def block(placement: Placement, *, group: int) -> BuildingBlock:
     the last chunk's forward and the way back, W in the slot after its I.
     """
     p = placement.num_ranks
-    chunk, rank = np.divmod(np.arange(placement.num_stages)[:, None], p)
-    member = np.arange(group)[None, :]
+    chunk, rank = np.divmod(np.arange(placement.num_stages, dtype=float)[:, None], p)
+    member = np.arange(group, dtype=float)[None, :]
     last = placement.num_stages // p - 1
     forward = 3 * group * chunk + 3 * member + rank
     turn = 3 * group * last + rank + 3 * (p - 1 - rank) + 1
@@ -66,7 +66,9 @@ def rules(request: FamilyRequest) -> Iterator[Fault]:
     """Smaller groups return to rank 0 too early, larger ones only cost memory."""
     least, most = -(-request.num_ranks // 2), request.num_ranks
     if request.group is not None and not least <= request.group <= most:
-        yield Fault("group", f"must be from {least} to {most} for {most} ranks, got {request.group}")
+        yield Fault(
+            "group", f"must be from {least} to {most} for {most} ranks, got {request.group}"
+        )
 
 
 GIS = Family(

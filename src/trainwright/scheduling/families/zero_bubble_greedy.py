@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 from trainwright._native import _core
 from trainwright.plan.schedule import Schedule
-from trainwright.scheduling.families.family import Family, limited_costs, one_chunk
+from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.scheduling.families.family import (
+    Family,
+    limited_costs,
+    one_chunk,
+    within_forwards,
+)
+from trainwright.scheduling.families.zero_bubble import h1_order
 from trainwright.scheduling.finish import polish
 from trainwright.scheduling.simulate import native_costs, native_memory
 
@@ -21,18 +28,22 @@ if TYPE_CHECKING:
 
 
 def one_p_order(request: FamilyRequest) -> Schedule | None:
-    """At most what p forwards hold, unless the request has a limit of its own."""
-    return _best(request, max_activations=request.max_activations or request.num_ranks)
+    """At most what p forwards hold, unless the request counts activations itself."""
+    return _best(request, max_activations=request.num_ranks)
 
 
 def two_p_order(request: FamilyRequest) -> Schedule | None:
-    """At most what 2p forwards hold, unless the request has a limit of its own."""
-    return _best(request, max_activations=request.max_activations or 2 * request.num_ranks)
+    """At most what 2p forwards hold, unless the request counts activations itself."""
+    return _best(request, max_activations=2 * request.num_ranks)
 
 
 def _best(request: FamilyRequest, *, max_activations: int) -> Schedule | None:
     placement = one_chunk(request)
-    costs = limited_costs(request, placement, max_activations=max_activations)
+    if request.max_activations is not None:
+        costs = limited_costs(request, placement, max_activations=request.max_activations)
+    else:
+        costs = request.costs or ScheduleCosts.of(placement)
+        costs = within_forwards(costs, placement, max_activations)
     times, memory = native_costs(costs), native_memory(costs.memory)
     variants = [
         _core.zero_bubble_orders(
@@ -47,7 +58,8 @@ def _best(request: FamilyRequest, *, max_activations: int) -> Schedule | None:
     ]
     complete = [variant for variant in variants if variant.complete]
     if not complete:
-        return None
+        # Only memory of an unusual kind, such as an I that allocates, exceeds the family's own.
+        return None if request.is_limited else h1_order(request)
     best = min(complete, key=lambda variant: (variant.span_s, variant.makespan_s))
     schedule = Schedule(
         placement=placement,
