@@ -63,9 +63,22 @@ def _extended(
         yield word
         return
     live = sum(done * {F: 1, I: 0, W: -1}[kind] for (kind, _), done in count.items())
+    stages = sorted({stage for _, stage in count})
     for (kind, stage), done in count.items():
-        before = m if kind == F else count[ActionKind(kind - 1), stage]
-        if done in (before, m) or (kind == F and live == max_activations):
+        before = _inputs(count, stages, kind, stage, m)
+        if done >= before or (kind == F and live == max_activations):
             continue
         after = {**count, (kind, stage): done + 1}
         yield from _extended((*word, (int(kind), stage, done)), after, m, max_activations)
+
+
+def _inputs(
+    count: dict[tuple[int, int], int], stages: list[int], kind: int, stage: int, m: int
+) -> int:
+    """For how many microbatches what the rank itself does before is done."""
+    at = stages.index(stage)
+    if kind == F:
+        return count[F, stages[at - 1]] if at else m
+    if kind == I and stage != stages[-1]:
+        return min(count[F, stage], count[I, stages[at + 1]])
+    return count[ActionKind(kind - 1), stage]

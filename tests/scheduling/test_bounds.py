@@ -201,7 +201,7 @@ def tiny_cases(draw: st.DrawFn):
     return placement, 4 - chunks, its_costs, chunks + spare
 
 
-@settings(max_examples=5)
+@settings(max_examples=15)
 @given(tiny_cases(), st.sampled_from(Objective))
 def test_no_bound_exceeds_the_shortest_of_all_schedules(case, objective):
     placement, num_microbatches, its_costs, limit = case
