@@ -1,9 +1,10 @@
 """What a model computes, keeps and passes on, from its hyper-parameters alone."""
 
-from trainwright.model.config import Activation, Experts, Norm, TransformerConfig
+from trainwright.model.config import Activation, Experts, LatentAttention, Norm, TransformerConfig
 from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
 from trainwright.model.operator import (
     Exchange,
+    MatrixShape,
     Operator,
     OperatorKind,
     Parameter,
@@ -13,7 +14,8 @@ from trainwright.model.operator import (
     Work,
 )
 from trainwright.model.precision import PRECISIONS, Precision, precision_named
-from trainwright.model.run_shape import RunShape
+from trainwright.model.recipe import DEFAULT_RECIPE, STATE_BYTES, Optimizer, Recipe
+from trainwright.model.run_shape import ContextExchange, RunShape
 from trainwright.model.transformer import (
     count_parameters,
     layer_graph,
@@ -21,19 +23,26 @@ from trainwright.model.transformer import (
 )
 
 __all__ = [
+    "DEFAULT_RECIPE",
     "PRECISIONS",
+    "STATE_BYTES",
     "Activation",
+    "ContextExchange",
     "Exchange",
     "Experts",
+    "LatentAttention",
     "LayerClass",
     "LayerGraph",
     "LayerKind",
+    "MatrixShape",
     "Norm",
     "Operator",
     "OperatorKind",
+    "Optimizer",
     "Parameter",
     "Phase",
     "Precision",
+    "Recipe",
     "RunShape",
     "SavedTensor",
     "Shard",

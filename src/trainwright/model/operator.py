@@ -22,7 +22,8 @@ from trainwright.model.run_shape import RunShape
 ATTENTION_CORE: Final = "attention_core"
 NORM: Final = "norm"
 MLP_ACTIVATION: Final = "mlp_activation"
-RECOMPUTE_MODULES: Final = (ATTENTION_CORE, NORM, MLP_ACTIVATION)
+LATENT_UP_PROJECTION: Final = "latent_up_projection"
+RECOMPUTE_MODULES: Final = (ATTENTION_CORE, NORM, MLP_ACTIVATION, LATENT_UP_PROJECTION)
 
 
 class OperatorKind(StrEnum):
@@ -39,6 +40,7 @@ class Shard(StrEnum):
     TENSOR = "tensor"
     SEQUENCE = "sequence"  # only where sequence parallelism is on
     REPLICATED = "replicated"
+    EXPERT = "expert"  # over the devices that share one expert
 
 
 class Phase(StrEnum):
@@ -91,7 +93,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensor:
-    """A tensor kept from forward to backward; `elements` over the whole tensor group.
+    """A tensor kept from forward to backward; `elements` over all devices that share it.
 
     `dropped_by` names the module whose recomputation makes keeping it unnecessary; a full
     recomputation keeps the layer's input and nothing else. `until` is the phase that frees it.
@@ -111,13 +113,33 @@ class SavedTensor:
             Shard.TENSOR: run.tensor_parallel,
             Shard.SEQUENCE: run.sequence_shards,
             Shard.REPLICATED: 1,
+            Shard.EXPERT: run.expert_shards,
         }
         return self.elements * self.element_bytes / shards[self.shard]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixShape:
+    """The product [rows, inputs] × [inputs, outputs] that one device computes.
+
+    Of an expert mixture the rows spread evenly over `matrices` weights of that shape. `split` is
+    what the tensor group cuts: "column", "row", "sequence" or "none".
+    """
+
+    rows: float
+    inputs: float
+    outputs: float
+    matrices: int = 1
+    split: str = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One kernel, or a few that run as one. `module` is the recomputable module it belongs to."""
+    """One kernel, or a few that run as one. `module` is the recomputable module it belongs to.
+
+    `dtype` is the number format its matrix units run in, that of activations where absent. `matrix`
+    is the shape of a product with weights, None for every other operator.
+    """
 
     name: str
     kind: OperatorKind
@@ -128,6 +150,8 @@ class Operator:
     parameters: tuple[Parameter, ...] = ()
     saved: tuple[SavedTensor, ...] = ()
     module: str | None = None
+    matrix: MatrixShape | None = None
+    dtype: str | None = None
 
     def work(self, phase: Phase) -> Work:
         """The work of one phase."""
@@ -144,11 +168,13 @@ class Operator:
 class Exchange:
     """A collective that a layer performs over one parallel axis; `bytes` of the whole tensor.
 
-    `hides_under` names the operator whose work in the same phase may hide it.
+    Of a ring, which passes blocks on n - 1 times, `bytes` are one block. `hides_under` names the
+    operator whose work in the same phase may hide it, up to `hidden_share` of that work.
     """
 
-    axis: str  # "tensor", "context", "expert"
-    kind: str  # "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"
+    axis: str  # "tensor", "context", "expert", "expert_tensor"
+    kind: str  # "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring"
     bytes: float
     phase: Phase
     hides_under: str | None = None
+    hidden_share: float = 1.0
