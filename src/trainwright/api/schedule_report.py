@@ -127,7 +127,13 @@ class ScheduleReport(Report[ScheduleResult]):
                 timeline, critical=critical, title=title, memory_unit=unit, time_unit=time_unit
             )
         else:
-            panel = GanttPanel(timeline=timeline, title=title, critical=critical, memory_unit=unit)
+            panel = GanttPanel(
+                timeline=timeline,
+                title=title,
+                critical=critical,
+                memory_unit=unit,
+                time_unit=time_unit,
+            )
             text = gantt_html(panel)
         write_text(path, text)
 
