@@ -18,13 +18,13 @@ from trainwright.api.schedule_shortfall import (
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plan.placement import Placement
 from trainwright.plan.results.schedule import Shortfall
+from trainwright.plan.schedule_bound import Objective
 from trainwright.scheduling.families import FAMILIES
 from trainwright.scheduling.pareto import named_front, searched_front, some_limits
 from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.search_question import (
     PLACEMENT_NAMES,
     LimitTooSmall,
-    Objective,
     SearchQuestion,
 )
 
@@ -63,7 +63,7 @@ def by_search(
     return Answer(
         family=_SEARCH,
         timeline=outcome.timeline,
-        bound=max(outcome.bound, own, key=lambda bound: bound.seconds),
+        bound=max(outcome.bound, own, key=lambda bound: bound.value_s),
         found_by=outcome.winner,
         tried=outcome.tried,
         parts_per_stage=parts,
