@@ -114,7 +114,7 @@ def timeline_of(document: ScheduleResult, *, source: str | None = None) -> Timel
         return None
     schedule = schedule_of(document, source=source)
     validate(schedule)
-    return simulate(schedule, case_of(document, source=source).costs(schedule.placement))
+    return simulate(schedule, case_of(document, source=source).costs_of(schedule))
 
 
 def document_of(answer: Answer, case: ScheduleCase, request: ScheduleRequest) -> ScheduleResult:

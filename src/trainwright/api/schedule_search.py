@@ -126,7 +126,8 @@ def _question(case: ScheduleCase, options: SearchOptions) -> SearchQuestion | Sh
     require_size(described.num_stages, microbatches)
     costs = case.costs(described)
     misfit = least_shortfall(described, costs, case=case)
-    if misfit is not None and (place != "any" or case.max_activations == 0):
+    no_choice = place != "any" and case.spec.saved_bytes is None
+    if misfit is not None and (no_choice or case.max_activations == 0):
         return misfit
     with naming_options(OPTION_OF):
         return SearchQuestion(
@@ -136,6 +137,7 @@ def _question(case: ScheduleCase, options: SearchOptions) -> SearchQuestion | Sh
             costs=costs,
             max_activations=case.max_activations,
             objective=Objective(case.objective),
+            recompute_saved_bytes=case.spec.saved_bytes,
             evaluations=options.evaluations,
             seed=options.seed or 0,
         )

@@ -64,7 +64,7 @@ def search_schedule(
         if misfit is None
     ]
     if not attempts:
-        return next(misfit for misfit in misfits if misfit is not None)
+        return _least_of(tries, misfits)
     if len(attempts) == 1:
         return _outcome(question, [_searched(question, attempts[0], 1.0, budget)])
     share = _FIRST_ROUND / len(attempts)
@@ -73,6 +73,17 @@ def search_schedule(
     rest = (1.0 - _FIRST_ROUND) / _FINALISTS
     finalists = [_searched(question, attempt, rest, budget) for attempt in attempts[:_FINALISTS]]
     return _outcome(question, [*finalists, *attempts[_FINALISTS:]])
+
+
+def _least_of(tries: Sequence[Candidate], misfits: Sequence[LimitTooSmall | None]) -> LimitTooSmall:
+    """The smallest need of the plainest placement, in whatever modes: its chunks are the stages."""
+    plainest = tries[0].placement
+    reasons = [
+        misfit
+        for candidate, misfit in zip(tries, misfits, strict=True)
+        if misfit is not None and candidate.placement == plainest
+    ]
+    return min(reasons, key=lambda misfit: misfit.needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
