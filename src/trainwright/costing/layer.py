@@ -13,17 +13,28 @@ from trainwright.costing.memory import (
     ActivationBytes,
     RecomputeRule,
     activation_bytes,
-    parameters_per_device,
     static_bytes,
+    trained_per_device,
 )
-from trainwright.model import Exchange, LayerClass, Phase, RunShape
+from trainwright.model import Exchange, LayerClass, LayerKind, Phase, RunShape
 from trainwright.profile import Collective, Recompute, TimeKind
 
 _KIND_OF_AXIS: Final = {
     "tensor": TimeKind.TENSOR_PARALLEL,
     "context": TimeKind.CONTEXT_PARALLEL,
     "expert": TimeKind.EXPERT_PARALLEL,
+    "expert_tensor": TimeKind.EXPERT_PARALLEL,
 }
+_PASSES: Final = (
+    (Phase.FORWARD,),
+    (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD),
+    (Phase.RECOMPUTE,),
+)
+
+
+def kind_of_axis(axis: str) -> TimeKind:
+    """What the time of a collective over `axis` counts as; tensor parallel where unknown."""
+    return _KIND_OF_AXIS.get(axis, TimeKind.TENSOR_PARALLEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +74,13 @@ def price_layer(
     operator_s = {
         phase: {
             op.name: operator_time_s(
-                op, phase, accelerator=platform.accelerator, dtype=platform.dtype
+                op, phase, accelerator=platform.accelerator, dtype=op.dtype or platform.dtype
             )
             for op in layer.operators
         }
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
     }
-    dense, expert = parameters_per_device(layer)
+    dense, expert = trained_per_device(layer)
     gradient = run.precision.gradient_bytes
     for mode, rule in rules.items():
         operator_s[Phase.RECOMPUTE] = _recomputed_s(layer, rule, operator_s[Phase.FORWARD])
@@ -81,6 +92,8 @@ def price_layer(
             exposed_s = _exposed_s(exchange, operator_s[exchange.phase], platform)
             phase_s[exchange.phase] += exposed_s
             kind_s[_KIND_OF_AXIS[exchange.axis]] += exposed_s
+        if layer.kind is LayerKind.BLOCK:
+            kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, platform.accelerator.host_pass_s)
         yield LayerPrice(
             tensor_parallel=run.tensor_parallel,
             recompute=mode,
@@ -93,15 +106,26 @@ def price_layer(
         )
 
 
+def _wait_for_host(phase_s: dict[Phase, float], pass_s: float) -> float:
+    """Stretch each pass of a block to what the host needs to start it; returns what that adds.
+
+    Input and weight gradient are one pass. A pass without work is none.
+    """
+    added_s = 0.0
+    for together in _PASSES:
+        kernels_s = sum(phase_s[phase] for phase in together)
+        if 0 < kernels_s < pass_s:
+            for phase in together:
+                phase_s[phase] *= pass_s / kernels_s
+            added_s += pass_s - kernels_s
+    return added_s
+
+
 def _recomputed_s(
     layer: LayerClass, rule: RecomputeRule, forward_s: Mapping[str, float]
 ) -> dict[str, float]:
     """Forward work that backward repeats: the named modules, or everything."""
-    return {
-        op.name: forward_s[op.name]
-        for op in layer.operators
-        if rule.whole_layer or op.module in rule.modules
-    }
+    return {op.name: forward_s[op.name] for op in layer.operators if rule.repeats(op)}
 
 
 def _exchanges(layer: LayerClass, rule: RecomputeRule) -> tuple[Exchange, ...]:
@@ -120,7 +144,7 @@ def _exposed_s(exchange: Exchange, operator_s: Mapping[str, float], platform: Pl
     time_s = collective_time_s(exchange.kind, exchange.bytes, platform.hops[exchange.axis])
     if exchange.hides_under is None:
         return time_s
-    return max(0.0, time_s - operator_s[exchange.hides_under])
+    return max(0.0, time_s - exchange.hidden_share * operator_s[exchange.hides_under])
 
 
 def _collective(exchange: Exchange) -> Collective:
