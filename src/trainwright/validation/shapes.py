@@ -1,6 +1,6 @@
 """From a row of a table to the model it trained.
 
-The row's sizes are exact; what the columns do not say (norm, activation, biases, tied head, experts)
+The sizes are exact; what the columns do not say (norm, activation, biases, tied head, experts)
 follows from the family in the model's name, told by its longest known prefix, so that another size
 of a known family needs no entry of its own. Sources are the families' published configurations.
 """
