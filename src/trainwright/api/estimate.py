@@ -33,6 +33,7 @@ def estimate(
     bandwidth: str | float | None = None,
     microbatches: int | None = None,
     point: int | None = None,
+    time_unit: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Report[EstimateResult] | Report[ModelEstimateResult]:
     """Price a run of a model on `cluster`, or a `plan` (a document's path, or a noun) of a profile.
@@ -48,7 +49,7 @@ def estimate(
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
-    given = resolve_model(model, point=point, given=overrides)
+    given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
     if not isinstance(given, ModelInput):
         not_used = _given(cluster=cluster, nodes=nodes, **run)
         return _estimate_profile(given, plan, overrides, not_used)
@@ -81,6 +82,7 @@ def _estimate_profile(
         overflow_records,
         profile_request,
         stage_records,
+        unit_warnings,
     )
     from trainwright.execution import Budget
     from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
@@ -96,16 +98,20 @@ def _estimate_profile(
     setting = resolve_setting(stated, overrides)
     priced = Plan(stages=stages, num_microbatches=setting.num_microbatches)
     costs = evaluate(priced, given.profile, setting)
-    overflows = overflow_records(costs, setting)
+    overflows, time_s = overflow_records(costs, setting), time_per_sample_s(costs)
     question = ProfileQuestion(given=given, setting=setting, restrictions=Restrictions())
     document = EstimateResult(
         fits=not overflows,
-        time_per_sample_s=time_per_sample_s(costs),
+        time_per_sample_s=time_s,
         devices_used=priced.devices_used,
         num_stages=len(stages),
         stages=stage_records(priced, costs, given.profile),
         overflows=overflows,
-        warnings=tuple(f"{name} applies to models only and was not used" for name in not_used),
+        warnings=(
+            *given.warnings,
+            *unit_warnings(given, time_s, setting),
+            *(f"{name} applies to models only and was not used" for name in not_used),
+        ),
         request=profile_request(question, Budget()),
     )
     return Report(document)
@@ -121,7 +127,7 @@ def _read_plan(
     path: str | Path, stated: Setting | None
 ) -> tuple[tuple[Stage, ...], Setting | None]:
     """Stages of a document or of a plan by hand, and the setting it was made for if it says so."""
-    from trainwright.api.documents import KINDS
+    from trainwright.api.documents import PRICED_KINDS
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import document_type
     from trainwright.formats.json_text import parse_json
@@ -129,5 +135,5 @@ def _read_plan(
 
     value = parse_json(read_bytes(path, name="plan"), source=str(path))
     if not {"kind", "format_version"}.isdisjoint(value):
-        document_type(value, KINDS, source=str(path))
+        document_type(value, PRICED_KINDS, source=str(path))
     return read_stages(value, source=str(path)), read_setting(value, source=str(path)) or stated

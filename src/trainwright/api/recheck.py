@@ -41,10 +41,10 @@ def recheck(document: Priced, *, source: str | None = None) -> Priced:
     """
     warning = None
     try:
-        _refuse(_hash_faults(document.request))
+        refuse(_hash_faults(document.request))
         if document.stages:
             warning = _recheck_figures(document)
-        _refuse(_claim_faults(document))
+        refuse(_claim_faults(document))
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from None
     return replace(document, warnings=(*document.warnings, warning)) if warning else document
@@ -58,19 +58,20 @@ def recheck_estimate(
 
     request = document.request
     try:
-        _refuse(_hash_faults(request))
-        changed = tuple(_changes(recompute_model_estimate(document), document, ""))
+        refuse(_hash_faults(request))
+        changed = tuple(changes(recompute_model_estimate(document), document, ""))
         if changed and request.trainwright_version != __version__:
             made = f"made by version {request.trainwright_version}"
             warning = f"{made}; {__version__} computes other figures: {changed[0]}"
             return replace(document, warnings=(*document.warnings, warning))
-        _refuse(changed)
+        refuse(changed)
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from None
     return document
 
 
-def _refuse(found: Iterable[Fault]) -> None:
+def refuse(found: Iterable[Fault]) -> None:
+    """Raise `InvalidInput` with these faults, if there are any."""
     faults = tuple(found)
     if faults:
         raise InvalidInput(faults)
@@ -78,11 +79,11 @@ def _refuse(found: Iterable[Fault]) -> None:
 
 def _recheck_figures(document: Priced) -> str | None:
     """Raise for figures that do not follow from the plan; a warning where they may differ."""
-    changed = tuple(_changes(_recomputed(document), document, ""))
+    changed = tuple(changes(_recomputed(document), document, ""))
     version = document.request.trainwright_version
     if changed and isinstance(document, ModelPlanResult) and version != __version__:
         return f"made by version {version}; {__version__} computes other figures: {changed[0]}"
-    _refuse(changed)
+    refuse(changed)
     return None
 
 
@@ -126,13 +127,13 @@ def _claim_faults(document: Priced) -> Iterator[Fault]:
         yield Fault("status", 'must be "gap" unless bound and time prove more, got "optimal"')
 
 
-def _changes(expected: Any, found: Any, path: str) -> Iterator[Fault]:
+def changes(expected: Any, found: Any, path: str) -> Iterator[Fault]:
     """Every figure of `found` that differs from the expected one, leaf by leaf."""
     if expected is found:
         return
     for name, one, other in _members(expected, found):
         dot = "." if path and not name.startswith("[") else ""
-        yield from _changes(one, other, f"{path}{dot}{name}")
+        yield from changes(one, other, f"{path}{dot}{name}")
         found = expected
     if not _same(expected, found):
         yield Fault(path, f"must be {_shown(expected)}, as the request gives, got {_shown(found)}")

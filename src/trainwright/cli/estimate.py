@@ -162,6 +162,7 @@ def estimate(
     bandwidth: options.Bandwidth = None,
     microbatches: options.Microbatches = None,
     point: options.Point = None,
+    time_unit: options.TimeUnit = None,
     config: Annotated[
         Path | None,
         typer.Option(help="A TOML file of these options.", is_eager=True, callback=read_config),
@@ -183,6 +184,7 @@ def estimate(
         bandwidth=bandwidth,
         microbatches=parse_count(microbatches, "microbatches"),
         point=parse_count(point, "point", least=0),
+        time_unit=time_unit,
         tp=parse_count(tp, "tp"),
         pp=parse_count(pp, "pp"),
         dp=parse_count(dp, "dp"),

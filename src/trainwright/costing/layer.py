@@ -16,7 +16,7 @@ from trainwright.costing.memory import (
     parameters_per_device,
     static_bytes,
 )
-from trainwright.model import Exchange, LayerClass, Phase, RunShape
+from trainwright.model import Exchange, LayerClass, LayerKind, Phase, RunShape
 from trainwright.profile import Collective, Recompute, TimeKind
 
 _KIND_OF_AXIS: Final = {
@@ -25,6 +25,11 @@ _KIND_OF_AXIS: Final = {
     "expert": TimeKind.EXPERT_PARALLEL,
     "expert_tensor": TimeKind.EXPERT_PARALLEL,
 }
+_PASSES: Final = (
+    (Phase.FORWARD,),
+    (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD),
+    (Phase.RECOMPUTE,),
+)
 
 
 def kind_of_axis(axis: str) -> TimeKind:
@@ -87,6 +92,8 @@ def price_layer(
             exposed_s = _exposed_s(exchange, operator_s[exchange.phase], platform)
             phase_s[exchange.phase] += exposed_s
             kind_s[_KIND_OF_AXIS[exchange.axis]] += exposed_s
+        if layer.kind is LayerKind.BLOCK:
+            kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, platform.accelerator.host_pass_s)
         yield LayerPrice(
             tensor_parallel=run.tensor_parallel,
             recompute=mode,
@@ -97,6 +104,21 @@ def price_layer(
             gradient_sync_bytes=(dense * gradient, expert * gradient),
             collectives=tuple(map(_collective, exchanges)),
         )
+
+
+def _wait_for_host(phase_s: dict[Phase, float], pass_s: float) -> float:
+    """Stretch each pass of a block to what the host needs to start it; returns what that adds.
+
+    Input and weight gradient are one pass. A pass without work is none.
+    """
+    added_s = 0.0
+    for together in _PASSES:
+        kernels_s = sum(phase_s[phase] for phase in together)
+        if 0 < kernels_s < pass_s:
+            for phase in together:
+                phase_s[phase] *= pass_s / kernels_s
+            added_s += pass_s - kernels_s
+    return added_s
 
 
 def _recomputed_s(
