@@ -73,6 +73,9 @@ def price_request(
                 description=change.description,
                 step_time_s=change.step.step_time_s,
                 slowdown=change.step.step_time_s / step.step_time_s,
+                device_time_ratio=change.device_s
+                / (step.step_time_s * run.parallelism.num_devices),
+                devices_used=change.configuration.parallelism.num_devices,
                 peak_memory_bytes=change.step.peak_memory_bytes,
             )
             for change in found

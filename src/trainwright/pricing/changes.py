@@ -1,4 +1,4 @@
-"""What would make a run fit that does not: single changes of it, each priced, fastest first.
+"""What would make a run fit that does not: single changes of it, each priced, cheapest first.
 
 Model and batch stay; devices are added as a last resort. A family of changes (ever smaller
 microbatches, ever more blocks recomputed) stops at the first that is enough.
@@ -37,6 +37,11 @@ class Change:
     configuration: Configuration
     step: StepPrediction
 
+    @property
+    def device_s(self) -> float:
+        """What a step costs: seconds times devices."""
+        return self.step.step_time_s * self.configuration.parallelism.num_devices
+
 
 def changes_that_fit(
     model: TransformerConfig,
@@ -44,7 +49,7 @@ def changes_that_fit(
     configuration: Configuration,
     fits: Callable[[StepPrediction], bool],
 ) -> tuple[Change, ...]:
-    """Each change that alone is enough, fastest first; empty where none is."""
+    """Each change that alone is enough, by device time of a step; empty where none is."""
     found = []
     for attempts in _families(configuration, cluster):
         for options, description, changed in attempts:
@@ -62,7 +67,7 @@ def changes_that_fit(
                     )
                 )
                 break
-    return tuple(sorted(found, key=lambda change: change.step.step_time_s))
+    return tuple(sorted(found, key=lambda change: change.device_s))
 
 
 def _grown(cluster: Cluster, run: Configuration) -> Cluster:
@@ -110,7 +115,7 @@ def _more_recompute(run: Configuration) -> Iterator[tuple[str, str, Configuratio
         yield "--recompute selective", "recompute cheap operators", changed
     full = replace(run, recompute=Recompute.FULL, recompute_blocks=None)
     whole = run.recompute is Recompute.FULL and run.recompute_blocks is None
-    for blocks in () if whole else (1, 2, 4, 8, 16, 32):
+    for blocks in () if whole else (1, 2, 4, 8, 16, 32, 64):
         changed = replace(full, recompute_blocks=blocks)
         yield f"--recompute full:{blocks}", f"recompute {blocks} blocks of each stage", changed
     if not whole:
@@ -150,7 +155,9 @@ def _more_devices(run: Configuration, cluster: Cluster) -> Iterator[tuple[str, s
         count = degrees.pipeline * factor
         changed = replace(run, parallelism=replace(degrees, pipeline=count))
         devices = changed.parallelism.num_devices
-        yield f"--pp {count} --devices {devices}", f"{count} ranks, {devices} devices", changed
+        nodes = -(-devices // cluster.pool_of().devices_per_node)
+        options = f"--pp {count} --dp {degrees.data} --nodes {nodes}"
+        yield options, f"{count} pipeline ranks, {devices} devices", changed
         factor *= 2
 
 

@@ -24,6 +24,7 @@ _CLASSES = (
     "buffer",
     "workspace",
 )
+_SHORT = {"optimizer": "optim", "activation": "active", "transient": "temp", "workspace": "work"}
 _MOST_RANKS = 8
 _NAMES = {
     "weight": "weights",
@@ -100,11 +101,11 @@ def _communication_table(document: ModelEstimateResult) -> RenderableType:
 
 
 def _memory_table(document: ModelEstimateResult) -> RenderableType:
-    columns = [("rank", "right"), *((name, "right") for name in _CLASSES)]
-    columns += [("total", "right"), ("margin", "right"), ("", "left")]
+    columns = [("rank", "right"), *((_SHORT.get(name, name), "right") for name in _CLASSES)]
+    columns += [("total", "right"), ("margin", "right"), ("", "right")]
     made = table("GiB at its fullest, by pipeline rank", columns)
     for rank in _shown(document):
-        mark = "heaviest" if rank.rank == document.heaviest_rank else ""
+        mark = "fullest" if rank.rank == document.heaviest_rank else ""
         sizes = (float(getattr(rank, f"{name}_bytes")) for name in _CLASSES)
         add_row(
             made,
@@ -157,7 +158,7 @@ def _changes_table(document: ModelEstimateResult) -> RenderableType:
             ("change", "left"),
             ("options", "left"),
             ("step", "right"),
-            ("slower", "right"),
+            ("device time", "right"),
             ("peak memory", "right"),
         ),
     )
@@ -167,7 +168,7 @@ def _changes_table(document: ModelEstimateResult) -> RenderableType:
             change.description,
             change.options,
             format_seconds(change.step_time_s),
-            f"{change.slowdown - 1:.1%}",
+            f"{change.device_time_ratio - 1:+.1%}",
             format_bytes(change.peak_memory_bytes),
         )
     return made

@@ -42,12 +42,18 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedChange:
-    """A change of options that makes the run fit, and what its step then takes."""
+    """A change of options that makes the run fit, and what its step then takes.
+
+    `slowdown` and `device_time_ratio` compare step time, and step time times devices, with those of
+    the run as it was asked for.
+    """
 
     options: str
     description: str
     step_time_s: float
     slowdown: float
+    device_time_ratio: float
+    devices_used: int
     peak_memory_bytes: float
 
 
