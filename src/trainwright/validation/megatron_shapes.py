@@ -11,8 +11,7 @@ import re
 from typing import Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.model import Activation, Experts, Norm, TransformerConfig
-from trainwright.model.config import LatentAttention
+from trainwright.model import Activation, Experts, LatentAttention, Norm, TransformerConfig
 from trainwright.plan.measured_run import MeasuredRun
 
 _TOKENIZERS: Final = {"GPTSentencePieceTokenizer": 256000, "Llama2Tokenizer": 32000}

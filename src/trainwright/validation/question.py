@@ -15,7 +15,7 @@ from trainwright.plan.overlap import MemoryOverheads, Overlap
 from trainwright.profile import Recompute
 from trainwright.validation.lines import SoftwareLine
 
-# Formats of the tables → those of the estimator. The recipes of FP8 differ in their scaling factors.
+# Formats of the tables → those of the estimator. Recipes of FP8 differ in their scaling factors.
 _PRECISIONS: Final = {
     "bf16": "bf16",
     "fp16": "fp16",
