@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "bind_orders.hpp"
+#include "bind_schedule.hpp"
 #include "numpy_arrays.hpp"
 #include "schedule_search.hpp"
 

@@ -3,48 +3,23 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
-#include <stdexcept>
 #include <string>
 
-#include "bind_orders.hpp"
+#include "bind_schedule.hpp"
 #include "numpy_arrays.hpp"
 #include "simulate.hpp"
 
 namespace nb = nanobind;
-using trainwright::ActionCosts;
 using trainwright::Simulation;
-using trainwright::TransferModel;
 using trainwright::numpy::Array;
+using trainwright::numpy::CostArrays;
+using trainwright::numpy::MemoryArrays;
 using trainwright::numpy::OrderArrays;
 using trainwright::numpy::span_of;
 using trainwright::numpy::Table;
 using trainwright::numpy::to_numpy;
 
 namespace {
-
-TransferModel model_named(const std::string& name) {
-  if (name == "free") return TransferModel::free;
-  if (name == "link") return TransferModel::link;
-  if (name == "blocking") return TransferModel::blocking;
-  throw std::invalid_argument("unknown transfer model " + name);
-}
-
-// Keeps the arrays alive that `view` looks at.
-struct CostArrays {
-  Table<double> duration_s;
-  Array<double> forward_transfer_s, backward_transfer_s, pair_s;
-  TransferModel model;
-  double blocking_fraction;
-
-  ActionCosts view() const {
-    return {.duration_s = span_of(duration_s),
-            .forward_transfer_s = span_of(forward_transfer_s),
-            .backward_transfer_s = span_of(backward_transfer_s),
-            .pair_s = span_of(pair_s),
-            .model = model,
-            .blocking_fraction = blocking_fraction};
-  }
-};
 
 template <auto member>
 auto column(const Simulation& simulation) {
@@ -69,8 +44,12 @@ void bind_simulate(nb::module_& module) {
       .def(nb::new_([](Table<double> duration_s, Array<double> forward_transfer_s,
                        Array<double> backward_transfer_s, Array<double> pair_s,
                        const std::string& model, double blocking_fraction) {
-             return CostArrays{duration_s, forward_transfer_s, backward_transfer_s,
-                               pair_s,     model_named(model), blocking_fraction};
+             return CostArrays{duration_s,
+                               forward_transfer_s,
+                               backward_transfer_s,
+                               pair_s,
+                               trainwright::numpy::model_named(model),
+                               blocking_fraction};
            }),
            nb::kw_only(), nb::arg("duration_s"), nb::arg("forward_transfer_s"),
            nb::arg("backward_transfer_s"), nb::arg("pair_s"), nb::arg("model"),
@@ -97,25 +76,28 @@ void bind_simulate(nb::module_& module) {
 
   module.def(
       "latest_starts",
-      [](const OrderArrays& orders, const CostArrays& costs) {
+      [](const OrderArrays& orders, const CostArrays& costs, Array<double> deadline_s) {
         std::vector<double> starts;
         {
           nb::gil_scoped_release release;
-          starts = trainwright::latest_starts(orders.view(), costs.view());
+          starts = trainwright::latest_starts(orders.view(), costs.view(), span_of(deadline_s));
         }
         return to_numpy(std::move(starts));
       },
-      nb::arg("orders"), nb::arg("costs"));
+      nb::arg("orders"), nb::arg("costs"), nb::arg("deadline_s"));
+
+  nb::class_<MemoryArrays>(module, "ActionMemory")
+      .def(nb::new_([](Table<double> delta_bytes, Table<double> transient_bytes,
+                       Array<double> static_bytes, Array<double> limit_bytes) {
+             return MemoryArrays{delta_bytes, transient_bytes, static_bytes, limit_bytes};
+           }),
+           nb::kw_only(), nb::arg("delta_bytes"), nb::arg("transient_bytes"),
+           nb::arg("static_bytes"), nb::arg("limit_bytes"));
 
   module.def(
       "peak_bytes",
-      [](const OrderArrays& orders, Table<double> delta_bytes, Table<double> transient_bytes,
-         Array<double> static_bytes) {
-        return to_numpy(
-            trainwright::peak_bytes(orders.view(), {.delta_bytes = span_of(delta_bytes),
-                                                    .transient_bytes = span_of(transient_bytes),
-                                                    .static_bytes = span_of(static_bytes)}));
+      [](const OrderArrays& orders, const MemoryArrays& memory) {
+        return to_numpy(trainwright::peak_bytes(orders.view(), memory.view()));
       },
-      nb::arg("orders"), nb::kw_only(), nb::arg("delta_bytes"), nb::arg("transient_bytes"),
-      nb::arg("static_bytes"));
+      nb::arg("orders"), nb::arg("memory"));
 }

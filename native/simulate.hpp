@@ -53,6 +53,7 @@ struct ActionMemory {
   std::span<const double> delta_bytes;      // [5, S]
   std::span<const double> transient_bytes;  // [5, S]
   std::span<const double> static_bytes;     // [p]
+  std::span<const double> limit_bytes;      // [p], static bytes included; infinite is none
 };
 
 // Transfer time out of each stage, 0 where the neighbour is on the same rank or absent.
@@ -80,8 +81,9 @@ Simulation simulate(const Orders& orders, const ActionCosts& costs,
 // Highest level of each rank, static bytes included.
 std::vector<double> peak_bytes(const Orders& orders, const ActionMemory& memory);
 
-// Latest start of every action that keeps the makespan, orders unchanged: the same recurrences from
-// the end. Needs orders that run to completion.
-std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs);
+// Latest start of every action with which each rank still ends by its deadline, orders unchanged:
+// the same recurrences from the end. Needs orders that run to completion.
+std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs,
+                                  std::span<const double> deadline_s);
 
 }  // namespace trainwright

@@ -12,7 +12,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class LatestStarts {
  public:
-  LatestStarts(const Orders& orders, const ActionCosts& costs)
+  LatestStarts(const Orders& orders, const ActionCosts& costs, std::span<const double> deadline_s)
       : orders_(orders),
         simulation_(simulate(orders, costs, &sequence_)),
         stages_(orders.num_stages()),
@@ -21,7 +21,7 @@ class LatestStarts {
         transfers_(orders, costs),
         paired_(overlapped_pairs(orders, costs)),
         latest_end_s_(orders.actions.size()),
-        rank_latest_s_(orders.num_ranks()),
+        rank_latest_s_(deadline_s.begin(), deadline_s.end()),
         forward_latest_s_(stages_ * microbatches_, kNever),
         backward_latest_s_(stages_ * microbatches_, kNever) {
     if (costs.model == TransferModel::link)
@@ -29,9 +29,6 @@ class LatestStarts {
   }
 
   std::vector<double> run() {
-    double last_end_s = 0.0;
-    for (const double end_s : simulation_.end_s) last_end_s = std::max(last_end_s, end_s);
-    rank_latest_s_.assign(orders_.num_ranks(), last_end_s);
     for (auto row = sequence_.rbegin(); row != sequence_.rend(); ++row) visit(*row);
     for (size_t row = 0; row < latest_end_s_.size(); ++row)
       latest_end_s_[row] -= simulation_.end_s[row] - simulation_.start_s[row];
@@ -120,8 +117,9 @@ class LatestStarts {
 
 }  // namespace
 
-std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs) {
-  return LatestStarts(orders, costs).run();
+std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs,
+                                  std::span<const double> deadline_s) {
+  return LatestStarts(orders, costs, deadline_s).run();
 }
 
 }  // namespace trainwright

@@ -49,7 +49,7 @@ points = st.builds(
     tensor_parallel=st.just((1,)) | _tuples(counts, max_size=3),
     context_parallel=st.just(1) | counts,
     expert_parallel=st.just(1) | counts,
-    expert_tensor_parallel=st.just(1) | counts,
+    expert_tensor_parallel=st.none() | counts,
     sequence_parallel=st.booleans(),
     precision=st.none() | names,
     recompute=_tuples(names, max_size=2),

@@ -1,5 +1,5 @@
 """`python -m trainwright`."""
 
-from trainwright.cli.main import main
+from trainwright_start import main
 
 main()

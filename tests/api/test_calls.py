@@ -186,7 +186,10 @@ def test_a_folder_stands_for_its_config(tmp_path):
     write_json(tmp_path / "tiny" / "config.json", config | {"odd_key": 1})
     result = trainwright.plan(tmp_path / "tiny", **LLAMA | {"sequence": 512})
     assert result.document.request.model.name == "tiny"
-    assert "tiny: unknown key ignored: odd_key" in result.document.warnings
+    assert result.document.warnings[:2] == (
+        "tiny: unknown key ignored: odd_key (its effect is unknown)",
+        "tiny: as read, the model has 3,677,696 parameters: compare them with the published count",
+    )
     with pytest.raises(InvalidInput, match=r"a folder with config\.json"):
         trainwright.plan(tmp_path)
 

@@ -109,6 +109,48 @@ def test_an_estimate_agrees_with_the_plan_it_prices(run):
     assert priced.document["request"]["setting"] == planned["request"]["setting"]
 
 
+class TestTimeUnit:
+    """Piper's format has no field for the unit of its times."""
+
+    @pytest.fixture
+    def in_ms(self, folder):
+        """The small profile with its times in milliseconds."""
+        profile = transformer()
+        for node in profile["nodes"]:
+            for configs in node["TMPCs"].values():
+                for config in configs:
+                    config["timePerSample"] *= 1000
+        write_json(folder / "ms.json", profile)
+
+    def test_milliseconds_give_the_plan_that_seconds_gave(self, run, in_ms):
+        wanted = run(*PLAN, "--json").document
+        found = run("plan", "ms.json", "--time-unit", "ms", "--json").document
+        assert found["time_per_sample_s"] == pytest.approx(wanted["time_per_sample_s"], rel=1e-12)
+        assert found["warnings"] == []
+        (point,) = found["request"]["model"]["content"]["points"]
+        assert point["provenance"]["source"] == "ms.json, its times in units of 0.001 s"
+
+    def test_times_that_are_hardly_seconds_bring_a_warning(self, run, in_ms):
+        for asked in (
+            ("plan", "ms.json", "--microbatches", "480", "-o", "ms.plan"),
+            ("estimate", "ms.json", "--plan", "ms.plan"),
+        ):
+            (warning,) = run(*asked, "--json").document["warnings"]
+            assert "if they are milliseconds, use --time-unit ms" in warning
+            assert "warning: a batch of 480 microbatches takes 4,800 s" in run(*asked).out
+        assert run(*PLAN, "--json").document["warnings"] == []
+        said = run("plan", "ms.json", "--microbatches", "480", "--time-unit", "s", "--json")
+        assert said.document["warnings"] == []
+
+    def test_inputs_that_state_their_unit_ignore_it(self, run, folder):
+        content = run(*PLAN, "--json").document["request"]["model"]["content"]
+        write_json(folder / "own.json", content)
+        unused = "time-unit applies to Piper profiles only and was not used"
+        for asked in (("plan", "own.json"), LLAMA):
+            document = run(*asked, "--time-unit", "ms", "--json").document
+            assert document["warnings"] == [unused]
+
+
 def test_a_model_plan_is_one_document(run):
     done = run(*LLAMA, "--json")
     assert done.code == 0
@@ -147,7 +189,39 @@ def test_diff_is_one_document(run):
     document = run("diff", "a.json", "b.json", "--json").document
     assert document["same_model"] is True
     assert document["time_ratio"] > 1
-    assert document["request_changes"] == [{"key": "num_devices", "before": "8", "after": "4"}]
+    assert document["request_changes"] == [{"key": "num_devices", "before": 8, "after": 4}]
+
+
+def test_diff_states_numbers_in_the_units_of_their_keys(run):
+    first = run(*PLAN, "--json", "-o", "a.json").document
+    second = run(
+        *PLAN, "--memory", "3GB", "--exclude-option", "y", "--json", "-o", "b.json"
+    ).document
+    document = run("diff", "a.json", "b.json", "--json").document
+    assert document["request_changes"] == [
+        {"key": "memory_bytes", "before": 16e9, "after": 3e9},
+        {"key": "excluded_options", "before": [], "after": ["y"]},
+    ]
+    (time,) = (change for change in document["result_changes"] if change["key"].endswith("_s"))
+    assert time["key"] == "time_per_sample_s"
+    assert (time["before"], time["after"]) == tuple(d["time_per_sample_s"] for d in (first, second))
+    for change in document["stage_changes"]:
+        for side, stages in (("before", first["stages"]), ("after", second["stages"])):
+            if side in change:
+                stated = stages[change["stage"]]
+                assert change[side] == {key: stated[key] for key in change[side]}
+                assert {"layers", "time_per_sample_s", "memory_bytes"} < set(change[side])
+
+
+def test_the_same_profile_under_another_name_is_the_same_model(run, folder):
+    (folder / "copy.json").write_bytes((folder / "small.json").read_bytes())
+    write_json(folder / "other.json", transformer(5))
+    for name in ("small", "copy", "other"):
+        run("plan", f"{name}.json", "-o", f"{name}.plan")
+    assert run("diff", "small.plan", "copy.plan", "--json").document["same_model"] is True
+    assert "different models" not in run("diff", "small.plan", "copy.plan").out
+    assert run("diff", "small.plan", "other.plan", "--json").document["same_model"] is False
+    assert "different models" in run("diff", "small.plan", "other.plan").out
 
 
 def test_diff_does_not_compare_a_step_with_a_microbatch(run):

@@ -119,9 +119,7 @@ odd = st.one_of(
 def test_explain_and_diff_of_documents_with_odd_values(data):
     with open("plan.json", encoding="utf-8") as file:  # noqa: PTH123
         document = json.load(file)
-    del document["request"]["model"]["content"]
-    document["request"]["model"]["content"] = {}
-    paths = list(leaves(document))
+    paths = [path for path in leaves(document) if "content" not in path]
     for *parents, last in data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3)):
         place = document
         for key in parents:

@@ -158,6 +158,85 @@ def test_a_second_ctrl_c_ends_a_search_that_does_not_listen():
     assert said == "\ninterrupted: keeping the best found so far\n"
 
 
+def test_ctrl_c_keeps_the_best_schedule():
+    size = ("--ranks", "8", "--microbatches", "32", "--placement", "v", "--memory-limit", "8")
+    endless = ("--forward", "1.3", "--comm", "0.05", "--evaluations", "1e9")  # misses its bound
+    with watched("schedule", "--search", *size, *endless, "--json") as running:
+        process, screen = running
+        read_until(screen, r"search: \d+ s, best [\d.]+ s, gap [\d.]+%")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        said = read_until(screen, "interrupted: keeping the best found so far")
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    document = json.loads(out)
+    assert document["interrupted"] is True
+    assert document["peak_activations"] <= 8
+    assert 0 < document["lower_bound_s"] <= document["makespan_s"]
+
+
+# Ctrl-C at the very moment that a module is looked for.
+PRESSED_AT = """
+import os, signal, sys, trainwright_start
+signal.signal(signal.SIGINT, signal.default_int_handler)
+moment = sys.argv.pop(1)
+class Press:
+    def find_spec(self, name, path=None, target=None):
+        if name == moment:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Press())
+trainwright_start.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["trainwright", "trainwright.api.plan", "trainwright.cli.main", "trainwright.reporting.render"],
+)
+def test_ctrl_c_during_an_import_is_one_line(folder, module):
+    before = sorted(folder.iterdir())
+    done = subprocess.run(
+        [sys.executable, "-c", PRESSED_AT, module, "plan", "small.json"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
+    assert sorted(folder.iterdir()) == before
+
+
+def test_ctrl_c_while_a_file_is_written_leaves_it_whole(folder):
+    code = (
+        "import os, signal, sys, pathlib, trainwright_start\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "move = pathlib.Path.replace\n"
+        "def press(self, target):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return move(self, target)\n"
+        "pathlib.Path.replace = press\n"
+        "trainwright_start.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plan", "small.json", "-o", "plan.json"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
+    assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "small.json"]
+    assert json.loads((folder / "plan.json").read_text(encoding="utf-8"))["status"] == "optimal"
+
+
+def test_a_background_job_does_not_hear_ctrl_c(folder):
+    code = PRESSED_AT.replace("signal.default_int_handler", "signal.SIG_IGN")
+    for module in ("trainwright", "numpy", "trainwright.reporting.render"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, module, "plan", "small.json"],
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 @contextmanager
 def watched(*arguments) -> Iterator[tuple[subprocess.Popen, int]]:
     """The program with a terminal as stderr, so that it shows its progress there."""

@@ -63,6 +63,8 @@ def refused(run, folder):
         ("--time-limit", "0", 'time-limit: must be > 0, got "0"'),
         ("--time-limit", "-1s", 'time-limit: must be >= 0, got "-1s"'),
         ("--time-limit", "soon", 'time-limit: must be a quantity such as 30s or 5min, got "soon"'),
+        ("--time-unit", "min", 'time-unit: must be one of s, ms, us, µs, ns, got "min"'),
+        ("--time-unit", "", 'time-unit: must be one of s, ms, us, µs, ns, got ""'),
         ("--planner", "best", 'planner: must be one of exact, equal, got "best"'),
         ("--nodes", "0", 'nodes: must be a whole number >= 1, got "0"'),
         ("--zero", "-1", 'zero: must be a whole number >= 0, got "-1"'),
@@ -103,23 +105,52 @@ def test_a_model_needs_a_cluster_and_a_workload(refused):
 
 def test_a_near_miss_of_a_catalog_name_is_recognised(refused):
     assert 'got "llama3-9b"; did you mean "llama3-8b"?' in refused("plan", "llama3-9b")
-    assert 'topic: must be one of models, accelerators, clusters, got "model"' in refused(
+    assert 'topic: must be one of models, accelerators, clusters, families, got "model"' in refused(
         "catalog", "model"
     )
 
 
 def test_a_missing_argument_or_command_is_named(run):
-    for arguments in (("plan",), ("estimate", "small.json"), ("diff", "small.json"), ("plam",)):
+    for arguments in (("plan",), ("estimate",), ("diff", "small.json"), ("plam",)):
         done = run(*arguments)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("Usage: trainwright")
     assert run("plan").err.endswith("Missing argument 'MODEL'.\n")
+    assert run("estimate", "small.json").err == (
+        "error: plan: must be given for a profile, as --plan FILE\n"
+    )
 
 
 @pytest.mark.parametrize("target", ["nowhere/plan.json", ".", "small.json/plan.json", "x" * 300])
 def test_an_output_that_cannot_be_written_is_refused_before_any_work(refused, folder, target):
     assert "output: cannot be written" in refused("plan", "missing.json", "-o", target)
     assert "output: cannot be written" in refused("plan", "small.json", "-o", target)
+
+
+@pytest.mark.parametrize("name", ["small.json", "./small.json", "symbolic.json", "hard.json"])
+def test_an_output_that_is_the_input_is_refused(refused, folder, name):
+    (folder / "symbolic.json").symlink_to("small.json")
+    (folder / "hard.json").hardlink_to(folder / "small.json")
+    before = (folder / "small.json").read_bytes()
+    message = 'output: must not be the input "small.json", which it would replace'
+    assert message in refused("plan", "small.json", "-o", name)
+    assert (folder / "small.json").read_bytes() == before
+
+
+def test_an_output_that_is_any_other_input_is_refused(run, refused, folder):
+    run("plan", "small.json", "-o", "plan.json")
+    run("plan", "small.json", "-o", "plan.json")  # a document is made again
+    for name in ("small.json", "plan.json"):
+        asked = ("estimate", "small.json", "--plan", "plan.json", "-o", name)
+        assert f'output: must not be the input "{name}"' in refused(*asked)
+    (folder / "request.toml").write_text("devices = 4", encoding="utf-8")
+    asked = ("plan", "small.json", "--config", "request.toml", "-o", "request.toml")
+    assert 'must not be the input "request.toml"' in refused(*asked)
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    assert 'must not be the input "."' in refused("plan", ".", "-o", "config.json")
+    (folder / "c.toml").write_text("x", encoding="utf-8")
+    asked = ("plan", "gpt2", "--cluster", "c.toml", "-o", "c.toml")
+    assert 'must not be the input "c.toml"' in refused(*asked)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -245,9 +276,12 @@ class TestDocuments:
 
     def test_one_of_a_newer_format(self, refused, folder, document):
         write_json(folder / "new.json", document | {"format_version": 99})
-        assert "format_version: must be <= 1, got 99; a newer trainwright" in refused(
-            "explain", "new.json"
-        )
+        for command in (("explain", "new.json"), ("estimate", "small.json", "--plan", "new.json")):
+            assert "format_version: must be <= 1, got 99; a newer trainwright" in refused(*command)
+        for others in ({"kind": "catalog"}, {"kind": 3}, {"kind": None}):
+            write_json(folder / "new.json", document | others)
+            wanted = 'kind: must be one of "plan", "model-plan", "estimate", got '
+            assert wanted in refused("estimate", "small.json", "--plan", "new.json")
 
     def test_one_that_was_cut_short(self, refused, folder, document):
         text = (folder / "plan.json").read_text(encoding="utf-8")
@@ -263,9 +297,8 @@ class TestDocuments:
         (folder / "diff.json").write_text(
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
-        assert 'kind: must be one of "plan", "model-plan", "estimate", got "diff"' in refused(
-            "explain", "diff.json"
-        )
+        kinds = '"plan", "model-plan", "estimate", "schedule", "model-estimate"'
+        assert f'kind: must be one of {kinds}, got "diff"' in refused("explain", "diff.json")
         assert "document: cannot be read" in refused("explain", "missing.json")
 
     def test_one_with_stages_without_layers_or_devices(self, refused, folder, document):
@@ -325,6 +358,6 @@ class TestDocuments:
         assert json.dumps(document["overflows"])
 
     def test_a_model_has_no_plan_to_estimate(self, refused, document):
-        assert "model: must be a profile where a plan is given" in refused(
+        assert "plan: belongs to a profile; a model is given its degrees" in refused(
             "estimate", "llama3-8b", "--plan", "plan.json"
         )

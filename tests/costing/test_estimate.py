@@ -207,8 +207,6 @@ def test_a_sequence_beyond_learned_positions_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"context_parallel": 2}, "context parallelism of 2"),
-        ({"expert_parallel": 2}, "expert parallelism of 2"),
         ({"precision": "int3"}, 'precision "int3" is not modelled'),
         ({"precision": "fp16", "device_kind": "TPU"}, "has no TPU"),
     ],

@@ -173,24 +173,35 @@ def test_opt_with_a_narrow_embedding_projects_in_and_out() -> None:
 
 def test_the_families_differ_where_they_should() -> None:
     configs = {family: read({"model_type": family}).config for family in FAMILIES}
-    assert {f for f, c in configs.items() if c.norm is Norm.LAYER} == {
-        "gpt2",
-        "opt",
-        "bloom",
-        "bert",
+    where = {
+        "layer norm": lambda c: c.norm is not Norm.RMS,
+        "not causal": lambda c: not c.causal,
+        "query and key norms": lambda c: c.query_key_norm,
+        "latent": lambda c: c.latent is not None,
+        "experts": lambda c: c.experts is not None,
+        "windows": lambda c: c.sliding_window is not None,
+        "further tokens": lambda c: c.num_mtp_layers > 0,
     }
-    assert {f for f, c in configs.items() if not c.causal} == {"bert"}
-    assert {f for f, c in configs.items() if c.query_key_norm} == {"qwen3", "qwen3_moe"}
-    assert {f for f, c in configs.items() if c.experts} == {"mixtral", "qwen3_moe"}
+    found = {choice: {f for f, c in configs.items() if has(c)} for choice, has in where.items()}
+    assert found == {
+        "layer norm": {"gpt2", "gpt_neo", "opt", "bloom", "mpt", "bert", "nemotron"},
+        "not causal": {"bert"},
+        "query and key norms": {"qwen3", "qwen3_moe"},
+        "latent": {"deepseek_v2", "deepseek_v3", "kimi_k2"},
+        "experts": {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "grok-1"}
+        | {"deepseek_v2", "deepseek_v3", "kimi_k2"},
+        "windows": {"gpt_neo", "gpt_oss"},
+        "further tokens": {"deepseek_v3"},
+    }
     assert configs["opt"].activation is Activation.RELU
     assert configs["bloom"].max_positions == 0
 
 
-def test_qwen3_moe_with_dense_blocks_between_is_refused() -> None:
-    faults = faults_of(
-        {"model_type": "qwen3_moe", "decoder_sparse_step": 2, "mlp_only_layers": [3]}
-    )
-    assert len(faults) == 2
+def test_qwen_mixtures_may_have_dense_blocks_between() -> None:
+    sizes = {"num_hidden_layers": 6, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    for family in ("qwen2_moe", "qwen3_moe"):
+        experts = read({"model_type": family} | sizes).config.experts
+        assert [experts.at(layer) for layer in range(6)] == [False, True, False, False, False, True]
 
 
 @pytest.mark.parametrize(

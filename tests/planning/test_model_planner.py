@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,8 @@ from trainwright.formats import catalog
 from trainwright.model import TransformerConfig
 from trainwright.partitioning.restrictions import UNRESTRICTED, Restrictions
 from trainwright.planning.model_infeasible import diagnose_model
-from trainwright.planning.model_planner import ModelQuestion, estimate_profile, plan_model
+from trainwright.planning.model_planner import plan_model
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Workload, step_bound_s
 from trainwright.planning.per_stage import plan_per_stage
 
@@ -251,46 +253,63 @@ class TestPerStage:
         )
 
 
+# The leanest layout of the first is its widest and deepest; of the second a shallower one, whose
+# replicas share more of the state.
+LARGE = (
+    question(
+        "llama3-70b",
+        batch=16,
+        sequence=4096,
+        num_devices=4,
+        restrictions=Restrictions(recompute=False),
+    ),
+    question(
+        "llama3-70b",
+        batch=64,
+        sequence=2048,
+        zero_stage=3,
+        restrictions=Restrictions(tensor_parallel=False),
+    ),
+)
+
+
+@cache
+def diagnosed(asked):
+    outcome = planned(asked)
+    assert outcome.priced == ()
+    assert outcome.exhausted
+    return diagnose_model(asked, Budget())
+
+
 class TestInfeasible:
     """What is said to help a model that does not fit was tried, and does."""
-
-    @pytest.fixture
-    def asked(self):
-        return question(
-            "llama3-70b",
-            batch=16,
-            sequence=4096,
-            num_devices=4,
-            zero_stage=1,
-            restrictions=Restrictions(recompute=False),
-        )
-
-    @pytest.fixture
-    def found(self, asked):
-        assert planned(asked).priced == ()
-        assert planned(asked).exhausted
-        return diagnose_model(asked, Budget())
 
     def fix(self, found, change):
         (fix,) = [fix for fix in found.relaxations if fix.change == change]
         return fix
 
-    def with_memory(self, asked, memory_bytes):
-        return replace(asked, cluster=asked.cluster.with_memory(memory_bytes))
+    @pytest.mark.parametrize("asked", LARGE, ids=["pipeline", "sharded"])
+    def test_a_stage_binds(self, asked):
+        binding = diagnosed(asked).binding
+        assert binding.kind == "stage"
+        assert binding.missing_bytes > 0
+        assert binding.layers
 
-    def test_a_stage_binds(self, found):
-        assert found.binding.kind == "stage"
-        assert found.binding.missing_bytes > 0
-        assert found.binding.layers
+    @pytest.mark.parametrize("asked", LARGE, ids=["pipeline", "sharded"])
+    def test_that_much_memory_is_enough_and_a_little_less_is_not(self, asked):
+        enough = self.fix(diagnosed(asked), "memory").value
 
-    def test_that_much_memory_is_enough_and_a_little_less_is_not(self, asked, found):
-        enough = self.fix(found, "memory").value
-        assert planned(self.with_memory(asked, enough * (1 + 1e-9))).priced
+        def fits(memory_bytes):
+            cluster = asked.cluster.with_memory(memory_bytes)
+            return bool(planned(replace(asked, cluster=cluster)).priced)
+
+        assert fits(enough * (1 + 1e-9))
         # Of the reserve for transients some may be spare; 3 % less is surely not enough.
-        assert not planned(self.with_memory(asked, enough * 0.97)).priced
+        assert not fits(enough * 0.97)
 
-    def test_that_many_devices_are_enough_and_a_node_less_is_not(self, asked, found):
-        enough = self.fix(found, "devices").value
+    @pytest.mark.parametrize("asked", LARGE, ids=["pipeline", "sharded"])
+    def test_that_many_devices_are_enough_and_a_node_less_is_not(self, asked):
+        enough = self.fix(diagnosed(asked), "devices").value
         for nodes, fits in ((enough // 8, True), (enough // 8 - 1, False)):
             cluster = cluster_of(nodes)
             larger = replace(asked, cluster=cluster, num_devices=cluster.num_devices)
@@ -330,8 +349,8 @@ class TestInfeasible:
         assert found.binding.kind == "devices"
         assert [fix.description for fix in found.relaxations] == ['allow the option "none"']
 
-    def test_it_is_deterministic(self, asked, found):
-        assert diagnose_model(asked, Budget()) == found
+    def test_it_is_deterministic(self):
+        assert diagnose_model(LARGE[0], Budget()) == diagnosed(LARGE[0])
 
 
 def test_levels_of_the_network_are_what_the_test_thinks():

@@ -110,6 +110,18 @@ def test_lifting_a_restriction_is_offered_where_it_is_enough():
     assert fixes["exclude-option"].description == 'allow the option "activation recomp"'
 
 
+def test_the_least_memory_is_told_apart_from_nearly_as_little():
+    value = transformer(num_blocks=1, devices=1, memory_bytes=1.0)
+    for node in value["nodes"]:
+        (plain, lean), node["TMPCs"] = node["TMPCs"]["1"], {}
+        plain["memoryUsageA"] = lean["memoryUsageA"] = 0.0
+        plain["memoryUsageB"], lean["memoryUsageB"] = 1_000_010.0, 1_000_000.0
+        node["TMPCs"]["1"] = [plain, lean]
+    file = read_piper(value, source="small.json")
+    _, fixes = explained(file.profiles[0], file.setting)
+    assert fixes["memory"].value == 3_000_000.0
+
+
 def test_a_tiny_limit_does_not_hide_what_is_enough():
     for limit in (1.0, 5e-324):
         profile, setting = small(memory_bytes=limit)

@@ -90,7 +90,9 @@ def test_memory_adds_static_bytes_activations_in_flight_and_the_largest_transien
         memory = found.memory
         assert memory.microbatches_in_flight == 4 - index
         assert memory.static_bytes == pytest.approx(costs.total_static_bytes[rows].sum())
-        assert memory.activation_bytes == pytest.approx((4 - index) * costs.saved_bytes[rows].sum())
+        kept = memory.activation_bytes + memory.logits_bytes
+        assert kept == pytest.approx((4 - index) * costs.saved_bytes[rows].sum())
+        assert (memory.logits_bytes > 0) == (index == 3)
         assert memory.transient_bytes == costs.transient_bytes[rows].max()
     assert step.peak_memory_bytes == max(s.memory.total_bytes for s in step.stages)
     assert step.stages[step.fullest_stage].memory.total_bytes == step.peak_memory_bytes

@@ -8,7 +8,7 @@ import pytest
 
 import trainwright
 from trainwright.formats.piper_json import read_piper
-from trainwright.plan.results.difference import Difference
+from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
 from trainwright.plan.results.explanation import explain_stages
 from trainwright.plan.results.plan import PlanResult, StageRecord
 from trainwright.plan.status import Status
@@ -113,6 +113,39 @@ def test_no_time_at_all_is_explained_without_dividing(document):
 def test_a_ratio_is_put_into_words(ratio, words):
     told = lines(Difference(same_model=False, time_ratio=ratio))
     assert told == ["the two documents are about different models", words]
+
+
+def test_values_too_close_to_tell_apart_are_shown_in_full():
+    facts = StageFacts(
+        layers=(0, 1, 2),
+        data_parallel=1,
+        tensor_parallel=2,
+        num_recomputed=0,
+        time_per_sample_s=0.5,
+        memory_bytes=2.0**30,
+    )
+    shown = "\n".join(
+        lines(
+            Difference(
+                same_model=True,
+                request_changes=(Change(key="memory_bytes", before=2.0**30, after=2.0**30 + 1),),
+                result_changes=(Change(key="gap", before=0.5, after=None),),
+                stage_changes=(
+                    StageChange(stage=0, before=facts, after=replace(facts, memory_bytes=7e9)),
+                    StageChange(
+                        stage=1, before=facts, after=replace(facts, memory_bytes=2**30 + 1)
+                    ),
+                    StageChange(stage=2, before=facts),
+                ),
+            )
+        )
+    )
+    assert "1073741824.0" in shown
+    assert "1073741825.0" in shown
+    assert "50.00 %" in shown
+    assert "stage 0" in shown
+    assert "layers 0-2; d=1, t=2, recompute 0/3, 500 ms, 6.52 GiB" in shown
+    assert "0.5 s, 1073741825 B" in shown
 
 
 def test_what_has_no_table_is_our_own_mistake():

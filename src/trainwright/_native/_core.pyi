@@ -61,6 +61,17 @@ def solve_partition(
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
+def one_f_one_b_ends_s(
+    *,
+    forward_s: NDArray[np.float64],
+    backward_s: NDArray[np.float64],
+    in_flight: NDArray[np.int64],
+    replicas: NDArray[np.int64],
+    feed_offset: NDArray[np.int64],
+    feed_target: NDArray[np.int32],
+    feed_s: NDArray[np.float64],
+    num_microbatches: int,
+) -> NDArray[np.float64]: ...
 
 class Orders:
     def __init__(
@@ -100,14 +111,31 @@ class Simulation:
     def blocked_rows(self) -> NDArray[np.int64]: ...
 
 def simulate(orders: Orders, costs: ActionCosts) -> Simulation: ...
-def latest_starts(orders: Orders, costs: ActionCosts) -> NDArray[np.float64]: ...
-def peak_bytes(
-    orders: Orders,
-    *,
-    delta_bytes: NDArray[np.float64],
-    transient_bytes: NDArray[np.float64],
-    static_bytes: NDArray[np.float64],
+def latest_starts(
+    orders: Orders, costs: ActionCosts, deadline_s: NDArray[np.float64]
 ) -> NDArray[np.float64]: ...
+
+class ActionMemory:
+    def __init__(
+        self,
+        *,
+        delta_bytes: NDArray[np.float64],
+        transient_bytes: NDArray[np.float64],
+        static_bytes: NDArray[np.float64],
+        limit_bytes: NDArray[np.float64],
+    ) -> None: ...
+
+def peak_bytes(orders: Orders, memory: ActionMemory) -> NDArray[np.float64]: ...
+
+class FilledOrders:
+    complete: bool
+    span_s: float
+    makespan_s: float
+    largest_idle_s: float
+    @property
+    def actions(self) -> NDArray[np.int32]: ...
+    @property
+    def rank_offsets(self) -> NDArray[np.int64]: ...
 
 class StreamProblem:
     def __init__(
@@ -147,6 +175,37 @@ class FoundOrders:
     @property
     def interrupted(self) -> bool: ...
 
+def fill_weight_grads(
+    orders: Orders, costs: ActionCosts, memory: ActionMemory, *, tolerated_idle_s: float
+) -> FilledOrders: ...
+def improve_weight_grads(
+    orders: Orders, costs: ActionCosts, memory: ActionMemory, *, span: bool, budget: int
+) -> FilledOrders: ...
+
+class ReorderedOrders:
+    complete: bool
+    num_moves: int
+    @property
+    def actions(self) -> NDArray[np.int32]: ...
+
+def reorder(
+    orders: Orders,
+    costs: ActionCosts,
+    memory: ActionMemory,
+    *,
+    from_s: float,
+    until_s: float,
+    sweeps: int,
+) -> ReorderedOrders: ...
+def zero_bubble_orders(
+    num_microbatches: int,
+    costs: ActionCosts,
+    memory: ActionMemory,
+    *,
+    late_warm_up: bool,
+    prefer_backward: bool,
+    tolerant: bool,
+) -> FilledOrders: ...
 def search_schedule(
     problem: StreamProblem,
     starts: list[Orders],

@@ -4,40 +4,58 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 from trainwright.api.documents import AnyDocument, Priced, open_document
 from trainwright.api.result import Report
-from trainwright.plan.results.difference import Change, Difference
+from trainwright.errors import InvalidInput
+from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.schedule import ScheduleResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE
-from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trainwright.plan.results.model_plan import ModelStageRecord
     from trainwright.plan.results.plan import StageRecord
+    from trainwright.plan.results.request import Embedded
 
     AnyStage = StageRecord | ModelStageRecord
 
-_RESULT_KEYS = ("status", "fits", "devices_used", "num_stages")
-
 
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
-    """Compare two plan or estimate documents (paths or results) by request, result and stage.
+    """Compare two documents (paths or results): plans or estimates, or two schedules.
 
-    Raises `InvalidInput` with every fault of the first file that has one.
+    Raises `InvalidInput` with every fault of the first file that has one, and for a schedule
+    beside a document of another kind.
     """
     before, after = open_document(first), open_document(second)
+    if isinstance(before, ScheduleResult) and isinstance(after, ScheduleResult):
+        return Report(_schedule_difference(before, after))
+    if isinstance(before, ScheduleResult) or isinstance(after, ScheduleResult):
+        problem = f"must be of one kind: {before.kind} and {after.kind} have nothing in common"
+        raise InvalidInput.of("documents", problem)
     return Report(
         Difference(
-            same_model=before.request.model.sha256 == after.request.model.sha256,
+            same_model=_same_content(before.request.model, after.request.model),
             time_ratio=_time_ratio(before, after),
             request_changes=tuple(_changes(_request_facts(before), _request_facts(after))),
             result_changes=tuple(_changes(_result_facts(before), _result_facts(after))),
             stage_changes=tuple(_stage_changes(before.stages, after.stages)),
         )
+    )
+
+
+def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Difference:
+    from trainwright.api.schedule_diff import request_facts, result_facts, time_ratio
+
+    return Difference(
+        same_model=before.request.costs.content == after.request.costs.content,
+        time_ratio=time_ratio(before, after),
+        request_changes=tuple(_changes(request_facts(before), request_facts(after))),
+        result_changes=tuple(_changes(result_facts(before), result_facts(after))),
     )
 
 
@@ -56,67 +74,52 @@ def _objective(document: Priced) -> str:
     return "step_time_s" if isinstance(document, ModelPlanResult) else "time_per_sample_s"
 
 
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
     for key in dict.fromkeys((*before, *after)):
         if before.get(key) != after.get(key):
             yield Change(key=key, before=before.get(key), after=after.get(key))
 
 
-def _request_facts(document: Priced) -> dict[str, str]:
+def _request_facts(document: Priced) -> dict[str, Any]:
     request = document.request
-    stated = {
+    facts: dict[str, Any] = {
         "model": request.model.name,
         "cluster": request.cluster.name if request.cluster else None,
         "num_devices": request.num_devices,
         "time_limit_s": request.time_limit_s,
     }
-    facts = {key: _text(value) for key, value in stated.items() if value is not None}
     for part in (request.setting, request.workload, request.space):
         for field in fields(part) if part is not None else ():
-            if (value := getattr(part, field.name)) is not None:
-                facts[field.name] = _text(value)
+            value = getattr(part, field.name)
+            facts[field.name] = list(value) if isinstance(value, tuple) else value
     return facts
 
 
-def _result_facts(document: Priced) -> dict[str, str]:
-    facts = {
-        key: _text(value)
-        for key in _RESULT_KEYS
-        if (value := getattr(document, key, None)) is not None
-    }
-    gap = getattr(document, "gap", None)
-    if gap is not None:
-        facts["gap"] = format_percent_up(gap if gap > OPTIMAL_TOLERANCE else 0.0)
-    name = _objective(document)
-    if (time_s := getattr(document, name)) is not None:
-        shown = {"step_time_s": "step time", "time_per_sample_s": "time per microbatch"}
-        facts[shown[name]] = format_seconds(time_s)
+def _result_facts(document: Priced) -> dict[str, Any]:
+    names = ("status", "fits", "devices_used", "num_stages", "gap", _objective(document))
+    facts = {name: getattr(document, name, None) for name in names}
+    if (gap := facts["gap"]) is not None and gap <= OPTIMAL_TOLERANCE:
+        facts["gap"] = 0.0
     return facts
 
 
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.10g}"
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)
-
-
-def _stage_changes(before: Sequence[AnyStage], after: Sequence[AnyStage]) -> Iterator[Change]:
-    for index in range(max(len(before), len(after))):
-        old = _stage_text(before[index]) if index < len(before) else None
-        new = _stage_text(after[index]) if index < len(after) else None
+def _stage_changes(before: Sequence[AnyStage], after: Sequence[AnyStage]) -> Iterator[StageChange]:
+    for index, (old, new) in enumerate(zip_longest(map(_facts, before), map(_facts, after))):
         if old != new:
-            yield Change(key=f"stage {index}", before=old, after=new)
+            yield StageChange(stage=index, before=old, after=new)
 
 
-def _stage_text(stage: AnyStage) -> str:
-    from trainwright.reporting.text import ranges
+def _facts(stage: AnyStage) -> StageFacts:
+    return StageFacts(**{field.name: getattr(stage, field.name) for field in fields(StageFacts)})
 
-    return (
-        f"layers {ranges(stage.layers)}; d={stage.data_parallel}, t={stage.tensor_parallel}, "
-        f"recompute {stage.num_recomputed}/{len(stage.layers)}, "
-        f"{format_seconds(stage.time_per_sample_s)}, {format_bytes(stage.memory_bytes)}"
-    )
+
+def _same_content(before: Embedded, after: Embedded) -> bool:
+    """Whether two inputs are one model, whatever their files are called and say of the machine."""
+    return before.kind == after.kind and _model_in(before) == _model_in(after)
+
+
+def _model_in(part: Embedded) -> object:
+    points = part.content.get("points") if part.kind == "profile" else None
+    if not isinstance(points, list):
+        return part.content
+    return [{key: point[key] for key in point if key != "provenance"} for point in points]

@@ -21,18 +21,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileInput:
-    """A profiled model: its profile, the setting its file states, and itself as embedded JSON."""
+    """A profiled model: its profile, the setting its file states, and itself as embedded JSON.
+
+    `unit_assumed` says that its times were taken for seconds without the file saying so.
+    """
 
     profile: Profile
     setting: Setting | None
     embedded: Embedded
+    unit_assumed: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 def embed(kind: str, name: str, content: dict[str, Any]) -> Embedded:
     """Wrap an input for a document, with the hash of its canonical JSON."""
+    return Embedded(kind=kind, name=name, sha256=content_hash(content), content=content)
+
+
+def content_hash(content: dict[str, Any]) -> str:
+    """The SHA-256 of canonical JSON: keys sorted, no blanks."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return Embedded(kind=kind, name=name, sha256=digest, content=content)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def profile_input(file: ProfileFile, *, name: str, point: int | None) -> ProfileInput:

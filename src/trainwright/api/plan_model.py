@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.api.inputs import embed, naming_options
-from trainwright.api.plan_profile import count_recomputed
+from trainwright.api.model_records import with_plan
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plan.results.model_plan import Alternative, ModelPlanResult, ModelStageRecord
+from trainwright.plan.results.model_plan import Alternative, ModelPlanResult
 from trainwright.plan.results.request import PlanRequest, SpaceRecord, WorkloadRecord
 from trainwright.plan.status import BoundKind, Status, relative_gap
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.planning.model_planner import ModelOutcome, ModelQuestion, Priced
+    from trainwright.planning.model_planner import ModelOutcome, Priced
+    from trainwright.planning.model_question import ModelQuestion
 
 _OPTION_OF: Final = {
     "global_batch": "global-batch",
@@ -103,8 +104,8 @@ def plan_model(
 ) -> ModelPlanResult:
     """Search the uniform plans (or, opted in, those with degrees per stage)."""
     from trainwright.planning.model_infeasible import diagnose_model
-    from trainwright.planning.model_planner import DEFAULT_ZERO_STAGE, ModelQuestion
     from trainwright.planning.model_planner import plan_model as search
+    from trainwright.planning.model_question import DEFAULT_ZERO_STAGE, ModelQuestion
     from trainwright.planning.model_space import Workload
     from trainwright.planning.per_stage import plan_per_stage
 
@@ -140,7 +141,11 @@ def plan_model(
         ),
     )
     if outcome.priced:
-        document = _with_plan(document, outcome)
+        best = outcome.priced[0]
+        document = replace(
+            with_plan(document, best.plan, best.profile, best.step),
+            alternatives=tuple(_alternatives(outcome.priced)),
+        )
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
         document = replace(document, binding=diagnosis.binding, relaxations=diagnosis.relaxations)
@@ -164,47 +169,6 @@ def _warnings(restrictions: Restrictions, outcome: ModelOutcome) -> Iterator[str
         yield "degrees that differ between stages: no framework runs such a plan yet"
 
 
-def _with_plan(document: ModelPlanResult, outcome: ModelOutcome) -> ModelPlanResult:
-    best = outcome.priced[0]
-    step = best.step
-    return replace(
-        document,
-        step_time_s=step.step_time_s,
-        gap=relative_gap(step.step_time_s, outcome.lower_bound_s),
-        time_per_sample_s=step.pipeline_s / best.plan.num_microbatches,
-        tokens_per_s=step.tokens_per_s,
-        mfu=step.mfu,
-        bubble_of_makespan=max(0.0, step.bubble_of_makespan),
-        exposed_gradient_sync_s=step.exposed_gradient_sync_s,
-        optimizer_s=step.optimizer_s,
-        parallelism=best.plan.parallelism,
-        schedule=best.plan.schedule,
-        micro_batch=best.plan.microbatch_size,
-        devices_used=best.plan.devices_used,
-        num_stages=len(best.plan.stages),
-        stages=tuple(_stage_records(best)),
-        peak_memory_bytes_per_rank=tuple(s.memory.total_bytes for s in step.stages),
-        alternatives=tuple(_alternatives(outcome.priced)),
-        assumptions=_assumptions(best),
-    )
-
-
-def _stage_records(best: Priced) -> list[ModelStageRecord]:
-    return [
-        ModelStageRecord(
-            layers=stage.layers,
-            data_parallel=stage.data_parallel,
-            tensor_parallel=stage.tensor_parallel,
-            options={str(layer): option for layer, option in stage.option_of.items()},
-            num_recomputed=count_recomputed(stage, best.profile),
-            time_per_sample_s=(found.forward_s + found.backward_s) / stage.data_parallel,
-            memory_bytes=found.memory.total_bytes,
-            prediction=found,
-        )
-        for stage, found in zip(best.plan.stages, best.step.stages, strict=True)
-    ]
-
-
 def _alternatives(priced: tuple[Priced, ...]) -> Iterator[Alternative]:
     """The runners-up that have one degree for all stages."""
     best_s = priced[0].step.step_time_s
@@ -218,17 +182,6 @@ def _alternatives(priced: tuple[Priced, ...]) -> Iterator[Alternative]:
                 slowdown=other.step.step_time_s / best_s,
                 peak_memory_bytes=other.step.peak_memory_bytes,
             )
-
-
-def _assumptions(best: Priced) -> dict[str, str]:
-    point, provenance = best.profile.point, best.profile.costs.provenance
-    return {
-        "times": f"{provenance.origin}: {provenance.source}",
-        "precision": str(point.precision),
-        "kernels": ", ".join(point.kernels),
-        "optimizer": "Adam, states and master weights in 32 bit",
-        "schedule": "1f1b, simulated",
-    }
 
 
 def _request(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from trainwright._version import __version__
-from trainwright.cli import catalog, diff, estimate, explain, plan
+from trainwright.cli import catalog, diff, estimate, explain, plan, schedule, validate
 from trainwright.errors import InvalidInput, TrainwrightError
 
 if TYPE_CHECKING:
@@ -27,7 +27,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _command in (plan.plan, estimate.estimate, explain.explain, diff.diff, catalog.catalog):
+_COMMANDS = (
+    plan.plan,
+    estimate.estimate,
+    schedule.schedule,
+    explain.explain,
+    diff.diff,
+    validate.validate,
+    catalog.catalog,
+)
+for _command in _COMMANDS:
     app.command()(_command)
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,7 +15,6 @@ from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from trainwright.api.result import Report
     from trainwright.execution import Budget, Progress
@@ -37,19 +37,72 @@ def parse_count(text: str | None, name: str, *, least: int = 1) -> int | None:
     return int(value)
 
 
-def check_output(path: Path | None) -> None:
-    """Refuse a path that cannot be written before any work is done for it."""
-    if path is not None:
-        from trainwright.formats.atomic_file import check_writable
+def parse_time_limit(text: str | None) -> float | None:
+    """Seconds > 0, written with or without a unit."""
+    from trainwright.units import parse_duration
 
+    if text is None:
+        return None
+    limit_s = parse_duration(text, name="time-limit")
+    if limit_s <= 0:
+        raise InvalidInput.of("time-limit", f'must be > 0, got "{text}"')
+    return limit_s
+
+
+def check_output(path: Path | None, *inputs: str | Path | None) -> None:
+    """Refuse a path that cannot be written, or is an input, before any work is done for it."""
+    if path is None:
+        return
+    from trainwright.formats.atomic_file import check_writable
+
+    for given in inputs:
+        if given is not None and _is_input(path, Path(given)):
+            problem = (
+                f'must not be the input "{given}", which it would replace; choose another path'
+            )
+            raise InvalidInput.of("output", problem)
+    with _uninterrupted():
         check_writable(path)
+
+
+def _is_input(path: Path, given: Path) -> bool:
+    """Whether they are one file, by whatever links; a folder stands for the config.json in it."""
+    with suppress(OSError, ValueError):  # a name no file has is nothing to lose
+        return path.samefile(given / "config.json" if given.is_dir() else given)
+    return False
 
 
 def emit(report: Report[Any], *, as_json: bool, output: Path | None) -> None:
     """Save if asked, then print the document or its table."""
     if output is not None:
-        report.save(output)
+        with _uninterrupted():
+            report.save(output)
     _print(report.to_json() if as_json else _table(report))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment: a file is written whole or not at all.
+
+    A signal mask would not do, for other threads may take the signal.
+    """
+    import signal
+
+    pressed = False
+
+    def note(*_: object) -> None:
+        nonlocal pressed
+        pressed = True
+
+    heard = signal.getsignal(signal.SIGINT)
+    if heard is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, heard)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _table(report: Report[Any]) -> str:
@@ -103,7 +156,9 @@ def budget(time_limit_s: float | None) -> Iterator[Budget]:
         with suppress(OSError):  # the handler may run inside a print to the same stream
             os.write(2, b"\ninterrupted: keeping the best found so far\n")
 
-    previous = signal.signal(signal.SIGINT, stop)
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is not signal.SIG_IGN:  # a background job is not meant
+        signal.signal(signal.SIGINT, stop)
     try:
         yield made
     finally:

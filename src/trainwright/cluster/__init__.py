@@ -1,12 +1,16 @@
 """Where a model runs: accelerators, the networks between them, and clusters of both."""
 
 from trainwright.cluster.accelerator import Accelerator, Efficiency, Saturating
+from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
 from trainwright.cluster.cluster import Cluster, Pool
 from trainwright.cluster.network import Hop, LevelKind, NetworkLevel, crossed_level, group_hops
 
 __all__ = [
+    "CONSTANTS",
     "Accelerator",
+    "Calibration",
     "Cluster",
+    "Constant",
     "Efficiency",
     "Hop",
     "LevelKind",

@@ -29,12 +29,17 @@ class Saturating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Shares of the peak that kernels reach: products over FLOPs, memory over bytes."""
+    """Shares of the peak that kernels reach: products over FLOPs, memory over bytes.
+
+    Attention kernels fill the device with long sequences only: their share, one per direction, is
+    halved at `attention_half_flops`.
+    """
 
     gemm: Saturating
     memory: Saturating
     attention_forward: float
     attention_backward: float
+    attention_half_flops: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,9 @@ class Accelerator:
     """A device kind. `peak_flops_per_s` is dense, as (number format, peak).
 
     `memory_bytes` is what the driver shows, `usable_fraction` what a training process can allocate
-    of it. `sources` says of a field, by name, where its figure comes from.
+    of it. `sources` says of a field, by name, where its figure comes from. The host needs
+    `host_pass_s` to start the kernels of one block in one pass (forward, backward, repeated
+    forward) and `step_overhead_s` for what a step does once: properties of an installation.
     """
 
     name: str
@@ -53,6 +60,8 @@ class Accelerator:
     usable_fraction: float
     efficiency: Efficiency
     sources: tuple[tuple[str, Provenance], ...] = ()
+    host_pass_s: float = 0.0
+    step_overhead_s: float = 0.0
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -68,10 +77,9 @@ class Accelerator:
         for name, value in positive.items():
             if not (math.isfinite(value) and value > 0):
                 yield Fault(name, f"must be finite and > 0, got {value!r}")
-        if not (math.isfinite(self.launch_overhead_s) and self.launch_overhead_s >= 0):
-            yield Fault(
-                "launch_overhead_s", f"must be finite and >= 0, got {self.launch_overhead_s!r}"
-            )
+        for name in ("launch_overhead_s", "host_pass_s", "step_overhead_s"):
+            if not (math.isfinite(value := getattr(self, name)) and value >= 0):
+                yield Fault(name, f"must be finite and >= 0, got {value!r}")
         if not 0 < self.usable_fraction <= 1:
             yield Fault("usable_fraction", f"must be in (0, 1], got {self.usable_fraction!r}")
         yield from _efficiency_faults(self.efficiency)
@@ -123,6 +131,11 @@ def _efficiency_faults(efficiency: Efficiency) -> Iterator[Fault]:
     for name, value in shares.items():
         if not 0 < value <= 1:
             yield Fault(name, f"must be in (0, 1], got {value!r}")
-    for name, curve in (("gemm", efficiency.gemm), ("memory", efficiency.memory)):
-        if not (math.isfinite(curve.half) and curve.half >= 0):
-            yield Fault(f"efficiency.{name}.half", f"must be >= 0, got {curve.half!r}")
+    halves = {
+        "efficiency.gemm.half": efficiency.gemm.half,
+        "efficiency.memory.half": efficiency.memory.half,
+        "efficiency.attention_half_flops": efficiency.attention_half_flops,
+    }
+    for name, half in halves.items():
+        if not (math.isfinite(half) and half >= 0):
+            yield Fault(name, f"must be >= 0, got {half!r}")

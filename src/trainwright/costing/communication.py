@@ -74,6 +74,14 @@ def point_to_point_time_s(payload_bytes: float, level: NetworkLevel | None) -> f
     return level.latency_s + payload_bytes / level.effective_bytes_per_s
 
 
+def ring_time_s(block_bytes: float, hops: Hops) -> float:
+    """Every rank passes a block on, n - 1 times, at the pace of the slowest link."""
+    if not hops:
+        return 0.0
+    n, latency_s, byte_s = _flat(hops)
+    return (n - 1) * (latency_s + block_bytes * byte_s)
+
+
 def _message_time_s(payload_bytes: float, hops: Hops) -> float:
     return point_to_point_time_s(payload_bytes, hops[-1].level)
 
@@ -97,4 +105,5 @@ _COLLECTIVES: Final = {
     "reduce_scatter": all_gather_time_s,
     "all_to_all": all_to_all_time_s,
     "point_to_point": _message_time_s,
+    "ring": ring_time_s,
 }

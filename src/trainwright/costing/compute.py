@@ -2,13 +2,13 @@
 
     time = launch overhead + max( FLOPs / (peak · e(FLOPs)), bytes / (bandwidth · e_m(bytes)) )
 
-Matrix products and memory traffic have efficiencies that grow with size, attention kernels a flat
-one per direction. Kernels do not overlap; the host never falls behind.
+All efficiencies grow with size; attention kernels have one per direction. Kernels do not overlap.
+Where the host cannot start kernels as fast as they run is settled per layer, in `layer`.
 """
 
 from __future__ import annotations
 
-from trainwright.cluster import Accelerator
+from trainwright.cluster import Accelerator, Saturating
 from trainwright.model import Operator, OperatorKind, Phase, Work
 
 
@@ -41,6 +41,7 @@ def _compute_efficiency(
     efficiency = accelerator.efficiency
     if kind is not OperatorKind.ATTENTION:
         return efficiency.gemm.at(work.flops)
+    share = efficiency.attention_forward
     if phase is Phase.INPUT_GRAD:
-        return efficiency.attention_backward
-    return efficiency.attention_forward
+        share = efficiency.attention_backward
+    return Saturating(max=share, half=efficiency.attention_half_flops).at(work.flops)

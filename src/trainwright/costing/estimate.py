@@ -17,17 +17,19 @@ import numpy as np
 from trainwright.cluster import Cluster, Hop, NetworkLevel, Pool, group_hops
 from trainwright.costing.layer import LayerPrice, Platform, price_layer
 from trainwright.costing.memory import KEEP_ALL, RecomputeRule
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput
 from trainwright.model import (
+    DEFAULT_RECIPE,
     LayerGraph,
     LayerKind,
     Phase,
+    Recipe,
     RunShape,
     TransformerConfig,
     layer_graph,
-    precision_named,
 )
 from trainwright.model.operator import ATTENTION_CORE, MLP_ACTIVATION, NORM, RECOMPUTE_MODULES
+from trainwright.plan.overlap import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import (
     CostTable,
     Edge,
@@ -50,17 +52,23 @@ KERNELS: Final = (FUSED_ATTENTION, UNFUSED_ATTENTION, FUSED_CROSS_ENTROPY, UNFUS
 DEFAULT_KERNELS: Final = (FUSED_ATTENTION, UNFUSED_CROSS_ENTROPY)
 
 
+RECOMPUTABLE: Final = frozenset({LayerKind.BLOCK, LayerKind.MTP})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimator:
     """A profile source that answers any point for one model on one cluster.
 
     `selective_modules` are what the recompute mode "selective" recomputes. By default the cheap
     and large: the attention core where it stores scores, else the norms and the feed-forward
-    activation. `vocabulary_multiple` is the padding of `RunShape`.
+    activation. `overlap` says what collectives inside layers hide under. `vocabulary_multiple` is
+    the padding of `RunShape`. A point's precision goes before the recipe's.
     """
 
     model: TransformerConfig
     cluster: Cluster
+    recipe: Recipe = DEFAULT_RECIPE
+    overlap: Overlap = DEFAULT_OVERLAP
     selective_modules: tuple[str, ...] | None = None
     vocabulary_multiple: int = 128
 
@@ -79,12 +87,14 @@ class Estimator:
 
         Blanks of the point take defaults, which the profile's own point shows: microbatch 1, the
         device's 16-bit format, all recompute modes, fused attention, unfused cross entropy. Layers
-        that are not blocks have the mode "none" only. Raises `InvalidInput` where the model cannot
-        run so, `UnsupportedFeature` for context and expert parallelism.
+        that are neither blocks nor MTP have the mode "none" only. Groups lie tensor innermost, then
+        context, then data; experts over all three. Raises `InvalidInput` where the model cannot run
+        so.
         """
         pool = self.cluster.pool_of(point.device_kind)
-        point = _completed(point, pool)
-        graphs = [layer_graph(self.model, run) for run in self._runs(point)]
+        point = self._completed(point, pool)
+        model = self.recipe.applied(self.model)
+        graphs = [layer_graph(model, run) for run in self._runs(point)]
         rows = self._rows(graphs, point, pool)
         table = _cost_table(rows, _boundary(graphs), _provenance(pool))
         return Profile(structure=_structure(graphs), costs=table, point=point)
@@ -99,10 +109,17 @@ class Estimator:
                 sequence_length=point.sequence_length,
                 tensor_parallel=degree,
                 sequence_parallel=point.sequence_parallel,
-                precision=precision_named(point.precision),
+                precision=self.recipe.numbers(point.precision),
                 fused_attention=FUSED_ATTENTION in point.kernels,
                 fused_cross_entropy=FUSED_CROSS_ENTROPY in point.kernels,
                 vocabulary_multiple=self.vocabulary_multiple,
+                context_parallel=point.context_parallel,
+                expert_parallel=point.expert_parallel,
+                expert_tensor_parallel=point.expert_tensor_parallel,
+                context_exchange=self.recipe.context_exchange,
+                context_balanced=self.recipe.context_balanced,
+                expert_imbalance=self.recipe.expert_imbalance,
+                capacity_factor=self.recipe.capacity_factor,
             )
 
     def _rows(
@@ -114,51 +131,54 @@ class Estimator:
         for graph in graphs:
             platform = Platform(
                 accelerator=pool.accelerator,
-                dtype=graph.run.precision.matmul_dtype,
-                hops={"tensor": _tensor_hops(pool, graph.run.tensor_parallel)},
+                dtype=graph.run.precision.base_dtype,
+                hops=_hops_of(pool, graph.run),
+                overlap=self.overlap,
             )
             for prices, layer in zip(rows, graph.classes, strict=True):
-                offered = rules if layer.kind is LayerKind.BLOCK else {Recompute.NONE: KEEP_ALL}
+                offered = rules if layer.kind in RECOMPUTABLE else {Recompute.NONE: KEEP_ALL}
                 prices += price_layer(layer, graph.run, offered, platform)
         return rows
 
+    def rule(self, mode: Recompute, *, fused_attention: bool) -> RecomputeRule:
+        """What a block keeps and repeats in `mode`."""
+        match mode:
+            case Recompute.NONE:
+                return KEEP_ALL
+            case Recompute.FULL:
+                return RecomputeRule(whole_layer=True)
+            case Recompute.SELECTIVE:
+                default = (NORM, MLP_ACTIVATION) if fused_attention else (ATTENTION_CORE,)
+                return RecomputeRule(modules=frozenset(self.selective_modules or default))
+
     def _rules(self, point: ProfilePoint) -> dict[Recompute, RecomputeRule]:
-        modules = self.selective_modules
-        if modules is None:
-            fused = FUSED_ATTENTION in point.kernels
-            modules = (NORM, MLP_ACTIVATION) if fused else (ATTENTION_CORE,)
-        rules = {
-            Recompute.NONE: KEEP_ALL,
-            Recompute.SELECTIVE: RecomputeRule(modules=frozenset(modules)),
-            Recompute.FULL: RecomputeRule(whole_layer=True),
-        }
-        return {mode: rule for mode, rule in rules.items() if mode in point.recompute}
+        fused = FUSED_ATTENTION in point.kernels
+        return {m: self.rule(m, fused_attention=fused) for m in Recompute if m in point.recompute}
 
-
-def _completed(point: ProfilePoint, pool: Pool) -> ProfilePoint:
-    """The point with its blanks filled, or every fault it has."""
-    faults = list(_point_faults(point, pool))
-    if faults:
-        raise InvalidInput(faults)
-    for axis in ("context", "expert", "expert_tensor"):
-        if (degree := getattr(point, f"{axis}_parallel")) > 1:
-            raise UnsupportedFeature(
-                f"the estimator does not price {axis} parallelism of {degree}",
-                alternative="use tensor, data and pipeline parallelism",
-            )
-    chosen = [kernel for kernel in DEFAULT_KERNELS if _opposite(kernel) not in point.kernels]
-    degrees = tuple(sorted(set(point.tensor_parallel)))
-    names = tuple(hop.level.name for hop in _tensor_hops(pool, degrees[-1]))
-    return replace(
-        point,
-        microbatch_size=point.microbatch_size or 1,
-        tensor_parallel=degrees,
-        precision=point.precision or pool.accelerator.default_precision,
-        recompute=point.recompute or tuple(map(str, Recompute)),
-        kernels=tuple(dict.fromkeys((*chosen, *point.kernels))),
-        network_levels=(("tensor", names),) if names else (),
-        device_kind=pool.accelerator.name,
-    )
+    def _completed(self, point: ProfilePoint, pool: Pool) -> ProfilePoint:
+        """The point with its blanks filled, or every fault it has."""
+        faults = list(_point_faults(point, pool))
+        if faults:
+            raise InvalidInput(faults)
+        chosen = [kernel for kernel in DEFAULT_KERNELS if _opposite(kernel) not in point.kernels]
+        degrees = tuple(sorted(set(point.tensor_parallel)))
+        default = self.recipe.precision or pool.accelerator.default_precision
+        filled = replace(
+            point,
+            microbatch_size=point.microbatch_size or 1,
+            tensor_parallel=degrees,
+            precision=point.precision or default,
+            recompute=point.recompute or tuple(map(str, Recompute)),
+            kernels=tuple(dict.fromkeys((*chosen, *point.kernels))),
+            device_kind=pool.accelerator.name,
+        )
+        *_, widest = self._runs(filled)
+        crossed = (
+            (axis, tuple(hop.level.name for hop in hops))
+            for axis, hops in _hops_of(pool, widest).items()
+            if self.model.experts is not None or not axis.startswith("expert")
+        )
+        return replace(filled, network_levels=tuple(pair for pair in crossed if pair[1]))
 
 
 def _point_faults(point: ProfilePoint, pool: Pool) -> Iterator[Fault]:
@@ -169,6 +189,15 @@ def _point_faults(point: ProfilePoint, pool: Pool) -> Iterator[Fault]:
     for degree in point.tensor_parallel:
         if not 1 <= degree <= pool.num_devices:
             yield Fault("tensor_parallel", f"must be in 1..{pool.num_devices}, got {degree}")
+            continue
+        cut = point.expert_tensor_parallel or degree
+        for axis, spanned in (
+            ("context_parallel", degree * point.context_parallel),
+            ("expert_parallel", cut * point.expert_parallel),
+        ):
+            if getattr(point, axis) < 1 or spanned > pool.num_devices:
+                wanted = f"must span 1..{pool.num_devices} devices with tensor_parallel"
+                yield Fault(axis, f"{wanted}, got {spanned}")
     for mode in point.recompute:
         if mode not in set(Recompute):
             yield Fault("recompute", f'must be one of {", ".join(Recompute)}, got "{mode}"')
@@ -183,8 +212,30 @@ def _opposite(kernel: str) -> str:
     return kernel.removeprefix("un") if kernel.startswith("un") else f"un{kernel}"
 
 
-def _tensor_hops(pool: Pool, degree: int) -> tuple[Hop, ...]:
-    return group_hops(pool.levels, ranks=degree, stride=1)
+def axis_hops(
+    pool: Pool, *, tensor: int, context: int, expert: int, expert_tensor: int
+) -> dict[str, tuple[Hop, ...]]:
+    """How the groups of each axis spread over the network: tensor innermost, then context."""
+    groups = {
+        "tensor": (tensor, 1),
+        "context": (context, tensor),
+        "expert_tensor": (expert_tensor, 1),
+        "expert": (expert, expert_tensor),
+    }
+    return {
+        axis: group_hops(pool.levels, ranks=ranks, stride=stride)
+        for axis, (ranks, stride) in groups.items()
+    }
+
+
+def _hops_of(pool: Pool, run: RunShape) -> dict[str, tuple[Hop, ...]]:
+    return axis_hops(
+        pool,
+        tensor=run.tensor_parallel,
+        context=run.context_parallel,
+        expert=run.expert_parallel,
+        expert_tensor=run.expert_shards,
+    )
 
 
 def _structure(graphs: Sequence[LayerGraph]) -> Structure:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.cluster import Accelerator, Hop
@@ -13,17 +13,29 @@ from trainwright.costing.memory import (
     ActivationBytes,
     RecomputeRule,
     activation_bytes,
-    parameters_per_device,
     static_bytes,
+    trained_per_device,
 )
-from trainwright.model import Exchange, LayerClass, Phase, RunShape
+from trainwright.model import Exchange, LayerClass, LayerKind, Phase, RunShape
+from trainwright.plan.overlap import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
 
 _KIND_OF_AXIS: Final = {
     "tensor": TimeKind.TENSOR_PARALLEL,
     "context": TimeKind.CONTEXT_PARALLEL,
     "expert": TimeKind.EXPERT_PARALLEL,
+    "expert_tensor": TimeKind.EXPERT_PARALLEL,
 }
+_PASSES: Final = (
+    (Phase.FORWARD,),
+    (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD),
+    (Phase.RECOMPUTE,),
+)
+
+
+def kind_of_axis(axis: str) -> TimeKind:
+    """What the time of a collective over `axis` counts as; tensor parallel where unknown."""
+    return _KIND_OF_AXIS.get(axis, TimeKind.TENSOR_PARALLEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +63,7 @@ class Platform:
     accelerator: Accelerator
     dtype: str
     hops: Mapping[str, tuple[Hop, ...]]
+    overlap: Overlap = DEFAULT_OVERLAP
 
 
 def price_layer(
@@ -63,13 +76,13 @@ def price_layer(
     operator_s = {
         phase: {
             op.name: operator_time_s(
-                op, phase, accelerator=platform.accelerator, dtype=platform.dtype
+                op, phase, accelerator=platform.accelerator, dtype=op.dtype or platform.dtype
             )
             for op in layer.operators
         }
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
     }
-    dense, expert = parameters_per_device(layer)
+    dense, expert = trained_per_device(layer)
     gradient = run.precision.gradient_bytes
     for mode, rule in rules.items():
         operator_s[Phase.RECOMPUTE] = _recomputed_s(layer, rule, operator_s[Phase.FORWARD])
@@ -77,10 +90,11 @@ def price_layer(
         phase_s = {phase: sum(times.values()) for phase, times in operator_s.items()}
         kind_s = [0.0] * len(TimeKind)
         kind_s[TimeKind.COMPUTE] = sum(phase_s.values())
-        for exchange in exchanges:
-            exposed_s = _exposed_s(exchange, operator_s[exchange.phase], platform)
-            phase_s[exchange.phase] += exposed_s
-            kind_s[_KIND_OF_AXIS[exchange.axis]] += exposed_s
+        for (phase, kind), exposed_s in _exposed_s(exchanges, operator_s, platform).items():
+            phase_s[phase] += exposed_s
+            kind_s[kind] += exposed_s
+        if layer.kind is LayerKind.BLOCK:
+            kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, platform.accelerator.host_pass_s)
         yield LayerPrice(
             tensor_parallel=run.tensor_parallel,
             recompute=mode,
@@ -93,15 +107,26 @@ def price_layer(
         )
 
 
+def _wait_for_host(phase_s: dict[Phase, float], pass_s: float) -> float:
+    """Stretch each pass of a block to what the host needs to start it; returns what that adds.
+
+    Input and weight gradient are one pass. A pass without work is none.
+    """
+    added_s = 0.0
+    for together in _PASSES:
+        kernels_s = sum(phase_s[phase] for phase in together)
+        if 0 < kernels_s < pass_s:
+            for phase in together:
+                phase_s[phase] *= pass_s / kernels_s
+            added_s += pass_s - kernels_s
+    return added_s
+
+
 def _recomputed_s(
     layer: LayerClass, rule: RecomputeRule, forward_s: Mapping[str, float]
 ) -> dict[str, float]:
     """Forward work that backward repeats: the named modules, or everything."""
-    return {
-        op.name: forward_s[op.name]
-        for op in layer.operators
-        if rule.whole_layer or op.module in rule.modules
-    }
+    return {op.name: forward_s[op.name] for op in layer.operators if rule.repeats(op)}
 
 
 def _exchanges(layer: LayerClass, rule: RecomputeRule) -> tuple[Exchange, ...]:
@@ -109,18 +134,40 @@ def _exchanges(layer: LayerClass, rule: RecomputeRule) -> tuple[Exchange, ...]:
     if not rule.whole_layer:
         return layer.exchanges
     repeated = (
-        Exchange(axis=x.axis, kind=x.kind, bytes=x.bytes, phase=Phase.RECOMPUTE)
-        for x in layer.exchanges
-        if x.phase is Phase.FORWARD
+        replace(x, phase=Phase.RECOMPUTE) for x in layer.exchanges if x.phase is Phase.FORWARD
     )
     return (*layer.exchanges, *repeated)
 
 
-def _exposed_s(exchange: Exchange, operator_s: Mapping[str, float], platform: Platform) -> float:
-    time_s = collective_time_s(exchange.kind, exchange.bytes, platform.hops[exchange.axis])
-    if exchange.hides_under is None:
-        return time_s
-    return max(0.0, time_s - operator_s[exchange.hides_under])
+def _exposed_s(
+    exchanges: Sequence[Exchange],
+    operator_s: Mapping[Phase, Mapping[str, float]],
+    platform: Platform,
+) -> dict[tuple[Phase, TimeKind], float]:
+    """What collectives add to each phase, by kind.
+
+    One that names an operator hides under it; the others of a kind share what their overlap allows
+    of the phase's compute.
+    """
+    exposed_s: dict[tuple[Phase, TimeKind], float] = {}
+    apart_s: dict[tuple[Phase, TimeKind], float] = {}
+    for exchange in exchanges:
+        key = (exchange.phase, _KIND_OF_AXIS[exchange.axis])
+        time_s = collective_time_s(exchange.kind, exchange.bytes, platform.hops[exchange.axis])
+        if exchange.hides_under is None:
+            apart_s[key] = apart_s.get(key, 0.0) + time_s
+            continue
+        window_s = exchange.hidden_share * operator_s[exchange.phase][exchange.hides_under]
+        exposed_s[key] = exposed_s.get(key, 0.0) + max(0.0, time_s - window_s)
+    shares = {
+        TimeKind.TENSOR_PARALLEL: platform.overlap.tensor,
+        TimeKind.EXPERT_PARALLEL: platform.overlap.experts,
+    }
+    for (phase, kind), time_s in apart_s.items():
+        window_s = shares.get(kind, 0.0) * sum(operator_s[phase].values())
+        added_s = max(0.0, time_s - window_s)
+        exposed_s[phase, kind] = exposed_s.get((phase, kind), 0.0) + added_s
+    return exposed_s
 
 
 def _collective(exchange: Exchange) -> Collective:

@@ -105,6 +105,14 @@ def decode_document(
         raise InvalidInput.of(
             "document", f"must be a JSON object, got {show_typed(value)}", source=source
         )
+    record = document_type(value, kinds, source=source)
+    return decode(record, value, source=source, text_faults=text_faults)
+
+
+def document_type(
+    value: Mapping[str, Any], kinds: Mapping[str, type[Record]], *, source: str | None = None
+) -> type[Record]:
+    """The type a document says it has; raises `InvalidInput` for another kind or a later format."""
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         found = "none" if kind is None else quote(kind) if isinstance(kind, str) else ""
@@ -112,7 +120,7 @@ def decode_document(
         problem = f"must be one of {wanted}, got {found or show_typed(kind)}"
         raise InvalidInput.of("kind", problem, source=source)
     refuse_newer_version(value, _current_version(kinds[kind]), source=source)
-    return decode(kinds[kind], value, source=source, text_faults=text_faults)
+    return kinds[kind]
 
 
 def refuse_newer_version(

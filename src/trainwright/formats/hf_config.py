@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
-from trainwright.formats.hf_families import FAMILIES, SILENT_KEYS
+from trainwright.formats.hf_families import ALIASES, FAMILIES
+from trainwright.formats.hf_ignored import SILENT_KEYS, effect_of
 from trainwright.formats.hf_keys import KeyReader
 from trainwright.formats.json_path import show_typed
 from trainwright.formats.json_text import parse_json
-from trainwright.model import TransformerConfig
+from trainwright.model import TransformerConfig, count_parameters
 
 MAX_CONFIG_BYTES: Final = 2**22
 
@@ -42,6 +43,15 @@ class ModelDescription:
     config: TransformerConfig
     defaults: tuple[tuple[str, object], ...] = ()
     ignored: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was ignored, what that may cost, and a figure to check the rest against."""
+        if not self.ignored:
+            return ()
+        count = f"as read, the model has {count_parameters(self.config):,} parameters"
+        notes = (f"unknown key ignored: {key} ({effect_of(key)})" for key in self.ignored)
+        return (*notes, f"{count}: compare them with the published count")
 
 
 def load_config(path: Path) -> ModelDescription:
@@ -73,9 +83,15 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
         found = type(document).__name__
         raise InvalidInput.of("config", f"must be a JSON object, got {found}", source=source)
     family = _family(document, source=source)
+    for key in ("is_encoder_decoder", "add_cross_attention"):
+        if document.get(key) is True:
+            raise UnsupportedFeature(
+                f"{key}: true: encoder-decoder models are not modelled",
+                alternative="models with one stack are",
+            )
     keys = KeyReader(document)
     fields = FAMILIES[family](keys)
-    faults = list(keys.faults)
+    faults = keys.all_faults
     if not faults:
         try:
             config = TransformerConfig(family=family, **fields)
@@ -83,11 +99,9 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
             faults += [Fault(keys.path_of(f.path), f.problem) for f in error.faults]
     if faults:
         raise InvalidInput(faults, source=source)
-    ignored = tuple(
-        str(key) for key in document if key not in keys.known and key not in SILENT_KEYS
-    )
+    ignored = tuple(key for key in keys.unread if key.split(".")[-1] not in SILENT_KEYS)
     return ModelDescription(
-        name=name, config=config, defaults=tuple(keys.defaults.items()), ignored=ignored
+        name=name, config=config, defaults=tuple(keys.all_defaults.items()), ignored=ignored
     )
 
 
@@ -105,6 +119,7 @@ def _family(document: Mapping[str, Any], *, source: str | None) -> str:
         raise InvalidInput.of(
             "model_type", f"must be text, got {show_typed(stated)}", source=source
         )
+    stated = ALIASES.get(stated, stated)
     if stated in FAMILIES:
         return stated
     if stated in _OUT_OF_SCOPE:
@@ -125,6 +140,10 @@ def _from_architecture(architectures: object) -> str | None:
         isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
     ):
         return None
-    stem = architectures[0].lower().replace("_", "")
-    fitting = [family for family in FAMILIES if stem.startswith(family.replace("_", ""))]
+    stem = _squeezed(architectures[0])
+    fitting = [family for family in FAMILIES if stem.startswith(_squeezed(family))]
     return max(fitting, key=len, default=architectures[0])
+
+
+def _squeezed(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

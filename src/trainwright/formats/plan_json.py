@@ -113,7 +113,11 @@ def read_setting(value: object, *, source: str | None = None) -> Setting | None:
     setting = request.get("setting") if isinstance(request, dict) else None
     if setting is None:
         return None
-    record = decode(SettingRecord, setting, path="request.setting", source=source)
+    return to_setting(decode(SettingRecord, setting, path="request.setting", source=source))
+
+
+def to_setting(record: SettingRecord) -> Setting:
+    """The noun of a recorded setting; raises `InvalidInput` for values out of range."""
     return Setting(
         num_devices=record.num_devices,
         memory_bytes=record.memory_bytes,

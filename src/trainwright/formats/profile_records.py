@@ -49,7 +49,7 @@ class CircumstancesRecord(Closed):
     tensor_parallel: Annotated[tuple[Count, ...], "degrees that the options span"] = (1,)
     context_parallel: Count = 1
     expert_parallel: Count = 1
-    expert_tensor_parallel: Count = 1
+    expert_tensor_parallel: Count | None = None
     sequence_parallel: bool = False
     precision: str | None = None
     recompute: Annotated[tuple[str, ...], "recompute modes that the options span"] = ()

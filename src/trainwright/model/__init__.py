@@ -1,9 +1,11 @@
 """What a model computes, keeps and passes on, from its hyper-parameters alone."""
 
-from trainwright.model.config import Activation, Experts, Norm, TransformerConfig
-from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
+from trainwright.model.config import Activation, Norm, TransformerConfig
+from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
+from trainwright.model.layer_kind import LayerKind
 from trainwright.model.operator import (
     Exchange,
+    MatrixShape,
     Operator,
     OperatorKind,
     Parameter,
@@ -12,33 +14,46 @@ from trainwright.model.operator import (
     Shard,
     Work,
 )
+from trainwright.model.parts import Experts, LatentAttention
 from trainwright.model.precision import PRECISIONS, Precision, precision_named
-from trainwright.model.run_shape import RunShape
+from trainwright.model.recipe import DEFAULT_RECIPE, STATE_BYTES, Optimizer, Recipe
+from trainwright.model.run_shape import ContextExchange, RunShape
 from trainwright.model.transformer import (
     count_parameters,
     layer_graph,
     model_flops_per_sequence,
 )
+from trainwright.model.tuning import TRAIN_ALL, LowRank, Tuning
 
 __all__ = [
+    "DEFAULT_RECIPE",
     "PRECISIONS",
+    "STATE_BYTES",
+    "TRAIN_ALL",
     "Activation",
+    "ContextExchange",
     "Exchange",
     "Experts",
+    "LatentAttention",
     "LayerClass",
     "LayerGraph",
     "LayerKind",
+    "LowRank",
+    "MatrixShape",
     "Norm",
     "Operator",
     "OperatorKind",
+    "Optimizer",
     "Parameter",
     "Phase",
     "Precision",
+    "Recipe",
     "RunShape",
     "SavedTensor",
     "Shard",
     "TensorEdge",
     "TransformerConfig",
+    "Tuning",
     "Work",
     "count_parameters",
     "layer_graph",

@@ -1,58 +1,56 @@
 """The attention half of a block, operator by operator, on one device of a tensor group.
 
-Two cores. *Fused* (Dao et al., 2022): no score ever reaches memory, backward recomputes them and
-so does 2.5 times the forward FLOPs, and a causal kernel skips the upper triangle. *Unfused*: two
-batched products and a softmax chain over b·a·s² scores; the chain moves about 9 bytes per score
-forward and 11 backward with 16-bit activations and dropout.
+Norm, projections of queries, keys and values, their rotation, the core, the output projection and
+the residual. Latent attention has projections of its own (`latent_attention`).
 """
 
 from __future__ import annotations
 
+from trainwright.model.attention_core import attention_core, held_key_value_heads
 from trainwright.model.config import TransformerConfig
+from trainwright.model.latent_attention import latent_exchanges, latent_projections
 from trainwright.model.operator import (
-    ATTENTION_CORE,
     NORM,
     Exchange,
     Operator,
-    OperatorKind,
     Parameter,
     Phase,
     SavedTensor,
     Shard,
-    Work,
 )
 from trainwright.model.primitives import (
     elementwise,
     linear,
     linear_input,
     norm,
+    norm_parameters,
     residual_add,
 )
 from trainwright.model.run_shape import RunShape
 
-FUSED_BACKWARD_RATIO = 2.5
-
 
 def attention_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
     """Norm, projections, attention core, output projection and residual, in forward order."""
-    before = norm(
-        "attention_norm", run, kind=config.norm, width=config.hidden_size, is_layer_input=True
-    )
-    core = _fused_core if run.fused_attention else _unfused_core
-    operators = [_query_key_value(config, run)]
-    if config.rotary or config.query_key_norm:
-        operators.append(_rotary(config, run))
-    operators += core(config, run)
-    operators.append(_output_projection(config, run))
-    operators.append(
-        residual_add(
-            "attention_residual", run, width=config.hidden_size, dropout=config.hidden_dropout
-        )
-    )
+    h = config.hidden_size
+    around = [
+        *_projections(config, run),
+        *attention_core(config, run),
+        _output_projection(config, run),
+    ]
+    if config.sandwich_norm:
+        around.append(norm("attention_output_norm", run, kind=config.norm, width=h))
+    around.append(residual_add("attention_residual", run, width=h, dropout=config.hidden_dropout))
     if config.pre_norm:
-        return (before, *operators)
-    after = norm("attention_norm", run, kind=config.norm, width=config.hidden_size)
-    return (*operators, after)
+        before = norm("attention_norm", run, kind=config.norm, width=h, is_layer_input=True)
+        return (before, *around)
+    return (*around, norm("attention_norm", run, kind=config.norm, width=h))
+
+
+def attention_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Exchange, ...]:
+    """Collectives of the tensor group around the attention half."""
+    if config.latent is not None:
+        return latent_exchanges(config, config.latent, run)
+    return half_exchanges(run, width=config.hidden_size, column=("query_key_value",))
 
 
 def half_exchanges(
@@ -85,9 +83,13 @@ def half_exchanges(
     )
 
 
-def _held_key_value_size(config: TransformerConfig, run: RunShape) -> int:
-    """Width of keys (or values) over the tensor group; heads are repeated where they are fewer."""
-    return max(config.num_kv_heads, run.tensor_parallel) * config.head_size
+def _projections(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    if config.latent is not None:
+        return latent_projections(config, config.latent, run)
+    products = _query_key_value(config, run)
+    if config.rotary or config.query_key_norm:
+        return (products, _rotary(config, run))
+    return (products,)
 
 
 def _query_key_value(config: TransformerConfig, run: RunShape) -> Operator:
@@ -115,7 +117,7 @@ def _query_key_value(config: TransformerConfig, run: RunShape) -> Operator:
         "query_key_value",
         run,
         inputs=config.hidden_size,
-        outputs=queries + 2 * _held_key_value_size(config, run),
+        outputs=queries + 2 * held_key_value_heads(config, run) * config.head_size,
         split="column",
         parameters=tuple(parameters),
         saved=(kept,),
@@ -124,12 +126,13 @@ def _query_key_value(config: TransformerConfig, run: RunShape) -> Operator:
 
 
 def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
-    """Rotation of queries and keys in place, with their norms where the family has them."""
-    width = config.query_size + _held_key_value_size(config, run)
+    """Rotation of queries and keys in place, and their norms, as far as the family has them."""
+    width = config.query_size + held_key_value_heads(config, run) * config.head_size
     parameters: tuple[Parameter, ...] = ()
     saved: tuple[SavedTensor, ...] = ()
     if config.query_key_norm:
-        parameters = (Parameter(name="query_key_norm.weight", count=2 * config.head_size),)
+        # One norm for all query heads and one for all key heads.
+        parameters = norm_parameters("query_key_norm", kind=config.norm, width=2 * config.head_size)
         kept = SavedTensor(
             name="query_key_norm.input",
             elements=run.tokens * width,
@@ -138,7 +141,7 @@ def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
             until=Phase.INPUT_GRAD,
         )
         saved = (kept,)
-    passes = 1 + config.query_key_norm
+    passes = config.rotary + config.query_key_norm
     return elementwise(
         "rotary",
         run,
@@ -150,143 +153,22 @@ def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
     )
 
 
-def _kept_query_key_value(config: TransformerConfig, run: RunShape) -> tuple[SavedTensor, ...]:
-    widths = {
-        "query": config.query_size,
-        "key": _held_key_value_size(config, run),
-        "value": _held_key_value_size(config, run),
-    }
-    return tuple(
-        SavedTensor(
-            name=name,
-            elements=run.tokens * width,
-            element_bytes=run.precision.activation_bytes,
-            shard=Shard.TENSOR,
-            until=Phase.INPUT_GRAD,
-        )
-        for name, width in widths.items()
-    )
-
-
-def attended_pairs(config: TransformerConfig, length: int, *, skips_masked: bool) -> float:
-    """Query-key pairs of one sequence and head that a kernel computes.
-
-    All s² of them, or s·min(w, s) within a sliding window; a kernel that skips what a causal mask
-    hides computes s(s + 1)/2, within a window w(w + 1)/2 + (s − w)·w.
-    """
-    window = min(config.sliding_window or length, length)
-    if not (config.causal and skips_masked):
-        return float(length) * window
-    return window * (window + 1) / 2 + float(length - window) * window
-
-
-def _fused_core(config: TransformerConfig, run: RunShape) -> list[Operator]:
-    t, s = run.tensor_parallel, run.sequence_length
-    per_pair = 4.0 * run.microbatch_size * config.query_size
-    flops = per_pair * attended_pairs(config, s, skips_masked=True) / t
-    element = run.precision.activation_bytes
-    queries = element * run.tokens * config.query_size / t
-    keys = element * run.tokens * _held_key_value_size(config, run) / t
-    statistics = SavedTensor(
-        name="attention.log_sum_exp",
-        elements=run.tokens * config.num_heads,
-        element_bytes=4,
-        shard=Shard.TENSOR,
-        until=Phase.INPUT_GRAD,
-        dropped_by=ATTENTION_CORE,
-    )
-    core = Operator(
-        name="attention",
-        kind=OperatorKind.ATTENTION,
-        forward=Work(flops=flops, read_bytes=queries + 2 * keys, written_bytes=queries),
-        input_grad=Work(
-            flops=FUSED_BACKWARD_RATIO * flops,
-            read_bytes=3 * queries + 2 * keys,
-            written_bytes=queries + 2 * keys,
-        ),
-        model_flops=per_pair * attended_pairs(config, s, skips_masked=False),
-        saved=(*_kept_query_key_value(config, run), statistics),
-        module=ATTENTION_CORE,
-    )
-    return [core]
-
-
-def _unfused_core(config: TransformerConfig, run: RunShape) -> list[Operator]:
-    elements = run.microbatch_size * config.num_heads * run.sequence_length**2
-    element = run.precision.activation_bytes
-    dropout = config.attention_dropout > 0
-
-    def kept(name: str, element_bytes: int) -> SavedTensor:
-        return SavedTensor(
-            name=name,
-            elements=elements,
-            element_bytes=element_bytes,
-            shard=Shard.TENSOR,
-            until=Phase.INPUT_GRAD,
-            dropped_by=ATTENTION_CORE,
-        )
-
-    size, mask = element * elements / run.tensor_parallel, elements / run.tensor_parallel
-    saved: tuple[SavedTensor, ...] = (kept("softmax.output", element),)
-    if dropout:
-        saved += (kept("softmax.dropout_mask", 1), kept("softmax.dropout_output", element))
-    softmax = Operator(
-        name="softmax",
-        kind=OperatorKind.MEMORY,
-        forward=Work(
-            read_bytes=size * (1 + dropout), written_bytes=size * (1 + dropout) + mask * dropout
-        ),
-        input_grad=Work(
-            read_bytes=size * (2 + dropout) + mask * dropout, written_bytes=size * (1 + dropout)
-        ),
-        saved=saved,
-        module=ATTENTION_CORE,
-    )
-    query, key, value = _kept_query_key_value(config, run)
-    return [
-        _batched_product("attention_scores", config, run, saved=(query, key)),
-        softmax,
-        _batched_product("attention_values", config, run, saved=(value,)),
-    ]
-
-
-def _batched_product(
-    name: str, config: TransformerConfig, run: RunShape, *, saved: tuple[SavedTensor, ...]
-) -> Operator:
-    """One of the two products with the score matrix; both gradients are activation gradients."""
-    t, s = run.tensor_parallel, run.sequence_length
-    flops = 2.0 * run.microbatch_size * config.query_size * float(s) * s
-    element = run.precision.activation_bytes
-    scores = element * run.microbatch_size * config.num_heads * float(s) * s / t
-    sides = element * run.tokens * config.query_size / t
-    return Operator(
-        name=name,
-        kind=OperatorKind.GEMM,
-        forward=Work(flops=flops / t, read_bytes=sides + scores, written_bytes=sides),
-        input_grad=Work(
-            flops=2 * flops / t, read_bytes=2 * sides + 2 * scores, written_bytes=2 * sides
-        ),
-        model_flops=flops,
-        saved=saved,
-        module=ATTENTION_CORE,
-    )
-
-
 def _output_projection(config: TransformerConfig, run: RunShape) -> Operator:
     parameters = [
         Parameter(
             name="attention_output.weight",
-            count=config.query_size * config.hidden_size,
+            count=config.attention_output_size * config.hidden_size,
             shards=run.tensor_parallel,
         )
     ]
     if config.attention_output_bias:
         parameters.append(Parameter(name="attention_output.bias", count=config.hidden_size))
-    kept = linear_input("attention_output.input", run, width=config.query_size, shard=Shard.TENSOR)
+    width = config.attention_output_size
+    kept = linear_input("attention_output.input", run, width=width, shard=Shard.TENSOR)
     return linear(
         "attention_output",
         run,
-        inputs=config.query_size,
+        inputs=width,
         outputs=config.hidden_size,
         split="row",
         parameters=tuple(parameters),

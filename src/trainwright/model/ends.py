@@ -21,6 +21,7 @@ from trainwright.model.primitives import elementwise, linear, linear_input, norm
 from trainwright.model.run_shape import RunShape
 
 WORD_EMBEDDING = "word_embedding"
+HEAD = "head"
 
 # Passes over the logits, in bytes per logit, counted from the public vocabulary-parallel cross
 # entropy of Megatron-LM: cast 2 + 4, maximum 4, subtract 8, exponential 8, sum 4, divide 8 forward;
@@ -65,7 +66,7 @@ def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
     """The product with the vocabulary matrix, sharded over it."""
     size = run.padded(config.vocabulary_size)
     width = config.projection_size or config.hidden_size
-    parameters = [_word_embedding(config, run, name="head.weight")]
+    parameters = [_vocabulary_matrix(config, run, name=HEAD)]
     if config.head_bias:
         parameters.append(Parameter(name="head.bias", count=size, shards=run.tensor_parallel))
     product = linear(
@@ -75,8 +76,17 @@ def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
         outputs=size,
         split="column",
         parameters=tuple(parameters),
-        saved=(linear_input("head.input", run, width=width, shard=Shard.SEQUENCE),),
+        saved=(
+            linear_input(
+                "head.input",
+                run,
+                width=width,
+                shard=Shard.SEQUENCE,
+                element_bytes=run.precision.activation_bytes,
+            ),
+        ),
         model_outputs=config.vocabulary_size,
+        dtype=run.precision.base_dtype,
     )
     if config.projection_size is None:
         return (product,)
@@ -168,19 +178,21 @@ def loss_exchanges(run: RunShape) -> tuple[Exchange, ...]:
     return (each, each)
 
 
-def _word_embedding(config: TransformerConfig, run: RunShape, *, name: str) -> Parameter:
+def _vocabulary_matrix(config: TransformerConfig, run: RunShape, *, name: str) -> Parameter:
+    """The embedding or the head; further predicted tokens use the same two matrices."""
     width = config.projection_size or config.hidden_size
+    shared = WORD_EMBEDDING if config.tied_embeddings or name != HEAD else HEAD
     return Parameter(
-        name=name,
+        name=f"{name}.weight",
         count=run.padded(config.vocabulary_size) * width,
         shards=run.tensor_parallel,
-        shared=WORD_EMBEDDING if config.tied_embeddings else None,
+        shared=shared if config.tied_embeddings or config.num_mtp_layers else None,
     )
 
 
 def _lookup(config: TransformerConfig, run: RunShape) -> Operator:
     h, width = config.hidden_size, config.projection_size or config.hidden_size
-    parameters = [_word_embedding(config, run, name="word_embedding.weight")]
+    parameters = [_vocabulary_matrix(config, run, name=WORD_EMBEDDING)]
     for name, count in (
         ("position_embedding", config.max_positions),
         ("token_type_embedding", config.num_token_types),

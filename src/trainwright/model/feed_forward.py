@@ -1,22 +1,24 @@
 """The feed-forward half of a block, dense or a mixture of experts, on one device.
 
 A gated part has two input matrices (gate and up) computed as one product of twice the width; its
-activation keeps both and gives their product. Experts see q·b·s routed tokens in all, whatever
-their number; they are sharded over the tensor group like a dense part (no expert parallelism here).
+activation keeps both and gives their product. Experts see q·b·s/c routed tokens of each tensor
+group, whatever their number; expert parallelism deals the experts out and moves the tokens to them.
 """
 
 from __future__ import annotations
 
-from trainwright.model.config import Experts, TransformerConfig
+from trainwright.model.config import TransformerConfig
 from trainwright.model.operator import (
     MLP_ACTIVATION,
     NORM,
+    Exchange,
     Operator,
     Parameter,
     Phase,
     SavedTensor,
     Shard,
 )
+from trainwright.model.parts import Experts
 from trainwright.model.primitives import elementwise, linear, linear_input, norm, residual_add
 from trainwright.model.run_shape import RunShape
 
@@ -30,22 +32,29 @@ def feed_forward_operators(
         middle = _dense(config, run, prefix="mlp", width=config.ffn_size)
     else:
         middle = _mixture(config, run, experts)
+    if config.sandwich_norm:
+        middle = (*middle, norm("mlp_output_norm", run, kind=config.norm, width=h))
     residual = residual_add("mlp_residual", run, width=h, dropout=config.hidden_dropout)
     normed = norm("mlp_norm", run, kind=config.norm, width=h)
     return (normed, *middle, residual) if config.pre_norm else (*middle, residual, normed)
 
 
 def _dense(
-    config: TransformerConfig, run: RunShape, *, prefix: str, width: int
+    config: TransformerConfig,
+    run: RunShape,
+    *,
+    prefix: str,
+    width: int,
 ) -> tuple[Operator, ...]:
-    kept = linear_input(
-        f"{prefix}_in.input",
-        run,
-        width=config.hidden_size,
-        shard=Shard.SEQUENCE,
-        dropped_by=NORM,
-    )
+    kept = _normed(config, run)
     return _two_layers(config, run, prefix=prefix, width=width, tokens=run.tokens, kept=(kept,))
+
+
+def _normed(config: TransformerConfig, run: RunShape) -> SavedTensor:
+    """What a dense part, or the router, shared experts and their gate, all read."""
+    return linear_input(
+        "mlp_norm.output", run, width=config.hidden_size, shard=Shard.SEQUENCE, dropped_by=NORM
+    )
 
 
 def _two_layers(
@@ -59,7 +68,10 @@ def _two_layers(
     experts: Experts | None = None,
 ) -> tuple[Operator, ...]:
     """Input product, activation, output product, with one weight of each per expert."""
-    h, t = config.hidden_size, run.tensor_parallel
+    h = config.hidden_size
+    cut = run.tensor_parallel if experts is None else run.expert_shards
+    shard = Shard.TENSOR if experts is None else Shard.EXPERT
+    routed = None if experts is None else experts.experts_per_token * run.tokens
     inner = width * (1 + config.gated)
 
     def parameter(name: str, count: int, shards: int) -> Parameter:
@@ -68,13 +80,13 @@ def _two_layers(
         return Parameter(
             name=name,
             count=experts.num_experts * count,
-            shards=shards,
+            shards=shards * run.expert_parallel,
             expert=True,
             active=experts.experts_per_token * count,
         )
 
     def weights(name: str, count: int, bias: int, bias_shards: int) -> tuple[Parameter, ...]:
-        weight = parameter(f"{name}.weight", count, t)
+        weight = parameter(f"{name}.weight", count, cut)
         return (weight, parameter(f"{name}.bias", bias, bias_shards))[: 1 + config.mlp_bias]
 
     into = linear(
@@ -83,17 +95,21 @@ def _two_layers(
         inputs=h,
         outputs=inner,
         split="column",
-        parameters=weights(f"{prefix}_in", h * inner, inner, t),
+        parameters=weights(f"{prefix}_in", h * inner, inner, cut),
         saved=kept,
         tokens=tokens,
+        shards=cut,
+        model_tokens=routed,
+        matrices=1 if experts is None else experts.num_experts // run.expert_parallel,
     )
     output_input = linear_input(
         f"{prefix}_out.input",
         run,
         width=width,
-        shard=Shard.TENSOR,
+        shard=shard,
         dropped_by=None if config.activation.keeps_only_its_output else MLP_ACTIVATION,
         tokens=tokens,
+        serves_input_grad=config.activation.keeps_only_its_output,
     )
     out = linear(
         f"{prefix}_out",
@@ -104,25 +120,31 @@ def _two_layers(
         parameters=weights(f"{prefix}_out", width * h, h, 1),
         saved=(output_input,),
         tokens=tokens,
+        shards=cut,
+        model_tokens=routed,
+        matrices=1 if experts is None else experts.num_experts // run.expert_parallel,
     )
-    return (into, _activation(config, run, prefix=prefix, width=width, tokens=tokens), out)
+    activation = _activation(config, run, prefix=prefix, width=width, tokens=tokens, shard=shard)
+    return (into, activation, out)
 
 
 def _activation(
-    config: TransformerConfig, run: RunShape, *, prefix: str, width: int, tokens: int
+    config: TransformerConfig, run: RunShape, *, prefix: str, width: int, tokens: int, shard: Shard
 ) -> Operator:
+    """Between the two layers; `shard` names the devices that cut its width."""
+    cut = run.expert_shards if shard is Shard.EXPERT else run.tensor_parallel
     inputs = 1 + config.gated
     kept = SavedTensor(
         name=f"{prefix}_activation.input",
         elements=tokens * width * inputs,
         element_bytes=run.precision.activation_bytes,
-        shard=Shard.TENSOR,
+        shard=shard,
         until=Phase.INPUT_GRAD,
     )
     return elementwise(
         f"{prefix}_activation",
         run,
-        elements=tokens * width / run.tensor_parallel,
+        elements=tokens * width / cut,
         forward=(inputs, 1),
         backward=(inputs + 1, inputs),
         saved=() if config.activation.keeps_only_its_output else (kept,),
@@ -133,7 +155,8 @@ def _activation(
 def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tuple[Operator, ...]:
     h = config.hidden_size
     routed = experts.experts_per_token * run.tokens
-    permuted = linear_input("expert_in.input", run, width=h, shard=Shard.SEQUENCE, tokens=routed)
+    rows = run.expert_rows(experts.experts_per_token)
+    permuted = linear_input("expert_in.input", run, width=h, shard=Shard.REPLICATED, tokens=rows)
     operators = (
         _router(config, run, experts),
         elementwise(
@@ -148,7 +171,7 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
             run,
             prefix="expert",
             width=experts.ffn_size,
-            tokens=routed,
+            tokens=rows,
             kept=(permuted,),
             experts=experts,
         ),
@@ -156,7 +179,32 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
     )
     if experts.shared_ffn_size:
         operators += _dense(config, run, prefix="shared_expert", width=experts.shared_ffn_size)
+    if experts.shared_gate:
+        operators += _shared_gate(config, run)
     return operators
+
+
+def _shared_gate(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """A sigmoid of one product per token weighs what the shared expert gives."""
+    h = config.hidden_size
+    product = linear(
+        "shared_gate",
+        run,
+        inputs=h,
+        outputs=1,
+        split="sequence",
+        parameters=(Parameter(name="shared_gate.weight", count=h),),
+        saved=(_normed(config, run),),
+    )
+    weighed = elementwise(
+        "shared_gate_product",
+        run,
+        elements=run.tokens * h / run.sequence_shards,
+        forward=(1, 1),
+        backward=(2, 1),
+        saved=(linear_input("shared_gate_product.input", run, width=h, shard=Shard.SEQUENCE),),
+    )
+    return (product, weighed)
 
 
 def _router(config: TransformerConfig, run: RunShape, experts: Experts) -> Operator:
@@ -169,16 +217,44 @@ def _router(config: TransformerConfig, run: RunShape, experts: Experts) -> Opera
         shard=Shard.SEQUENCE,
         until=Phase.INPUT_GRAD,
     )
-    given = linear_input("router.input", run, width=h, shard=Shard.SEQUENCE, dropped_by=NORM)
+    parameters = [Parameter(name="router.weight", count=h * count)]
+    if experts.router_bias:
+        parameters.append(Parameter(name="router.bias", count=count))
     return linear(
         "router",
         run,
         inputs=h,
         outputs=count,
-        split="none",
-        parameters=(Parameter(name="router.weight", count=h * count),),
-        saved=(given, probabilities),
+        split="sequence",
+        parameters=tuple(parameters),
+        saved=(_normed(config, run), probabilities),
+        dtype=run.precision.base_dtype,
     )
+
+
+def expert_exchanges(
+    config: TransformerConfig, run: RunShape, experts: Experts
+) -> tuple[Exchange, ...]:
+    """Dispatch and combine around the experts, both ways.
+
+    Token copies go to the devices of their experts and come back, all-to-all over the expert group;
+    inside the devices that share an expert they are gathered before and scattered after.
+    """
+    copies = run.expert_rows(experts.experts_per_token) / run.expert_shards
+    local = copies * config.hidden_size * run.precision.activation_bytes
+    whole = local * run.expert_shards
+
+    def exchange(axis: str, kind: str, size: float, phase: Phase) -> Exchange:
+        return Exchange(axis=axis, kind=kind, bytes=size, phase=phase)
+
+    made = []
+    for phase in (Phase.FORWARD, Phase.INPUT_GRAD):
+        if run.expert_parallel > 1:
+            made += [exchange("expert", "all_to_all", local, phase)] * 2
+        if run.expert_shards > 1:
+            made.append(exchange("expert_tensor", "all_gather", whole, phase))
+            made.append(exchange("expert_tensor", "reduce_scatter", whole, phase))
+    return tuple(made)
 
 
 def _unpermute(config: TransformerConfig, run: RunShape, routed: int) -> Operator:

@@ -22,7 +22,8 @@ from trainwright.model.run_shape import RunShape
 ATTENTION_CORE: Final = "attention_core"
 NORM: Final = "norm"
 MLP_ACTIVATION: Final = "mlp_activation"
-RECOMPUTE_MODULES: Final = (ATTENTION_CORE, NORM, MLP_ACTIVATION)
+LATENT_UP_PROJECTION: Final = "latent_up_projection"
+RECOMPUTE_MODULES: Final = (ATTENTION_CORE, NORM, MLP_ACTIVATION, LATENT_UP_PROJECTION)
 
 
 class OperatorKind(StrEnum):
@@ -39,6 +40,7 @@ class Shard(StrEnum):
     TENSOR = "tensor"
     SEQUENCE = "sequence"  # only where sequence parallelism is on
     REPLICATED = "replicated"
+    EXPERT = "expert"  # over the devices that share one expert
 
 
 class Phase(StrEnum):
@@ -73,7 +75,7 @@ class Parameter:
 
     Parameters of one `shared` name are the same tensor in several layers (tied embeddings);
     `expert` ones are sharded and synchronised over the expert group, and a token meets `active` of
-    them.
+    them. What is not `trainable` has no gradient and no optimizer state.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Parameter:
     expert: bool = False
     active: int | None = None
     shared: str | None = None
+    trainable: bool = True
 
     @property
     def count_per_device(self) -> float:
@@ -91,10 +94,12 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensor:
-    """A tensor kept from forward to backward; `elements` over the whole tensor group.
+    """A tensor kept from forward to backward; `elements` over all devices that share it.
 
     `dropped_by` names the module whose recomputation makes keeping it unnecessary; a full
-    recomputation keeps the layer's input and nothing else. `until` is the phase that frees it.
+    recomputation keeps the layer's input and nothing else. `until` is the phase that frees it;
+    `serves_input_grad` says of a product's input that an input gradient needs it too. Tensors of
+    one name in a layer are one tensor, kept once.
     """
 
     name: str
@@ -104,6 +109,7 @@ class SavedTensor:
     until: Phase
     dropped_by: str | None = None
     is_layer_input: bool = False
+    serves_input_grad: bool = False
 
     def bytes_per_device(self, run: RunShape) -> float:
         """Bytes that one device keeps."""
@@ -111,13 +117,33 @@ class SavedTensor:
             Shard.TENSOR: run.tensor_parallel,
             Shard.SEQUENCE: run.sequence_shards,
             Shard.REPLICATED: 1,
+            Shard.EXPERT: run.expert_shards,
         }
         return self.elements * self.element_bytes / shards[self.shard]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixShape:
+    """The product [rows, inputs] × [inputs, outputs] that one device computes.
+
+    Of an expert mixture the rows spread evenly over `matrices` weights of that shape. `split` is
+    what the tensor group cuts: "column", "row", "sequence" or "none".
+    """
+
+    rows: float
+    inputs: float
+    outputs: float
+    matrices: int = 1
+    split: str = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One kernel, or a few that run as one. `module` is the recomputable module it belongs to."""
+    """One kernel, or a few that run as one. `module` is the recomputable module it belongs to.
+
+    `dtype` is the number format its matrix units run in, that of activations where absent. `matrix`
+    is the shape of a product with weights, None for every other operator.
+    """
 
     name: str
     kind: OperatorKind
@@ -128,6 +154,21 @@ class Operator:
     parameters: tuple[Parameter, ...] = ()
     saved: tuple[SavedTensor, ...] = ()
     module: str | None = None
+    matrix: MatrixShape | None = None
+    dtype: str | None = None
+
+    @property
+    def model_step_flops(self) -> float:
+        """`model_flops` of the forward pass and of the gradients that are computed.
+
+        A fused kernel's backward counts as two forward passes, though it does more.
+        """
+        if self.kind is OperatorKind.ATTENTION:
+            return self.model_flops * (3.0 if self.input_grad.flops else 1.0)
+        if not self.forward.flops:
+            return self.model_flops
+        gradients = self.input_grad.flops + self.weight_grad.flops
+        return self.model_flops * (1.0 + gradients / self.forward.flops)
 
     def work(self, phase: Phase) -> Work:
         """The work of one phase."""
@@ -144,11 +185,13 @@ class Operator:
 class Exchange:
     """A collective that a layer performs over one parallel axis; `bytes` of the whole tensor.
 
-    `hides_under` names the operator whose work in the same phase may hide it.
+    Of a ring, which passes blocks on n - 1 times, `bytes` are one block. `hides_under` names the
+    operator whose work in the same phase may hide it, up to `hidden_share` of that work.
     """
 
-    axis: str  # "tensor", "context", "expert"
-    kind: str  # "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"
+    axis: str  # "tensor", "context", "expert", "expert_tensor"
+    kind: str  # "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring"
     bytes: float
     phase: Phase
     hides_under: str | None = None
+    hidden_share: float = 1.0

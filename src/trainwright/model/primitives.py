@@ -9,6 +9,7 @@ from __future__ import annotations
 from trainwright.model.config import Norm
 from trainwright.model.operator import (
     NORM,
+    MatrixShape,
     Operator,
     OperatorKind,
     Parameter,
@@ -31,17 +32,25 @@ def linear(
     saved: tuple[SavedTensor, ...],
     tokens: int | None = None,
     model_outputs: int | None = None,
+    matrices: int = 1,
     module: str | None = None,
+    shards: int | None = None,
+    dtype: str | None = None,
+    model_tokens: int | None = None,
 ) -> Operator:
     """A matrix product [tokens, inputs] × [inputs, outputs] with its bias.
 
-    `split` says which side of the weight the tensor group cuts: "column" (outputs), "row" (inputs)
-    or "none". Both gradients cost as many FLOPs as the product itself; the weight gradient reads
-    and writes its accumulator. `model_outputs` is the width of the model where the tensor group
-    computes a padded or repeated one.
+    `split` says what a group of `shards` devices (the tensor group where absent) cuts: "column"
+    (outputs of the weight), "row" (its inputs), "sequence" (the tokens, where sequence parallelism
+    has cut them) or "none". Both gradients cost as many FLOPs as the product itself; the weight
+    gradient reads and writes its accumulator. `model_outputs` and `model_tokens` are the width and
+    rows of the model where the devices compute padded or repeated ones. The tokens spread over
+    `matrices` weights of one shape (experts). `dtype` is that of the precision where absent.
     """
-    rows = run.tokens if tokens is None else tokens
-    shards = run.tensor_parallel
+    all_rows = run.tokens if tokens is None else tokens
+    shards = run.tensor_parallel if shards is None else shards
+    counted = all_rows if model_tokens is None else model_tokens
+    rows = all_rows / run.sequence_shards if split == "sequence" else all_rows
     local_inputs = inputs / shards if split == "row" else inputs
     local_outputs = outputs / shards if split == "column" else outputs
     flops = 2.0 * rows * local_inputs * local_outputs
@@ -57,10 +66,14 @@ def linear(
         weight_grad=Work(
             flops=flops, read_bytes=in_bytes + out_bytes + accumulator, written_bytes=accumulator
         ),
-        model_flops=2.0 * rows * inputs * (outputs if model_outputs is None else model_outputs),
+        model_flops=2.0 * counted * inputs * (outputs if model_outputs is None else model_outputs),
+        matrix=MatrixShape(
+            rows=rows, inputs=local_inputs, outputs=local_outputs, matrices=matrices, split=split
+        ),
         parameters=parameters,
         saved=saved,
         module=module,
+        dtype=run.precision.matmul_dtype if dtype is None else dtype,
     )
 
 
@@ -73,16 +86,19 @@ def linear_input(
     dropped_by: str | None = None,
     is_layer_input: bool = False,
     tokens: int | None = None,
+    element_bytes: int | None = None,
+    serves_input_grad: bool = False,
 ) -> SavedTensor:
-    """The input of a linear layer, which its weight gradient needs."""
+    """The input of a linear layer, which its weight gradient needs; kept as the precision says."""
     return SavedTensor(
         name=name,
         elements=(run.tokens if tokens is None else tokens) * width,
-        element_bytes=run.precision.activation_bytes,
+        element_bytes=element_bytes or run.precision.linear_input_bytes,
         shard=shard,
         until=Phase.WEIGHT_GRAD,
         dropped_by=dropped_by,
         is_layer_input=is_layer_input,
+        serves_input_grad=serves_input_grad,
     )
 
 
@@ -119,7 +135,7 @@ def norm(
 def norm_parameters(name: str, *, kind: Norm, width: int) -> tuple[Parameter, ...]:
     """The weight of a norm, and its bias where it has one."""
     weight = Parameter(name=f"{name}.weight", count=width)
-    if kind is Norm.RMS:
+    if not kind.has_bias:
         return (weight,)
     return (weight, Parameter(name=f"{name}.bias", count=width))
 

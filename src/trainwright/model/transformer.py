@@ -1,16 +1,25 @@
 """A transformer's layer graph from its hyper-parameters, at one run shape.
 
-The chain is embedding, blocks, final norm, (BERT's head transform,) head, loss, with every end a
-layer of its own so that a stage split can place it. Families covered: GPT-2 and GPT-3, OPT, BLOOM,
-Llama, Mistral, Qwen, Mixtral-like mixtures, BERT; which hyper-parameters each has is read in
-`formats.hf_config`.
+The chain is embedding, blocks, final norm, (BERT's head transform,) (layers that predict further
+tokens,) head, loss, with every end a layer of its own so that a stage split can place it. Blocks
+may differ: dense or with experts, attending in full or within a window. Which hyper-parameters a
+family has is read in `formats.hf_config`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainwright.errors import InvalidInput
-from trainwright.model.attention import attention_operators, half_exchanges
-from trainwright.model.config import Experts, TransformerConfig
+from trainwright.model.adapters import adapted_chain
+from trainwright.model.attention import (
+    attention_exchanges,
+    attention_operators,
+    half_exchanges,
+)
+from trainwright.model.attention_core import held_key_value_size
+from trainwright.model.config import TransformerConfig
+from trainwright.model.context import context_buffer_bytes, context_exchanges
 from trainwright.model.ends import (
     embedding_exchanges,
     embedding_operators,
@@ -23,9 +32,15 @@ from trainwright.model.ends import (
     loss_operators,
     loss_transient_bytes,
 )
-from trainwright.model.feed_forward import feed_forward_operators
-from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
+from trainwright.model.feed_forward import expert_exchanges, feed_forward_operators
+from trainwright.model.freezing import frozen_chain
+from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
+from trainwright.model.layer_kind import LayerKind
+from trainwright.model.mtp import mtp_layer
+from trainwright.model.operator import Exchange
+from trainwright.model.parts import Experts
 from trainwright.model.run_shape import RunShape
+from trainwright.model.tuning import TRAIN_ALL
 
 
 def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
@@ -37,41 +52,55 @@ def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
     faults = tuple(config.faults_at(run))
     if faults:
         raise InvalidInput(faults)
-    chain = _chain(config, run)
-    classes: list[LayerClass] = []
-    layers: list[int] = []
-    for layer_class, count in chain:
-        layers += [len(classes)] * count
-        classes.append(layer_class)
-    edges = _edges(config, run, [classes[c].kind for c in layers])
-    return LayerGraph(classes=tuple(classes), layers=tuple(layers), edges=edges, run=run)
+    chain = _tuned(_chain(config, run), config, run)
+    classes = list({id(layer): layer for layer in chain}.values())
+    position = {id(layer): index for index, layer in enumerate(classes)}
+    layers = tuple(position[id(layer)] for layer in chain)
+    edges = _edges(config, run, [layer.kind for layer in chain])
+    return LayerGraph(classes=tuple(classes), layers=layers, edges=edges, run=run)
 
 
 def model_flops_per_sequence(config: TransformerConfig, sequence_length: int) -> float:
     """FLOPs of one training step on one sequence by the convention of MFU.
 
-    Three forward passes (one forward, two backward), attention in full, nothing recomputed.
+    Three forward passes (one forward, two backward), attention in full, nothing recomputed; fewer
+    where a part of the model is frozen.
     """
     run = RunShape(microbatch_size=1, sequence_length=sequence_length)
-    return 3.0 * layer_graph(config, run).model_flops
+    return layer_graph(config, run).model_step_flops
 
 
 def count_parameters(config: TransformerConfig) -> int:
-    """The exact number of parameters, vocabulary unpadded, tied embeddings once."""
+    """The exact number of parameters, vocabulary unpadded, tied embeddings once.
+
+    Layers that predict further tokens are left out, as published totals do; a `LayerGraph` counts
+    them.
+    """
     run = RunShape(microbatch_size=1, sequence_length=1, vocabulary_multiple=1)
-    return layer_graph(config, run).num_parameters
+    return layer_graph(replace(config, num_mtp_layers=0), run).num_parameters
 
 
-def _chain(config: TransformerConfig, run: RunShape) -> list[tuple[LayerClass, int]]:
-    chain = [(_embedding(config, run), 1), *_blocks(config, run)]
+def _tuned(chain: list[LayerClass], config: TransformerConfig, run: RunShape) -> list[LayerClass]:
+    """The chain with adapters, and without what freezing saves."""
+    if config.tuning.low_rank is not None:
+        chain = adapted_chain(chain, config, config.tuning.low_rank, run)
+    return chain if config.tuning == TRAIN_ALL else frozen_chain(chain, config.tuning)
+
+
+def _chain(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
+    """Every layer in order; identical layers are the same object."""
+    chain = [_embedding(config, run), *_blocks(config, run)]
     if config.final_norm:
         norm = LayerClass(kind=LayerKind.FINAL_NORM, operators=final_norm_operators(config, run))
-        chain.append((norm, 1))
+        chain.append(norm)
     if config.pooler or config.mlm_transform:
         transform = LayerClass(
             kind=LayerKind.HEAD_TRANSFORM, operators=head_transform_operators(config, run)
         )
-        chain.append((transform, 1))
+        chain.append(transform)
+    if config.num_mtp_layers:
+        last = config.block(config.num_layers - 1)
+        chain += [mtp_layer(config, run, block=_block(last, run))] * config.num_mtp_layers
     head = LayerClass(
         kind=LayerKind.LM_HEAD,
         operators=head_operators(config, run),
@@ -84,7 +113,7 @@ def _chain(config: TransformerConfig, run: RunShape) -> list[tuple[LayerClass, i
         exchanges=loss_exchanges(run),
         transient_bytes=loss_transient_bytes(config, run),
     )
-    return [*chain, (head, 1), (loss, 1)]
+    return [*chain, head, loss]
 
 
 def _embedding(config: TransformerConfig, run: RunShape) -> LayerClass:
@@ -95,25 +124,53 @@ def _embedding(config: TransformerConfig, run: RunShape) -> LayerClass:
     )
 
 
-def _blocks(config: TransformerConfig, run: RunShape) -> list[tuple[LayerClass, int]]:
-    experts = config.experts
-    dense = config.num_layers if experts is None else experts.num_dense_layers
-    attention = attention_operators(config, run)
-    around = half_exchanges(run, width=config.hidden_size, column=("query_key_value",))
+def _blocks(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
+    """One class per kind of block that occurs, in the order of the layers."""
+    made: dict[tuple[bool, bool], LayerClass] = {}
     blocks = []
-    for mixture, count in ((None, dense), (experts, config.num_layers - dense)):
-        if count == 0:
-            continue
-        feed_forward = feed_forward_operators(config, run, experts=mixture)
-        column = ("mlp_in",) if mixture is None else ("expert_in",)
-        block = LayerClass(
-            kind=LayerKind.BLOCK,
-            operators=attention + feed_forward,
-            exchanges=around + half_exchanges(run, width=config.hidden_size, column=column),
-            transient_bytes=_block_transient_bytes(config, run, mixture),
-        )
-        blocks.append((block, count))
+    for layer in range(config.num_layers):
+        mixture = config.experts is not None and config.experts.at(layer)
+        kind = (mixture, layer in config.full_attention_layers)
+        if kind not in made:
+            made[kind] = _block(config.block(layer), run)
+        blocks.append(made[kind])
     return blocks
+
+
+def _block(config: TransformerConfig, run: RunShape) -> LayerClass:
+    context = context_exchanges(
+        run,
+        query_width=config.query_size,
+        key_value_width=held_key_value_size(config, run),
+        core="attention" if run.fused_attention else "attention_scores",
+    )
+    return LayerClass(
+        kind=LayerKind.BLOCK,
+        operators=attention_operators(config, run)
+        + feed_forward_operators(config, run, experts=config.experts),
+        exchanges=attention_exchanges(config, run)
+        + context
+        + _feed_forward_exchanges(config, run, config.experts),
+        transient_bytes=_block_transient_bytes(config, run, config.experts),
+    )
+
+
+def _feed_forward_exchanges(
+    config: TransformerConfig, run: RunShape, experts: Experts | None
+) -> tuple[Exchange, ...]:
+    """Around the dense part, or the shared one and the experts.
+
+    Where tokens stay in their tensor group, one gather serves all experts.
+    """
+    width = config.hidden_size
+    if experts is None:
+        return half_exchanges(run, width=width, column=("mlp_in",))
+    if not run.shares_tokens_to_experts:
+        return half_exchanges(run, width=width, column=("expert_in",))
+    exchanges = expert_exchanges(config, run, experts)
+    if experts.shared_ffn_size:
+        exchanges += half_exchanges(run, width=width, column=("shared_expert_in",))
+    return exchanges
 
 
 def _block_transient_bytes(
@@ -121,17 +178,24 @@ def _block_transient_bytes(
 ) -> float:
     """Gradients of the widest pair of tensors around one operator.
 
-    The block's output and the feed-forward's inner activation, or the score matrix twice.
+    The block's output and the feed-forward's inner activation, or the score matrix twice, or what
+    context parallelism holds beside them.
     """
-    element, t = run.precision.activation_bytes, run.tensor_parallel
+    element, shards = run.precision.activation_bytes, run.tensor_parallel
     inner, tokens = config.ffn_size, run.tokens
     if experts is not None:
-        inner, tokens = experts.ffn_size, run.tokens * experts.experts_per_token
-    widest = tokens * (config.hidden_size + inner * (1 + config.gated) / t)
+        inner, tokens = experts.ffn_size, run.expert_rows(experts.experts_per_token)
+        shards = run.expert_shards
+    widest = tokens * (config.hidden_size + inner * (1 + config.gated) / shards)
     if not run.fused_attention:
-        scores = run.microbatch_size * config.num_heads * float(run.sequence_length) ** 2 / t
+        scores = run.tokens * config.num_heads * float(run.sequence_length) / run.tensor_parallel
         widest = max(widest, 2 * scores)
-    return element * widest
+    exchanged = context_buffer_bytes(
+        run,
+        query_width=config.query_size,
+        key_value_width=held_key_value_size(config, run),
+    )
+    return max(element * widest, exchanged)
 
 
 def _edges(

@@ -1,8 +1,10 @@
 """What a search returns: plans, predictions, and the documents that carry them."""
 
+from trainwright.plan.overlap import MemoryOverheads, Overlap
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.plan import Plan
 from trainwright.plan.prediction import (
+    CommunicationTime,
     StageCost,
     StageMemory,
     StagePrediction,
@@ -14,6 +16,9 @@ from trainwright.plan.status import BoundKind, Status
 
 __all__ = [
     "BoundKind",
+    "CommunicationTime",
+    "MemoryOverheads",
+    "Overlap",
     "Parallelism",
     "Plan",
     "ReplicaGroup",

@@ -14,7 +14,8 @@ from trainwright.plan.stage import Stage
 class Plan:
     """Stages in pipeline order. `num_microbatches` counts those of a batch over all replicas.
 
-    `parallelism` is present where all stages agree on it.
+    `parallelism` is present where all stages agree on it. With virtual stages, `stages` lists all
+    of them, and the schedule says which rank runs which.
     """
 
     stages: tuple[Stage, ...]
@@ -45,5 +46,7 @@ class Plan:
 
     @property
     def devices_used(self) -> int:
-        """Devices over all stages."""
+        """Devices over all ranks."""
+        if self.parallelism is not None:
+            return self.parallelism.num_devices
         return sum(stage.num_devices for stage in self.stages)

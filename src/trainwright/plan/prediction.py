@@ -29,6 +29,9 @@ class StageMemory:
     """Bytes of one device of a stage at its fullest, by class.
 
     `opaque_bytes` are static bytes of imported profiles that do not say what they hold.
+    `activation_bytes` leaves out what head and loss keep, `logits_bytes`. `transient_bytes` are
+    needed for a moment by one layer, `buffer_bytes` by communication, `workspace_bytes` by
+    libraries for ever.
     """
 
     weight_bytes: float
@@ -38,6 +41,9 @@ class StageMemory:
     activation_bytes: float
     transient_bytes: float
     microbatches_in_flight: int
+    logits_bytes: float = 0.0
+    buffer_bytes: float = 0.0
+    workspace_bytes: float = 0.0
 
     @property
     def static_bytes(self) -> float:
@@ -47,15 +53,17 @@ class StageMemory:
     @property
     def total_bytes(self) -> float:
         """Peak of one device."""
-        return self.static_bytes + self.activation_bytes + self.transient_bytes
+        kept = self.static_bytes + self.activation_bytes + self.logits_bytes
+        return kept + self.transient_bytes + self.buffer_bytes + self.workspace_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePrediction:
-    """What one stage does in a step. Times of one microbatch first, then those of a step.
+    """What one pipeline rank does: with one microbatch in all its stages, then in a step.
 
-    `forward_s` and `backward_s` include exposed tensor-parallel communication, which
-    `tensor_parallel_s` states again for both together; `backward_s` includes recomputation.
+    `forward_s` and `backward_s` include the exposed communication inside layers, which
+    `tensor_parallel_s`, `context_parallel_s` and `expert_parallel_s` state again for both together;
+    `backward_s` includes recomputation.
     """
 
     forward_s: float
@@ -67,14 +75,30 @@ class StagePrediction:
     exposed_gradient_sync_s: float
     optimizer_s: float
     memory: StageMemory
+    context_parallel_s: float = 0.0
+    expert_parallel_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationTime:
+    """Seconds of a step that the busiest rank communicates for one purpose.
+
+    `kind` is tensor, context, expert, pipeline, gradients or parameters. What is hidden runs beside
+    compute and costs nothing; both together are all.
+    """
+
+    kind: str
+    exposed_s: float
+    hidden_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrediction:
     """One training step: the pipeline's makespan, then what cannot hide behind it.
 
-    `bubble_of_makespan` is 1 − (work of the busiest stage) / makespan. Throughput and MFU are
-    `None` where the profile or the caller does not say what a microbatch holds.
+    `stages` has one entry per pipeline rank. `bubble_of_makespan` is 1 − (work of the busiest rank)
+    / makespan. Throughput, MFU and HFU (which counts recomputation as work) are `None` where the
+    profile or the caller does not say what a microbatch holds.
     """
 
     step_time_s: float
@@ -85,6 +109,8 @@ class StepPrediction:
     stages: tuple[StagePrediction, ...]
     tokens_per_s: float | None = None
     mfu: float | None = None
+    hfu: float | None = None
+    communication: tuple[CommunicationTime, ...] = ()
 
     @property
     def peak_memory_bytes(self) -> float:

@@ -43,7 +43,7 @@ def baselines(
             name=name,
             status=outcome.status,
             time_per_sample_s=outcome.time_per_sample_s,
-            slowdown=_slowdown(outcome.time_per_sample_s, best_time_s),
+            slowdown=slowdown(outcome.time_per_sample_s, best_time_s),
             num_stages=len(outcome.plan.stages) if outcome.plan else None,
         )
 
@@ -62,7 +62,8 @@ def _modes(restrictions: Restrictions) -> Iterator[tuple[str, str, Restrictions]
     yield "equal split, no tensor parallelism", "equal", without_tensor
 
 
-def _slowdown(time_s: float | None, best_time_s: float | None) -> float | None:
+def slowdown(time_s: float | None, best_time_s: float | None) -> float | None:
+    """How many times as long as the best; `None` where one of them is missing or nothing."""
     if time_s is None or best_time_s is None or best_time_s <= 0:
         return None
     return time_s / best_time_s

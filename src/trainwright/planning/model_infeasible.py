@@ -1,8 +1,8 @@
 """Why a model does not fit on a cluster: the leanest layout, and what would make one fit.
 
 Smaller microbatches and larger data degrees never need more memory, so only the smallest and the
-largest count. Every change that is
-offered was tried: a layout with room for its transients was found.
+largest count. Every change that is offered was tried: a layout with room for its transients was
+found.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.plan import Binding, Relaxation
 from trainwright.planning.feasibility import Feasibility
-from trainwright.planning.model_planner import (
-    candidate_restrictions,
-    estimate_profile,
-    partition_problem,
-    reserve_transients,
-)
+from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import candidates, microbatch_sizes, tensor_degrees
 from trainwright.planning.relax import Diagnosis, find_binding, lifted
 from trainwright.units import format_bytes, format_bytes_up
@@ -28,7 +24,6 @@ from trainwright.units import format_bytes, format_bytes_up
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.execution import Budget
-    from trainwright.planning.model_planner import ModelQuestion
 
 _MAX_DOUBLINGS: Final = 6
 _TOLERANCE: Final = 1e-4
@@ -85,11 +80,9 @@ def _layouts(question: ModelQuestion, budget: Budget) -> Iterator[_Layout]:
         leanest = {c.pipeline: c for c in reversed(list(offered))}
         for candidate in leanest.values():
             restrictions = candidate_restrictions(question, candidate)
-            lean, setting = reserve_transients(
-                *partition_problem(question, candidate, profile), restrictions
-            )
+            roomy, setting = roomy_problem(question, candidate, profile)
             yield _Layout(
-                question=Feasibility.of(lean, setting, restrictions=restrictions, budget=budget),
+                question=Feasibility.of(roomy, setting, restrictions=restrictions, budget=budget),
                 reserve_bytes=usable_bytes - setting.memory_bytes,
             )
 

@@ -13,69 +13,39 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from trainwright.costing.estimate import Estimator, flat_setting
-from trainwright.errors import Fault, InvalidInput
+from trainwright.costing.estimate import Estimator
 from trainwright.execution import Progress
 from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.restrictions import surviving_rows
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.status import Status
+from trainwright.planning.model_problem import (
+    candidate_restrictions,
+    lean_problem,
+    roomy_problem,
+)
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import (
     Candidate,
-    Workload,
     candidates,
     microbatch_sizes,
     step_bound_s,
     tensor_degrees,
 )
 from trainwright.pricing.step import predict_step
-from trainwright.profile import ProfilePoint, StaticKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from numpy.typing import NDArray
-
-    from trainwright.cluster import Cluster
     from trainwright.execution import Budget
-    from trainwright.model import TransformerConfig
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan import Plan, StepPrediction
-    from trainwright.profile import CostTable, Profile, Setting
+    from trainwright.profile import Profile
 
 _Depth: TypeAlias = tuple[int, int, int]
 
 NUM_ALTERNATIVES: Final = 5
-DEFAULT_ZERO_STAGE: Final = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelQuestion:
-    """A model to train on a cluster, and what the plan may use."""
-
-    model: TransformerConfig
-    cluster: Cluster
-    workload: Workload
-    restrictions: Restrictions
-    num_devices: int
-    microbatch_size: int | None = None
-    zero_stage: int = DEFAULT_ZERO_STAGE
-
-    def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
-
-    def _faults(self) -> Iterator[Fault]:
-        if not 1 <= self.num_devices <= self.cluster.num_devices:
-            wanted = f"must be from 1 to {self.cluster.num_devices}"
-            yield Fault("num_devices", f"{wanted}, got {self.num_devices}")
-        size, batch = self.microbatch_size, self.workload.global_batch
-        if size is not None and (size < 1 or batch % size):
-            yield Fault("microbatch_size", f"must divide the global batch of {batch}, got {size}")
-        if not 0 <= self.zero_stage <= 3:
-            yield Fault("zero_stage", f"must be 0, 1, 2 or 3, got {self.zero_stage}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,24 +88,6 @@ class _Shelf:
                 self.estimator, self.question, microbatch_size=microbatch_size, tensor=(tensor,)
             )
         return self.made[key]
-
-
-def estimate_profile(
-    estimator: Estimator,
-    question: ModelQuestion,
-    *,
-    microbatch_size: int,
-    tensor: tuple[int, ...],
-) -> Profile:
-    """The estimated profile at a point; sequence parallelism goes with tensor parallelism."""
-    point = ProfilePoint(
-        microbatch_size=microbatch_size,
-        sequence_length=question.workload.sequence_length,
-        tensor_parallel=tensor,
-        sequence_parallel=max(tensor) > 1,
-        precision=question.workload.precision,
-    )
-    return estimator.profile(point)
 
 
 def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
@@ -239,10 +191,8 @@ def _price(
 ) -> Priced | None:
     profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
     restrictions = candidate_restrictions(question, candidate)
-    surrogate, setting = reserve_transients(
-        *partition_problem(question, candidate, profile), restrictions
-    )
-    cut = solve(surrogate, setting, restrictions=restrictions, budget=budget)
+    roomy, setting = roomy_problem(question, candidate, profile)
+    cut = solve(roomy, setting, restrictions=restrictions, budget=budget)
     if cut.plan is None:
         return None
     plan = replace(
@@ -265,93 +215,7 @@ def _price(
 def _may_fit(question: ModelQuestion, candidate: Candidate, shelf: _Shelf, budget: Budget) -> bool:
     """Whether the candidate is not proved to be too large."""
     profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
-    problem, setting = partition_problem(question, candidate, profile)
-    lean = require_largest_transient(problem)
+    lean, setting = lean_problem(question, candidate, profile)
     restrictions = candidate_restrictions(question, candidate)
     cut = solve(lean, setting, restrictions=restrictions, budget=budget)
     return cut.status is not Status.INFEASIBLE
-
-
-def candidate_restrictions(question: ModelQuestion, candidate: Candidate) -> Restrictions:
-    """The question's restrictions with the candidate's degrees."""
-    return replace(
-        question.restrictions,
-        data_degrees=(candidate.data,),
-        tensor_degrees=(candidate.tensor,),
-    )
-
-
-def partition_problem(
-    question: ModelQuestion, candidate: Candidate, profile: Profile
-) -> tuple[Profile, Setting]:
-    """The candidate as a profile and setting for the partitioner, transients left out.
-
-    State is sharded by ZeRO. Gradient synchronisation is left to `pricing`, which knows how much of
-    it hides. What does not fit here cannot fit at all.
-    """
-    costs = profile.costs
-    surrogate = replace(
-        costs,
-        static_bytes=_sharded(costs, question.zero_stage, candidate.data),
-        gradient_sync_bytes=np.zeros_like(costs.gradient_sync_bytes),
-    )
-    num_microbatches = question.workload.global_batch // candidate.microbatch_size
-    setting = flat_setting(question.cluster, num_microbatches=num_microbatches)
-    return replace(profile, costs=surrogate), replace(setting, num_devices=candidate.num_devices)
-
-
-def reserve_transients(
-    profile: Profile, setting: Setting, restrictions: Restrictions
-) -> tuple[Profile, Setting]:
-    """The same with room for transients: what fits here fits with them too.
-
-    The partitioner adds bytes up, while transients of a stage count only at their largest. The
-    largest of the repeated layers is kept free on every device; a layer that exists once adds what
-    it needs beyond that.
-    """
-    costs = profile.costs
-    once = _exists_once(profile)
-    repeated = costs.transient_bytes[~once & surviving_rows(costs, restrictions)]
-    reserve_bytes = float(repeated.max()) if len(repeated) else 0.0
-    beyond = np.where(once, np.maximum(costs.transient_bytes - reserve_bytes, 0.0), 0.0)
-    return (
-        _with_static(profile, beyond),
-        replace(setting, memory_bytes=max(1.0, setting.memory_bytes - reserve_bytes)),
-    )
-
-
-def require_largest_transient(profile: Profile) -> Profile:
-    """The same with the largest transient of a single layer: what does not fit here never fits.
-
-    Some stage holds that layer, and while the layer runs its transient lies beside all the rest.
-    """
-    costs = profile.costs
-    transients = np.where(_exists_once(profile), costs.transient_bytes, 0.0)
-    least = np.minimum.reduceat(transients, costs.class_offsets[:-1])
-    largest = np.arange(costs.num_classes) == least.argmax()
-    rows = np.repeat(largest, np.diff(costs.class_offsets))
-    return _with_static(profile, np.where(rows, transients, 0.0))
-
-
-def _exists_once(profile: Profile) -> NDArray[np.bool_]:
-    """Which rows belong to a layer that has its class for itself, shape [R]."""
-    counts = np.bincount([layer.layer_class for layer in profile.structure.layers])
-    return np.repeat(counts == 1, np.diff(profile.costs.class_offsets))
-
-
-def _with_static(profile: Profile, added_bytes: NDArray[np.float64]) -> Profile:
-    costs = profile.costs
-    static_bytes = costs.opaque_static_bytes + added_bytes
-    return replace(profile, costs=replace(costs, opaque_static_bytes=static_bytes))
-
-
-def _sharded(costs: CostTable, zero_stage: int, data_parallel: int) -> np.ndarray:
-    shards = np.ones(len(StaticKind))
-    for first_stage, kind in (
-        (1, StaticKind.OPTIMIZER),
-        (2, StaticKind.GRADIENT),
-        (3, StaticKind.WEIGHT),
-    ):
-        if zero_stage >= first_stage:
-            shards[kind] = data_parallel
-    return costs.static_bytes / shards

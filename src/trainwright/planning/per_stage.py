@@ -23,18 +23,20 @@ from trainwright.planning.model_planner import (
     ModelOutcome,
     Priced,
     best_first,
-    estimate_profile,
     plan_model,
+)
+from trainwright.planning.model_problem import (
+    hold_tied_once,
     require_largest_transient,
     reserve_transients,
 )
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
 from trainwright.pricing.step import predict_step
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.planning.model_planner import ModelQuestion
     from trainwright.profile import Profile, Setting
 
 
@@ -75,7 +77,8 @@ def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
 
 def _may_fit(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> bool:
     """Whether the profile is not proved to be too large."""
-    setting, lean = _setting(question, size), require_largest_transient(profile)
+    lean = require_largest_transient(hold_tied_once(profile))
+    setting = _setting(question, size)
     cut = solve(lean, setting, restrictions=question.restrictions, budget=budget)
     return cut.status is not Status.INFEASIBLE
 

@@ -1,115 +1,174 @@
 """Data parallelism in a step: gradients and parameters on the wire, state in memory, by ZeRO stage.
 
 ZeRO (Rajbhandari et al., 2020) shards optimizer state (1), gradients (2) and weights (3) over the
-d replicas. Traffic of a step, gradients g and weights w in bytes per device:
+replicas: d·c of the dense parameters, fewer of those of experts. Traffic of a step, gradients g
+and weights w in bytes per device:
 
     0   all-reduce g                                        once, under the last backward
     1   scatter g, gather w                                 once; w under the next first forward
     2   scatter g per microbatch, gather w once
     3   scatter g and gather w twice, per microbatch
 
-A transfer hides under the compute it accompanies up to the share `OVERLAP`.
+A transfer hides under the compute it accompanies, up to a share of that (`plan.overlap`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING
 
-from trainwright.cluster import Accelerator, Hop
 from trainwright.costing.communication import all_gather_time_s, all_reduce_time_s
 from trainwright.costing.compute import memory_time_s
-from trainwright.plan import StageMemory
-from trainwright.pricing.stage_work import StageWork
 from trainwright.profile import StaticKind
 
-OVERLAP: Final = 0.9
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainwright.cluster import Accelerator, Hop
+    from trainwright.plan.overlap import Overlap
+    from trainwright.pricing.stage_work import StageWork
+
+    Hops = tuple[Hop, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """The groups over which a stage is replicated: (dense, expert) sizes and hops."""
+
+    sizes: tuple[int, int]
+    hops: tuple[Hops, Hops]
+    zero_stage: int
+
+    def shards(self, group: int, kind: StaticKind) -> int:
+        """Into how many parts the state of a kind is cut."""
+        return self.sizes[group] if self.zero_stage >= _FIRST_STAGE[kind] else 1
+
+
+_FIRST_STAGE = {StaticKind.OPTIMIZER: 1, StaticKind.GRADIENT: 2, StaticKind.WEIGHT: 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallelTimes:
-    """Per microbatch what is added to forward and backward; per step, the rest."""
+    """Per microbatch what is added to forward and backward; the rest, and all kinds, per step.
 
-    added_forward_s: float
-    added_backward_s: float
-    sync_s: float
-    exposed_sync_s: float
+    `gradients_s` and `parameters_s` count what hides too; `exposed_parameters_s` is the share of
+    the exposed time, added per microbatch or at the end, that gathers parameters.
+    """
+
+    added_forward_s: float = 0.0
+    added_backward_s: float = 0.0
+    exposed_sync_s: float = 0.0
+    gradients_s: float = 0.0
+    parameters_s: float = 0.0
+    exposed_gradients_s: float = 0.0
+    exposed_parameters_s: float = 0.0
+
+    @property
+    def sync_s(self) -> float:
+        """All synchronisation of a step."""
+        return self.gradients_s + self.parameters_s
 
 
 def data_parallel_times(
-    work: StageWork, hops: tuple[Hop, ...], *, zero_stage: int
+    works: Sequence[StageWork], replicas: Replicas, overlap: Overlap, *, num_microbatches: int
+) -> tuple[DataParallelTimes, ...]:
+    """What synchronising each stage of one rank costs; windows are the stage's own compute."""
+    return tuple(_times(work, replicas, overlap, num_microbatches) for work in works)
+
+
+def _times(
+    work: StageWork, replicas: Replicas, overlap: Overlap, num_microbatches: int
 ) -> DataParallelTimes:
-    """What synchronising one stage over the group of `hops` costs."""
-    weight_bytes = float(work.static_bytes[:, StaticKind.WEIGHT].sum())
-    gather_s = all_gather_time_s(weight_bytes, hops)
-    scatter_s = all_gather_time_s(work.sync_bytes, hops)
+    weights = work.static_bytes[:, StaticKind.WEIGHT].tolist()
+    sync = work.sync_bytes.tolist()
+    under_forward_s = overlap.parameters * work.forward_s
+    under_backward_s = overlap.gradients * work.backward_s
+    if replicas.zero_stage == 0:
+        reduce_s = _time_s(all_reduce_time_s, sync, replicas)
+        exposed_s = max(0.0, reduce_s - under_backward_s)
+        return DataParallelTimes(
+            exposed_sync_s=exposed_s, gradients_s=reduce_s, exposed_gradients_s=exposed_s
+        )
+    gather_s = _time_s(all_gather_time_s, weights, replicas)
+    scatter_s = _time_s(all_gather_time_s, sync, replicas)
+    gather_exposed_s = max(0.0, gather_s - under_forward_s)
+    scatter_exposed_s = max(0.0, scatter_s - under_backward_s)
+    m = num_microbatches
+    match replicas.zero_stage:
+        case 1:
+            return DataParallelTimes(
+                exposed_sync_s=scatter_exposed_s + gather_exposed_s,
+                gradients_s=scatter_s,
+                parameters_s=gather_s,
+                exposed_gradients_s=scatter_exposed_s,
+                exposed_parameters_s=gather_exposed_s,
+            )
+        case 2:
+            return DataParallelTimes(
+                added_backward_s=scatter_exposed_s,
+                exposed_sync_s=gather_exposed_s,
+                gradients_s=m * scatter_s,
+                parameters_s=gather_s,
+                exposed_gradients_s=m * scatter_exposed_s,
+                exposed_parameters_s=gather_exposed_s,
+            )
+        case _:
+            # Backward gathers weights and scatters gradients on the same links.
+            both_exposed_s = max(0.0, gather_s + scatter_s - under_backward_s)
+            scattered_s = min(both_exposed_s, scatter_s)
+            regathered_s = both_exposed_s - scattered_s
+            return DataParallelTimes(
+                added_forward_s=gather_exposed_s,
+                added_backward_s=both_exposed_s,
+                gradients_s=m * scatter_s,
+                parameters_s=2 * m * gather_s,
+                exposed_gradients_s=m * scattered_s,
+                exposed_parameters_s=m * (gather_exposed_s + regathered_s),
+            )
 
-    def exposed(transfer_s: float, compute_s: float) -> float:
-        return max(0.0, transfer_s - OVERLAP * compute_s)
 
-    if zero_stage == 3:
-        backward_s = exposed(gather_s + scatter_s, work.backward_s)
-        return DataParallelTimes(
-            added_forward_s=exposed(gather_s, work.forward_s),
-            added_backward_s=backward_s,
-            sync_s=2 * gather_s + scatter_s,
-            exposed_sync_s=0.0,
-        )
-    if zero_stage == 2:
-        return DataParallelTimes(
-            added_forward_s=0.0,
-            added_backward_s=exposed(scatter_s, work.backward_s),
-            sync_s=scatter_s + gather_s,
-            exposed_sync_s=exposed(gather_s, work.forward_s),
-        )
-    if zero_stage == 1:
-        hidden = exposed(scatter_s, work.backward_s) + exposed(gather_s, work.forward_s)
-        return DataParallelTimes(
-            added_forward_s=0.0,
-            added_backward_s=0.0,
-            sync_s=scatter_s + gather_s,
-            exposed_sync_s=hidden,
-        )
-    reduce_s = all_reduce_time_s(work.sync_bytes, hops)
-    return DataParallelTimes(
-        added_forward_s=0.0,
-        added_backward_s=0.0,
-        sync_s=reduce_s,
-        exposed_sync_s=exposed(reduce_s, work.backward_s),
+def _time_s(
+    collective: Callable[[float, Hops], float], sizes: Sequence[float], replicas: Replicas
+) -> float:
+    """Of the dense and the expert group, one after the other; nothing to send takes no time."""
+    return sum(
+        collective(size, hops) for size, hops in zip(sizes, replicas.hops, strict=True) if size > 0
     )
 
 
 def optimizer_time_s(
-    work: StageWork, accelerator: Accelerator, *, data_parallel: int, zero_stage: int
+    works: Sequence[StageWork], replicas: Replicas, accelerator: Accelerator
 ) -> float:
     """Bytes the update touches: gradients once, states read and written, weights written."""
-    weight, gradient, optimizer = work.static_bytes.sum(axis=0).tolist()
-    touched = gradient + 2 * optimizer + weight
-    shards = data_parallel if zero_stage >= 1 else 1
-    return memory_time_s(touched / shards, accelerator) if touched else 0.0
+    touched = 0.0
+    for work in works:
+        for group, (weight, gradient, optimizer) in enumerate(work.static_bytes.tolist()):
+            state = gradient + 2 * optimizer + weight
+            touched += state / replicas.shards(group, StaticKind.OPTIMIZER)
+    return memory_time_s(touched, accelerator) if touched else 0.0
 
 
-def stage_memory(
-    work: StageWork, *, microbatches_in_flight: int, data_parallel: int, zero_stage: int
-) -> StageMemory:
-    """Peak bytes of one device: shards of the state, activations in flight, the largest transient.
+def static_shards(
+    works: Sequence[StageWork], replicas: Replicas
+) -> tuple[float, float, float, float]:
+    """Weight, gradient, optimizer and gathered weight bytes of one device.
 
-    Gathered weights of ZeRO-3 (a layer in use and the next one) count as transient.
+    ZeRO-3 gathers the weights of a layer in use and of the next one, at most all of a stage.
     """
-    weight, gradient, optimizer = work.static_bytes.sum(axis=0).tolist()
-    d = data_parallel
-    gathered = 2 * work.largest_weight_bytes * (1 - 1 / d) if zero_stage == 3 else 0.0
-    return StageMemory(
-        weight_bytes=weight / (d if zero_stage >= 3 else 1),
-        gradient_bytes=gradient / (d if zero_stage >= 2 else 1),
-        optimizer_bytes=optimizer / (d if zero_stage >= 1 else 1),
-        opaque_bytes=work.opaque_bytes,
-        activation_bytes=work.saved_bytes * microbatches_in_flight,
-        transient_bytes=work.transient_bytes + min(gathered, weight),
-        microbatches_in_flight=microbatches_in_flight,
-    )
+    kept = dict.fromkeys(StaticKind, 0.0)
+    for work in works:
+        for group in (0, 1):
+            for kind in StaticKind:
+                kept[kind] += float(work.static_bytes[group, kind]) / replicas.shards(group, kind)
+    gathered = 0.0
+    if replicas.zero_stage == 3:
+        largest = max(work.largest_weight_bytes for work in works)
+        whole = sum(float(work.static_bytes[:, StaticKind.WEIGHT].sum()) for work in works)
+        gathered = min(2 * largest * (1 - 1 / replicas.sizes[0]), whole)
+    weight, gradient, optimizer = (kept[kind] for kind in StaticKind)
+    return weight, gradient, optimizer, gathered
 
 
-def shared_gradient_time_s(work: StageWork, hops: tuple[Hop, ...]) -> float:
+def shared_gradient_time_s(work: StageWork, hops: Hops) -> float:
     """All-reduce of tied parameters' gradients between the two stages that hold them."""
     return all_reduce_time_s(work.shared_gradient_bytes, hops)

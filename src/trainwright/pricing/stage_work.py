@@ -7,51 +7,78 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainwright.costing.communication import collective_time_s
+from trainwright.costing.layer import kind_of_axis
 from trainwright.profile import StaticKind, TimeKind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
+    from trainwright.cluster import Hop
     from trainwright.plan import Plan, Stage
     from trainwright.profile import CostTable, Profile, SharedParameters
 
+    AxisHops = Mapping[str, tuple[Hop, ...]]
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
 # Backward costs twice the forward pass in matrix products; used where a profile has fused times.
 _FORWARD_SHARE = 1 / 3
+_OF_LOGITS = frozenset({"lm_head", "loss"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageWork:
     """Sums over one stage, per device and microbatch.
 
-    `static_bytes` has shape [2, 3] as in the cost table, tied parameters of a stage counted once;
-    `largest_weight_bytes` is the heaviest layer's weight; `shared_gradient_bytes` are gradients of
-    tied parameters that another stage holds too.
+    `input_grad_s` includes recomputation; `exposed_s` [4] and `communication_s` [4] are the seconds
+    of collectives by `TimeKind`, exposed and in all. `logits_bytes` are those of the kept bytes
+    that belong to head and loss. `static_bytes` has shape [2, 3] and `sync_bytes` [2] as in the
+    cost table, tied parameters of a stage counted once; `largest_weight_bytes` is the heaviest
+    layer's weight; `shared_gradient_bytes` are gradients of tied parameters that another stage
+    holds too.
     """
 
     forward_s: float
-    backward_s: float
+    input_grad_s: float
+    weight_grad_s: float
     recompute_s: float
-    tensor_parallel_s: float
-    saved_bytes: float
+    exposed_s: Floats
+    communication_s: Floats
+    until_input_grad_bytes: float
+    until_weight_grad_bytes: float
+    logits_bytes: float
     transient_bytes: float
     static_bytes: Floats
     opaque_bytes: float
     largest_weight_bytes: float
     shared_gradient_bytes: float
-    sync_bytes: float
+    sync_bytes: Floats
+
+    @property
+    def backward_s(self) -> float:
+        """Input gradient, weight gradient and recomputation."""
+        return self.input_grad_s + self.weight_grad_s
+
+    @property
+    def saved_bytes(self) -> float:
+        """Kept from forward to backward."""
+        return self.until_input_grad_bytes + self.until_weight_grad_bytes
 
 
-def stage_works(plan: Plan, profile: Profile) -> tuple[StageWork, ...]:
-    """Sum the chosen rows of every stage; the plan breaks no rule of the profile."""
+def stage_works(plan: Plan, profile: Profile, hops: AxisHops) -> tuple[StageWork, ...]:
+    """Sum the chosen rows of every stage; the plan breaks no rule of the profile.
+
+    `hops` says how the groups of each axis lie, to price collectives that hide.
+    """
     rows = chosen_rows(plan, profile)
     index_of = {layer.id: i for i, layer in enumerate(profile.structure.layers)}
     works = []
     for stage, own in zip(plan.stages, rows, strict=True):
         row_of = dict(zip((index_of[i] for i in stage.layers), own.tolist(), strict=True))
-        works.append(_work(stage, own, row_of, profile))
+        works.append(_work(stage, own, row_of, profile, hops))
     return tuple(works)
 
 
@@ -106,11 +133,13 @@ def _boundary(costs: CostTable, row: int, slot: int) -> float:
     return float(values[slot]) if len(values) else 0.0
 
 
-def _work(stage: Stage, rows: Ints, row_of: dict[int, int], profile: Profile) -> StageWork:
+def _work(
+    stage: Stage, rows: Ints, row_of: dict[int, int], profile: Profile, hops: AxisHops
+) -> StageWork:
     costs = profile.costs
-    forward_s, backward_s, recompute_s = _phase_sums_s(costs, rows)
+    forward_s, input_grad_s, weight_grad_s, recompute_s = _phase_sums_s(costs, rows)
     static = costs.static_bytes[rows].sum(axis=0)
-    sync_bytes = float(costs.gradient_sync_bytes[rows].sum())
+    sync_bytes = costs.gradient_sync_bytes[rows].sum(axis=0)
     elsewhere = 0.0
     for group in profile.structure.shared_parameters:
         here = [layer for layer in group.layers if layer in row_of]
@@ -118,20 +147,22 @@ def _work(stage: Stage, rows: Ints, row_of: dict[int, int], profile: Profile) ->
             continue
         shared = _shared_static_bytes(group, row_of[here[0]], stage.tensor_parallel, costs)
         static[0] -= shared * (len(here) - 1)
-        sync_bytes -= float(shared[StaticKind.GRADIENT]) * (len(here) - 1)
+        sync_bytes[0] -= float(shared[StaticKind.GRADIENT]) * (len(here) - 1)
         if len(here) < len(group.layers):
             elsewhere += float(shared[StaticKind.GRADIENT])
-    static.flags.writeable = False
-    by_kind = costs.time_by_kind_s
+    static.flags.writeable = sync_bytes.flags.writeable = False
+    exposed_s = _exposed_s(costs, rows)
     weights = costs.static_bytes[rows][:, :, StaticKind.WEIGHT].sum(axis=1)
     return StageWork(
         forward_s=forward_s,
-        backward_s=backward_s,
+        input_grad_s=input_grad_s,
+        weight_grad_s=weight_grad_s,
         recompute_s=recompute_s,
-        tensor_parallel_s=(
-            0.0 if by_kind is None else float(by_kind[rows, TimeKind.TENSOR_PARALLEL].sum())
-        ),
-        saved_bytes=float(costs.saved_bytes[rows].sum()),
+        exposed_s=exposed_s,
+        communication_s=np.maximum(exposed_s, _communication_s(costs, rows, hops)),
+        until_input_grad_bytes=float(costs.saved_until_input_grad_bytes[rows].sum()),
+        until_weight_grad_bytes=float(costs.saved_until_weight_grad_bytes[rows].sum()),
+        logits_bytes=_logits_bytes(row_of, profile),
         transient_bytes=float(costs.transient_bytes[rows].max()),
         static_bytes=static,
         opaque_bytes=float(costs.opaque_static_bytes[rows].sum()),
@@ -141,15 +172,44 @@ def _work(stage: Stage, rows: Ints, row_of: dict[int, int], profile: Profile) ->
     )
 
 
-def _phase_sums_s(costs: CostTable, rows: Ints) -> tuple[float, float, float]:
-    """Forward, backward (recomputation included) and recomputation, per microbatch."""
+def _phase_sums_s(costs: CostTable, rows: Ints) -> tuple[float, float, float, float]:
+    """Forward, input gradient with recomputation, weight gradient, and recomputation again."""
     phases = costs.phases
     if phases is None:
-        fused = float(costs.duration_s[rows].sum())
-        return _FORWARD_SHARE * fused, (1 - _FORWARD_SHARE) * fused, 0.0
+        third = _FORWARD_SHARE * float(costs.duration_s[rows].sum())
+        return third, third, third, 0.0
     recompute_s = float(phases.recompute_s[rows].sum())
-    backward_s = float((phases.input_grad_s[rows] + phases.weight_grad_s[rows]).sum())
-    return float(phases.forward_s[rows].sum()), backward_s + recompute_s, recompute_s
+    input_grad_s = float(phases.input_grad_s[rows].sum()) + recompute_s
+    weight_grad_s = float(phases.weight_grad_s[rows].sum())
+    return float(phases.forward_s[rows].sum()), input_grad_s, weight_grad_s, recompute_s
+
+
+def _exposed_s(costs: CostTable, rows: Ints) -> Floats:
+    """Exposed seconds of collectives by kind, shape [4]; zeros where the profile does not say."""
+    if costs.time_by_kind_s is None:
+        return np.zeros(len(TimeKind))
+    exposed: Floats = costs.time_by_kind_s[rows].sum(axis=0)
+    exposed[TimeKind.COMPUTE] = 0.0
+    return exposed
+
+
+def _communication_s(costs: CostTable, rows: Ints, hops: AxisHops) -> Floats:
+    """Seconds of collectives by kind, hidden ones too, shape [4]."""
+    total = np.zeros(len(TimeKind))
+    if costs.collectives is None:
+        return total
+    distinct, counts = np.unique(rows, return_counts=True)
+    for row, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+        for each in costs.collectives[row]:
+            time_s = collective_time_s(each.kind, each.bytes, hops.get(each.axis, ()))
+            total[kind_of_axis(each.axis)] += count * time_s
+    return total
+
+
+def _logits_bytes(row_of: dict[int, int], profile: Profile) -> float:
+    """Kept bytes of head and loss, told by the names of the layers."""
+    layers, kept = profile.structure.layers, profile.costs.saved_bytes
+    return sum(float(kept[row]) for i, row in row_of.items() if layers[i].name in _OF_LOGITS)
 
 
 def _shared_static_bytes(

@@ -1,39 +1,44 @@
-"""A plan on a cluster, priced: how long a step takes and what each stage keeps in memory.
+"""A plan on a cluster, priced: how long a step takes and what each rank keeps in memory.
 
-    step = max over stages (end in the 1F1B pipeline + exposed gradient synchronisation)
-           + optimizer of the slowest stage
+    step = max over ranks (end in the pipeline + exposed gradient synchronisation)
+           + optimizer of the slowest rank
 
-Stages lie on consecutive devices in pipeline order; inside a stage tensor groups are innermost.
-Peak memory of a stage = static bytes by ZeRO stage + saved bytes × microbatches in flight + its
-largest transient. Ignored: contention between transfers, host time, memory fragmentation, the
-norm of the gradients.
+The pipeline is simulated under the plan's schedule on the times of its own stages. Peak memory of a
+rank = static bytes by ZeRO stage + what its order of actions holds at its fullest + overheads.
+Ignored: contention between transfers of different kinds, the norm of the gradients, data loading.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from trainwright.cluster import Accelerator, Cluster, Hop
+import numpy as np
+
+from trainwright.cluster import Hop
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.costing.estimate import flat_setting
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import precision_named
 from trainwright.partitioning.evaluate import find_layer_faults
 from trainwright.partitioning.price_list import read_prices
-from trainwright.plan import Plan, StagePrediction, StepPrediction
+from trainwright.plan import StepPrediction
+from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
+from trainwright.pricing.assemble import Layout, StepWork, assemble_step
 from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
 from trainwright.pricing.placement import Placement
-from trainwright.pricing.sharding import (
-    DataParallelTimes,
-    data_parallel_times,
-    optimizer_time_s,
-    shared_gradient_time_s,
-    stage_memory,
-)
+from trainwright.pricing.sharding import shared_gradient_time_s
 from trainwright.pricing.stage_work import StageWork, cut_bytes, stage_works
-from trainwright.profile import Profile, ProfilePoint
 
-Feeds = tuple[tuple[int, float], ...]  # (stage, seconds of one transfer)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainwright.cluster import Cluster
+    from trainwright.plan import Plan
+    from trainwright.plan.overlap import MemoryOverheads, Overlap
+    from trainwright.profile import Profile, ProfilePoint
+
+    Feeds = tuple[tuple[int, float, float], ...]  # (stage, seconds of one transfer, bytes)
 
 
 def predict_step(
@@ -42,105 +47,198 @@ def predict_step(
     cluster: Cluster,
     *,
     model_flops_per_sequence: float | None = None,
+    hardware_flops_per_sequence: float | None = None,
+    overlap: Overlap = DEFAULT_OVERLAP,
+    overheads: MemoryOverheads = NO_OVERHEADS,
 ) -> StepPrediction:
-    """Price one training step of `plan` under 1F1B.
+    """Price one training step of `plan` under its schedule.
 
     `model_flops_per_sequence` (forward and backward, attention in full, no recomputation) gives
-    MFU. Raises `InvalidInput` where the plan breaks a rule of the profile or does not fit on the
-    devices, `UnsupportedFeature` for a cluster of several pools. Not fitting into memory is no
-    error: compare `peak_memory_bytes` with the device.
+    MFU, `hardware_flops_per_sequence` (recomputation included) HFU. Raises `InvalidInput` where the
+    plan breaks a rule of the profile or its schedule or does not fit on the devices,
+    `UnsupportedFeature` for a cluster of several pools. Not fitting into memory is no error:
+    compare `peak_memory_bytes` with the device.
     """
     placement = Placement(plan=plan, pool=cluster.pool_of())
+    _require_legal(plan, profile, cluster)
+    tensor = plan.stages[0].tensor_parallel
+    works = stage_works(plan, profile, placement.axis_hops(tensor))
+    feeds = _feeds(placement, profile)
+    if placement.is_uniform and _is_chain(feeds):
+        step = _simulated(placement, works, feeds, profile, overlap, overheads)
+    else:
+        step = _longest_path(placement, works, feeds, profile, overlap, overheads)
+    return with_throughput(
+        step,
+        profile.point,
+        num_sequences=_sequences(plan, profile.point),
+        num_devices=plan.devices_used,
+        cluster=cluster,
+        model_flops_per_sequence=model_flops_per_sequence,
+        hardware_flops_per_sequence=hardware_flops_per_sequence,
+    )
+
+
+def with_throughput(
+    step: StepPrediction,
+    point: ProfilePoint,
+    *,
+    num_sequences: int | None,
+    num_devices: int,
+    cluster: Cluster,
+    model_flops_per_sequence: float | None,
+    hardware_flops_per_sequence: float | None,
+) -> StepPrediction:
+    """The step with tokens per second and the shares of the devices' peak, where known."""
+    if num_sequences is None or point.sequence_length is None or step.step_time_s <= 0:
+        return step
+
+    def share(flops_per_sequence: float | None) -> float | None:
+        if flops_per_sequence is None or point.precision is None:
+            return None
+        peak = cluster.accelerator.peak(precision_named(point.precision).matmul_dtype)
+        return num_sequences * flops_per_sequence / (step.step_time_s * peak * num_devices)
+
+    return replace(
+        step,
+        tokens_per_s=num_sequences * point.sequence_length / step.step_time_s,
+        mfu=share(model_flops_per_sequence),
+        hfu=share(hardware_flops_per_sequence),
+    )
+
+
+def _sequences(plan: Plan, point: ProfilePoint) -> int | None:
+    size = point.microbatch_size
+    return None if size is None else plan.num_microbatches * size
+
+
+def _require_legal(plan: Plan, profile: Profile, cluster: Cluster) -> None:
     setting = flat_setting(cluster, num_microbatches=plan.num_microbatches)
     faults = [*find_layer_faults(plan, read_prices(profile), setting)]
     if plan.devices_used > setting.num_devices:
         wanted = f"must use at most {setting.num_devices} devices"
         faults.append(Fault("stages", f"{wanted}, got {plan.devices_used}"))
+    degrees = plan.parallelism
+    if degrees is not None and len(plan.stages) % degrees.pipeline:
+        wanted = f"must be a multiple of the {degrees.pipeline} pipeline ranks"
+        faults.append(Fault("stages", f"{wanted}, got {len(plan.stages)}"))
     if faults:
         raise InvalidInput(faults)
-    works = stage_works(plan, profile)
-    sharing = [
-        data_parallel_times(work, placement.data_hops(i), zero_stage=placement.zero_stage)
-        for i, work in enumerate(works)
-    ]
-    feeds = _feeds(placement, profile)
-    tied_s = _tied_s(placement, works, profile)
-    stages = tuple(
-        _stage(placement, i, works[i], sharing[i], feeds[i], tied_s[i]) for i in range(len(works))
-    )
-    ends_s = _pipeline_ends_s(placement, stages, feeds)
-    step = _step(plan, stages, ends_s)
-    return replace(
-        step,
-        tokens_per_s=_tokens_per_s(step, plan, profile.point),
-        mfu=_mfu(step, plan, profile.point, cluster.accelerator, model_flops_per_sequence),
-    )
 
 
-def _stage(
+def _is_chain(feeds: list[Feeds]) -> bool:
+    return all(target == index + 1 for index, sent in enumerate(feeds) for target, *_ in sent)
+
+
+def _simulated(
     placement: Placement,
-    index: int,
-    work: StageWork,
-    sharing: DataParallelTimes,
-    feeds: Feeds,
-    tied_s: float,
-) -> StagePrediction:
-    d, zero_stage = placement.data_parallel[index], placement.zero_stage
-    return StagePrediction(
-        forward_s=work.forward_s + sharing.added_forward_s,
-        backward_s=work.backward_s + sharing.added_backward_s,
-        recompute_s=work.recompute_s,
-        tensor_parallel_s=work.tensor_parallel_s,
-        send_s=sum(time_s for _, time_s in feeds),
-        gradient_sync_s=sharing.sync_s + tied_s,
-        exposed_gradient_sync_s=sharing.exposed_sync_s + tied_s,
-        optimizer_s=optimizer_time_s(
-            work, placement.pool.accelerator, data_parallel=d, zero_stage=zero_stage
-        ),
-        memory=stage_memory(
-            work,
-            microbatches_in_flight=placement.in_flight[index],
-            data_parallel=d,
-            zero_stage=zero_stage,
-        ),
-    )
-
-
-def _pipeline_ends_s(
-    placement: Placement, stages: tuple[StagePrediction, ...], feeds: list[Feeds]
-) -> tuple[float, ...]:
-    """Ends of the stages; where all degrees agree, one replica stands for all."""
-    degrees = placement.data_parallel
-    uniform = len(set(degrees)) == 1
-    pipeline = [
-        PipelineStage(
-            forward_s=stage.forward_s,
-            backward_s=stage.backward_s,
-            in_flight=stage.memory.microbatches_in_flight,
-            replicas=1 if uniform else d,
-            feeds=sent,
-        )
-        for stage, d, sent in zip(stages, degrees, feeds, strict=True)
-    ]
-    share = degrees[0] if uniform else 1
-    return one_f_one_b_ends_s(pipeline, num_microbatches=placement.plan.num_microbatches // share)
-
-
-def _step(
-    plan: Plan, stages: tuple[StagePrediction, ...], ends_s: tuple[float, ...]
+    works: Sequence[StageWork],
+    feeds: list[Feeds],
+    profile: Profile,
+    overlap: Overlap,
+    overheads: MemoryOverheads,
 ) -> StepPrediction:
-    pipeline_s = max(ends_s)
-    synced_s = max(
-        end_s + stage.exposed_gradient_sync_s for end_s, stage in zip(ends_s, stages, strict=True)
+    layout = Layout(
+        shape=placement.shape,
+        replicas=placement.replicas(0),
+        accelerator=placement.pool.accelerator,
+        overlap=overlap,
+        overheads=overheads,
     )
+    sent = [{target: (s, b) for target, s, b in each} for each in feeds]
+    pairs = [sent[i].get(i + 1, (0.0, 0.0)) for i in range(len(works) - 1)]
+    work = StepWork(
+        stages=tuple(works),
+        rank_of_stage=placement.rank_of_stage,
+        transfer_s=np.array([time_s for time_s, _ in pairs]),
+        transfer_bytes=np.array([size for _, size in pairs]),
+        tied_s=tuple(_tied_s(placement, works, profile)),
+        gathered_input_bytes=_gathered_input_bytes(placement, profile),
+    )
+    return assemble_step(work, layout)
+
+
+def _gathered_input_bytes(placement: Placement, profile: Profile) -> float:
+    """What sequence parallelism gathers for one layer: the whole of what neighbours send."""
+    degrees = placement.degrees
+    if not degrees.sequence_parallel or degrees.tensor == 1 or not profile.structure.edges:
+        return 0.0
+    return profile.structure.edges[0].bytes * degrees.tensor
+
+
+def _longest_path(
+    placement: Placement,
+    works: Sequence[StageWork],
+    feeds: list[Feeds],
+    profile: Profile,
+    overlap: Overlap,
+    overheads: MemoryOverheads,
+) -> StepPrediction:
+    """Stages that differ in degrees, or branch: 1F1B without a simulator."""
+    plan = placement.plan
+    if plan.schedule != "1f1b" or len(works) != placement.degrees.pipeline:
+        raise UnsupportedFeature(
+            f"stages that branch or differ in degrees are not priced under {plan.schedule}",
+            alternative="use the schedule 1f1b without virtual stages",
+        )
+    single = [
+        assemble_step(
+            StepWork.alone(work, tied_s=tied_s),
+            Layout(
+                shape=replace(
+                    placement.shape,
+                    family="1f1b",
+                    num_ranks=1,
+                    num_microbatches=plan.num_microbatches // d,
+                    virtual_stages=1,
+                ),
+                replicas=placement.replicas(index),
+                accelerator=placement.pool.accelerator,
+                overlap=overlap,
+                overheads=overheads,
+            ),
+        ).stages[0]
+        for index, (work, d, tied_s) in enumerate(
+            zip(works, placement.data_parallel, _tied_s(placement, works, profile), strict=True)
+        )
+    ]
+    stages = tuple(
+        replace(
+            stage,
+            send_s=sum(time_s for _, time_s, _ in sent),
+            memory=replace(
+                stage.memory,
+                activation_bytes=stage.memory.activation_bytes * held,
+                logits_bytes=stage.memory.logits_bytes * held,
+                microbatches_in_flight=held,
+            ),
+        )
+        for stage, sent, held in zip(single, feeds, placement.in_flight, strict=True)
+    )
+    ends_s = one_f_one_b_ends_s(
+        [
+            PipelineStage(
+                forward_s=stage.forward_s,
+                backward_s=stage.backward_s,
+                in_flight=held,
+                replicas=d,
+                feeds=tuple((target, time_s) for target, time_s, _ in sent),
+            )
+            for stage, held, d, sent in zip(
+                stages, placement.in_flight, placement.data_parallel, feeds, strict=True
+            )
+        ],
+        num_microbatches=plan.num_microbatches,
+    )
+    pipeline_s = max(ends_s)
+    synced_s = max(e + s.exposed_gradient_sync_s for e, s in zip(ends_s, stages, strict=True))
     optimizer_s = max(stage.optimizer_s for stage in stages)
-    step_s = synced_s + optimizer_s
     busiest_s = max(
-        (stage.forward_s + stage.backward_s) * (plan.num_microbatches // placed.data_parallel)
-        for stage, placed in zip(stages, plan.stages, strict=True)
+        (stage.forward_s + stage.backward_s) * (plan.num_microbatches // d)
+        for stage, d in zip(stages, placement.data_parallel, strict=True)
     )
     return StepPrediction(
-        step_time_s=step_s,
+        step_time_s=synced_s + optimizer_s,
         pipeline_s=pipeline_s,
         exposed_gradient_sync_s=synced_s - pipeline_s,
         optimizer_s=optimizer_s,
@@ -149,38 +247,16 @@ def _step(
     )
 
 
-def _tokens_per_s(step: StepPrediction, plan: Plan, point: ProfilePoint) -> float | None:
-    if point.microbatch_size is None or point.sequence_length is None or step.step_time_s <= 0:
-        return None
-    sequences = plan.num_microbatches * point.microbatch_size
-    return sequences * point.sequence_length / step.step_time_s
-
-
-def _mfu(
-    step: StepPrediction,
-    plan: Plan,
-    point: ProfilePoint,
-    accelerator: Accelerator,
-    flops_per_sequence: float | None,
-) -> float | None:
-    if flops_per_sequence is None or point.microbatch_size is None or point.precision is None:
-        return None
-    peak = accelerator.peak(precision_named(point.precision).matmul_dtype)
-    flops = plan.num_microbatches * point.microbatch_size * flops_per_sequence
-    available = step.step_time_s * peak * plan.devices_used
-    return flops / available if available > 0 else None
-
-
 def _feeds(placement: Placement, profile: Profile) -> list[Feeds]:
-    """For each stage the stages it feeds, with the seconds of one transfer."""
-    feeds: list[list[tuple[int, float]]] = [[] for _ in placement.plan.stages]
+    """For each stage the stages it feeds, with seconds and bytes of one transfer."""
+    feeds: list[list[tuple[int, float, float]]] = [[] for _ in placement.plan.stages]
     for (sender, receiver), size in sorted(cut_bytes(placement.plan, profile).items()):
         level = placement.level_between(sender, receiver)
-        feeds[sender].append((receiver, point_to_point_time_s(size, level)))
+        feeds[sender].append((receiver, point_to_point_time_s(size, level), size))
     return [tuple(feed) for feed in feeds]
 
 
-def _tied_s(placement: Placement, works: tuple[StageWork, ...], profile: Profile) -> list[float]:
+def _tied_s(placement: Placement, works: Sequence[StageWork], profile: Profile) -> list[float]:
     """Per stage, the all-reduce of tied parameters with the other stage that holds them."""
     ids = profile.structure.ids
     stage_of = {
@@ -191,9 +267,9 @@ def _tied_s(placement: Placement, works: tuple[StageWork, ...], profile: Profile
     times_s = [0.0] * len(works)
     for group in profile.structure.shared_parameters:
         holders = sorted({stage_of[ids[layer]] for layer in group.layers})
-        if len(holders) < 2:
+        level = placement.level_between(holders[0], holders[-1]) if len(holders) > 1 else None
+        if level is None:
             continue
-        level = placement.level_between(holders[0], holders[-1])
         hops = (Hop(level=level, ranks=len(holders)),)
         for number in holders:
             times_s[number] = shared_gradient_time_s(works[number], hops)

@@ -20,8 +20,9 @@ from trainwright.profile.structure import Structure
 class ProfilePoint:
     """The circumstances under which a profile holds. Unknown circumstances are `None`.
 
-    `tensor_parallel` lists the degrees the options span; `network_levels` says, per axis, the
-    network levels its groups cross, as (axis, level names).
+    `tensor_parallel` lists the degrees the options span; experts are cut as many ways where
+    `expert_tensor_parallel` is absent. `network_levels` says, per axis, the network levels its
+    groups cross, as (axis, level names).
     """
 
     microbatch_size: int | None = None
@@ -29,7 +30,7 @@ class ProfilePoint:
     tensor_parallel: tuple[int, ...] = (1,)
     context_parallel: int = 1
     expert_parallel: int = 1
-    expert_tensor_parallel: int = 1
+    expert_tensor_parallel: int | None = None
     sequence_parallel: bool = False
     precision: str | None = None
     recompute: tuple[str, ...] = ()

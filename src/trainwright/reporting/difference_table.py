@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from trainwright.reporting.text import add_row, table
+from trainwright.reporting.text import add_row, ranges, table
+from trainwright.units import (
+    TimeUnit,
+    format_bandwidth,
+    format_bytes,
+    format_percent_up,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import RenderableType
 
-    from trainwright.plan.results.difference import Change, Difference
+    from trainwright.plan.results.difference import (
+        Change,
+        Difference,
+        StageChange,
+        StageFacts,
+    )
 
 
 def difference_report(found: Difference) -> RenderableType:
@@ -20,13 +34,13 @@ def difference_report(found: Difference) -> RenderableType:
     parts: list[RenderableType] = []
     if not found.same_model:
         parts.append(Text("the two documents are about different models"))
-    for title, changes in (
-        ("request", found.request_changes),
-        ("result", found.result_changes),
-        ("stages", found.stage_changes),
+    for title, rows in (
+        ("request", [_row(change) for change in found.request_changes]),
+        ("result", [_row(change) for change in found.result_changes]),
+        ("stages", [_stage_row(change) for change in found.stage_changes]),
     ):
-        if changes:
-            parts.append(_change_table(title, changes))
+        if rows:
+            parts.append(_change_table(title, rows))
     if parts and found.time_ratio is not None:
         parts.append(Text(_verdict(found.time_ratio)))
     return Group(*(parts or [Text("no difference")]))
@@ -43,8 +57,65 @@ def _verdict(ratio: float) -> str:
     return f"the second is {size} {word}"
 
 
-def _change_table(title: str, changes: tuple[Change, ...]) -> RenderableType:
+def _change_table(title: str, rows: Iterable[tuple[str, str, str]]) -> RenderableType:
     made = table(title, (("what", "left"), ("first", "left"), ("second", "left")))
-    for change in changes:
-        add_row(made, change.key, change.before or "", change.after or "")
+    for row in rows:
+        add_row(made, *row)
     return made
+
+
+_SHOWN: Final = {"step_time_s": "step time", "time_per_sample_s": "time per microbatch"}
+
+
+def _row(change: Change) -> tuple[str, str, str]:
+    key, values = change.key, (change.before, change.after)
+    before, after = (_text(key, value) for value in values)
+    if before == after:  # too close to tell apart when rounded
+        before, after = map(str, values)
+    return _SHOWN.get(key, key), before, after
+
+
+def _text(key: str, value: object) -> str:
+    """A value in the unit its key names, as a person reads it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, (int, float)):
+        for suffix, shown in _UNITS:
+            if key.endswith(suffix):
+                return shown(value)
+    return str(value)
+
+
+_UNITS: Final = (
+    ("_bytes_per_s", format_bandwidth),
+    ("_bytes", format_bytes),
+    ("_s", format_seconds),
+    ("_slots", TimeUnit.SLOTS.describe),
+    ("gap", format_percent_up),
+)
+
+
+def _stage_row(change: StageChange) -> tuple[str, str, str]:
+    values = (change.before, change.after)
+    before, after = map(_stage_text, values)
+    if before == after:
+        before, after = map(_exact_text, values)
+    return f"stage {change.stage}", before, after
+
+
+def _exact_text(stage: StageFacts | None) -> str:
+    return f"{stage.time_per_sample_s!r} s, {stage.memory_bytes!r} B" if stage else ""
+
+
+def _stage_text(stage: StageFacts | None) -> str:
+    if stage is None:
+        return ""
+    return (
+        f"layers {ranges(stage.layers)}; d={stage.data_parallel}, t={stage.tensor_parallel}, "
+        f"recompute {stage.num_recomputed}/{len(stage.layers)}, "
+        f"{format_seconds(stage.time_per_sample_s)}, {format_bytes(stage.memory_bytes)}"
+    )

@@ -1,4 +1,4 @@
-"""Every named family that fits a placement, and the schedule that always fits if any does."""
+"""Every named family that fits a placement, in the modes a search asks for."""
 
 from __future__ import annotations
 
@@ -85,30 +85,3 @@ def in_modes(
         actions=rows,
         rank_offsets=ends[schedule.rank_offsets],
     )
-
-
-def one_at_a_time(
-    placement: Placement,
-    num_microbatches: int,
-    *,
-    fused: NDArray[np.bool_],
-    recomputed: NDArray[np.bool_],
-) -> Schedule:
-    """Each microbatch forwards and backwards before the next: the least memory of all schedules.
-
-    `fused` and `recomputed` say per stage how its backward runs, shape [S].
-    """
-    orders = []
-    for stages in placement.stages_of_rank:
-        passage = [(ActionKind.F, stage) for stage in stages]
-        for stage in reversed(stages):
-            if recomputed[stage]:
-                passage.append((ActionKind.R, stage))
-            halves = (ActionKind.B,) if fused[stage] else (ActionKind.I, ActionKind.W)
-            passage += [(kind, stage) for kind in halves]
-        once = np.array(passage, np.int32).reshape(-1, 2)
-        order = np.empty((len(once) * num_microbatches, 3), np.int32)
-        order[:, :2] = np.tile(once, (num_microbatches, 1))
-        order[:, 2] = np.repeat(np.arange(num_microbatches), len(once))
-        orders.append(order)
-    return Schedule.of_ranks(orders, placement=placement, num_microbatches=num_microbatches)

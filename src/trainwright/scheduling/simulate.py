@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainwright.plan.per_stage import Floats
     from trainwright.plan.schedule import Schedule
     from trainwright.plan.schedule_costs import ScheduleCosts
+    from trainwright.plan.schedule_memory import ScheduleMemory
 
 
 def simulate(schedule: Schedule, costs: ScheduleCosts) -> Timeline:
@@ -30,7 +31,6 @@ def simulate(schedule: Schedule, costs: ScheduleCosts) -> Timeline:
         problem = describe_cycle(find_cycle(schedule, simulation))
         raise InvalidInput.of("orders", problem)
     shape = (schedule.placement.num_stages, schedule.num_microbatches)
-    memory = costs.memory
     return Timeline(
         schedule=schedule,
         costs=costs,
@@ -38,19 +38,15 @@ def simulate(schedule: Schedule, costs: ScheduleCosts) -> Timeline:
         end_s=simulation.end_s,
         forward_arrival_s=simulation.forward_arrival_s.reshape(shape),
         backward_arrival_s=simulation.backward_arrival_s.reshape(shape),
-        peak_bytes=_core.peak_bytes(
-            orders,
-            delta_bytes=memory.delta_bytes,
-            transient_bytes=memory.transient_bytes,
-            static_bytes=memory.static_bytes,
-        ),
+        peak_bytes=_core.peak_bytes(orders, native_memory(costs.memory)),
     )
 
 
 def slack(timeline: Timeline) -> Floats:
     """How long each action could be delayed without a later end of all, shape [n], orders kept."""
     orders, costs = native_orders(timeline.schedule), native_costs(timeline.costs)
-    return _core.latest_starts(orders, costs) - timeline.start_s
+    last_end_s = np.full(timeline.schedule.num_ranks, timeline.end_s.max())
+    return _core.latest_starts(orders, costs, last_end_s) - timeline.start_s
 
 
 def native_orders(schedule: Schedule) -> _core.Orders:
@@ -73,6 +69,16 @@ def native_costs(costs: ScheduleCosts) -> _core.ActionCosts:
         pair_s=costs.pair_s,
         model=costs.transfer_model.value,
         blocking_fraction=costs.blocking_fraction,
+    )
+
+
+def native_memory(memory: ScheduleMemory) -> _core.ActionMemory:
+    """The memory model as the core takes it."""
+    return _core.ActionMemory(
+        delta_bytes=memory.delta_bytes,
+        transient_bytes=memory.transient_bytes,
+        static_bytes=memory.static_bytes,
+        limit_bytes=memory.limit_bytes,
     )
 
 

@@ -3,22 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trainwright.errors import InvalidInput
-from trainwright.scheduling.families.family import Family, FamilyRequest
+from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, ZB_V
+from trainwright.scheduling.families.breadth_first import BREADTH_FIRST
+from trainwright.scheduling.families.dualpipe_v import DUALPIPE_V
+from trainwright.scheduling.families.family import Family, FamilyRequest, without_limits
 from trainwright.scheduling.families.gpipe import GPIPE
+from trainwright.scheduling.families.grouped_interleaved import GIS, GIS_H
 from trainwright.scheduling.families.interleaved import DEPTH_FIRST, INTERLEAVED
 from trainwright.scheduling.families.one_f_one_b import EAGER_ONE_F_ONE_B, ONE_F_ONE_B
+from trainwright.scheduling.families.one_f_one_b_v import ONE_F_ONE_B_V
+from trainwright.scheduling.families.v_shape import V_HALF, V_MIN
+from trainwright.scheduling.families.wave import WAVE
+from trainwright.scheduling.families.zb_v_handmade import ZB_V_HANDMADE
+from trainwright.scheduling.families.zero_bubble import ZB_H1, ZB_H2
+from trainwright.scheduling.families.zero_bubble_greedy import ZB_1P, ZB_2P
+from trainwright.scheduling.least_memory import limit_below_all, misfit
 
 if TYPE_CHECKING:
     from trainwright.plan.schedule import Schedule
+    from trainwright.scheduling.search_question import LimitTooSmall
 
-_FAMILIES = (GPIPE, ONE_F_ONE_B, EAGER_ONE_F_ONE_B, INTERLEAVED, DEPTH_FIRST)
+_FAMILIES = (
+    GPIPE,
+    ONE_F_ONE_B,
+    EAGER_ONE_F_ONE_B,
+    INTERLEAVED,
+    ZB_H1,
+    ZB_H2,
+    ZB_1P,
+    ZB_2P,
+    ZB_V,
+    ZB_V_HANDMADE,
+    V_HALF,
+    V_MIN,
+    ADAPTIVE_V,
+    ONE_F_ONE_B_V,
+    GIS,
+    GIS_H,
+    DUALPIPE_V,
+    WAVE,
+    BREADTH_FIRST,
+    DEPTH_FIRST,
+)
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in _FAMILIES})
-ALIASES: Mapping[str, str] = MappingProxyType({})
+ALIASES: Mapping[str, str] = MappingProxyType({"v-zb": "zb-v"})
 
 
 def family_named(name: str) -> Family:
@@ -30,9 +65,26 @@ def family_named(name: str) -> Family:
     return found
 
 
-def generate(name: str, request: FamilyRequest) -> Schedule:
-    """Orders of the family `name`; raises InvalidInput naming the rule the request breaks."""
-    return family_named(name).generate(request)
+def generate(name: str, request: FamilyRequest) -> Schedule | LimitTooSmall:
+    """Orders of the family `name` within the limits of `request`, or why there are none.
+
+    Where any schedule of the placement needs more, the answer says so; otherwise what this family
+    holds without limits. Raises InvalidInput naming the rule that the request breaks.
+    """
+    family = family_named(name)
+    schedule = family.generate(request)
+    placement = family.place(request)
+    memory = (request.costs or ScheduleCosts.of(placement)).memory
+    limit = request.max_activations
+    if schedule is None:
+        schedule = family.generate(without_limits(request))
+    assert schedule is not None, "without limits every family has an order"
+    too_much = misfit(schedule, memory, max_activations=limit)
+    if too_much is None:
+        return schedule
+    return limit_below_all(placement, memory, max_activations=limit) or replace(
+        too_much, family=name
+    )
 
 
 __all__ = ["ALIASES", "FAMILIES", "Family", "FamilyRequest", "family_named", "generate"]

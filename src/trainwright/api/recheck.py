@@ -1,0 +1,164 @@
+"""Whether a document still says what its own request makes of its plan.
+
+A document carries its model, where it runs and the decisions, so every price in it can be computed
+again; a file that was edited by hand says something else and is refused. What only the search knows
+(the bound, other plans' times, the reasons) is held against the rest. Prices of a profile are a
+matter of definition; those of a model belong to the version that estimated them, so a document of
+another version is let through with a warning.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright._version import __version__
+from trainwright.api.inputs import content_hash
+from trainwright.api.recompute import recompute_estimate, recompute_plan
+from trainwright.api.recompute_model import recompute_model_plan
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.results.estimate import EstimateResult
+from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.plan import PlanResult
+from trainwright.plan.status import OPTIMAL_TOLERANCE, BoundKind, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainwright.api.documents import Priced
+    from trainwright.plan.results.model_estimate import ModelEstimateRequest, ModelEstimateResult
+    from trainwright.plan.results.request import PlanRequest
+
+_TOLERANCE: Final = 1e-9
+_ROUNDING: Final = 1e-14  # of a gap or a bubble, which are differences of numbers near 1
+
+
+def recheck(document: Priced, *, source: str | None = None) -> Priced:
+    """The document itself, perhaps with a warning; raises `InvalidInput` with every contradiction.
+
+    Costs what pricing one plan costs: reading the embedded model, no search.
+    """
+    warning = None
+    try:
+        refuse(_hash_faults(document.request))
+        if document.stages:
+            warning = _recheck_figures(document)
+        refuse(_claim_faults(document))
+    except InvalidInput as error:
+        raise InvalidInput(error.faults, source=source) from None
+    return replace(document, warnings=(*document.warnings, warning)) if warning else document
+
+
+def recheck_estimate(
+    document: ModelEstimateResult, *, source: str | None = None
+) -> ModelEstimateResult:
+    """The same for the estimate of a model: its figures follow from its request alone."""
+    from trainwright.api.recompute_estimate import recompute_model_estimate
+
+    request = document.request
+    try:
+        refuse(_hash_faults(request))
+        changed = tuple(changes(recompute_model_estimate(document), document, ""))
+        if changed and request.trainwright_version != __version__:
+            made = f"made by version {request.trainwright_version}"
+            warning = f"{made}; {__version__} computes other figures: {changed[0]}"
+            return replace(document, warnings=(*document.warnings, warning))
+        refuse(changed)
+    except InvalidInput as error:
+        raise InvalidInput(error.faults, source=source) from None
+    return document
+
+
+def refuse(found: Iterable[Fault]) -> None:
+    """Raise `InvalidInput` with these faults, if there are any."""
+    faults = tuple(found)
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _recheck_figures(document: Priced) -> str | None:
+    """Raise for figures that do not follow from the plan; a warning where they may differ."""
+    changed = tuple(changes(_recomputed(document), document, ""))
+    version = document.request.trainwright_version
+    if changed and isinstance(document, ModelPlanResult) and version != __version__:
+        return f"made by version {version}; {__version__} computes other figures: {changed[0]}"
+    refuse(changed)
+    return None
+
+
+def _recomputed(document: Priced) -> Priced:
+    if isinstance(document, PlanResult):
+        return recompute_plan(document)
+    if isinstance(document, EstimateResult):
+        return recompute_estimate(document)
+    return recompute_model_plan(document)
+
+
+def _hash_faults(request: PlanRequest | ModelEstimateRequest) -> Iterator[Fault]:
+    for name, part in (("model", request.model), ("cluster", request.cluster)):
+        if part is not None and (found := content_hash(part.content)) != part.sha256:
+            wanted = f"must be {found}, the hash of the content"
+            yield Fault(f"request.{name}.sha256", f'{wanted}, got "{part.sha256}"; it was edited')
+
+
+def _claim_faults(document: Priced) -> Iterator[Fault]:
+    """What status, bound and gap claim about each other."""
+    if isinstance(document, EstimateResult):
+        if not document.stages:
+            yield Fault("stages", "must have at least 1 entry, got 0")
+        return
+    status, bound_s = document.status, document.lower_bound_s
+    time_s = getattr(document, document.objective, None)
+    if document.objective not in ("time_per_sample_s", "step_time_s"):
+        yield Fault("objective", f'must be a time of the document, got "{document.objective}"')
+    planned = status in (Status.OPTIMAL, Status.GAP)
+    if planned != bool(document.stages):
+        having = "stages" if document.stages else "no stages"
+        yield Fault("status", f'must fit a document with {having}, got "{status}"')
+    if bound_s is not None and bound_s < 0:
+        yield Fault("lower_bound_s", f"must be >= 0, got {bound_s!r}")
+    if time_s is None or not planned:
+        return
+    if bound_s is not None and bound_s > time_s * (1 + _TOLERANCE):
+        yield Fault("lower_bound_s", f"must be at most the {time_s!r} of the plan, got {bound_s!r}")
+    proved = document.bound_kind is BoundKind.PROVED and (document.gap or 0) <= OPTIMAL_TOLERANCE
+    if status is Status.OPTIMAL and not proved:
+        yield Fault("status", 'must be "gap" unless bound and time prove more, got "optimal"')
+
+
+def changes(expected: Any, found: Any, path: str) -> Iterator[Fault]:
+    """Every figure of `found` that differs from the expected one, leaf by leaf."""
+    if expected is found:
+        return
+    for name, one, other in _members(expected, found):
+        dot = "." if path and not name.startswith("[") else ""
+        yield from changes(one, other, f"{path}{dot}{name}")
+        found = expected
+    if not _same(expected, found):
+        yield Fault(path, f"must be {_shown(expected)}, as the request gives, got {_shown(found)}")
+
+
+def _members(expected: Any, found: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Parts of two values of the same shape; nothing for leaves and other shapes."""
+    if is_dataclass(expected) and type(expected) is type(found):
+        for field in fields(expected):
+            yield field.name, getattr(expected, field.name), getattr(found, field.name)
+    elif isinstance(expected, tuple) and isinstance(found, tuple) and len(expected) == len(found):
+        for index, pair in enumerate(zip(expected, found, strict=True)):
+            yield f"[{index}]", *pair
+    elif isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
+        for key, value in expected.items():
+            yield f'["{key}"]', value, found[key]
+
+
+def _same(expected: Any, found: Any) -> bool:
+    if isinstance(expected, float) and isinstance(found, (int, float)):
+        return math.isclose(expected, found, rel_tol=_TOLERANCE, abs_tol=_ROUNDING)
+    return bool(expected == found)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{len(value)} entries"
+    return "nothing" if value is None else repr(value) if isinstance(value, float) else f"{value}"

@@ -1,0 +1,70 @@
+"""`trainwright validate`: the cost model against measured runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainwright.api.result import Report
+from trainwright.plan.results.validation import ValidationResult
+
+if TYPE_CHECKING:
+    from trainwright.validation.machines import Known
+    from trainwright.validation.validate import Outcome
+
+SHARED_VARIABLE: Final = "TRAINWRIGHT_SHARED"
+
+
+def validate(
+    folder: str | Path, *, profiles: str | Path | None = None, files: tuple[str, ...] = ()
+) -> Report[ValidationResult]:
+    """Predict every run of the CSV files in `folder` and score the predictions.
+
+    `profiles` holds tables of layer times and defaults to the folder beside `folder`, then to that
+    under the environment variable TRAINWRIGHT_SHARED. `files` restricts to those stems. Raises
+    `InvalidInput` where a file cannot be read or lacks a column.
+    """
+    from trainwright.formats.measured_csv import measured_files, read_layer_tables, read_measured
+    from trainwright.validation.validate import coverage, outcomes, predictor, score
+
+    place = Path(folder)
+    paths = [p for p in measured_files(place) if not files or p.stem in files]
+    profile_folder = find_profiles(place, profiles)
+    layers = None if profile_folder is None else read_layer_tables(profile_folder)
+    predicted = predictor(known(), layers)
+    datasets = []
+    pooled: list[Outcome] = []
+    for path in paths:
+        found = outcomes(read_measured(path), predicted)
+        datasets.append(score(path.stem, found))
+        pooled += found
+    document = ValidationResult(
+        datasets=tuple(datasets),
+        pooled_interval_coverage=coverage(pooled),
+        folder=str(place),
+        profiles=None if profile_folder is None else str(profile_folder),
+    )
+    return Report(document)
+
+
+def find_profiles(folder: Path, given: str | Path | None) -> Path | None:
+    """Where layer profiles lie: as given, beside the folder, or in the shared data."""
+    if given is not None:
+        return Path(given)
+    candidates = [folder.resolve().parent / "profiles"]
+    shared = os.environ.get(SHARED_VARIABLE)
+    if shared:
+        candidates.append(Path(shared) / "data" / "profiles")
+    return next((place for place in candidates if place.is_dir()), None)
+
+
+def known() -> Known:
+    """The catalog, as the validation needs it."""
+    from trainwright.formats import catalog
+    from trainwright.validation.machines import Known
+
+    return Known(
+        accelerators=catalog.accelerators(),
+        clusters=tuple(catalog.cluster(name) for name in catalog.cluster_names()),
+    )

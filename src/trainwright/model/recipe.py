@@ -1,0 +1,115 @@
+"""How a model is trained, beside the degrees: number formats, optimizer, dropout, expert load.
+
+Everything here changes memory or time, and everything has a default that documents can repeat.
+Mixed 16-bit training keeps 2 bytes of weight, 4 of gradient and, in Adam, a float32 main weight
+and two float32 moments; each of these sizes is an option of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.model.precision import Precision, precision_named
+from trainwright.model.run_shape import ContextExchange
+
+if TYPE_CHECKING:
+    from trainwright.model.config import TransformerConfig
+
+# Bytes per number of the formats in which states can be kept.
+STATE_BYTES: Final = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1})
+
+
+class Optimizer(StrEnum):
+    """An optimizer, for the moments it keeps per parameter."""
+
+    ADAM = "adam"
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    MUON = "muon"
+
+    @property
+    def num_moments(self) -> int:
+        """Running averages per parameter."""
+        return {Optimizer.ADAM: 2, Optimizer.SGD: 0}.get(self, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One way to train. Absent fields take the default of what they qualify.
+
+    `precision` is the 16-bit format of the device where absent. `gradient_dtype` is that of the
+    gradient accumulator, float32 where absent; `main_weight_dtype` of the copy the optimizer
+    updates ("none" without one; float32 where absent, none where weights are float32 themselves);
+    `moment_dtypes` of the optimizer's moments, one for all or one each. `dropout` replaces the
+    model's rates. The rest is described at `RunShape`.
+    """
+
+    precision: str | None = None
+    optimizer: Optimizer = Optimizer.ADAM
+    gradient_dtype: str | None = None
+    main_weight_dtype: str | None = None
+    moment_dtypes: tuple[str, ...] = ("fp32",)
+    dropout: float | None = None
+    context_exchange: ContextExchange = ContextExchange.RING
+    context_balanced: bool = True
+    expert_imbalance: float = 1.0
+    capacity_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        names = ", ".join(STATE_BYTES)
+        given = [("gradient_dtype", self.gradient_dtype), ("main_weight_dtype", self._main_copy)]
+        given += [("moment_dtypes", dtype) for dtype in self.moment_dtypes]
+        for field, dtype in given:
+            if dtype is not None and dtype not in STATE_BYTES:
+                yield Fault(field, f'must be one of {names}, got "{dtype}"')
+        if len(self.moment_dtypes) not in (1, max(1, self.optimizer.num_moments)):
+            wanted = f"must be 1 format or one for each of {self.optimizer.num_moments} moments"
+            yield Fault("moment_dtypes", f"{wanted}, got {len(self.moment_dtypes)}")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            yield Fault("dropout", f"must be in [0, 1), got {self.dropout!r}")
+        if not self.expert_imbalance >= 1:
+            yield Fault("expert_imbalance", f"must be >= 1, got {self.expert_imbalance!r}")
+        if self.capacity_factor is not None and not self.capacity_factor > 0:
+            yield Fault("capacity_factor", f"must be > 0, got {self.capacity_factor!r}")
+
+    @property
+    def _main_copy(self) -> str | None:
+        return None if self.main_weight_dtype == "none" else self.main_weight_dtype
+
+    def numbers(self, precision: str) -> Precision:
+        """Bytes per element under this recipe, for the precision of the run.
+
+        Raises `UnsupportedFeature` where the precision is not modelled.
+        """
+        base = precision_named(precision)
+        main = self.main_weight_dtype or ("fp32" if base.weight_bytes < 4 else "none")
+        states = 0 if main == "none" else STATE_BYTES[main]
+        moments = self.moment_dtypes
+        if len(moments) == 1:
+            moments *= self.optimizer.num_moments
+        states += sum(STATE_BYTES[dtype] for dtype in moments[: self.optimizer.num_moments])
+        gradient = self.gradient_dtype
+        return replace(
+            base,
+            gradient_bytes=base.gradient_bytes if gradient is None else STATE_BYTES[gradient],
+            optimizer_bytes=states,
+        )
+
+    def applied(self, model: TransformerConfig) -> TransformerConfig:
+        """The model with the dropout of this recipe."""
+        if self.dropout is None:
+            return model
+        return replace(model, hidden_dropout=self.dropout, attention_dropout=self.dropout)
+
+
+DEFAULT_RECIPE: Final = Recipe()

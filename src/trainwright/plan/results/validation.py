@@ -1,0 +1,94 @@
+"""The document of `validate`: predictions scored against measured runs. Fractions, not percent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainwright.plan.results.request import FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRecord:
+    """Relative errors of `n` predictions; `bias` is their mean, positive where too high."""
+
+    n: int
+    mape: float
+    median_ape: float
+    p90_ape: float
+    max_ape: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegretRecord:
+    """Slowdown of choosing the plan predicted fastest, over the groups of one job."""
+
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRecord:
+    """Rows that were not modelled, and why."""
+
+    reason: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredRun:
+    """One configuration: its prediction beside the median of its `repeats` measurements."""
+
+    row_id: str
+    repeats: int
+    assumed: tuple[str, ...] = ()
+    step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    measured_step_time_s: float | None = None
+    peak_memory_bytes: float | None = None
+    measured_peak_memory_bytes: float | None = None
+    static_memory_bytes: float | None = None
+    measured_static_memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetScore:
+    """One file. `rows` = `modelled` + the rows under `skipped`; the `n` count configurations.
+
+    `memory_apart` holds the memory errors of runs whose settings are not all recorded, or whose
+    kind is counted apart. `false_fits` is the share of runs that need more than 1.05 times the
+    predicted peak; `interval_coverage` the share whose time lies inside the 90 % interval.
+    """
+
+    name: str
+    rows: int
+    modelled: int
+    assumed: int = 0
+    skipped: tuple[SkippedRecord, ...] = ()
+    time: ErrorRecord | None = None
+    memory: ErrorRecord | None = None
+    static_memory: ErrorRecord | None = None
+    memory_apart: ErrorRecord | None = None
+    static_memory_apart: ErrorRecord | None = None
+    static_error_bytes: float | None = None
+    repeat_spread: float | None = None
+    kendall_tau: float | None = None
+    top1_regret: RegretRecord | None = None
+    false_fits: float | None = None
+    interval_coverage: float | None = None
+    interval_width: float | None = None
+    runs: tuple[ScoredRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationResult:
+    """All files of a folder."""
+
+    kind: str = "validation"
+    format_version: int = FORMAT_VERSION
+    datasets: tuple[DatasetScore, ...]
+    pooled_interval_coverage: float | None = None
+    folder: str = ""
+    profiles: str | None = None
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,237 @@
+"""A pipeline under any schedule family, through the native simulator.
+
+Orders of a family that does not look at times depend on (p, v, m) alone and are kept. In a long
+step a steady state repeats itself: a shorter step is simulated, and where its middle is steady, the
+rest is added by multiplication; where it is not, the whole step is simulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright._native import _core
+from trainwright.plan.schedule import ActionKind
+from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plan.schedule_memory import ScheduleMemory
+from trainwright.scheduling.families import FamilyRequest, family_named
+from trainwright.scheduling.simulate import native_orders
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.plan.placement import Placement
+    from trainwright.plan.schedule import Schedule
+
+    Floats = NDArray[np.float64]
+
+# Families whose orders depend on counts alone.
+_TIMELESS: Final = frozenset(
+    {"gpipe", "1f1b", "eager-1f1b", "interleaved", "depth-first", "breadth-first", "zb-h1", "zb-h2"}
+)
+# Those of them whose activations in flight stop growing with the microbatches.
+_BOUNDED: Final = frozenset({"1f1b", "eager-1f1b", "interleaved", "depth-first", "zb-h1", "zb-h2"})
+# Those of them that take microbatches in groups of p.
+_GROUPED: Final = frozenset({"interleaved", "depth-first"})
+ALWAYS_SIMULATED: Final = 200_000  # actions: some milliseconds
+_TOLERANCE: Final = 1e-12
+# Of p microbatches each: the shorter step, its drain, and how many can be in flight.
+_LONG_ENOUGH, _DRAINING, _IN_FLIGHT = 12, 4, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineShape:
+    """The orders of a family for p ranks, v chunks each and m microbatches."""
+
+    family: str
+    num_ranks: int
+    num_microbatches: int
+    virtual_stages: int = 1
+
+    def with_microbatches(self, count: int) -> PipelineShape:
+        """The same with another number of microbatches."""
+        return PipelineShape(
+            family=self.family,
+            num_ranks=self.num_ranks,
+            num_microbatches=count,
+            virtual_stages=self.virtual_stages,
+        )
+
+    @property
+    def request(self) -> FamilyRequest:
+        """As a family takes it."""
+        return FamilyRequest(
+            num_ranks=self.num_ranks,
+            num_microbatches=self.num_microbatches,
+            virtual_stages=self.virtual_stages,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PipelineTimes:
+    """Seconds of S virtual stages, per microbatch; the backward is I and W, recomputing first.
+
+    `transfer_s` [S-1] is the time of one tensor between neighbours, in either direction;
+    `blocking` the share of it during which sender and receiver do nothing else.
+    """
+
+    forward_s: Floats
+    input_grad_s: Floats
+    weight_grad_s: Floats
+    transfer_s: Floats
+    blocking: float = 0.0
+
+    def without_transfers(self) -> PipelineTimes:
+        """The same with free transfers."""
+        return PipelineTimes(
+            forward_s=self.forward_s,
+            input_grad_s=self.input_grad_s,
+            weight_grad_s=self.weight_grad_s,
+            transfer_s=np.zeros_like(self.transfer_s),
+        )
+
+
+def placement_of(shape: PipelineShape) -> Placement:
+    """Which rank runs which virtual stage; raises `InvalidInput` for an unknown family."""
+    return family_named(shape.family).place(shape.request)
+
+
+def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
+    """The orders; a family that looks at times gets them. Raises `InvalidInput` by its rules."""
+    if shape.family in _TIMELESS:
+        return _timeless(shape)
+    placement = placement_of(shape)
+    costs = ScheduleCosts.of(
+        placement,
+        forward_s=times.forward_s,
+        input_grad_s=times.input_grad_s,
+        weight_grad_s=times.weight_grad_s,
+        transfer_s=times.transfer_s,
+        memory=ScheduleMemory.of(placement),
+    )
+    request = FamilyRequest(
+        num_ranks=shape.num_ranks,
+        num_microbatches=shape.num_microbatches,
+        virtual_stages=shape.virtual_stages,
+        costs=costs,
+    )
+    schedule = family_named(shape.family).generate(request)
+    assert schedule is not None, "without limits every family has an order"
+    return schedule
+
+
+def pipeline_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats:
+    """When each rank ends its last action, shape [p].
+
+    Raises `InvalidInput` naming the rule of the family that the shape breaks.
+    """
+    actions = 2 * shape.num_ranks * shape.virtual_stages * shape.num_microbatches
+    if actions > ALWAYS_SIMULATED:
+        found = extrapolated_ends_s(shape, times)
+        if found is not None:
+            return found
+    return simulated_ends_s(shape, times)
+
+
+def simulated_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats:
+    """Every microbatch simulated."""
+    offsets, end_s = _simulated(shape, times)
+    ends: Floats = end_s[offsets[1:] - 1]
+    return ends
+
+
+def extrapolated_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats | None:
+    """From a shorter step with a steady state, or None without one.
+
+    The ends of a microbatch's actions follow from those of the microbatches in flight with it. Once
+    as many of them in a row as can be in flight follow their predecessors at one distance, on all
+    ranks, so do all others until the pipeline drains.
+    """
+    if shape.family not in _BOUNDED:
+        return None
+    p, m = shape.num_ranks, shape.num_microbatches
+    period = p if shape.family in _GROUPED else 1
+    shorter = shape.with_microbatches(_LONG_ENOUGH * p + m % p)
+    if shorter.num_microbatches >= m:
+        return None
+    offsets, end_s = _simulated(shorter, times)
+    steps = np.array(
+        [
+            _steady_step(end_s[first:last], shorter, period)
+            for first, last in pairwise(offsets.tolist())
+        ]
+    )
+    if not np.ptp(steps) <= _TOLERANCE * float(end_s.max()):  # also where one is not a number
+        return None
+    repeats = (m - shorter.num_microbatches) // period
+    ends: Floats = end_s[offsets[1:] - 1] + repeats * float(steps.mean())
+    return ends
+
+
+def _steady_step(end_s: Floats, shape: PipelineShape, period: int) -> float:
+    """By how much actions of one rank follow those a period before; NaN where that varies.
+
+    The last actions, which drain the pipeline, are left out, and so is its start.
+    """
+    per_microbatch, p = len(end_s) // shape.num_microbatches, shape.num_ranks
+    shift = per_microbatch * period
+    last = len(end_s) - per_microbatch * _DRAINING * p
+    window = end_s[last - per_microbatch * _IN_FLIGHT * p : last]
+    follows = window - end_s[last - len(window) - shift : last - shift]
+    step = float(follows[0])
+    steady = np.allclose(follows, step, rtol=0.0, atol=_TOLERANCE * float(end_s[-1]))
+    return step if steady else float("nan")
+
+
+def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.int64], Floats]:
+    """Where the rows of each rank begin, and when every row ends."""
+    if shape.family in _TIMELESS:
+        offsets, orders = _native(shape)
+    else:
+        schedule = schedule_of(shape, times)
+        offsets, orders = schedule.rank_offsets, native_orders(schedule)
+    simulation = _core.simulate(orders, _native_times(times))
+    assert simulation.complete, "a family's orders do not deadlock"
+    return offsets, simulation.end_s
+
+
+@lru_cache(maxsize=512)
+def _timeless(shape: PipelineShape) -> Schedule:
+    schedule = family_named(shape.family).generate(shape.request)
+    assert schedule is not None, "without limits every family has an order"
+    return schedule
+
+
+@lru_cache(maxsize=512)
+def _native(shape: PipelineShape) -> tuple[NDArray[np.int64], _core.Orders]:
+    schedule = _timeless(shape)
+    return schedule.rank_offsets, native_orders(schedule)
+
+
+def _native_times(times: PipelineTimes) -> _core.ActionCosts:
+    duration = np.zeros((len(ActionKind), len(times.forward_s)))
+    duration[ActionKind.F] = times.forward_s
+    duration[ActionKind.I] = times.input_grad_s
+    duration[ActionKind.W] = times.weight_grad_s
+    duration[ActionKind.B] = times.input_grad_s + times.weight_grad_s
+    return _core.ActionCosts(
+        duration_s=duration,
+        forward_transfer_s=times.transfer_s,
+        backward_transfer_s=times.transfer_s,
+        pair_s=np.full(len(times.forward_s), np.inf),
+        model="blocking" if times.blocking else "free",
+        blocking_fraction=times.blocking,
+    )
+
+
+def peak_shape(shape: PipelineShape) -> PipelineShape:
+    """A shape with as many activations in flight and not many more microbatches."""
+    if shape.family not in _BOUNDED:
+        return shape
+    period = shape.num_ranks
+    enough = 6 * period + shape.num_microbatches % period
+    return shape.with_microbatches(min(shape.num_microbatches, enough))

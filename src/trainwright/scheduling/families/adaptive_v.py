@@ -1,0 +1,106 @@
+"""Adaptive V: the V schedule for a limit of k activations; ZB-V is the one for k = 2p.
+
+Building blocks of every lag that fit the limit, their ends rewritten for it, are filled with real
+times and compared (Qi et al., NeurIPS 2024, enumerate 900(p-1) blocks; the odd ones suffice). With
+equal times and no transfers the published 3p-1-3k + max(3p, p+1+2ceil(k/2)) is reached for every
+limit that avoids a bubble per microbatch, usually by the first block.
+
+Below that limit V-Min's block is repeated at a longer period, the shortest that fits: every
+microbatch costs a bubble, down to k = 2, one microbatch at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.scheduling.families import zb_v_handmade
+from trainwright.scheduling.families.family import (
+    Family,
+    activations_that_fit,
+    least_of,
+    limited_costs,
+    two_chunks_in_v,
+)
+from trainwright.scheduling.finish import best_of
+from trainwright.scheduling.passes import drop_weight_grads
+from trainwright.scheduling.v_pattern import (
+    blocks_within,
+    repeated_order,
+    rewritten_order,
+    v_min_block,
+)
+
+if TYPE_CHECKING:
+    from trainwright.plan.schedule import Schedule
+    from trainwright.scheduling.families.family import FamilyRequest
+    from trainwright.scheduling.finish import Order
+
+
+def order(request: FamilyRequest) -> Schedule | None:
+    """At most `request.max_activations`; 2p where absent, beyond which nothing is gained."""
+    p, placement = request.num_ranks, two_chunks_in_v(request)
+    asked = min(request.max_activations or 2 * p, 2 * p)
+    costs = limited_costs(request, placement, max_activations=asked)
+    fitting = int(activations_that_fit(costs.memory, placement).min())
+    for orders in (_dense_orders(request, fitting), _sparse_orders(p, fitting)):
+        best = best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
+        if best is not None:
+            return best
+    return least_of(request, placement)
+
+
+def _dense_orders(request: FamilyRequest, max_activations: int) -> list[Order]:
+    """One microbatch every 6 slots; none below the least limit for it."""
+    orders: list[Order] = []
+    if max_activations >= 2 * request.num_ranks:
+        orders.append(partial(_handmade_order, request))
+    blocks = blocks_within(request.num_ranks, max_activations)
+    for block in blocks:
+        orders += [
+            partial(rewritten_order, block, warm_up=max_activations, cool_down=max_activations),
+            partial(rewritten_order, block, warm_up=None, cool_down=max_activations),
+            partial(repeated_order, block),
+        ]
+    orders += [
+        partial(rewritten_order, block, warm_up=max_activations - less, cool_down=max_activations)
+        for less in (1, 2)
+        for block in blocks
+    ]
+    return orders
+
+
+def _sparse_orders(num_ranks: int, max_activations: int) -> list[Order]:
+    """One microbatch at a time, which needs least, and V-Min's block at longer periods.
+
+    An activation of rank 0 lives for up to 4p slots; with k of them at once a period of 4p/k
+    would do if none ever waited for a place.
+    """
+    block = v_min_block(num_ranks)
+    shortest = max(6.0, 4.0 * num_ranks / max(max_activations, 2))
+    periods = [4.0 * num_ranks + 4, *(shortest + np.arange(0.0, 4.0, 0.5))]
+    return [partial(repeated_order, block, period=period) for period in periods]
+
+
+def _handmade_order(request: FamilyRequest, num_microbatches: int) -> Schedule:
+    fewer = replace(request, num_microbatches=num_microbatches)
+    return drop_weight_grads(zb_v_handmade.order(fewer))
+
+
+ADAPTIVE_V = Family(
+    name="adaptive-v",
+    summary="V of two chunks within any limit of activations",
+    place=two_chunks_in_v,
+    order=order,
+    obeys_limits=True,
+)
+ZB_V = Family(
+    name="zb-v",
+    summary="V of two chunks without a bubble for equal times, in 1F1B's memory",
+    place=two_chunks_in_v,
+    order=order,
+    obeys_limits=True,
+)

@@ -1,0 +1,68 @@
+"""V-Min and V-Half: V placement with a third and a half of 1F1B's memory (Qi et al., NeurIPS 2024).
+
+Each is a building block with fixed slots; ends are rewritten for its peak, weight gradients are
+filled in with real times. Lags of one slot down and up (V-Min) leave no room: as soon as forward,
+input and weight gradient differ, every microbatch costs a bubble.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trainwright.scheduling.families.family import Family, limited_costs, two_chunks_in_v
+from trainwright.scheduling.finish import best_of
+from trainwright.scheduling.v_pattern import (
+    VBlock,
+    repeated_order,
+    rewritten_order,
+    v_half_block,
+    v_min_block,
+)
+
+if TYPE_CHECKING:
+    from trainwright.plan.schedule import Schedule
+    from trainwright.scheduling.families.family import FamilyRequest
+
+
+def v_min_order(request: FamilyRequest) -> Schedule | None:
+    """At most 2 floor((p+4)/3) activations."""
+    p = request.num_ranks
+    return _best(request, v_min_block(p), max_activations=2 * ((p + 4) // 3))
+
+
+def v_half_order(request: FamilyRequest) -> Schedule | None:
+    """At most 2 floor(p/2) + 2 activations."""
+    p = request.num_ranks
+    return _best(request, v_half_block(p), max_activations=2 * (p // 2) + 2)
+
+
+def _best(request: FamilyRequest, block: VBlock, *, max_activations: int) -> Schedule | None:
+    limit = min(max_activations, request.max_activations or max_activations)
+    placement = two_chunks_in_v(request)
+    costs = limited_costs(request, placement, max_activations=limit)
+    most = max_activations
+    orders = [
+        partial(rewritten_order, block, warm_up=most, cool_down=most),
+        partial(rewritten_order, block, warm_up=None, cool_down=most),
+        partial(rewritten_order, block, warm_up=most - 1, cool_down=most),
+        partial(rewritten_order, block, warm_up=None, cool_down=most - 1),
+        partial(repeated_order, block),
+    ]
+    return best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
+
+
+V_MIN = Family(
+    name="v-min",
+    summary="a third of 1F1B's memory in V",
+    place=two_chunks_in_v,
+    order=v_min_order,
+    obeys_limits=True,
+)
+V_HALF = Family(
+    name="v-half",
+    summary="half of 1F1B's memory in V",
+    place=two_chunks_in_v,
+    order=v_half_order,
+    obeys_limits=True,
+)

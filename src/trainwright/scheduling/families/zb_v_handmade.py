@@ -1,0 +1,54 @@
+"""The published order of ZB-V: no bubble for equal times, at the memory of 1F1B (2p half chunks).
+
+Warm-up and cool-down are stairs, the stable phase is F0 I0 W0 F1 I1 W1 (Qi et al., ICLR 2024).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.scheduling.families.family import Family, two_chunks_in_v
+from trainwright.scheduling.order_arrays import counted
+from trainwright.scheduling.passes import trim
+
+if TYPE_CHECKING:
+    from trainwright.plan.schedule import Actions
+    from trainwright.scheduling.families.family import FamilyRequest
+
+_F0, _I0, _W0, _F1, _I1, _W1 = range(6)
+
+
+def order(request: FamilyRequest) -> Schedule:
+    """Fewer than 2p-1 microbatches are cut from a schedule of so many."""
+    p, m = request.num_ranks, request.num_microbatches
+    whole = max(m, 2 * p - 1)
+    schedule = Schedule.of_ranks(
+        [_rank_order(p, rank, whole) for rank in range(p)],
+        placement=two_chunks_in_v(request),
+        num_microbatches=whole,
+    )
+    return trim(schedule, num_microbatches=m)
+
+
+def _rank_order(num_ranks: int, rank: int, num_microbatches: int) -> Actions:
+    p, r, m = num_ranks, rank, num_microbatches
+    warm_up = [_F0] * (2 * (p - r) - 1) + [_F1, _F0] * r + [_F1, _I1, _W1] * (p - r)
+    forwards_0, forwards_1 = 2 * p - 1 - r, p
+    stable = [_F0, _I0, _W0, _F1, _I1, _W1] * (m - forwards_0)
+    # Chunk 1 still lags; the rounds go on without F0.
+    lagging = [_I0, _W0, _F1, _I1, _W1] * (m - forwards_1 - (m - forwards_0))
+    cool_down = [_I0, _I1] * r + [_I0, _W0] * (p - r)
+    order = warm_up + stable + lagging + cool_down
+    for weight_grad in (_W1, _W0):
+        order += [weight_grad] * (m - order.count(weight_grad))
+    kinds = (ActionKind.F, ActionKind.I, ActionKind.W)
+    return counted(order, [(kind, stage) for stage in (r, 2 * p - 1 - r) for kind in kinds])
+
+
+ZB_V_HANDMADE = Family(
+    name="zb-v-handmade",
+    summary="the published zero-bubble order in V",
+    place=two_chunks_in_v,
+    order=order,
+)

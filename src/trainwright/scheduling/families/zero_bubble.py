@@ -1,0 +1,72 @@
+"""ZB-H1 and ZB-H2: 1F1B with the backward split, its weight gradients moved to where ranks wait.
+
+Handmade orders of Qi et al. (ICLR 2024), which need no times. H1 keeps p activations on every rank
+and leaves a third of 1F1B's bubble; H2 keeps 2p-1 and, where F, I and W are alike, leaves none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.scheduling.families.family import Family, one_chunk
+from trainwright.scheduling.order_arrays import actions, by_time, one_after_another
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.plan.schedule import Actions
+    from trainwright.scheduling.families.family import FamilyRequest
+
+
+def h1_order(request: FamilyRequest) -> Schedule:
+    """1F1B; W of microbatch j - r directly after I of microbatch j on rank r."""
+    p, m = request.num_ranks, request.num_microbatches
+    orders = [
+        _order(rank, m, warm_up=p - 1 - rank, lag=rank, gradient_first=False) for rank in range(p)
+    ]
+    return Schedule.of_ranks(orders, placement=one_chunk(request), num_microbatches=m)
+
+
+def h2_order(request: FamilyRequest) -> Schedule:
+    """2(p-r)-1 forwards first; then I, from the 2r-th on a W, and a forward, in turn."""
+    p, m = request.num_ranks, request.num_microbatches
+    orders = [
+        _order(rank, m, warm_up=2 * (p - rank) - 1, lag=2 * rank, gradient_first=True)
+        for rank in range(p)
+    ]
+    return Schedule.of_ranks(orders, placement=one_chunk(request), num_microbatches=m)
+
+
+def _order(
+    rank: int, num_microbatches: int, *, warm_up: int, lag: int, gradient_first: bool
+) -> Actions:
+    """Rounds of three places: F, I, W or I, W, F; W lags behind I, the rest of it follows."""
+    microbatch = np.arange(num_microbatches)
+    first = min(warm_up, num_microbatches)
+    input_grad = 3 * microbatch + 1
+    forward = 3 * (microbatch - first) + (3 if gradient_first else 0)
+    forward[:first] = microbatch[:first] - first
+    weight_grad: NDArray[np.int64] = 3 * (microbatch + lag) + 2
+    rows = one_after_another(
+        actions(ActionKind.F, rank, microbatch),
+        actions(ActionKind.I, rank, microbatch),
+        actions(ActionKind.W, rank, microbatch),
+    )
+    return by_time(rows, np.concatenate([forward, input_grad, weight_grad]))
+
+
+ZB_H1 = Family(
+    name="zb-h1",
+    summary="1F1B with delayed weight gradients: a third of the bubble at p activations",
+    place=one_chunk,
+    order=h1_order,
+)
+ZB_H2 = Family(
+    name="zb-h2",
+    summary="no bubble for equal times, at 2p-1 activations",
+    place=one_chunk,
+    order=h2_order,
+)

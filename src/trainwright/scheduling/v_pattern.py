@@ -1,0 +1,270 @@
+"""Orders of forwards and input gradients in V placement, for any memory limit.
+
+Rank r owns stages r (chunk 0) and 2p-1-r (chunk 1); one microbatch visits it four times: F0, F1,
+I1, I0. With unit times a period is 6 slots, four visits and two weight gradients. Going away from
+the turn (F0 and I1) neighbours differ by some steps, coming back (F1 and I0) by 1; the larger the
+steps, the longer activations live and the fewer slots are lost. Odd steps never collide, whatever
+their sequence, if F1 and I0 start in odd slots and I1 in an even one: F0 and I1 then share the
+parity of the rank, F1 and I0 have the other.
+
+Warm-up and cool-down are rewritten from the repeated block as in Qi et al. (NeurIPS 2024): with at
+most k activations, rank r runs min(r+1, k/2) F1 and otherwise F0 before its first I1, then one
+action after each I1; in the end I1 and I0 alternate, and one slot separates neighbours. Nothing
+here depends on times: weight gradients are filled in, and everything is timed, later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from trainwright.plan.placement import Placement
+from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.scheduling.order_arrays import actions, by_time, one_after_another
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    from trainwright.plan.schedule import Actions
+
+    Ints: TypeAlias = NDArray[np.int64]
+    Slots: TypeAlias = NDArray[np.float64]
+
+_PERIOD = 6
+_BEFORE_ALL = -(2.0**40)
+
+
+class Residues(NamedTuple):
+    """Slots modulo 6 in which rank 0 starts F1, I1 and I0, where F0 starts in slot 0."""
+
+    forward_1: int
+    input_grad_1: int
+    input_grad_0: int
+
+
+# Tried in this order; the first two suffice for unit times.
+_ODD_RESIDUES = (Residues(1, 2, 3), Residues(3, 4, 5), Residues(1, 2, 5), Residues(5, 2, 1))
+_EVEN_RESIDUES = (Residues(4, 2, 1), Residues(1, 2, 4))
+_ODD_STEPS = ((1, 1), (3, 1), (5, 1), (3, 3), (5, 3), (5, 5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VBlock:
+    """Start slots of F0, F1, I1 and I0 of microbatch 0, each of shape [p]."""
+
+    forward_0: Ints
+    forward_1: Ints
+    input_grad_1: Ints
+    input_grad_0: Ints
+
+    @property
+    def num_ranks(self) -> int:
+        """p: ranks."""
+        return len(self.forward_0)
+
+    @property
+    def visits(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """In the order a microbatch visits a rank."""
+        return self.forward_0, self.forward_1, self.input_grad_1, self.input_grad_0
+
+    @classmethod
+    def of_steps(cls, steps: Ints, residues: Residues) -> VBlock | None:
+        """Chain F0 down the ranks, F1 up, I1 down and I0 up, each at the next slot it may use.
+
+        `steps` [p-1] are the slots between neighbours going down. None where slots collide.
+        """
+        ranks = np.arange(len(steps) + 1)
+        down = np.concatenate(([0], np.cumsum(steps)))
+        up = ranks[-1] - ranks
+        turn = _next_slot(down[-1] + 1, residues.forward_1 - ranks[-1])
+        forward_1 = turn + up
+        input_grad_1 = _next_slot(forward_1[0] + 1, residues.input_grad_1) + down
+        back = _next_slot(input_grad_1[-1] + 1, residues.input_grad_0 - ranks[-1])
+        block = cls(
+            forward_0=down,
+            forward_1=forward_1,
+            input_grad_1=input_grad_1,
+            input_grad_0=back + up,
+        )
+        taken = np.sort(np.stack(block.visits) % _PERIOD, axis=0)
+        return block if (np.diff(taken, axis=0) > 0).all() else None
+
+    @property
+    def peak_activations(self) -> int:
+        """Most activations of any rank in the steady state, W1 and then W0 in the free slots."""
+        used = list(self.visits)
+        ends = []
+        for input_grad in (self.input_grad_1, self.input_grad_0):
+            weight_grad = _first_free(input_grad + 1, used)
+            used.append(weight_grad)
+            ends.append(weight_grad + 1)
+        lives = ((self.forward_1, ends[0]), (self.forward_0, ends[1]))
+        peak = 0
+        for start, _ in lives:
+            held = sum(
+                (start - born) // _PERIOD - (start - dead) // _PERIOD for born, dead in lives
+            )
+            peak = max(peak, int(np.max(held)))
+        return peak
+
+
+def _next_slot(earliest: int, residue: int) -> int:
+    return int(earliest + (residue - earliest) % _PERIOD)
+
+
+def _first_free(earliest: Ints, used: list[Ints]) -> Ints:
+    """Per rank the first slot from `earliest` on whose residue is not used."""
+    ranks = np.arange(len(earliest))
+    is_used = np.zeros((len(earliest), _PERIOD), np.bool_)
+    for slots in used:
+        is_used[ranks, slots % _PERIOD] = True
+    residues = (earliest[:, None] + np.arange(_PERIOD)) % _PERIOD
+    wait: Ints = np.argmin(is_used[ranks[:, None], residues], axis=1)
+    return earliest + wait
+
+
+def v_min_block(num_ranks: int) -> VBlock:
+    """Lags of one slot both ways: a third of 1F1B's memory."""
+    p, r = num_ranks, np.arange(num_ranks)
+    gap = 2 if p % 3 == 0 else 0
+    return VBlock(
+        forward_0=r,
+        forward_1=2 * p - 1 - r,
+        input_grad_1=2 * p + gap + r,
+        input_grad_0=4 * p + gap - 1 - r,
+    )
+
+
+def v_half_block(num_ranks: int) -> VBlock:
+    """Lags of two slots down and one up: half of 1F1B's memory."""
+    p, r = num_ranks, np.arange(num_ranks)
+    gap = 3 if p % 2 == 0 else 0
+    return VBlock(
+        forward_0=2 * r,
+        forward_1=3 * p - 2 - r,
+        input_grad_1=3 * p - 1 + gap + 2 * r,
+        input_grad_0=6 * p + gap - 2 - r,
+    )
+
+
+def blocks_within(num_ranks: int, max_activations: int) -> list[VBlock]:
+    """Blocks that hold at most `max_activations`, the most demanding first.
+
+    For each way to step, the longest first part that still fits.
+    """
+    found: list[tuple[int, VBlock]] = []
+    for residues in _ODD_RESIDUES:
+        for first, rest in _ODD_STEPS:
+            fitting = _longest_within(num_ranks, first, rest, residues, max_activations)
+            if fitting is not None:
+                found.append(fitting)
+    twos = np.full(num_ranks - 1, 2)
+    even = (VBlock.of_steps(twos, residues) for residues in _EVEN_RESIDUES)
+    found += [(b.peak_activations, b) for b in even if b is not None]
+    fitting_blocks = [entry for entry in found if entry[0] <= max_activations]
+    return [block for _, block in sorted(fitting_blocks, key=lambda entry: -entry[0])]
+
+
+def _longest_within(
+    num_ranks: int, first: int, rest: int, residues: Residues, max_activations: int
+) -> tuple[int, VBlock] | None:
+    """The block with the most steps `first` before steps `rest`; more of them hold more."""
+    best: tuple[int, VBlock] | None = None
+    low, high = (0, num_ranks - 1) if first != rest else (num_ranks - 1, num_ranks - 1)
+    while low <= high:
+        middle = (low + high + 1) // 2
+        steps = np.where(np.arange(num_ranks - 1) < middle, first, rest)
+        block = VBlock.of_steps(steps, residues)
+        peak = None if block is None else block.peak_activations
+        if block is not None and peak is not None and peak <= max_activations:
+            best, low = (peak, block), middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+def repeated_order(block: VBlock, num_microbatches: int, *, period: float = _PERIOD) -> Schedule:
+    """The block repeated, without weight gradients; where slots collide the earlier goes first."""
+    return _schedule(block, num_microbatches, _repeated_slots(block, num_microbatches, period))
+
+
+def rewritten_order(
+    block: VBlock, num_microbatches: int, *, warm_up: int | None, cool_down: int
+) -> Schedule:
+    """The block repeated, its ends rewritten for so many activations.
+
+    At the smallest limits the block's own warm-up, None, is the better one.
+    """
+    slots = _repeated_slots(block, num_microbatches, _PERIOD)
+    _rewrite_cool_down(slots, cool_down)
+    if warm_up is not None:
+        _rewrite_warm_up(slots, warm_up)
+    return _schedule(block, num_microbatches, slots)
+
+
+def _repeated_slots(block: VBlock, num_microbatches: int, period: float) -> Slots:
+    """Slots of F0, F1, I1, I0, shape [4, p, m]."""
+    shifts = period * np.arange(num_microbatches)
+    return np.stack(block.visits)[:, :, None] + shifts
+
+
+def _rewrite_cool_down(slots: Slots, max_activations: int) -> None:
+    """With t the slot of the last F1 on rank 0, the q-th last I1 of rank r starts at t+1+r-2q, the
+    q-th last I0 at t-r+2p-2q, for as many as can be held.
+    """
+    _, num_ranks, num_microbatches = slots.shape
+    r = np.arange(num_ranks)[:, None]
+    q = np.arange(num_microbatches)[::-1]
+    t = slots[1, 0, -1]
+    last_1 = q < np.minimum(r + 1, max_activations // 2)
+    last_0 = np.broadcast_to(q < (max_activations + 1) // 2, last_1.shape)
+    slots[2] = np.where(last_1, t + 1 + r - 2 * q, slots[2])
+    slots[3] = np.where(last_0, t - r + 2 * num_ranks - 2 * q, slots[3])
+
+
+def _rewrite_warm_up(slots: Slots, max_activations: int) -> None:
+    num_ranks, num_microbatches = slots.shape[1:]
+    for rank in range(num_ranks):
+        visits = np.array(list(_warm_up_visits(num_ranks, rank, max_activations)))
+        for visit in range(3):
+            places = np.flatnonzero(visits == visit)[:num_microbatches]
+            slots[visit, rank, : len(places)] = _BEFORE_ALL + places
+
+
+def _warm_up_visits(num_ranks: int, rank: int, max_activations: int) -> Iterator[int]:
+    """Visits (0 F0, 1 F1, 2 I1) of a rank until its first I0 can arrive."""
+    chunk_1 = min(rank + 1, max_activations // 2)
+    chunk_0 = max_activations - chunk_1
+    alone = min(chunk_0, 2 * (num_ranks - 1 - rank))
+    yield from [0] * alone
+    for pair in range(rank + 1):
+        if alone + pair < chunk_0:
+            yield 0
+        if pair < chunk_1:
+            yield 1
+    # One I1 every three slots, its W, and a forward: of chunk 1 until half of the room is given.
+    rounds = -(-(2 * num_ranks - 1 - 2 * rank) // 3)
+    for turn in range(min(rounds, max_activations // 2)):
+        yield 2
+        yield 1 if chunk_1 + turn < max_activations // 2 else 0
+
+
+def _schedule(block: VBlock, num_microbatches: int, slots: Slots) -> Schedule:
+    placement = Placement.v(block.num_ranks)
+    microbatch = np.arange(num_microbatches)
+    orders: list[Actions] = []
+    for rank in range(block.num_ranks):
+        near, far = rank, 2 * block.num_ranks - 1 - rank
+        rows = one_after_another(
+            actions(ActionKind.F, near, microbatch),
+            actions(ActionKind.F, far, microbatch),
+            actions(ActionKind.I, far, microbatch),
+            actions(ActionKind.I, near, microbatch),
+        )
+        orders.append(by_time(rows, slots[:, rank].ravel()))
+    return Schedule.of_ranks(orders, placement=placement, num_microbatches=num_microbatches)

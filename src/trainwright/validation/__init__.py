@@ -1,0 +1,1 @@
+"""Predictions against measured runs: fill in what a table leaves open, predict, score."""

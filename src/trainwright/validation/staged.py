@@ -1,0 +1,167 @@
+"""Runs whose stages are stated replica by replica, priced from measured layer times.
+
+The layers of each stage cost what a profile of the same model on the same device says; the step is
+a 1F1B pipeline over them, the gradient reduction of the slowest stage and the update. Where the
+replicas of a stage differ in kind, each works at its own pace and the slowest ends the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainwright.errors import UnsupportedFeature
+from trainwright.plan.measured_run import MeasuredRun
+from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
+from trainwright.profile.measured_layers import LayerSizes, LayerTimes, MeasuredLayers
+from trainwright.validation.machines import Known
+from trainwright.validation.predict import RunPrediction
+
+_DEVICE_NAMES = {"GH-96": "GH200-96GB"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedReplica:
+    """One replica of a stage: its device kind and tensor degree."""
+
+    accelerator: str
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedConstants:
+    """Fitted to the runs of one software line: seconds per byte and bytes per parameter."""
+
+    work_ratio: float = 1.0
+    reduce_bytes_per_s: float = 20e9
+    reduce_latency_s: float = 0.0
+    send_bytes_per_s: float = 20e9
+    step_overhead_s: float = 0.0
+    parameter_bytes: float = 20.0
+    saved_ratio: float = 1.11
+    fixed_bytes: float = 4450 * 2**20
+
+
+def predict_staged(
+    run: MeasuredRun,
+    known: Known,
+    layers: MeasuredLayers | None,
+    constants: StagedConstants | None = None,
+) -> RunPrediction:
+    """Price one run; raises `UnsupportedFeature` where no profile covers its layers."""
+    if layers is None:
+        raise UnsupportedFeature("no layer profiles were given")
+    given = constants or StagedConstants()
+    stages = _stages(run)
+    assert run.microbatch_size is not None and run.global_batch is not None
+    sizes = [int(n) for n in (run.setting("layers_per_stage") or "").split("|")]
+    ranges = [range(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
+    microbatches = run.global_batch // (run.microbatch_size * run.data)
+    pipeline = []
+    for index, (replicas, own) in enumerate(zip(stages, ranges, strict=True)):
+        paces = [_pace(run, layers, replica, own) for replica in set(replicas)]
+        forward_s, backward_s = max(f for f, _ in paces), max(b for _, b in paces)
+        send_s = 0.0
+        if index + 1 < len(stages):
+            held = _sizes(run, layers, replicas[0].tensor)
+            send_s = held[own[-1]][1] * run.microbatch_size / given.send_bytes_per_s
+        pipeline.append(
+            PipelineStage(
+                forward_s=given.work_ratio * forward_s,
+                backward_s=given.work_ratio * backward_s,
+                in_flight=min(len(stages) - index, microbatches),
+                feeds=((index + 1, send_s),) if index + 1 < len(stages) else (),
+            )
+        )
+    ends_s = one_f_one_b_ends_s(pipeline, num_microbatches=microbatches)
+    reduce_s = [
+        _reduce_s(run, layers, r, own, given) for r, own in zip(stages, ranges, strict=True)
+    ]
+    step_s = max(e + r for e, r in zip(ends_s, reduce_s, strict=True)) + given.step_overhead_s
+    peaks = [
+        _peak_bytes(run, layers, replicas, own, stage.in_flight, given)
+        for replicas, own, stage in zip(stages, ranges, pipeline, strict=True)
+    ]
+    return RunPrediction(
+        step_time_s=step_s,
+        step_time_low_s=step_s,
+        step_time_high_s=step_s,
+        peak_memory_bytes=max(peaks),
+    )
+
+
+def _stages(run: MeasuredRun) -> list[list[StagedReplica]]:
+    """Replicas of each stage from `TYPExCOUNT:tpN,…/…`."""
+    text = run.setting("stage_replicas")
+    if text is None:
+        raise UnsupportedFeature("the row does not state its stages")
+    stages = []
+    for stage in text.split("/"):
+        replicas = []
+        for part in stage.split(","):
+            kind, _, degree = part.partition(":tp")
+            name = kind.rpartition("x")[0]
+            replicas.append(
+                StagedReplica(accelerator=_DEVICE_NAMES.get(name, name), tensor=int(degree))
+            )
+        stages.append(replicas)
+    return stages
+
+
+def _pace(
+    run: MeasuredRun, layers: MeasuredLayers, replica: StagedReplica, own: range
+) -> tuple[float, float]:
+    """Forward and backward seconds of a stage's layers on one replica."""
+    times = _times(run, layers, replica)
+    return sum(times[i][0] for i in own), sum(times[i][1] for i in own)
+
+
+def _times(run: MeasuredRun, layers: MeasuredLayers, replica: StagedReplica) -> LayerTimes:
+    assert run.microbatch_size is not None
+    times = layers.times_at(
+        run.model,
+        replica.accelerator,
+        microbatch_size=run.microbatch_size,
+        tensor_parallel=replica.tensor,
+    )
+    if times is None:
+        raise UnsupportedFeature(f"no layer profile of {run.model} on {replica.accelerator}")
+    return times
+
+
+def _sizes(run: MeasuredRun, layers: MeasuredLayers, tensor: int) -> LayerSizes:
+    sizes = layers.sizes.get((run.model, tensor))
+    if sizes is None:
+        raise UnsupportedFeature(f"no layer sizes of {run.model} at tensor degree {tensor}")
+    return sizes
+
+
+def _reduce_s(
+    run: MeasuredRun,
+    layers: MeasuredLayers,
+    replicas: list[StagedReplica],
+    own: range,
+    given: StagedConstants,
+) -> float:
+    """Ring all-reduce of float32 gradients between the replicas of a stage."""
+    d = len(replicas)
+    if d == 1:
+        return 0.0
+    held = _sizes(run, layers, replicas[0].tensor)
+    size = 4 * sum(held[i][0] for i in own)
+    ring = 2 * (d - 1) * given.reduce_latency_s
+    return ring + 2 * (d - 1) / d * size / given.reduce_bytes_per_s
+
+
+def _peak_bytes(
+    run: MeasuredRun,
+    layers: MeasuredLayers,
+    replicas: list[StagedReplica],
+    own: range,
+    in_flight: int,
+    given: StagedConstants,
+) -> float:
+    assert run.microbatch_size is not None
+    held = _sizes(run, layers, replicas[0].tensor)
+    parameters = sum(held[i][0] for i in own)
+    saved = sum(held[i][2] for i in own) * run.microbatch_size * in_flight
+    return given.parameter_bytes * parameters + given.saved_ratio * saved + given.fixed_bytes

@@ -1,0 +1,91 @@
+"""Tables of measured runs: common columns become fields, the rest settings, faults are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainwright.errors import InvalidInput
+from trainwright.formats.measured_csv import (
+    REQUIRED_COLUMNS,
+    measured_files,
+    read_layer_tables,
+    read_measured,
+)
+
+ROW = {
+    "row_id": "made-1",
+    "model": "gpt-1b",
+    "accelerator": "A100-80GB-SXM",
+    "gpus": "8",
+    "gpus_per_node": "8",
+    "tp": "2",
+    "pp": "2",
+    "dp": "2",
+    "cp": "1",
+    "ep": "1",
+    "seq_len": "1024",
+    "global_batch_seqs": "16",
+    "precision": "fp16",
+    "sequence_parallel": "1",
+}
+
+
+def write(path: Path, *rows: dict[str, str], extra: tuple[str, ...] = ()) -> Path:
+    columns = [*REQUIRED_COLUMNS, *extra]
+    lines = [",".join(columns)]
+    lines += [",".join({**ROW, **row}.get(c, "") for c in columns) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_an_empty_cell_is_unknown_and_never_a_default(tmp_path: Path) -> None:
+    (run,) = read_measured(write(tmp_path / "made.csv", {}))
+    assert run.schema == "made"
+    assert run.microbatch_size is None
+    assert run.virtual_stages is None
+    assert run.step_time_s is None
+    assert run.sequence_parallel is True
+
+
+def test_columns_of_one_table_alone_are_settings(tmp_path: Path) -> None:
+    path = write(tmp_path / "made.csv", {"swiglu": "1", "lr": "x"}, extra=("swiglu", "lr", "gap"))
+    (run,) = read_measured(path)
+    assert run.flag("swiglu") and not run.flag("gap")
+    assert run.setting("gap") is None
+    assert run.number("lr") is None and run.number("swiglu") == 1.0
+
+
+def test_every_fault_names_its_line_and_column(tmp_path: Path) -> None:
+    path = write(tmp_path / "made.csv", {"tp": "two"}, {"gpus": ""}, {"dp": "0"})
+    with pytest.raises(InvalidInput) as caught:
+        read_measured(path)
+    places = [fault.path for fault in caught.value.faults]
+    assert places == ["line 2, tp", "line 3, gpus", "line 4, dp"]
+
+
+def test_a_file_without_the_common_columns_is_refused_with_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "made.csv"
+    path.write_text("row_id,model\n1,x\n")
+    with pytest.raises(InvalidInput) as caught:
+        read_measured(path)
+    assert "accelerator" in {fault.path for fault in caught.value.faults}
+
+
+def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="at least 1 CSV"):
+        measured_files(tmp_path)
+
+
+def test_layer_times_between_two_microbatches_grow_as_a_power(tmp_path: Path) -> None:
+    header = "model,accelerator,micro_batch_seqs,tp,layer_index,forward_s,backward_s,update_s\n"
+    rows = "m,D,1,2,0,0.001,0.002,0.0\nm,D,4,2,0,0.004,0.032,0.0\n"
+    (tmp_path / "a_layer_times.csv").write_text(header + rows)
+    layers = read_layer_tables(tmp_path)
+    assert layers is not None
+    times = layers.times_at("m", "D", microbatch_size=2, tensor_parallel=2)
+    assert times is not None
+    assert times[0][0] == pytest.approx(0.002)  # linear stays linear
+    assert times[0][1] == pytest.approx(0.008)  # quadratic stays quadratic
+    assert layers.times_at("m", "other", microbatch_size=2, tensor_parallel=2) is None

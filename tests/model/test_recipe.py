@@ -1,0 +1,55 @@
+"""Bytes per parameter of published training recipes, and the faults of a recipe."""
+
+import pytest
+
+from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.model import Optimizer, Recipe
+
+
+@pytest.mark.parametrize(
+    ("recipe", "precision", "total"),
+    [
+        (Recipe(), "bf16", 18),  # Megatron-LM, float32 gradients
+        (Recipe(gradient_dtype="bf16"), "bf16", 16),  # ZeRO, Rajbhandari et al., 2020
+        (Recipe(), "fp32", 16),
+        (Recipe(), "fp8", 18),
+        (Recipe(optimizer=Optimizer.SGD), "fp32", 8),
+        (Recipe(optimizer=Optimizer.MOMENTUM), "fp32", 12),
+        (Recipe(optimizer=Optimizer.MUON), "bf16", 14),
+        # DeepSeek-V3 (2024): float32 main weight and gradient, moments in bfloat16
+        (Recipe(moment_dtypes=("bf16",)), "bf16", 14),
+        (Recipe(moment_dtypes=("int8",), main_weight_dtype="none"), "bf16", 8),
+        (Recipe(moment_dtypes=("bf16", "fp32")), "bf16", 16),
+    ],
+)
+def test_a_parameter_keeps_its_published_bytes(recipe: Recipe, precision: str, total: int) -> None:
+    assert recipe.numbers(precision).static_bytes == total
+
+
+def test_every_broken_field_is_named() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Recipe(
+            gradient_dtype="fp12",
+            main_weight_dtype="no",
+            moment_dtypes=("x", "fp32", "fp32"),
+            dropout=1.0,
+            capacity_factor=0.0,
+        )
+    paths = [fault.path for fault in caught.value.faults]
+    assert paths == [
+        "gradient_dtype",
+        "main_weight_dtype",
+        "moment_dtypes",
+        "moment_dtypes",
+        "dropout",
+        "capacity_factor",
+    ]
+
+
+def test_dropout_replaces_the_models_rates() -> None:
+    config = catalog.model("gpt2").config
+    assert config.hidden_dropout > 0
+    assert Recipe().applied(config) is config
+    without = Recipe(dropout=0.0).applied(config)
+    assert without.hidden_dropout == without.attention_dropout == 0.0

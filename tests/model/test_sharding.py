@@ -1,0 +1,160 @@
+"""Context and expert parallelism cut work and state without losing or inventing any."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.costing.memory import KEEP_ALL, activation_bytes, parameters_per_device
+from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.model import (
+    ContextExchange,
+    LayerClass,
+    LayerKind,
+    RunShape,
+    TransformerConfig,
+    layer_graph,
+)
+
+S = 4096
+
+
+def block(config: TransformerConfig, run: RunShape) -> LayerClass:
+    graph = layer_graph(config, run)
+    return graph.classes[graph.kinds.index(LayerKind.BLOCK)]
+
+
+def kept(layer: LayerClass, run: RunShape) -> float:
+    found = activation_bytes(layer, run, KEEP_ALL)
+    return found.until_input_grad + found.until_weight_grad
+
+
+shapes = st.builds(
+    RunShape,
+    microbatch_size=st.sampled_from([1, 2]),
+    sequence_length=st.just(S),
+    tensor_parallel=st.sampled_from([1, 2, 4]),
+    sequence_parallel=st.booleans(),
+    fused_attention=st.booleans(),
+)
+contexts = st.sampled_from([2, 4, 8])
+exchanges = st.sampled_from(list(ContextExchange))
+
+
+@given(run=shapes, c=contexts, exchange=exchanges)
+def test_context_parallelism_divides_flops_and_activations(
+    run: RunShape, c: int, exchange: ContextExchange
+) -> None:
+    config = catalog.model("llama3-8b").config
+    cut = replace(run, context_parallel=c, context_exchange=exchange)
+    whole, part = block(config, run), block(config, cut)
+    assert part.forward_flops * c == pytest.approx(whole.forward_flops, rel=1e-12)
+    assert kept(part, cut) * c == pytest.approx(kept(whole, run), rel=1e-12)
+    assert parameters_per_device(part) == parameters_per_device(whole)
+
+
+@given(run=shapes, c=contexts)
+def test_a_ring_passes_all_keys_and_values_once_forward_and_twice_backward(
+    run: RunShape, c: int
+) -> None:
+    config = catalog.model("llama3-8b").config
+    cut = replace(run, context_parallel=c)
+    sent = [x.bytes for x in block(config, cut).exchanges if x.axis == "context"]
+    own = 2 * 2 * cut.tokens * config.key_value_size / cut.tensor_parallel
+    assert sent == [own, 2 * own]
+
+
+@pytest.mark.parametrize("c", [2, 4])
+def test_without_zig_zag_the_last_rank_attends_to_nearly_twice_the_mean(c: int) -> None:
+    """Of s²/2 pairs the last of c ranks has s/c · (s - s/2c)."""
+    config = catalog.model("llama3-8b").config
+    run = RunShape(microbatch_size=1, sequence_length=S, context_parallel=c)
+    skewed = replace(run, context_balanced=False)
+
+    def attention(run: RunShape) -> float:
+        return next(o for o in block(config, run).operators if o.name == "attention").forward.flops
+
+    assert attention(skewed) / attention(run) == pytest.approx((2 * c - 1) / c)
+
+
+def test_trading_heads_needs_as_many_heads() -> None:
+    run = RunShape(
+        microbatch_size=1,
+        sequence_length=S,
+        tensor_parallel=8,
+        context_parallel=8,
+        context_exchange=ContextExchange.ALL_TO_ALL,
+    )
+    with pytest.raises(InvalidInput, match="must divide the 32 heads for all_to_all, got 64"):
+        layer_graph(catalog.model("llama3-8b").config, run)
+
+
+@given(
+    t=st.sampled_from([1, 2, 4]),
+    e=st.sampled_from([1, 2, 4, 8]),
+    x=st.sampled_from([1, 2, 4]),
+    model=st.sampled_from(["mixtral-8x7b", "qwen3-30b-a3b"]),
+)
+def test_expert_parallelism_divides_the_experts_and_nothing_else(
+    t: int, e: int, x: int, model: str
+) -> None:
+    config = catalog.model(model).config
+    base = RunShape(microbatch_size=1, sequence_length=S, tensor_parallel=t)
+    run = replace(base, expert_parallel=e, expert_tensor_parallel=x)
+    one = RunShape(microbatch_size=1, sequence_length=S)
+    dense, expert = parameters_per_device(block(config, run))
+    assert dense == parameters_per_device(block(config, base))[0]
+    assert expert * e * x == parameters_per_device(block(config, one))[1]
+
+
+@given(t=st.sampled_from([1, 2, 4]), x=st.sampled_from([1, 2, 4]), e=st.sampled_from([1, 4]))
+def test_balanced_experts_do_the_same_work_however_they_are_dealt_out(
+    t: int, x: int, e: int
+) -> None:
+    config = catalog.model("mixtral-8x7b").config
+    base = RunShape(microbatch_size=1, sequence_length=S, tensor_parallel=t)
+    run = replace(base, expert_parallel=e, expert_tensor_parallel=x)
+    assert block(config, run).forward_flops == pytest.approx(block(config, base).forward_flops)
+    assert block(config, run).model_flops == block(config, base).model_flops
+
+
+def test_imbalance_and_capacity_scale_the_experts_of_the_heaviest_rank() -> None:
+    config = catalog.model("mixtral-8x7b").config
+    base = RunShape(microbatch_size=1, sequence_length=S, expert_parallel=4)
+
+    def expert_flops(run: RunShape) -> float:
+        found = block(config, run).operators
+        return sum(o.forward.flops for o in found if o.name in ("expert_in", "expert_out"))
+
+    even = expert_flops(base)
+    assert even == 2.0 * 3 * 2 * S * 4096 * 14336
+    assert expert_flops(replace(base, expert_imbalance=1.5)) == 1.5 * even
+    padded = replace(base, expert_imbalance=1.5, capacity_factor=1.25)
+    assert expert_flops(padded) == 1.25 * even
+    with pytest.raises(InvalidInput, match=r"expert_imbalance: must be >= 1, got 0\.5"):
+        replace(base, expert_imbalance=0.5)
+
+
+def test_dispatch_and_combine_carry_every_routed_copy_both_ways() -> None:
+    config = catalog.model("mixtral-8x7b").config
+    run = RunShape(
+        microbatch_size=1,
+        sequence_length=S,
+        tensor_parallel=2,
+        sequence_parallel=True,
+        expert_parallel=4,
+        expert_tensor_parallel=1,
+    )
+    sent = [x for x in block(config, run).exchanges if x.axis == "expert"]
+    assert [(x.kind, x.bytes) for x in sent] == [("all_to_all", 2.0 * 2 * S * 4096 / 2)] * 4
+    assert not [x for x in block(config, run).exchanges if x.axis == "expert_tensor"]
+
+
+def test_a_model_without_experts_deals_none_out() -> None:
+    run = RunShape(microbatch_size=1, sequence_length=S, expert_parallel=2)
+    with pytest.raises(InvalidInput, match="must be 1 for a model without experts, got 2"):
+        layer_graph(catalog.model("llama3-8b").config, run)
+    with pytest.raises(InvalidInput, match="must divide the 8 experts, got 3"):
+        layer_graph(catalog.model("mixtral-8x7b").config, replace(run, expert_parallel=3))

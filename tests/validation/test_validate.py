@@ -1,0 +1,58 @@
+"""The whole command on the shared runs, and its protocol on made ones."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+
+from trainwright.api.validate import validate
+
+SHARED = os.environ.get("TRAINWRIGHT_SHARED")
+needs_runs = pytest.mark.skipif(not SHARED, reason="TRAINWRIGHT_SHARED names no reference data")
+SMALL = ("korthikanti", "megatron_scaling", "sailor_gh200", "sailor_mixed", "simumax_b200")
+
+
+def measured() -> Path:
+    return Path(SHARED or "") / "data" / "measured"
+
+
+@needs_runs
+def test_modelled_and_skipped_rows_add_up_to_the_file() -> None:
+    document = validate(measured(), files=SMALL).document
+    assert {d.name for d in document.datasets} == set(SMALL)
+    for dataset in document.datasets:
+        with (measured() / f"{dataset.name}.csv").open() as file:
+            assert dataset.rows == sum(1 for _ in csv.DictReader(file))
+        assert dataset.rows == dataset.modelled + sum(s.rows for s in dataset.skipped)
+
+
+@needs_runs
+def test_a_run_is_predicted_alike_under_any_name(tmp_path: Path) -> None:
+    """Nothing is keyed by row: renaming rows and reversing their order changes no prediction."""
+    with (measured() / "korthikanti.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for index, row in enumerate(rows):
+        row["row_id"] = f"other-{index}"
+    with (tmp_path / "korthikanti.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(reversed(rows))
+    (here,) = validate(measured(), files=("korthikanti",)).document.datasets
+    (there,) = validate(tmp_path).document.datasets
+    assert here.time is not None and there.time is not None
+    assert here.time.mape == pytest.approx(there.time.mape, rel=1e-12)
+    assert sorted(r.step_time_s or 0 for r in here.runs) == sorted(
+        r.step_time_s or 0 for r in there.runs
+    )
+
+
+@needs_runs
+def test_without_layer_profiles_the_rows_that_need_them_are_skipped_with_that_reason(
+    tmp_path: Path,
+) -> None:
+    (dataset,) = validate(measured(), profiles=tmp_path, files=("sailor_mixed",)).document.datasets
+    assert dataset.modelled == 0
+    assert dataset.skipped[0].reason == "no layer profiles were given"
