@@ -51,6 +51,9 @@ KERNELS: Final = (FUSED_ATTENTION, UNFUSED_ATTENTION, FUSED_CROSS_ENTROPY, UNFUS
 DEFAULT_KERNELS: Final = (FUSED_ATTENTION, UNFUSED_CROSS_ENTROPY)
 
 
+RECOMPUTABLE: Final = frozenset({LayerKind.BLOCK, LayerKind.MTP})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimator:
     """A profile source that answers any point for one model on one cluster.
@@ -82,8 +85,9 @@ class Estimator:
 
         Blanks of the point take defaults, which the profile's own point shows: microbatch 1, the
         device's 16-bit format, all recompute modes, fused attention, unfused cross entropy. Layers
-        that are not blocks have the mode "none" only. Groups lie tensor innermost, then context,
-        then data; experts over all three. Raises `InvalidInput` where the model cannot run so.
+        that are neither blocks nor MTP have the mode "none" only. Groups lie tensor innermost, then
+        context, then data; experts over all three. Raises `InvalidInput` where the model cannot run
+        so.
         """
         pool = self.cluster.pool_of(point.device_kind)
         point = self._completed(point, pool)
@@ -129,21 +133,24 @@ class Estimator:
                 hops=_hops_of(pool, graph.run),
             )
             for prices, layer in zip(rows, graph.classes, strict=True):
-                offered = rules if layer.kind is LayerKind.BLOCK else {Recompute.NONE: KEEP_ALL}
+                offered = rules if layer.kind in RECOMPUTABLE else {Recompute.NONE: KEEP_ALL}
                 prices += price_layer(layer, graph.run, offered, platform)
         return rows
 
+    def rule(self, mode: Recompute, *, fused_attention: bool) -> RecomputeRule:
+        """What a block keeps and repeats in `mode`."""
+        match mode:
+            case Recompute.NONE:
+                return KEEP_ALL
+            case Recompute.FULL:
+                return RecomputeRule(whole_layer=True)
+            case Recompute.SELECTIVE:
+                default = (NORM, MLP_ACTIVATION) if fused_attention else (ATTENTION_CORE,)
+                return RecomputeRule(modules=frozenset(self.selective_modules or default))
+
     def _rules(self, point: ProfilePoint) -> dict[Recompute, RecomputeRule]:
-        modules = self.selective_modules
-        if modules is None:
-            fused = FUSED_ATTENTION in point.kernels
-            modules = (NORM, MLP_ACTIVATION) if fused else (ATTENTION_CORE,)
-        rules = {
-            Recompute.NONE: KEEP_ALL,
-            Recompute.SELECTIVE: RecomputeRule(modules=frozenset(modules)),
-            Recompute.FULL: RecomputeRule(whole_layer=True),
-        }
-        return {mode: rule for mode, rule in rules.items() if mode in point.recompute}
+        fused = FUSED_ATTENTION in point.kernels
+        return {m: self.rule(m, fused_attention=fused) for m in Recompute if m in point.recompute}
 
     def _completed(self, point: ProfilePoint, pool: Pool) -> ProfilePoint:
         """The point with its blanks filled, or every fault it has."""

@@ -125,11 +125,7 @@ def _recomputed_s(
     layer: LayerClass, rule: RecomputeRule, forward_s: Mapping[str, float]
 ) -> dict[str, float]:
     """Forward work that backward repeats: the named modules, or everything."""
-    return {
-        op.name: forward_s[op.name]
-        for op in layer.operators
-        if rule.whole_layer or op.module in rule.modules
-    }
+    return {op.name: forward_s[op.name] for op in layer.operators if rule.repeats(op)}
 
 
 def _exchanges(layer: LayerClass, rule: RecomputeRule) -> tuple[Exchange, ...]:

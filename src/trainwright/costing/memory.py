@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainwright.model import LayerClass, Phase, Precision, RunShape, SavedTensor
+from trainwright.model import LayerClass, Operator, Phase, Precision, RunShape, SavedTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,10 @@ class RecomputeRule:
         if self.whole_layer:
             return tensor.is_layer_input
         return tensor.dropped_by not in self.modules
+
+    def repeats(self, operator: Operator) -> bool:
+        """Whether backward runs `operator` forward again."""
+        return self.whole_layer or operator.module in self.modules
 
 
 KEEP_ALL = RecomputeRule()

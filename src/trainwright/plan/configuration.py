@@ -24,7 +24,8 @@ LARGEST_BATCH: Final = 10**9
 class Configuration:
     """One run. `recompute` holds for the first `recompute_blocks` blocks of each virtual stage.
 
-    It holds for all blocks where that is absent. `blocks_per_stage` lists the blocks of each
+    It holds for all blocks where that is absent; `recompute_modules` is what "selective" repeats
+    (`costing.Estimator` has the default). `blocks_per_stage` lists the blocks of each
     virtual stage in pipeline order, where the split is not the default one.
     """
 
@@ -35,6 +36,7 @@ class Configuration:
     schedule: str = "1f1b"
     recompute: Recompute = Recompute.NONE
     recompute_blocks: int | None = None
+    recompute_modules: tuple[str, ...] | None = None
     blocks_per_stage: tuple[int, ...] | None = None
     fused_attention: bool = True
     fused_cross_entropy: bool = False

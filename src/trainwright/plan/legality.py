@@ -1,0 +1,143 @@
+"""Which combinations of degrees, batch and kernels can run at all: every rule, each with its fault.
+
+The rules are those of the common launchers (Megatron-LM, DeepSpeed, torchtitan), and of arithmetic.
+What a model's sizes allow is said by the model (`TransformerConfig.faults_at`), what a schedule
+allows by its family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.model import RunShape, precision_named
+
+if TYPE_CHECKING:
+    from trainwright.cluster import Pool
+    from trainwright.model import TransformerConfig
+    from trainwright.plan.configuration import Configuration
+
+
+def broken_rules(
+    configuration: Configuration, model: TransformerConfig, pool: Pool
+) -> tuple[Fault, ...]:
+    """Every rule that the configuration breaks for `model` on `pool`, in a fixed order."""
+    found: list[Fault] = []
+    for rule in RULES:
+        found += rule(configuration, model, pool)
+    return tuple(dict.fromkeys(found))
+
+
+def run_shape(configuration: Configuration, *, precision: str) -> RunShape:
+    """One microbatch of the configuration; raises `InvalidInput` where it cannot be cut so."""
+    degrees, recipe = configuration.parallelism, configuration.recipe
+    return RunShape(
+        microbatch_size=configuration.microbatch_size,
+        sequence_length=configuration.sequence_length,
+        tensor_parallel=degrees.tensor,
+        sequence_parallel=degrees.sequence_parallel,
+        precision=recipe.numbers(precision),
+        fused_attention=configuration.fused_attention,
+        fused_cross_entropy=configuration.fused_cross_entropy,
+        vocabulary_multiple=configuration.vocabulary_multiple,
+        context_parallel=degrees.context,
+        context_exchange=recipe.context_exchange,
+        context_balanced=recipe.context_balanced,
+        expert_parallel=degrees.expert,
+        expert_tensor_parallel=degrees.expert_tensor,
+        expert_imbalance=recipe.expert_imbalance,
+        capacity_factor=recipe.capacity_factor,
+    )
+
+
+def _devices(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """The degrees multiply to no more devices than there are."""
+    used = configuration.parallelism.num_devices
+    if used > pool.num_devices:
+        wanted = f"tp x pp x dp x cp must be at most the {pool.num_devices} devices"
+        yield Fault("devices", f"{wanted}, got {used}")
+
+
+def _batch(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """Every replica runs the same number of whole microbatches."""
+    size, data = configuration.microbatch_size, configuration.parallelism.data
+    if configuration.global_batch % (size * data):
+        wanted = f"must be a multiple of micro-batch x dp ({size} x {data})"
+        yield Fault("global_batch", f"{wanted}, got {configuration.global_batch}")
+
+
+def _pipeline(
+    configuration: Configuration, model: TransformerConfig, pool: Pool
+) -> Iterator[Fault]:
+    """Every virtual stage holds a block, and a stated split holds all of them."""
+    degrees, blocks = configuration.parallelism, model.num_layers
+    if configuration.num_stages > blocks:
+        wanted = f"x virtual stages must be at most the {blocks} blocks"
+        yield Fault("pipeline", f"{wanted}, got {degrees.pipeline} x {degrees.virtual_stages}")
+    if degrees.pipeline == 1 and degrees.virtual_stages > 1:
+        wanted = "must be 1 without pipeline stages"
+        yield Fault("virtual_stages", f"{wanted}, got {degrees.virtual_stages}")
+    split = configuration.blocks_per_stage
+    if split is not None and sum(split) != blocks:
+        yield Fault("blocks_per_stage", f"must add up to the {blocks} blocks, got {sum(split)}")
+
+
+def _experts(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """Experts are dealt out over whole groups of the devices of one pipeline rank."""
+    degrees = configuration.parallelism
+    spanned = degrees.expert * degrees.expert_shards
+    if degrees.devices_per_rank % spanned:
+        wanted = f"x expert-tensor must divide tp x cp x dp ({degrees.devices_per_rank})"
+        yield Fault("expert", f"{wanted}, got {degrees.expert} x {degrees.expert_shards}")
+
+
+def _context(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """Balanced context parallelism gives every rank an early and a late part."""
+    c, s = configuration.parallelism.context, configuration.sequence_length
+    if c > 1 and configuration.recipe.context_balanced and model.causal and s % (2 * c):
+        yield Fault("sequence_length", f"must be a multiple of 2 x cp ({2 * c}), got {s}")
+
+
+def _recompute(
+    configuration: Configuration, model: TransformerConfig, pool: Pool
+) -> Iterator[Fault]:
+    """No stage recomputes more blocks than there are."""
+    blocks = configuration.recompute_blocks
+    if blocks is not None and blocks > model.num_layers:
+        yield Fault("recompute_blocks", f"must be <= {model.num_layers}, got {blocks}")
+
+
+def _precision(
+    configuration: Configuration, model: TransformerConfig, pool: Pool
+) -> Iterator[Fault]:
+    """The device multiplies in the formats of the recipe."""
+    device = pool.accelerator
+    wanted = precision_named(configuration.recipe.precision or device.default_precision)
+    for dtype in dict.fromkeys((wanted.matmul_dtype, wanted.base_dtype)):
+        if dtype not in device.dtypes:
+            offered = ", ".join(device.dtypes)
+            yield Fault("precision", f"{device.name} multiplies in {offered}, not in {dtype}")
+
+
+def _shape(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterable[Fault]:
+    """The sizes of the model can be cut as the degrees say."""
+    name = configuration.recipe.precision or pool.accelerator.default_precision
+    try:
+        run = run_shape(configuration, precision=name)
+    except InvalidInput as error:
+        return error.faults
+    return model.faults_at(run)
+
+
+Rule = Callable[["Configuration", "TransformerConfig", "Pool"], Iterable[Fault]]
+RULES: Final[tuple[Rule, ...]] = (
+    _devices,
+    _batch,
+    _pipeline,
+    _experts,
+    _context,
+    _recompute,
+    _precision,
+    _shape,
+)
