@@ -20,6 +20,7 @@ from trainwright.api.estimate import estimate  # noqa: E402
 from trainwright.api.explain import explain  # noqa: E402
 from trainwright.api.plan import plan  # noqa: E402
 from trainwright.api.result import Report, Result  # noqa: E402
+from trainwright.api.schedule import schedule  # noqa: E402
 from trainwright.errors import (  # noqa: E402
     CheckFailed,
     Infeasible,
@@ -46,4 +47,5 @@ __all__ = [
     "estimate",
     "explain",
     "plan",
+    "schedule",
 ]

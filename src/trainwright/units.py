@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from enum import StrEnum
 from typing import Final
 
 from trainwright.errors import InvalidInput
@@ -71,6 +72,33 @@ def parse_duration(text: str, *, name: str = "duration") -> float:
     if value < 0:
         raise InvalidInput.of(name, f'must be >= 0, got "{text}"')
     return value
+
+
+def parse_time_unit(text: str, *, name: str = "time-unit") -> float:
+    """Read the name of a second or a part of one: how many seconds it is."""
+    units = {unit: seconds for unit, seconds in _SECONDS.items() if seconds <= 1}
+    if text not in units:
+        raise InvalidInput.of(name, f'must be one of {", ".join(units)}, got "{text}"')
+    return units[text]
+
+
+class TimeUnit(StrEnum):
+    """What a time of 1 stands for: a second, or a slot where times only have proportions."""
+
+    SECONDS = "s"
+    SLOTS = "slots"
+
+    def describe(self, value: float) -> str:
+        """Print a time with its unit."""
+        return format_seconds(value) if self is TimeUnit.SECONDS else f"{value:.6g} slots"
+
+
+def parse_action_time(text: str, *, name: str) -> tuple[float, TimeUnit]:
+    """Read what an action takes; a bare number counts slots and is kept as seconds."""
+    value, unit = _parse(text, _SECONDS, name=name, example="1 or 3.5ms")
+    if value < 0:
+        raise InvalidInput.of(name, f'must be >= 0, got "{text}"')
+    return value, TimeUnit.SECONDS if unit else TimeUnit.SLOTS
 
 
 def format_bytes(value: float) -> str:

@@ -109,6 +109,48 @@ def test_an_estimate_agrees_with_the_plan_it_prices(run):
     assert priced.document["request"]["setting"] == planned["request"]["setting"]
 
 
+class TestTimeUnit:
+    """Piper's format has no field for the unit of its times."""
+
+    @pytest.fixture
+    def in_ms(self, folder):
+        """The small profile with its times in milliseconds."""
+        profile = transformer()
+        for node in profile["nodes"]:
+            for configs in node["TMPCs"].values():
+                for config in configs:
+                    config["timePerSample"] *= 1000
+        write_json(folder / "ms.json", profile)
+
+    def test_milliseconds_give_the_plan_that_seconds_gave(self, run, in_ms):
+        wanted = run(*PLAN, "--json").document
+        found = run("plan", "ms.json", "--time-unit", "ms", "--json").document
+        assert found["time_per_sample_s"] == pytest.approx(wanted["time_per_sample_s"], rel=1e-12)
+        assert found["warnings"] == []
+        (point,) = found["request"]["model"]["content"]["points"]
+        assert point["provenance"]["source"] == "ms.json, its times in units of 0.001 s"
+
+    def test_times_that_are_hardly_seconds_bring_a_warning(self, run, in_ms):
+        for asked in (
+            ("plan", "ms.json", "--microbatches", "480", "-o", "ms.plan"),
+            ("estimate", "ms.json", "--plan", "ms.plan"),
+        ):
+            (warning,) = run(*asked, "--json").document["warnings"]
+            assert "if they are milliseconds, use --time-unit ms" in warning
+            assert "warning: a batch of 480 microbatches takes 4,800 s" in run(*asked).out
+        assert run(*PLAN, "--json").document["warnings"] == []
+        said = run("plan", "ms.json", "--microbatches", "480", "--time-unit", "s", "--json")
+        assert said.document["warnings"] == []
+
+    def test_inputs_that_state_their_unit_ignore_it(self, run, folder):
+        content = run(*PLAN, "--json").document["request"]["model"]["content"]
+        write_json(folder / "own.json", content)
+        unused = "time-unit applies to Piper profiles only and was not used"
+        for asked in (("plan", "own.json"), LLAMA):
+            document = run(*asked, "--time-unit", "ms", "--json").document
+            assert document["warnings"] == [unused]
+
+
 def test_a_model_plan_is_one_document(run):
     done = run(*LLAMA, "--json")
     assert done.code == 0

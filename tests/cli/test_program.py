@@ -158,6 +158,22 @@ def test_a_second_ctrl_c_ends_a_search_that_does_not_listen():
     assert said == "\ninterrupted: keeping the best found so far\n"
 
 
+def test_ctrl_c_keeps_the_best_schedule():
+    size = ("--ranks", "8", "--microbatches", "32", "--placement", "v", "--memory-limit", "8")
+    with watched("schedule", "--search", *size, "--evaluations", "1e9", "--json") as running:
+        process, screen = running
+        read_until(screen, r"search: \d+ s, best [\d.]+ s, gap [\d.]+%")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        said = read_until(screen, "interrupted: keeping the best found so far")
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    document = json.loads(out)
+    assert document["interrupted"] is True
+    assert document["peak_activations"] <= 8
+    assert 0 < document["lower_bound_s"] <= document["makespan_s"]
+
+
 # Ctrl-C at the very moment that a module is looked for.
 PRESSED_AT = """
 import os, signal, sys, trainwright_start

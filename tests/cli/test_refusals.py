@@ -63,6 +63,8 @@ def refused(run, folder):
         ("--time-limit", "0", 'time-limit: must be > 0, got "0"'),
         ("--time-limit", "-1s", 'time-limit: must be >= 0, got "-1s"'),
         ("--time-limit", "soon", 'time-limit: must be a quantity such as 30s or 5min, got "soon"'),
+        ("--time-unit", "min", 'time-unit: must be one of s, ms, us, µs, ns, got "min"'),
+        ("--time-unit", "", 'time-unit: must be one of s, ms, us, µs, ns, got ""'),
         ("--planner", "best", 'planner: must be one of exact, equal, got "best"'),
         ("--nodes", "0", 'nodes: must be a whole number >= 1, got "0"'),
         ("--zero", "-1", 'zero: must be a whole number >= 0, got "-1"'),
@@ -292,8 +294,9 @@ class TestDocuments:
         (folder / "diff.json").write_text(
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
-        assert 'kind: must be one of "plan", "model-plan", "estimate", got "diff"' in refused(
-            "explain", "diff.json"
+        assert (
+            'kind: must be one of "plan", "model-plan", "estimate", "schedule", got "diff"'
+            in refused("explain", "diff.json")
         )
         assert "document: cannot be read" in refused("explain", "missing.json")
 

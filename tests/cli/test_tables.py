@@ -11,7 +11,9 @@ LLAMA = (
 )
 
 
-@pytest.mark.parametrize("command", ["", "plan", "estimate", "explain", "diff", "catalog"])
+@pytest.mark.parametrize(
+    "command", ["", "plan", "estimate", "schedule", "explain", "diff", "catalog"]
+)
 def test_help(run, snapshot, command):
     shown = run(*command.split(), "--help")
     assert shown.code == 0
@@ -58,6 +60,16 @@ def test_diff_shows_only_what_differs(run, snapshot):
     run(*PLAN, "--memory", "3GB", "--devices", "6", "--no-data-parallel", "-o", "six.json")
     assert run("diff", "eight.json", "six.json").report == snapshot
     assert run("diff", "six.json", "six.json").out == "no difference\n"
+
+
+def test_a_schedule_shows_figures_ranks_and_the_critical_path(run, snapshot):
+    asked = ("schedule", "--family", "interleaved", "--ranks", "2", "--microbatches", "4")
+    assert run(*asked, "--comm", "0.5").report == snapshot
+
+
+def test_a_schedule_that_does_not_fit_says_what_would(run, snapshot):
+    asked = ("schedule", "--family", "1f1b", "--ranks", "8", "--microbatches", "8")
+    assert run(*asked, "--memory-limit", "4").report == snapshot
 
 
 def test_catalog_lists_models(run, snapshot):

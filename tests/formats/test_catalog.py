@@ -21,18 +21,29 @@ def test_the_models_people_ask_for_are_there() -> None:
     assert {
         "bert-large",
         "bloom-176b",
+        "deepseek-v2",
+        "deepseek-v3",
+        "gpt-oss-120b",
+        "gpt-oss-20b",
         "gpt2",
         "gpt2-xl",
         "gpt3-175b",
+        "grok-1",
         "llama2-70b",
         "llama2-7b",
         "llama3-405b",
         "llama3-70b",
         "llama3-8b",
+        "megatron-gpt2-8.3b",
         "mistral-7b",
+        "mixtral-8x22b",
+        "mpt-30b",
+        "nemotron-4-340b",
+        "opt-350m",
         "opt-6.7b",
         "qwen2.5-7b",
     } <= set(catalog.model_names())
+    assert len(catalog.model_names()) >= 25
     assert all(entry.source for entry in catalog.model_entries())
 
 

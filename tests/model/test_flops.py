@@ -12,6 +12,7 @@ from trainwright.model import (
     LayerKind,
     Phase,
     RunShape,
+    TransformerConfig,
     layer_graph,
     model_flops_per_sequence,
 )
@@ -123,3 +124,47 @@ def test_a_larger_tensor_degree_never_gives_a_device_more_work(
         ).forward_flops
         for run in runs
     )
+
+
+def block_flops(config: TransformerConfig, layer: int, length: int) -> tuple[float, float]:
+    """Forward FLOPs of a block on one sequence by closed formulas: attention in full, and causal.
+
+    2 FLOPs per token and matrix element it meets, and 2 per pair, feature of its query and of its
+    value; a window w leaves s·min(w, s) of the s² pairs.
+    """
+    h, a, k, e = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_size
+    if (latent := config.latent) is None:
+        value, attention = e, h * a * e + 2 * h * k * e + a * e * h
+    else:
+        value, rank = latent.value_head_size, latent.query_rank
+        queries = h * a * e if rank is None else h * rank + rank * a * e
+        keys = h * (latent.key_value_rank + latent.rotary_head_size)
+        up = latent.key_value_rank * a * (latent.plain_head_size + value)
+        attention = queries + keys + up + a * value * h
+    matrices = 3 if config.gated else 2
+    if config.experts is None or not config.experts.at(layer):
+        feed_forward = matrices * h * config.ffn_size
+    else:
+        moe = config.experts
+        width = moe.experts_per_token * moe.ffn_size + moe.shared_ffn_size
+        feed_forward = matrices * h * width + h * moe.num_experts + h * moe.shared_gate
+    window = length
+    if config.sliding_window and layer not in config.full_attention_layers:
+        window = min(config.sliding_window, length)
+    full = length * window
+    met = sum(min(row + 1, window) for row in range(length)) if config.causal else full
+    dense, per_pair = 2 * length * (attention + feed_forward), 2 * a * (e + value)
+    return dense + per_pair * full, dense + per_pair * met
+
+
+@pytest.mark.parametrize("name", catalog.model_names())
+def test_every_block_of_the_catalog_has_the_flops_of_the_closed_formulas(name: str) -> None:
+    config, length = catalog.model(name).config, 384
+    run = RunShape(microbatch_size=1, sequence_length=length, vocabulary_multiple=1)
+    graph = layer_graph(config, run)
+    blocks = [c for c in graph.layers if graph.classes[c].kind is LayerKind.BLOCK]
+    for layer, layer_class in enumerate(blocks):
+        block = graph.classes[layer_class]
+        full, executed = block_flops(config, layer, length)
+        assert block.model_flops == pytest.approx(full, rel=1e-12)
+        assert block.forward_flops == pytest.approx(executed, rel=1e-12)

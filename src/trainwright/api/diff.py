@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.api.documents import AnyDocument, Priced, open_document
 from trainwright.api.result import Report
+from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.schedule import ScheduleResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE
 
 if TYPE_CHECKING:
@@ -24,11 +26,17 @@ if TYPE_CHECKING:
 
 
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
-    """Compare two plan or estimate documents (paths or results) by request, result and stage.
+    """Compare two documents (paths or results): plans or estimates, or two schedules.
 
-    Raises `InvalidInput` with every fault of the first file that has one.
+    Raises `InvalidInput` with every fault of the first file that has one, and for a schedule
+    beside a document of another kind.
     """
     before, after = open_document(first), open_document(second)
+    if isinstance(before, ScheduleResult) and isinstance(after, ScheduleResult):
+        return Report(_schedule_difference(before, after))
+    if isinstance(before, ScheduleResult) or isinstance(after, ScheduleResult):
+        problem = f"must be of one kind: {before.kind} and {after.kind} have nothing in common"
+        raise InvalidInput.of("documents", problem)
     return Report(
         Difference(
             same_model=_same_content(before.request.model, after.request.model),
@@ -37,6 +45,17 @@ def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
             result_changes=tuple(_changes(_result_facts(before), _result_facts(after))),
             stage_changes=tuple(_stage_changes(before.stages, after.stages)),
         )
+    )
+
+
+def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Difference:
+    from trainwright.api.schedule_diff import request_facts, result_facts, time_ratio
+
+    return Difference(
+        same_model=before.request.costs.content == after.request.costs.content,
+        time_ratio=time_ratio(before, after),
+        request_changes=tuple(_changes(request_facts(before), request_facts(after))),
+        result_changes=tuple(_changes(result_facts(before), result_facts(after))),
     )
 
 

@@ -24,6 +24,7 @@ def estimate(
     bandwidth: str | float | None = None,
     microbatches: int | None = None,
     point: int | None = None,
+    time_unit: str | None = None,
 ) -> Report[EstimateResult]:
     """Price `plan` (a document's path, or a noun) on a profile; see `trainwright.plan` for units.
 
@@ -38,6 +39,7 @@ def estimate(
         overflow_records,
         profile_request,
         stage_records,
+        unit_warnings,
     )
     from trainwright.execution import Budget
     from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
@@ -47,7 +49,7 @@ def estimate(
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
-    given = resolve_model(model, point=point, given=overrides)
+    given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
     if isinstance(given, ModelInput):
         raise InvalidInput.of("model", "must be a profile where a plan is given")
     if isinstance(plan, Plan):
@@ -57,15 +59,16 @@ def estimate(
     setting = resolve_setting(stated, overrides)
     priced = Plan(stages=stages, num_microbatches=setting.num_microbatches)
     costs = evaluate(priced, given.profile, setting)
-    overflows = overflow_records(costs, setting)
+    overflows, time_s = overflow_records(costs, setting), time_per_sample_s(costs)
     question = ProfileQuestion(given=given, setting=setting, restrictions=Restrictions())
     document = EstimateResult(
         fits=not overflows,
-        time_per_sample_s=time_per_sample_s(costs),
+        time_per_sample_s=time_s,
         devices_used=priced.devices_used,
         num_stages=len(stages),
         stages=stage_records(priced, costs, given.profile),
         overflows=overflows,
+        warnings=(*given.warnings, *unit_warnings(given, time_s, setting)),
         request=profile_request(question, Budget()),
     )
     return Report(document)
@@ -75,7 +78,7 @@ def _read_plan(
     path: str | Path, stated: Setting | None
 ) -> tuple[tuple[Stage, ...], Setting | None]:
     """Stages of a document or of a plan by hand, and the setting it was made for if it says so."""
-    from trainwright.api.documents import KINDS
+    from trainwright.api.documents import PRICED_KINDS
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import document_type
     from trainwright.formats.json_text import parse_json
@@ -83,5 +86,5 @@ def _read_plan(
 
     value = parse_json(read_bytes(path, name="plan"), source=str(path))
     if not {"kind", "format_version"}.isdisjoint(value):
-        document_type(value, KINDS, source=str(path))
+        document_type(value, PRICED_KINDS, source=str(path))
     return read_stages(value, source=str(path)), read_setting(value, source=str(path)) or stated

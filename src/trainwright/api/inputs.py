@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileInput:
-    """A profiled model: its profile, the setting its file states, and itself as embedded JSON."""
+    """A profiled model: its profile, the setting its file states, and itself as embedded JSON.
+
+    `unit_assumed` says that its times were taken for seconds without the file saying so.
+    """
 
     profile: Profile
     setting: Setting | None
     embedded: Embedded
+    unit_assumed: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 def embed(kind: str, name: str, content: dict[str, Any]) -> Embedded:

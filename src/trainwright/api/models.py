@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainwright.api.inputs import ProfileInput, display_name, embed, profile_input
 from trainwright.errors import UnsupportedFeature
+from trainwright.units import parse_time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,28 +28,36 @@ class ModelInput:
     warnings: tuple[str, ...] = ()
 
 
+Input = TypeVar("Input", ProfileInput, ModelInput)
+
+
 def resolve_model(
     model: str | Path | Profile | ProfileFile,
     *,
     point: int | None = None,
     given: Mapping[str, float] | None = None,
+    time_unit: str | None = None,
 ) -> ProfileInput | ModelInput:
     """Read a file or a folder, take a noun as it is, or look a name up in the catalog.
 
-    `given` are fields of `Setting` that stand in where a profile's header lacks them.
+    `given` are fields of `Setting` that stand in where a profile's header lacks them; `time_unit`
+    is that of a Piper profile, anything else says its own.
     """
+    unit_s = None if time_unit is None else parse_time_unit(time_unit)
     from trainwright.profile import Profile, ProfileFile
 
     if isinstance(model, Profile):
         model = ProfileFile(profiles=(model,))
     if isinstance(model, ProfileFile):
-        return profile_input(model, name="profile", point=point)
+        return _no_unit(profile_input(model, name="profile", point=point), unit_s)
     path = Path(model)
     if _exists(path):
-        return _read_file(path, point=point, given=given or {})
-    from trainwright.formats.catalog import model as catalog_model
+        return _read_file(path, point=point, given=given or {}, unit_s=unit_s)
+    from trainwright.formats.catalog import open_model
+    from trainwright.formats.hub_cache import is_hub_id
 
-    return _described(catalog_model(str(model)))
+    name = str(model)
+    return _no_unit((_own if is_hub_id(name) else _described)(open_model(name)), unit_s)
 
 
 def _exists(path: Path) -> bool:
@@ -59,7 +68,7 @@ def _exists(path: Path) -> bool:
 
 
 def _read_file(
-    path: Path, *, point: int | None, given: Mapping[str, float]
+    path: Path, *, point: int | None, given: Mapping[str, float], unit_s: float | None
 ) -> ProfileInput | ModelInput:
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.detect import ModelFormat, detect, model_file
@@ -73,7 +82,15 @@ def _read_file(
     text = scan_json(data, source=source)
     match detect(text.value, source=source):
         case ModelFormat.PIPER:
-            profiles = read_piper(text.value, source=source, text_faults=text.faults, given=given)
+            profiles = read_piper(
+                text.value,
+                source=source,
+                text_faults=text.faults,
+                given=given,
+                time_unit_s=unit_s or 1.0,
+            )
+            made = profile_input(profiles, name=name, point=point)
+            return replace(made, unit_assumed=unit_s is None)
         case ModelFormat.PROFILE:
             profiles = read_profile(text.value, source=source, text_faults=text.faults)
         case ModelFormat.HF_CONFIG:
@@ -81,13 +98,22 @@ def _read_file(
 
             config = parse_json(data, source=source, what="config")
             name = file.parent.name if file.name == "config.json" else file.stem
-            return _own(read_config(config, name=name or "model", source=source))
+            own = _own(read_config(config, name=name or "model", source=source))
+            return _no_unit(own, unit_s)
         case other:
             raise UnsupportedFeature(
                 f"{file} is a {other.value} file, which this command does not read",
                 alternative="it reads profiles and config.json",
             )
-    return profile_input(profiles, name=name, point=point)
+    return _no_unit(profile_input(profiles, name=name, point=point), unit_s)
+
+
+def _no_unit(made: Input, unit_s: float | None) -> Input:
+    """An input that states its unit, or has no times: one given beside it changes nothing."""
+    if unit_s is None:
+        return made
+    ignored = "time-unit applies to Piper profiles only and was not used"
+    return replace(made, warnings=(*made.warnings, ignored))
 
 
 def _own(description: ModelDescription) -> ModelInput:

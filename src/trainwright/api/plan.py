@@ -36,6 +36,7 @@ def plan(
     block_layer: str | None = None,
     compare: bool = False,
     point: int | None = None,
+    time_unit: str | None = None,
     budget: Budget | None = None,
 ) -> Result:
     """Plan `model`: a profile (file or noun), a `config.json`, or the name of a catalog model.
@@ -45,8 +46,9 @@ def plan(
     cluster's), `global_batch`, `sequence`, `micro_batch` and `zero_stage` (1 if absent). Memory and
     bandwidth are bytes and bytes per second, or text with a unit. The equal split deals out the
     layers named `block_layer`, or "all"; if absent, the transformer blocks where the profile has
-    some, else all. What does not apply to the kind of model given is not used, and a warning in the
-    result says so. `budget` may hold a time limit.
+    some, else all. `time_unit` ("ms", …) is that of a Piper profile's times, seconds if absent.
+    What does not apply to the kind of model given is not used, and a warning in the result says so.
+    `budget` may hold a time limit.
 
     The result carries the plan, a lower bound and the gap; `status` is `optimal` only where proved,
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
@@ -63,7 +65,7 @@ def plan(
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
-    given = resolve_model(model, point=point, given=overrides)
+    given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
     restrictions = Restrictions(
         data_parallel=data_parallel,
         tensor_parallel=tensor_parallel,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.api.inputs import ProfileInput, setting_record
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PLANNERS = ("exact", "equal")
 ALL_LAYERS = "all"
+_LONG_BATCH_S: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,12 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
         relaxations=diagnosis.relaxations if diagnosis else (),
         baselines=beside,
         interrupted=outcome.interrupted or budget.interrupted,
-        warnings=(*question.warnings, *_warnings(question)),
+        warnings=(
+            *question.given.warnings,
+            *question.warnings,
+            *_warnings(question),
+            *unit_warnings(question.given, outcome.time_per_sample_s, setting),
+        ),
         solver_s=outcome.solver_s,
         search_s=budget.cpu_s - started_s,
         counters=dict(outcome.counters),
@@ -153,6 +159,20 @@ def _warnings(question: ProfileQuestion) -> Iterator[str]:
     offered = set(question.given.profile.costs.option_ids)
     for option in sorted(question.restrictions.excluded_options - offered):
         yield f'exclude-option: the profile has no option "{option}"'
+
+
+def unit_warnings(
+    given: ProfileInput, time_per_sample_s: float | None, setting: Setting
+) -> Iterator[str]:
+    """A batch that takes this long is more likely one whose times were never in seconds."""
+    if given.unit_assumed and time_per_sample_s is not None:
+        batch_s = time_per_sample_s * setting.num_microbatches
+        if batch_s > _LONG_BATCH_S:
+            yield (
+                f"a batch of {setting.num_microbatches} microbatches takes {batch_s:,.0f} s: the "
+                "times in the file are read as seconds; if they are milliseconds, use "
+                "--time-unit ms"
+            )
 
 
 def profile_request(question: ProfileQuestion, budget: Budget) -> PlanRequest:

@@ -40,16 +40,17 @@ def recheck(document: Priced, *, source: str | None = None) -> Priced:
     """
     warning = None
     try:
-        _refuse(_hash_faults(document.request))
+        refuse(_hash_faults(document.request))
         if document.stages:
             warning = _recheck_figures(document)
-        _refuse(_claim_faults(document))
+        refuse(_claim_faults(document))
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from None
     return replace(document, warnings=(*document.warnings, warning)) if warning else document
 
 
-def _refuse(found: Iterable[Fault]) -> None:
+def refuse(found: Iterable[Fault]) -> None:
+    """Raise `InvalidInput` with these faults, if there are any."""
     faults = tuple(found)
     if faults:
         raise InvalidInput(faults)
@@ -57,11 +58,11 @@ def _refuse(found: Iterable[Fault]) -> None:
 
 def _recheck_figures(document: Priced) -> str | None:
     """Raise for figures that do not follow from the plan; a warning where they may differ."""
-    changed = tuple(_changes(_recomputed(document), document, ""))
+    changed = tuple(changes(_recomputed(document), document, ""))
     version = document.request.trainwright_version
     if changed and isinstance(document, ModelPlanResult) and version != __version__:
         return f"made by version {version}; {__version__} computes other figures: {changed[0]}"
-    _refuse(changed)
+    refuse(changed)
     return None
 
 
@@ -105,13 +106,13 @@ def _claim_faults(document: Priced) -> Iterator[Fault]:
         yield Fault("status", 'must be "gap" unless bound and time prove more, got "optimal"')
 
 
-def _changes(expected: Any, found: Any, path: str) -> Iterator[Fault]:
+def changes(expected: Any, found: Any, path: str) -> Iterator[Fault]:
     """Every figure of `found` that differs from the expected one, leaf by leaf."""
     if expected is found:
         return
     for name, one, other in _members(expected, found):
         dot = "." if path and not name.startswith("[") else ""
-        yield from _changes(one, other, f"{path}{dot}{name}")
+        yield from changes(one, other, f"{path}{dot}{name}")
         found = expected
     if not _same(expected, found):
         yield Fault(path, f"must be {_shown(expected)}, as the request gives, got {_shown(found)}")

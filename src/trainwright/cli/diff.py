@@ -12,7 +12,7 @@ from trainwright.cli.output import emit
 
 
 def diff(
-    first: Annotated[Path, typer.Argument(help="A plan or estimate document.")],
+    first: Annotated[Path, typer.Argument(help="A plan, estimate or schedule document.")],
     second: Annotated[Path, typer.Argument(help="Another one.")],
     as_json: options.Json = False,
 ) -> None:

@@ -19,6 +19,7 @@ def estimate(
     bandwidth: options.Bandwidth = None,
     microbatches: options.Microbatches = None,
     point: options.Point = None,
+    time_unit: options.TimeUnit = None,
     output: options.Output = None,
     as_json: options.Json = False,
 ) -> None:
@@ -34,6 +35,7 @@ def estimate(
         bandwidth=bandwidth,
         microbatches=parse_count(microbatches, "microbatches"),
         point=parse_count(point, "point", least=0),
+        time_unit=time_unit,
     )
     emit(report, as_json=as_json, output=output)
     finish(0 if report.document.fits else 3, interrupted=False)

@@ -12,10 +12,10 @@ from trainwright.cli.output import emit
 
 
 def explain(
-    document: Annotated[Path, typer.Argument(help="A plan or estimate document.")],
+    document: Annotated[Path, typer.Argument(help="A plan, estimate or schedule document.")],
     as_json: options.Json = False,
 ) -> None:
-    """Show a plan as a table: per stage time, memory, and what binds."""
+    """Show a plan or schedule as a table: times, memory, what binds."""
     from trainwright.api.explain import explain as read
 
     emit(read(document), as_json=as_json, output=None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from trainwright._version import __version__
-from trainwright.cli import catalog, diff, estimate, explain, plan, validate
+from trainwright.cli import catalog, diff, estimate, explain, plan, schedule, validate
 from trainwright.errors import InvalidInput, TrainwrightError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ app = typer.Typer(
 _COMMANDS = (
     plan.plan,
     estimate.estimate,
+    schedule.schedule,
     explain.explain,
     diff.diff,
     validate.validate,

@@ -26,6 +26,14 @@ Microbatches = Annotated[
     str | None,
     typer.Option("--microbatches", help="Microbatches per batch of a profile.", metavar="N"),
 ]
+TimeUnit = Annotated[
+    str | None,
+    typer.Option(
+        "--time-unit",
+        help="Of the times in a Piper profile: s (if absent), ms, us.",
+        metavar="UNIT",
+    ),
+]
 Point = Annotated[
     str | None,
     typer.Option("--point", help="Which point of a profile with several (from 0).", metavar="N"),

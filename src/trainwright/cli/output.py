@@ -37,6 +37,18 @@ def parse_count(text: str | None, name: str, *, least: int = 1) -> int | None:
     return int(value)
 
 
+def parse_time_limit(text: str | None) -> float | None:
+    """Seconds > 0, written with or without a unit."""
+    from trainwright.units import parse_duration
+
+    if text is None:
+        return None
+    limit_s = parse_duration(text, name="time-limit")
+    if limit_s <= 0:
+        raise InvalidInput.of("time-limit", f'must be > 0, got "{text}"')
+    return limit_s
+
+
 def check_output(path: Path | None, *inputs: str | Path | None) -> None:
     """Refuse a path that cannot be written, or is an input, before any work is done for it."""
     if path is None:

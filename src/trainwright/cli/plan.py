@@ -9,8 +9,14 @@ import typer
 
 from trainwright.cli import options
 from trainwright.cli.config_file import read_config
-from trainwright.cli.output import budget, check_output, emit, finish, parse_count
-from trainwright.errors import InvalidInput
+from trainwright.cli.output import (
+    budget,
+    check_output,
+    emit,
+    finish,
+    parse_count,
+    parse_time_limit,
+)
 
 
 def plan(
@@ -71,6 +77,7 @@ def plan(
         bool, typer.Option("--compare", help="Also show restricted modes and equal splits.")
     ] = False,
     point: options.Point = None,
+    time_unit: options.TimeUnit = None,
     time_limit: Annotated[
         str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
     ] = None,
@@ -85,7 +92,7 @@ def plan(
     from trainwright.api.plan import plan as make_plan
 
     check_output(output, model, cluster, config)
-    with budget(_time_limit_s(time_limit)) as allowed:
+    with budget(parse_time_limit(time_limit)) as allowed:
         result = make_plan(
             model,
             cluster=cluster,
@@ -107,18 +114,8 @@ def plan(
             block_layer=block_layer,
             compare=compare,
             point=parse_count(point, "point", least=0),
+            time_unit=time_unit,
             budget=allowed,
         )
     emit(result, as_json=as_json, output=output)
     finish(result.status.exit_code, interrupted=allowed.interrupted)
-
-
-def _time_limit_s(text: str | None) -> float | None:
-    from trainwright.units import parse_duration
-
-    if text is None:
-        return None
-    limit_s = parse_duration(text, name="time-limit")
-    if limit_s <= 0:
-        raise InvalidInput.of("time-limit", f'must be > 0, got "{text}"')
-    return limit_s

@@ -13,8 +13,8 @@ from trainwright.costing.memory import (
     ActivationBytes,
     RecomputeRule,
     activation_bytes,
-    parameters_per_device,
     static_bytes,
+    trained_per_device,
 )
 from trainwright.model import Exchange, LayerClass, LayerKind, Phase, RunShape
 from trainwright.profile import Collective, Recompute, TimeKind
@@ -80,7 +80,7 @@ def price_layer(
         }
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
     }
-    dense, expert = parameters_per_device(layer)
+    dense, expert = trained_per_device(layer)
     gradient = run.precision.gradient_bytes
     for mode, rule in rules.items():
         operator_s[Phase.RECOMPUTE] = _recomputed_s(layer, rule, operator_s[Phase.FORWARD])

@@ -49,10 +49,24 @@ def parameters_per_device(layer: LayerClass) -> tuple[float, float]:
     return dense, sum(p.count_per_device for p in layer.parameters if p.expert)
 
 
+def trained_per_device(layer: LayerClass) -> tuple[float, float]:
+    """Of these, the parameters that have a gradient."""
+    trained = [p for p in layer.parameters if p.trainable]
+    dense = sum(p.count_per_device for p in trained if not p.expert)
+    return dense, sum(p.count_per_device for p in trained if p.expert)
+
+
 def static_bytes(layer: LayerClass, precision: Precision) -> tuple[tuple[float, ...], ...]:
     """{dense, expert} × {weight, gradient, optimizer} bytes, before any ZeRO sharding."""
-    each = (precision.weight_bytes, precision.gradient_bytes, precision.optimizer_bytes)
-    return tuple(tuple(count * size for size in each) for count in parameters_per_device(layer))
+    trained = trained_per_device(layer)
+    return tuple(
+        (
+            held * precision.weight_bytes,
+            count * precision.gradient_bytes,
+            count * precision.optimizer_bytes,
+        )
+        for held, count in zip(parameters_per_device(layer), trained, strict=True)
+    )
 
 
 def activation_bytes(layer: LayerClass, run: RunShape, rule: RecomputeRule) -> ActivationBytes:

@@ -1,6 +1,7 @@
 """What is built in: models, accelerators and clusters, as data files inside the package.
 
-A name that is not built in may be a path: `open_model` and `open_cluster` take either.
+A name that is not built in may be a path: `open_model` and `open_cluster` take either, and a model
+may also be a hub id that the local cache holds.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.hf_config import ModelDescription, load_config, read_config
+from trainwright.formats.hub_cache import cached_config, hub_cache, is_hub_id
 
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Cluster
@@ -61,7 +63,9 @@ def model(name: str) -> ModelDescription:
     """A built-in model; raises `InvalidInput` naming the nearest where there is none."""
     _require(name, model_names(), what="model")
     document = _read("trainwright.model", name)
-    return read_config(document["config"], name=name, source=document["source"])
+    # TOML has no null: keys that the original file sets to null are listed beside the others.
+    config = document["config"] | dict.fromkeys(document.get("null", ()))
+    return read_config(config, name=name, source=document["source"])
 
 
 def published_parameters(name: str) -> int:
@@ -95,9 +99,17 @@ def cluster(name: str) -> Cluster:
 
 
 def open_model(name_or_path: str) -> ModelDescription:
-    """A built-in model, or the `config.json` (or its folder) at a path."""
-    if name_or_path not in model_names() and Path(name_or_path).exists():
+    """A built-in model, the `config.json` (or its folder) at a path, or a hub id in the cache.
+
+    Raises `InvalidInput` where there is none; nothing is downloaded.
+    """
+    if name_or_path in model_names():
+        return model(name_or_path)
+    if Path(name_or_path).exists():
         return load_config(Path(name_or_path))
+    if is_hub_id(name_or_path):
+        found = load_config(cached_config(name_or_path, cache=hub_cache()))
+        return replace(found, name=name_or_path.rpartition("/")[2])
     return model(name_or_path)
 
 

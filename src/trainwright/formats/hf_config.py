@@ -83,6 +83,12 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
         found = type(document).__name__
         raise InvalidInput.of("config", f"must be a JSON object, got {found}", source=source)
     family = _family(document, source=source)
+    for key in ("is_encoder_decoder", "add_cross_attention"):
+        if document.get(key) is True:
+            raise UnsupportedFeature(
+                f"{key}: true: encoder-decoder models are not modelled",
+                alternative="models with one stack are",
+            )
     keys = KeyReader(document)
     fields = FAMILIES[family](keys)
     faults = keys.all_faults

@@ -75,6 +75,7 @@ def read_kimi_k2(keys: KeyReader) -> Fields:
 
 def _deepseek(keys: KeyReader, defaults: _DeepSeekDefaults) -> Fields:
     """Latent attention, dense first blocks, shared experts, further predicted tokens."""
+    keys.prefer(num_experts="n_routed_experts")
     latent = LatentAttention(
         query_rank=keys.nullable_count("q_lora_rank", 1536),
         key_value_rank=keys.count("kv_lora_rank", 512),
@@ -96,16 +97,19 @@ def _deepseek(keys: KeyReader, defaults: _DeepSeekDefaults) -> Fields:
         keys.refuse("moe_layer_freq", f"must be 1 (every later block a mixture), got {freq}")
     width = keys.count("moe_intermediate_size", defaults.expert_ffn)
     experts = Experts(
-        num_experts=keys.count("n_routed_experts", defaults.num_experts),
+        num_experts=keys.count("num_experts", defaults.num_experts),
         experts_per_token=keys.count("num_experts_per_tok", defaults.experts_per_token),
         ffn_size=width,
         shared_ffn_size=width * keys.natural("n_shared_experts", defaults.num_shared),
         num_dense_layers=keys.natural("first_k_dense_replace", defaults.num_dense),
     )
+    bias = keys.flag("attention_bias", False)
     return {
         **decoder,
         "latent": latent,
         "experts": experts,
-        "query_key_value_bias": keys.flag("attention_bias", False),
+        "query_key_value_bias": bias,
+        "attention_output_bias": bias,
+        "mlp_bias": keys.states("mlp_bias") and keys.flag("mlp_bias", False),
         "num_mtp_layers": keys.natural("num_nextn_predict_layers", defaults.num_mtp),
     }

@@ -28,6 +28,7 @@ ALIASES: Final = {
     "embedding_dropout": ("embd_pdrop", "emb_pdrop", "embed_dropout"),
     "attention_dropout": ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop"),
     "tied_embeddings": ("tie_word_embeddings",),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
 }
 _LARGEST_COUNT: Final = 10**9
 
@@ -51,6 +52,11 @@ class KeyReader:
     def prefer(self, **spelling: str) -> None:
         """Say by which of its aliases the family itself calls a field."""
         self._preferred.update(spelling)
+
+    def pass_over(self, *fields: str) -> None:
+        """Leave keys unread that the rest of the file makes irrelevant."""
+        for field in fields:
+            self.known.update(_spellings(field))
 
     def section(self, field: str) -> KeyReader:
         """The object under `field`, empty where it is absent or null."""

@@ -43,10 +43,14 @@ def read_opt(keys: KeyReader) -> Fields:
     keys.prefer(ffn_size="ffn_dim", hidden_dropout="dropout")
     sizes = stack(keys, layers=12, hidden=768, heads=12, vocabulary=50272)
     width = keys.optional_count("word_embed_proj_dim")
+    affine = "layer_norm_elementwise_affine"
+    if keys.states(affine) and not keys.flag(affine, True):
+        keys.refuse(affine, "must be true: norms without weights are not modelled")
+    biased = not keys.states("enable_bias") or keys.flag("enable_bias", True)
     pre_norm = keys.flag("do_layer_norm_before", True)
     return {
         **sizes,
-        **with_biases(),
+        **(with_biases() if biased else {"norm": Norm.LAYER}),
         "ffn_size": keys.count("ffn_size", 3072),
         "activation": activation(keys, "activation_function", "relu"),
         "max_positions": keys.count("max_positions", 2048) + 2,

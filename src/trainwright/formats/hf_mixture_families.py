@@ -12,11 +12,12 @@ from trainwright.model import Experts
 
 def read_mixtral(keys: KeyReader) -> Fields:
     """Fields of a `mixtral` config."""
+    keys.prefer(num_experts="num_local_experts")
     decoder = rotary_decoder(
         keys, layers=32, hidden=4096, ffn=14336, heads=32, kv_heads=8, vocabulary=32000
     )
     experts = Experts(
-        num_experts=keys.count("num_local_experts", 8),
+        num_experts=keys.count("num_experts", 8),
         experts_per_token=keys.count("num_experts_per_tok", 2),
         ffn_size=decoder["ffn_size"],
     )
@@ -73,12 +74,13 @@ def _dense_between(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
 
 def read_gpt_oss(keys: KeyReader) -> Fields:
     """Fields of a `gpt_oss` config: sinks, biases everywhere, a window in every other block."""
+    keys.prefer(num_experts="num_local_experts")
     decoder = rotary_decoder(
         keys, layers=36, hidden=2880, ffn=2880, heads=64, kv_heads=8, vocabulary=201088
     )
     num_layers = decoder["num_layers"]
     experts = Experts(
-        num_experts=keys.count("num_local_experts", 128),
+        num_experts=keys.count("num_experts", 128),
         experts_per_token=keys.count("num_experts_per_tok", 4),
         ffn_size=decoder["ffn_size"],
         router_bias=True,

@@ -132,16 +132,13 @@ def windows(keys: KeyReader, fields: Fields, *, window: int | None) -> Fields:
 
 
 def upper_windows(keys: KeyReader, decoder: Fields) -> Fields:
-    """Qwen's window, where it is used, begins at block `max_window_layers`."""
+    """Qwen's window, where it is used: from block `max_window_layers` on, or as listed."""
+    if not keys.flag("use_sliding_window", False):
+        keys.pass_over("sliding_window", "max_window_layers", "layer_types")
+        return decoder
     window = keys.optional_count("sliding_window")
     below = keys.optional_count("max_window_layers") or 0
-    if not keys.flag("use_sliding_window", False):
-        keys.optional_texts("layer_types")
-        return decoder
     fields = windows(keys, decoder, window=window)
-    if window is not None and "full_attention_layers" not in fields:
+    if window is None or keys.states("layer_types"):
         return fields
-    if window is not None and not fields["full_attention_layers"]:
-        full = tuple(range(min(below, decoder["num_layers"])))
-        return fields | {"full_attention_layers": full}
-    return fields
+    return fields | {"full_attention_layers": tuple(range(min(below, decoder["num_layers"])))}

@@ -63,12 +63,14 @@ def read_piper(
     source: str | None = None,
     text_faults: Iterable[PathFault] = (),
     given: Mapping[str, float] | None = None,
+    time_unit_s: float = 1.0,
 ) -> ProfileFile:
     """Turn a parsed Piper profile into one point and the setting it states.
 
     `text_faults` are those of the text itself (`scan_json`); one `InvalidInput` lists them with all
     others in document order. `given` holds valid values of `Setting` fields that stand in where the
-    file lacks a header field. Sizes in bytes, times in the file's own unit (seconds by the format).
+    file lacks a header field. Sizes are in bytes; times in units of `time_unit_s` seconds, which is
+    1 by the format, though there are files that hold milliseconds.
     """
     reader = FieldReader(text_faults)
     header = _read_header(reader, value, given or {})
@@ -83,7 +85,7 @@ def read_piper(
             reader.fault(("edges",), problem)
     reader.check(value, source=source)
     try:
-        profile = _profile(graph, names, rows, source)
+        profile = _profile(graph, names, rows, source, time_unit_s)
     except InvalidInput as error:  # the only rule left to the nouns: no cycles
         raise InvalidInput(error.faults, source=source) from None
     return ProfileFile(profiles=(profile,), setting=Setting(**header))
@@ -140,7 +142,11 @@ def _sides(graph: PiperGraph, index: int) -> tuple[Side, Side]:
 
 
 def _profile(
-    graph: PiperGraph, names: list[str], rows: list[tuple[Row, ...]], source: str | None
+    graph: PiperGraph,
+    names: list[str],
+    rows: list[tuple[Row, ...]],
+    source: str | None,
+    time_unit_s: float,
 ) -> Profile:
     """Nouns from sound parts; layers with equal rows share a class."""
     classes: dict[tuple[Row, ...], int] = {}
@@ -156,7 +162,7 @@ def _profile(
             for (u, v), payload in zip(graph.pairs, graph.bytes, strict=True)
         ),
     )
-    costs = _cost_table(list(classes), source)
+    costs = _cost_table(list(classes), _provenance(source, time_unit_s), time_unit_s)
     point = ProfilePoint(
         tensor_parallel=tuple(sorted(set(costs.tensor_parallel.tolist()))),
         recompute=tuple(mode.value for mode in Recompute if mode in costs.recompute),
@@ -164,7 +170,9 @@ def _profile(
     return Profile(structure=structure, costs=costs, point=point)
 
 
-def _cost_table(classes: Sequence[tuple[Row, ...]], source: str | None) -> CostTable:
+def _cost_table(
+    classes: Sequence[tuple[Row, ...]], provenance: Provenance, time_unit_s: float
+) -> CostTable:
     rows = list(chain.from_iterable(classes))
     sync = np.zeros((len(rows), 2))
     sync[:, 0] = _column(row.gradient_bytes for row in rows)
@@ -173,7 +181,7 @@ def _cost_table(classes: Sequence[tuple[Row, ...]], source: str | None) -> CostT
         option_ids=tuple(row.option_id for row in rows),
         tensor_parallel=np.array([row.tensor_parallel for row in rows], dtype=np.int64),
         recompute=tuple(_recompute(row.option_id) for row in rows),
-        duration_s=_column(row.duration_s for row in rows),
+        duration_s=_column(row.duration_s * time_unit_s for row in rows),
         saved_until_input_grad_bytes=_column(row.saved_bytes for row in rows),
         saved_until_weight_grad_bytes=np.zeros(len(rows)),
         transient_bytes=np.zeros(len(rows)),
@@ -182,10 +190,14 @@ def _cost_table(classes: Sequence[tuple[Row, ...]], source: str | None) -> CostT
         gradient_sync_bytes=sync,
         boundary_offsets=_offsets(len(row.boundary_bytes) for row in rows),
         boundary_bytes=_column(value for row in rows for value in row.boundary_bytes),
-        provenance=Provenance(
-            origin=Origin.IMPORTED, source=PurePath(source).name if source else "a Piper profile"
-        ),
+        provenance=provenance,
     )
+
+
+def _provenance(source: str | None, time_unit_s: float) -> Provenance:
+    name = PurePath(source).name if source else "a Piper profile"
+    unit = "" if time_unit_s == 1 else f", its times in units of {time_unit_s:g} s"
+    return Provenance(origin=Origin.IMPORTED, source=name + unit)
 
 
 def _recompute(option_id: str) -> Recompute:

@@ -7,6 +7,7 @@ and the number of microbatches, keeps ranks without actions, and allows recomput
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from trainwright.formats.record_decoder import BAD, decoder_for
 from trainwright.formats.record_schema import json_schema
 from trainwright.formats.record_types import AtLeast, AtMost, Closed, NonEmpty
 from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, Schedule
+from trainwright.plan.schedule import Action, ActionKind, Schedule
 from trainwright.profile.setting import LARGEST_COUNT
 
 if TYPE_CHECKING:
@@ -66,16 +67,26 @@ def load_orders(path: Path) -> Schedule:
         data = path.read_bytes()
     except OSError as error:
         raise InvalidInput.of("orders", f"cannot be read: {error.strerror}") from None
-    if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return read_orders_bytes(data, source=str(path))
+    return parse_orders(data, source=str(path))
+
+
+def is_json(data: bytes) -> bool:
+    """Whether the bytes of an orders file are meant as JSON."""
+    return data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+
+
+def parse_orders(data: bytes, *, source: str | None = None) -> Schedule:
+    """Read the bytes of a file as `load_orders` does."""
+    if is_json(data):
+        return read_orders_bytes(data, source=source)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         problem = "must be JSON or PyTorch's CSV, got text that is not UTF-8"
-        raise InvalidInput.of("orders", problem, source=str(path)) from None
+        raise InvalidInput.of("orders", problem, source=source) from None
     if any(word in text for word in ("SEND_", "RECV_", "REDUCE_GRAD", "SHARD")):
-        return parse_compute_comms(text, source=str(path)).compute_only()
-    return parse_compute_only(text, source=str(path))
+        return parse_compute_comms(text, source=source).compute_only()
+    return parse_compute_only(text, source=source)
 
 
 def read_orders_bytes(data: bytes, *, source: str | None = None) -> Schedule:
@@ -125,6 +136,34 @@ def write_orders(schedule: Schedule) -> dict[str, Any]:
         orders=tuple(tuple(_cells(schedule, rank)) for rank in range(schedule.num_ranks)),
     )
     return encode(record)
+
+
+def order_rows(schedule: Schedule) -> tuple[str, ...]:
+    """Per rank its cells in one text, parted by commas, as a row of PyTorch's CSV."""
+    if len(schedule.pairs):
+        return tuple(",".join(_cells(schedule, rank)) for rank in range(schedule.num_ranks))
+    letters = [kind.name for kind in ActionKind]
+    cells = [f"{stage}{letters[kind]}{mb}" for kind, stage, mb in schedule.actions.tolist()]
+    ends = schedule.rank_offsets.tolist()
+    return tuple(",".join(cells[a:b]) for a, b in itertools.pairwise(ends))
+
+
+def read_order_rows(
+    rows: tuple[str, ...],
+    *,
+    rank_of_stage: tuple[int, ...],
+    num_microbatches: int,
+    source: str | None = None,
+) -> Schedule:
+    """Orders from what `order_rows` gave; raises InvalidInput with all faults."""
+    value = {
+        "kind": "orders",
+        "format_version": FORMAT_VERSION,
+        "num_microbatches": num_microbatches,
+        "rank_of_stage": list(rank_of_stage),
+        "orders": [row.split(",") if row else [] for row in rows],
+    }
+    return read_orders(value, source=source)
 
 
 def _cells(schedule: Schedule, rank: int) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """What a model computes, keeps and passes on, from its hyper-parameters alone."""
 
-from trainwright.model.config import Activation, Experts, LatentAttention, Norm, TransformerConfig
-from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
+from trainwright.model.config import Activation, Norm, TransformerConfig
+from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
+from trainwright.model.layer_kind import LayerKind
 from trainwright.model.operator import (
     Exchange,
     MatrixShape,
@@ -13,6 +14,7 @@ from trainwright.model.operator import (
     Shard,
     Work,
 )
+from trainwright.model.parts import Experts, LatentAttention
 from trainwright.model.precision import PRECISIONS, Precision, precision_named
 from trainwright.model.recipe import DEFAULT_RECIPE, STATE_BYTES, Optimizer, Recipe
 from trainwright.model.run_shape import ContextExchange, RunShape
@@ -21,11 +23,13 @@ from trainwright.model.transformer import (
     layer_graph,
     model_flops_per_sequence,
 )
+from trainwright.model.tuning import TRAIN_ALL, LowRank, Tuning
 
 __all__ = [
     "DEFAULT_RECIPE",
     "PRECISIONS",
     "STATE_BYTES",
+    "TRAIN_ALL",
     "Activation",
     "ContextExchange",
     "Exchange",
@@ -34,6 +38,7 @@ __all__ = [
     "LayerClass",
     "LayerGraph",
     "LayerKind",
+    "LowRank",
     "MatrixShape",
     "Norm",
     "Operator",
@@ -48,6 +53,7 @@ __all__ = [
     "Shard",
     "TensorEdge",
     "TransformerConfig",
+    "Tuning",
     "Work",
     "count_parameters",
     "layer_graph",

@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.model.layer_kind import LayerKind
+from trainwright.model.parts import Experts, LatentAttention
 from trainwright.model.run_shape import ContextExchange, RunShape
+from trainwright.model.tuning import TRAIN_ALL, Tuning
 
 
 class Norm(StrEnum):
@@ -42,75 +45,6 @@ class Activation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
-    """A mixture of experts in place of the feed-forward part of most blocks.
-
-    The first `num_dense_layers` blocks, and those at the indices `dense_layers`, keep a dense one.
-    `shared_ffn_size` is the total width of the experts that every token passes, 0 without any;
-    `shared_gate` weighs their output by a learned product with the token (Qwen2-MoE).
-    """
-
-    num_experts: int
-    experts_per_token: int
-    ffn_size: int
-    shared_ffn_size: int = 0
-    num_dense_layers: int = 0
-    dense_layers: tuple[int, ...] = ()
-    router_bias: bool = False
-    shared_gate: bool = False
-
-    def at(self, layer: int) -> bool:
-        """Whether block `layer` (index from 0) routes its tokens."""
-        return layer >= self.num_dense_layers and layer not in self.dense_layers
-
-    def faults(self, num_layers: int) -> Iterator[Fault]:
-        """What cannot be in a stack of `num_layers` blocks."""
-        for name in ("num_experts", "ffn_size"):
-            if (value := getattr(self, name)) < 1:
-                yield Fault(f"experts.{name}", f"must be >= 1, got {value}")
-        if not 1 <= self.experts_per_token <= max(1, self.num_experts):
-            problem = f"must be in 1..{self.num_experts}, got {self.experts_per_token}"
-            yield Fault("experts.experts_per_token", problem)
-        if self.shared_ffn_size < 0:
-            yield Fault("experts.shared_ffn_size", f"must be >= 0, got {self.shared_ffn_size}")
-        if self.shared_gate and not self.shared_ffn_size:
-            yield Fault("experts.shared_gate", "needs a shared expert (shared_ffn_size >= 1)")
-        if not 0 <= self.num_dense_layers <= num_layers:
-            problem = f"must be in 0..{num_layers}, got {self.num_dense_layers}"
-            yield Fault("experts.num_dense_layers", problem)
-        if any(not 0 <= layer < num_layers for layer in self.dense_layers):
-            yield Fault("experts.dense_layers", f"must be in 0..{num_layers - 1}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
-    """Keys and values (and queries, where `query_rank` is given) through a narrow latent.
-
-    Of a head's query and key, `rotary_head_size` features carry the position; that part of the key
-    is one for all heads. Source: DeepSeek-V2, 2024, section 2.1.
-    """
-
-    key_value_rank: int
-    rotary_head_size: int
-    plain_head_size: int
-    value_head_size: int
-    query_rank: int | None = None
-
-    @property
-    def head_size(self) -> int:
-        """Features of a head's query and key."""
-        return self.plain_head_size + self.rotary_head_size
-
-    def faults(self) -> Iterator[Fault]:
-        """Sizes that cannot be."""
-        for name in ("key_value_rank", "rotary_head_size", "plain_head_size", "value_head_size"):
-            if (value := getattr(self, name)) < 1:
-                yield Fault(f"latent.{name}", f"must be >= 1, got {value}")
-        if self.query_rank is not None and self.query_rank < 1:
-            yield Fault("latent.query_rank", f"must be >= 1, got {self.query_rank}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerConfig:
     """A decoder or encoder stack with its embedding and head.
 
@@ -120,7 +54,8 @@ class TransformerConfig:
     `attention_sinks` is one learned logit per head that takes up attention (GPT-OSS);
     `sandwich_norm` a second norm after each half of a block (Grok-1). With `latent` attention
     `head_size` is the width of a query and key. `num_mtp_layers` predict further tokens
-    (DeepSeek-V3). `mlm_transform` and `pooler` are BERT's dense layers before its heads.
+    (DeepSeek-V3). `mlm_transform` and `pooler` are BERT's dense layers before its heads. `tuning`
+    says what trains.
     """
 
     family: str
@@ -159,6 +94,7 @@ class TransformerConfig:
     experts: Experts | None = None
     latent: LatentAttention | None = None
     num_mtp_layers: int = 0
+    tuning: Tuning = TRAIN_ALL
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -182,6 +118,11 @@ class TransformerConfig:
             yield Fault("full_attention_layers", f"must be in 0..{self.num_layers - 1}")
         if self.num_mtp_layers < 0:
             yield Fault("num_mtp_layers", f"must be >= 0, got {self.num_mtp_layers}")
+        yield from self.tuning.faults(self.num_layers)
+        ends = {LayerKind.EMBEDDING, LayerKind.LM_HEAD} & set(self.tuning.frozen_kinds)
+        if self.tied_embeddings and len(ends) == 1:
+            problem = "must have embedding and lm_head together: they are one tied tensor"
+            yield Fault("tuning.frozen_kinds", problem)
         if self.experts is not None:
             yield from self.experts.faults(self.num_layers)
         if self.latent is not None:

@@ -7,7 +7,7 @@ group, whatever their number; expert parallelism deals the experts out and moves
 
 from __future__ import annotations
 
-from trainwright.model.config import Experts, TransformerConfig
+from trainwright.model.config import TransformerConfig
 from trainwright.model.operator import (
     MLP_ACTIVATION,
     NORM,
@@ -18,6 +18,7 @@ from trainwright.model.operator import (
     SavedTensor,
     Shard,
 )
+from trainwright.model.parts import Experts
 from trainwright.model.primitives import elementwise, linear, linear_input, norm, residual_add
 from trainwright.model.run_shape import RunShape
 
@@ -44,22 +45,15 @@ def _dense(
     *,
     prefix: str,
     width: int,
-    keeps_input: bool = True,
 ) -> tuple[Operator, ...]:
-    kept = linear_input(
-        f"{prefix}_in.input",
-        run,
-        width=config.hidden_size,
-        shard=Shard.SEQUENCE,
-        dropped_by=NORM,
-    )
-    return _two_layers(
-        config,
-        run,
-        prefix=prefix,
-        width=width,
-        tokens=run.tokens,
-        kept=(kept,) if keeps_input else (),
+    kept = _normed(config, run)
+    return _two_layers(config, run, prefix=prefix, width=width, tokens=run.tokens, kept=(kept,))
+
+
+def _normed(config: TransformerConfig, run: RunShape) -> SavedTensor:
+    """What a dense part, or the router, shared experts and their gate, all read."""
+    return linear_input(
+        "mlp_norm.output", run, width=config.hidden_size, shard=Shard.SEQUENCE, dropped_by=NORM
     )
 
 
@@ -115,6 +109,7 @@ def _two_layers(
         shard=shard,
         dropped_by=None if config.activation.keeps_only_its_output else MLP_ACTIVATION,
         tokens=tokens,
+        serves_input_grad=config.activation.keeps_only_its_output,
     )
     out = linear(
         f"{prefix}_out",
@@ -183,14 +178,7 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
         _unpermute(config, run, routed),
     )
     if experts.shared_ffn_size:
-        # Router, shared experts and their gate read one tensor, which the router keeps.
-        operators += _dense(
-            config,
-            run,
-            prefix="shared_expert",
-            width=experts.shared_ffn_size,
-            keeps_input=False,
-        )
+        operators += _dense(config, run, prefix="shared_expert", width=experts.shared_ffn_size)
     if experts.shared_gate:
         operators += _shared_gate(config, run)
     return operators
@@ -206,7 +194,7 @@ def _shared_gate(config: TransformerConfig, run: RunShape) -> tuple[Operator, ..
         outputs=1,
         split="sequence",
         parameters=(Parameter(name="shared_gate.weight", count=h),),
-        saved=(),
+        saved=(_normed(config, run),),
     )
     weighed = elementwise(
         "shared_gate_product",
@@ -229,7 +217,6 @@ def _router(config: TransformerConfig, run: RunShape, experts: Experts) -> Opera
         shard=Shard.SEQUENCE,
         until=Phase.INPUT_GRAD,
     )
-    given = linear_input("router.input", run, width=h, shard=Shard.SEQUENCE, dropped_by=NORM)
     parameters = [Parameter(name="router.weight", count=h * count)]
     if experts.router_bias:
         parameters.append(Parameter(name="router.bias", count=count))
@@ -240,7 +227,7 @@ def _router(config: TransformerConfig, run: RunShape, experts: Experts) -> Opera
         outputs=count,
         split="sequence",
         parameters=tuple(parameters),
-        saved=(given, probabilities),
+        saved=(_normed(config, run), probabilities),
         dtype=run.precision.base_dtype,
     )
 

@@ -7,23 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.model.layer_kind import LayerKind
 from trainwright.model.operator import Exchange, Operator, Parameter, SavedTensor
 from trainwright.model.run_shape import RunShape
-
-
-class LayerKind(StrEnum):
-    """What a layer is; a stage split may fall between any two layers."""
-
-    EMBEDDING = "embedding"
-    BLOCK = "block"
-    FINAL_NORM = "final_norm"
-    HEAD_TRANSFORM = "head_transform"
-    LM_HEAD = "lm_head"
-    LOSS = "loss"
-    MTP = "mtp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +34,9 @@ class LayerClass:
 
     @property
     def saved(self) -> tuple[SavedTensor, ...]:
-        """Everything backward needs when nothing is recomputed."""
-        return tuple(tensor for op in self.operators for tensor in op.saved)
+        """Everything backward needs when nothing is recomputed; each tensor once."""
+        named = {tensor.name: tensor for op in self.operators for tensor in op.saved}
+        return tuple(named.values())
 
     @property
     def num_parameters(self) -> int:
@@ -110,8 +99,13 @@ class LayerGraph:
         return sum(p.count for p in self._distinct_parameters())
 
     @property
+    def num_trainable_parameters(self) -> int:
+        """Those of them that train."""
+        return sum(p.count for p in self._distinct_parameters() if p.trainable)
+
+    @property
     def num_expert_parameters(self) -> int:
-        """Those of them that belong to experts."""
+        """Those of all that belong to experts."""
         return sum(p.count for p in self._distinct_parameters() if p.expert)
 
     @property
@@ -138,6 +132,12 @@ class LayerGraph:
     def model_flops(self) -> float:
         """Forward FLOPs of one microbatch, attention in full: the basis of MFU (times three)."""
         per_class = [c.model_flops for c in self.classes]
+        return sum(per_class[c] for c in self.layers)
+
+    @property
+    def model_step_flops(self) -> float:
+        """`model_flops` of one microbatch with its gradients; three times it where all trains."""
+        per_class = [sum(op.model_step_flops for op in c.operators) for c in self.classes]
         return sum(per_class[c] for c in self.layers)
 
     def shared_parameters(self) -> dict[str, tuple[int, ...]]:

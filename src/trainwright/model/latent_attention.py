@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainwright.model.config import LatentAttention, Norm, TransformerConfig
+from trainwright.model.config import Norm, TransformerConfig
 from trainwright.model.operator import (
     LATENT_UP_PROJECTION,
     NORM,
@@ -24,8 +24,12 @@ from trainwright.model.operator import (
     Phase,
     Shard,
 )
+from trainwright.model.parts import LatentAttention
 from trainwright.model.primitives import elementwise, linear, linear_input, norm
 from trainwright.model.run_shape import RunShape
+
+# Queries and keys-values come from one normed hidden state.
+_NORMED = "attention_norm.output"
 
 
 def latent_projections(
@@ -37,7 +41,7 @@ def latent_projections(
     operators = []
     if rank is not None:
         operators += [
-            _down("query_down", config, run, width=rank, keeps_input=True),
+            _down("query_down", config, run, width=rank),
             norm("query_latent_norm", run, kind=Norm.RMS, width=rank),
             _up("query_up", run, inputs=rank, outputs=config.query_size),
         ]
@@ -45,8 +49,7 @@ def latent_projections(
         operators.append(_up("query", run, inputs=h, outputs=config.query_size, of_hidden=True))
     expanded = config.num_heads * (latent.plain_head_size + latent.value_head_size)
     operators += [
-        # Queries and keys-values come from the same normed input: it is kept once.
-        _down("key_value_down", config, run, width=down_width, keeps_input=False),
+        _down("key_value_down", config, run, width=down_width),
         norm("key_value_latent_norm", run, kind=Norm.RMS, width=latent.key_value_rank),
         _up("key_value_up", run, inputs=latent.key_value_rank, outputs=expanded),
         _rotate(config, latent, run),
@@ -90,14 +93,12 @@ def latent_exchanges(
     )
 
 
-def _down(
-    name: str, config: TransformerConfig, run: RunShape, *, width: int, keeps_input: bool
-) -> Operator:
+def _down(name: str, config: TransformerConfig, run: RunShape, *, width: int) -> Operator:
     h = config.hidden_size
     parameters = [Parameter(name=f"{name}.weight", count=h * width)]
     if config.query_key_value_bias:
         parameters.append(Parameter(name=f"{name}.bias", count=width))
-    kept = linear_input(f"{name}.input", run, width=h, shard=Shard.SEQUENCE, dropped_by=NORM)
+    kept = linear_input(_NORMED, run, width=h, shard=Shard.SEQUENCE, dropped_by=NORM)
     return linear(
         name,
         run,
@@ -105,7 +106,7 @@ def _down(
         outputs=width,
         split="sequence",
         parameters=tuple(parameters),
-        saved=(kept,) if keeps_input else (),
+        saved=(kept,),
     )
 
 
@@ -114,7 +115,8 @@ def _up(
 ) -> Operator:
     """From a normed latent (or, for queries without one, from the normed hidden state)."""
     weight = Parameter(name=f"{name}.weight", count=inputs * outputs, shards=run.tensor_parallel)
-    kept = linear_input(f"{name}.input", run, width=inputs, shard=Shard.SEQUENCE, dropped_by=NORM)
+    given = _NORMED if of_hidden else f"{name}.input"
+    kept = linear_input(given, run, width=inputs, shard=Shard.SEQUENCE, dropped_by=NORM)
     return linear(
         name,
         run,

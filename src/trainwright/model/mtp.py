@@ -20,7 +20,8 @@ from trainwright.model.ends import (
     loss_operators,
     loss_transient_bytes,
 )
-from trainwright.model.graph import LayerClass, LayerKind
+from trainwright.model.graph import LayerClass
+from trainwright.model.layer_kind import LayerKind
 from trainwright.model.operator import Exchange, Operator, Parameter, Phase, Shard
 from trainwright.model.primitives import linear, linear_input, norm
 from trainwright.model.run_shape import RunShape

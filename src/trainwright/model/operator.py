@@ -75,7 +75,7 @@ class Parameter:
 
     Parameters of one `shared` name are the same tensor in several layers (tied embeddings);
     `expert` ones are sharded and synchronised over the expert group, and a token meets `active` of
-    them.
+    them. What is not `trainable` has no gradient and no optimizer state.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Parameter:
     expert: bool = False
     active: int | None = None
     shared: str | None = None
+    trainable: bool = True
 
     @property
     def count_per_device(self) -> float:
@@ -96,7 +97,9 @@ class SavedTensor:
     """A tensor kept from forward to backward; `elements` over all devices that share it.
 
     `dropped_by` names the module whose recomputation makes keeping it unnecessary; a full
-    recomputation keeps the layer's input and nothing else. `until` is the phase that frees it.
+    recomputation keeps the layer's input and nothing else. `until` is the phase that frees it;
+    `serves_input_grad` says of a product's input that an input gradient needs it too. Tensors of
+    one name in a layer are one tensor, kept once.
     """
 
     name: str
@@ -106,6 +109,7 @@ class SavedTensor:
     until: Phase
     dropped_by: str | None = None
     is_layer_input: bool = False
+    serves_input_grad: bool = False
 
     def bytes_per_device(self, run: RunShape) -> float:
         """Bytes that one device keeps."""
@@ -152,6 +156,19 @@ class Operator:
     module: str | None = None
     matrix: MatrixShape | None = None
     dtype: str | None = None
+
+    @property
+    def model_step_flops(self) -> float:
+        """`model_flops` of the forward pass and of the gradients that are computed.
+
+        A product with weights has two gradients of its size; that with scores has two as well, both
+        of activations. What is recomputed does not count.
+        """
+        if self.matrix is None:
+            gradients = 2 * (self.input_grad != NO_WORK)
+        else:
+            gradients = (self.input_grad != NO_WORK) + (self.weight_grad != NO_WORK)
+        return (1 + gradients) * self.model_flops
 
     def work(self, phase: Phase) -> Work:
         """The work of one phase."""

@@ -87,6 +87,7 @@ def linear_input(
     is_layer_input: bool = False,
     tokens: int | None = None,
     element_bytes: int | None = None,
+    serves_input_grad: bool = False,
 ) -> SavedTensor:
     """The input of a linear layer, which its weight gradient needs; kept as the precision says."""
     return SavedTensor(
@@ -97,6 +98,7 @@ def linear_input(
         until=Phase.WEIGHT_GRAD,
         dropped_by=dropped_by,
         is_layer_input=is_layer_input,
+        serves_input_grad=serves_input_grad,
     )
 
 

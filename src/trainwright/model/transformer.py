@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainwright.errors import InvalidInput
+from trainwright.model.adapters import adapted_chain
 from trainwright.model.attention import (
     attention_exchanges,
     attention_operators,
     half_exchanges,
 )
 from trainwright.model.attention_core import held_key_value_size
-from trainwright.model.config import Experts, TransformerConfig
+from trainwright.model.config import TransformerConfig
 from trainwright.model.context import context_buffer_bytes, context_exchanges
 from trainwright.model.ends import (
     embedding_exchanges,
@@ -32,10 +33,14 @@ from trainwright.model.ends import (
     loss_transient_bytes,
 )
 from trainwright.model.feed_forward import expert_exchanges, feed_forward_operators
-from trainwright.model.graph import LayerClass, LayerGraph, LayerKind, TensorEdge
+from trainwright.model.freezing import frozen_chain
+from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
+from trainwright.model.layer_kind import LayerKind
 from trainwright.model.mtp import mtp_layer
 from trainwright.model.operator import Exchange
+from trainwright.model.parts import Experts
 from trainwright.model.run_shape import RunShape
+from trainwright.model.tuning import TRAIN_ALL
 
 
 def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
@@ -47,7 +52,7 @@ def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
     faults = tuple(config.faults_at(run))
     if faults:
         raise InvalidInput(faults)
-    chain = _chain(config, run)
+    chain = _tuned(_chain(config, run), config, run)
     classes = list({id(layer): layer for layer in chain}.values())
     position = {id(layer): index for index, layer in enumerate(classes)}
     layers = tuple(position[id(layer)] for layer in chain)
@@ -58,10 +63,11 @@ def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
 def model_flops_per_sequence(config: TransformerConfig, sequence_length: int) -> float:
     """FLOPs of one training step on one sequence by the convention of MFU.
 
-    Three forward passes (one forward, two backward), attention in full, nothing recomputed.
+    Three forward passes (one forward, two backward), attention in full, nothing recomputed; fewer
+    where a part of the model is frozen.
     """
     run = RunShape(microbatch_size=1, sequence_length=sequence_length)
-    return 3.0 * layer_graph(config, run).model_flops
+    return layer_graph(config, run).model_step_flops
 
 
 def count_parameters(config: TransformerConfig) -> int:
@@ -72,6 +78,13 @@ def count_parameters(config: TransformerConfig) -> int:
     """
     run = RunShape(microbatch_size=1, sequence_length=1, vocabulary_multiple=1)
     return layer_graph(replace(config, num_mtp_layers=0), run).num_parameters
+
+
+def _tuned(chain: list[LayerClass], config: TransformerConfig, run: RunShape) -> list[LayerClass]:
+    """The chain with adapters, and without what freezing saves."""
+    if config.tuning.low_rank is not None:
+        chain = adapted_chain(chain, config, config.tuning.low_rank, run)
+    return chain if config.tuning == TRAIN_ALL else frozen_chain(chain, config.tuning)
 
 
 def _chain(config: TransformerConfig, run: RunShape) -> list[LayerClass]:

@@ -58,6 +58,6 @@ def solve(
         time_per_sample_s=time_s,
         lower_bound_s=bound_s if time_s is None else min(bound_s, time_s),
         solver_s=budget.cpu_s - started_s,
-        interrupted=found.interrupted,
+        interrupted=budget.interrupted,  # the core cannot tell the user from the deadline
         counters=found.counters,
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.reporting.text import add_row, ranges, table
 from trainwright.units import (
+    TimeUnit,
     format_bandwidth,
     format_bytes,
     format_percent_up,
@@ -93,6 +94,7 @@ _UNITS: Final = (
     ("_bytes_per_s", format_bandwidth),
     ("_bytes", format_bytes),
     ("_s", format_seconds),
+    ("_slots", TimeUnit.SLOTS.describe),
     ("gap", format_percent_up),
 )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.plan.results.explanation import explain_stages
 from trainwright.plan.status import Status
-from trainwright.reporting.text import add_row, ranges, table
+from trainwright.reporting.text import add_row, counted, ranges, table
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def estimate_report(document: EstimateResult) -> RenderableType:
     verdict = "fits" if document.fits else "does NOT fit"
     headline = (
         f"{document.request.model.name}: {format_seconds(document.time_per_sample_s)} per "
-        f"microbatch on {document.devices_used} devices, {document.num_stages} stages: {verdict}"
+        f"microbatch on {counted(document.devices_used, 'device')}, "
+        f"{counted(document.num_stages, 'stage')}: {verdict}"
     )
     parts: list[RenderableType] = [Text(headline)]
     parts.extend(_stage_parts(document.stages, document.request))
@@ -88,14 +89,14 @@ def _headline(document: PlanResult) -> Iterator[str]:
         return
     yield (
         f"{name}: {format_seconds(document.time_per_sample_s)} per microbatch on "
-        f"{_used(document)}, {len(document.stages)} stages: {_verdict(document)}"
+        f"{_used(document)}, {counted(len(document.stages), 'stage')}: {_verdict(document)}"
     )
 
 
 def _used(document: PlanResult) -> str:
     setting = document.request.setting
     if setting is None or setting.num_devices == document.devices_used:
-        return f"{document.devices_used} devices"
+        return counted(document.devices_used or 0, "device")
     return f"{document.devices_used} of {setting.num_devices} devices"
 
 

@@ -44,6 +44,11 @@ def to_text(renderable: RenderableType, *, width: int = TEXT_WIDTH) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n") + "\n"
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: 1 stage, 2 stages."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def ranges(ids: Iterable[int]) -> str:
     """Ids as ranges: 0-3, 7, 9-11. Runs of two stay two numbers."""
     runs: list[list[int]] = []

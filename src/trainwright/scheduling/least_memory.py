@@ -52,10 +52,10 @@ def one_at_a_time(
 def misfit(
     schedule: Schedule, memory: ScheduleMemory, *, max_activations: int | None
 ) -> LimitTooSmall | None:
-    """Which rank holds more than it may, in bytes or in activations; None if all fit."""
+    """Which rank holds most beyond its limit, in bytes or in activations; None if all fit."""
     peak_bytes = _core.peak_bytes(native_orders(schedule), native_memory(memory))
-    limits = memory.limit_bytes * (1 + 1e-9)
-    for rank in np.flatnonzero(peak_bytes > limits).tolist():
+    rank = int(np.argmax(peak_bytes - memory.limit_bytes))
+    if peak_bytes[rank] > memory.limit_bytes[rank] * (1 + 1e-9):
         return LimitTooSmall(
             rank=rank,
             needed=float(peak_bytes[rank]),

@@ -72,8 +72,8 @@ class Baseline:
 class PlanResult:
     """Plan, proof and price of a profiled model.
 
-    `time_per_sample_s` is seconds per microbatch at steady state, in the profile's own time unit;
-    `lower_bound_s` and `gap` refer to `objective`. Keys without a value are left out.
+    `time_per_sample_s` is seconds per microbatch at steady state; `lower_bound_s` and `gap` refer
+    to `objective`. Keys without a value are left out.
     """
 
     kind: str = "plan"

@@ -1,0 +1,78 @@
+"""What a method answers: a schedule with times and a bound, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainwright.plan.results.schedule import Shortfall
+from trainwright.plan.schedule import ActionKind
+from trainwright.scheduling.search import lower_bound
+from trainwright.scheduling.search_candidates import candidates
+from trainwright.scheduling.search_question import NamedBound, Objective, SearchQuestion
+
+if TYPE_CHECKING:
+    from trainwright.api.schedule_inputs import ScheduleCase
+    from trainwright.plan.placement import Placement
+    from trainwright.plan.schedule import Schedule
+    from trainwright.plan.schedule_costs import ScheduleCosts
+    from trainwright.plan.timeline import Timeline
+    from trainwright.scheduling.pareto import ParetoPoint
+
+_F, _I, _W, _B, _R = ActionKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The schedule found, if any, and what is proved about it.
+
+    `tried` counts the pipelines (placements, chunks, modes) it was chosen from; the bound is about
+    its own. Each stage that the costs describe is `parts_per_stage` stages of the schedule.
+    `shortfall` says why nothing was found, or why what was given does not fit.
+    """
+
+    family: str
+    timeline: Timeline | None = None
+    bound: NamedBound | None = None
+    shortfall: Shortfall | None = None
+    found_by: str | None = None
+    tried: int = 1
+    parts_per_stage: int = 1
+    evaluations: int | None = None
+    interrupted: bool = False
+    generate_s: float | None = None
+    search_s: float | None = None
+    solver_s: float | None = None
+    points: tuple[ParetoPoint, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def proved_bound(
+    placement: Placement,
+    num_microbatches: int,
+    costs: ScheduleCosts,
+    *,
+    objective: Objective,
+    max_activations: int | None,
+) -> NamedBound:
+    """The best bound on schedules of this placement within the limits of the costs and this one."""
+    question = SearchQuestion(
+        placement=placement,
+        num_ranks=placement.num_ranks,
+        num_microbatches=num_microbatches,
+        costs=costs,
+        max_activations=max_activations or None,
+        objective=objective,
+    )
+    return lower_bound(question, candidates(question)[0])
+
+
+def bound_for(case: ScheduleCase, schedule: Schedule, costs: ScheduleCosts) -> NamedBound:
+    """The bound on schedules of the same placement within the limits of the case."""
+    return proved_bound(
+        schedule.placement,
+        schedule.num_microbatches,
+        costs,
+        objective=Objective(case.objective),
+        max_activations=case.max_activations,
+    )

@@ -1,0 +1,216 @@
+"""What `schedule` returns: a document that prints itself, draws itself and runs for real."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainwright.api.result import Report
+from trainwright.errors import InvalidInput
+from trainwright.plan.results.schedule import ScheduleResult
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from trainwright.api.schedule_answer import Answer
+    from trainwright.api.schedule_inputs import ScheduleCase
+    from trainwright.api.schedule_method import Method, SearchOptions
+    from trainwright.api.schedule_orders import GivenOrders
+    from trainwright.execution import Budget
+    from trainwright.plan.status import Status
+    from trainwright.plan.timeline import Timeline
+    from trainwright.reporting.gantt_panel import MemoryUnit
+
+ORDER_FORMS = ("json", "compute_only", "compute_comms")
+_FORM_OF_SUFFIX = {".json": "json", ".csv": "compute_only"}
+_PICTURES = (".svg", ".html", ".json", ".json.gz")
+_WIDTH = 110
+_MOST_DRAWN_RANKS = 16
+_MOST_DRAWN_ACTIONS = 100  # on one rank
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleReport(Report[ScheduleResult]):
+    """The document, and the schedule with its times; None where nothing fits."""
+
+    timeline: Timeline | None = None
+
+    @property
+    def status(self) -> Status:
+        """How much is proved."""
+        return self.document.status
+
+    @property
+    def makespan_s(self) -> float | None:
+        """Last end minus first start."""
+        return self.document.makespan_s
+
+    @property
+    def gap(self) -> float | None:
+        """How much shorter, relatively, the objective could be at most."""
+        return self.document.gap
+
+    def renderable(self) -> RenderableType:
+        """The tables; small schedules are drawn below them."""
+        from rich.console import Group
+        from rich.text import Text
+
+        from trainwright.reporting.render import render
+
+        drawing = self._drawing()
+        tables = render(self.document)
+        return Group(tables, Text(drawing, no_wrap=True)) if drawing else tables
+
+    def verified(self) -> ScheduleReport:
+        """The same report with what real runs on PyTorch gave (extra [torch]).
+
+        A family on more than 4 ranks is folded: its schedule on 4 ranks is run in its place.
+        Raises UnsupportedFeature where that, or PyTorch, cannot do it.
+        """
+        from trainwright.api.schedule_verify import verify
+
+        found = verify(self._found())
+        return replace(self, document=replace(self.document, verification=found))
+
+    @property
+    def verification_passed(self) -> bool:
+        """Whether real runs were asked for and gave the right gradients."""
+        return self.document.verification is not None and self.document.verification.passed
+
+    def save_orders(self, path: str | Path, *, form: str | None = None) -> None:
+        """Write the orders: JSON, or PyTorch's CSV with transfers (`compute_comms`) or without.
+
+        Where `form` is left out, the suffix tells: .json, or .csv for `compute_only`. Raises
+        UnsupportedFeature for what PyTorch cannot run, InvalidInput without a schedule.
+        """
+        from trainwright.formats.atomic_file import write_text
+
+        write_text(path, self.orders_text(order_form(path, form)))
+
+    def orders_text(self, form: str) -> str:
+        """The orders as the text of a file in one of `ORDER_FORMS`."""
+        import json
+
+        from trainwright.formats.pytorch_csv import format_compute_comms, format_compute_only
+        from trainwright.formats.schedule_json import write_orders
+        from trainwright.scheduling.lower import lower
+        from trainwright.scheduling.pytorch_rules import as_pytorch_runs
+
+        timeline = self._found()
+        if form == "json":
+            return json.dumps(write_orders(timeline.schedule)) + "\n"
+        runnable = as_pytorch_runs(timeline.schedule)
+        if form == "compute_only":
+            return format_compute_only(runnable)
+        return format_compute_comms(lower(runnable, costs=timeline.costs))
+
+    def save_gantt(self, path: str | Path) -> None:
+        """Draw into a .svg (up to 5,000 actions), a .html, or a Chrome trace (.json, .json.gz)."""
+        from trainwright.formats.atomic_file import write_text
+        from trainwright.formats.chrome_trace import write_chrome_trace
+        from trainwright.reporting.gantt_html import gantt_html
+        from trainwright.reporting.gantt_panel import GanttPanel
+        from trainwright.reporting.gantt_svg import gantt_svg
+        from trainwright.scheduling.critical_path import critical_path
+
+        suffix = picture_form(path)
+        timeline = self._found()
+        if suffix.startswith(".json"):
+            write_chrome_trace(path, timeline)
+            return
+        critical = critical_path(timeline)
+        title, unit = self._title(), self._memory_unit()
+        if suffix == ".svg":
+            text = gantt_svg(timeline, critical=critical, title=title, memory_unit=unit)
+        else:
+            panel = GanttPanel(timeline=timeline, title=title, critical=critical, memory_unit=unit)
+            text = gantt_html(panel)
+        write_text(path, text)
+
+    def _found(self) -> Timeline:
+        if self.timeline is None:
+            raise InvalidInput.of("schedule", "there is none: nothing fits the limit")
+        return self.timeline
+
+    def _title(self) -> str:
+        found = self.document
+        return f"{found.family}: {found.ranks} ranks, {found.microbatches} microbatches"
+
+    def _memory_unit(self) -> MemoryUnit:
+        from trainwright.reporting.gantt_panel import MemoryUnit
+
+        in_bytes = self.document.peak_memory_bytes is not None
+        return MemoryUnit.BYTES if in_bytes else MemoryUnit.ACTIVATIONS
+
+    def _drawing(self) -> str:
+        """The picture for a terminal, empty where it would not be legible."""
+        import numpy as np
+
+        from trainwright.reporting.gantt_text import gantt_text
+
+        if self.timeline is None:
+            return ""
+        schedule = self.timeline.schedule
+        longest = int(np.diff(schedule.rank_offsets).max())
+        if schedule.num_ranks > _MOST_DRAWN_RANKS or longest > _MOST_DRAWN_ACTIONS:
+            return ""
+        return "\n" + gantt_text(self.timeline, width=_WIDTH, memory_unit=self._memory_unit())
+
+
+def report_on(
+    answer: Answer,
+    case: ScheduleCase,
+    options: SearchOptions,
+    *,
+    method: Method,
+    orders: GivenOrders | None,
+    budget: Budget,
+) -> ScheduleReport:
+    """The report of an answer."""
+    from trainwright.api.schedule_document import document_of, request_of
+
+    request = request_of(
+        case,
+        answer,
+        options,
+        method=method,
+        orders_name=orders.name if orders else None,
+        time_limit_s=budget.time_limit_s,
+    )
+    return ScheduleReport(document_of(answer, case, request), answer.timeline)
+
+
+def check_targets(
+    *, orders: str | Path | None, orders_form: str | None, gantt: str | Path | None
+) -> None:
+    """Refuse files that cannot be written, or not in that form, before any work is done."""
+    from trainwright.formats.atomic_file import check_writable
+
+    if orders is not None:
+        order_form(orders, orders_form)
+        check_writable(orders)
+    if gantt is not None:
+        picture_form(gantt)
+        check_writable(gantt)
+
+
+def order_form(path: str | Path, form: str | None) -> str:
+    """What to write into `path`; raises InvalidInput where neither form nor suffix tells."""
+    if form is None:
+        form = _FORM_OF_SUFFIX.get(Path(path).suffix)
+        if form is None:
+            raise InvalidInput.of("orders", f'must end in .json or .csv, got "{path}"')
+    elif form not in ORDER_FORMS:
+        raise InvalidInput.of(
+            "orders-form", f'must be one of {", ".join(ORDER_FORMS)}, got "{form}"'
+        )
+    return form
+
+
+def picture_form(path: str | Path) -> str:
+    """The suffix that says what to draw; raises InvalidInput for any other."""
+    for suffix in reversed(_PICTURES):
+        if str(path).endswith(suffix):
+            return suffix
+    raise InvalidInput.of("gantt", f'must end in one of {", ".join(_PICTURES)}, got "{path}"')

@@ -1,0 +1,195 @@
+"""`trainwright.schedule` from Python."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainwright
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.execution import Budget
+from trainwright.formats.schedule_spec import ScheduleSpec
+from trainwright.plan.placement import Placement
+from trainwright.plan.schedule import Action, ActionKind, Schedule
+from trainwright.plan.status import Status
+
+SIZE = {"ranks": 3, "microbatches": 6}
+UNEQUAL = ScheduleSpec(
+    forward_s=(1.0, 2.0, 1.5, 1.0, 1.0, 3.0), input_grad_s=(1.0,), weight_grad_s=(0.5,)
+)
+
+
+def same(first, second) -> bool:
+    """Two documents, but for the time it took."""
+    blank = {"generate_s": None, "search_s": None, "solver_s": None}
+    return replace(first.document, **blank) == replace(second.document, **blank)
+
+
+def test_numbers_and_plain_text_are_the_same_slots():
+    by_number = trainwright.schedule(family="1f1b", forward=2, comm=0.5, **SIZE)
+    by_text = trainwright.schedule(family="1f1b", forward="2", comm="0.5", **SIZE)
+    assert same(by_number, by_text)
+
+
+def test_the_report_answers_for_its_document():
+    report = trainwright.schedule(family="gpipe", **SIZE)
+    assert report.status in (Status.OPTIMAL, Status.GAP)
+    assert report.makespan_s == report.timeline.makespan_s == report.document.makespan_s
+    assert str(report).startswith("gpipe on 3 ranks")
+
+
+@given(scale=st.floats(0.01, 100), family=st.sampled_from(["gpipe", "1f1b", "depth-first"]))
+def test_times_scaled_by_a_factor_scale_every_time_by_it(scale, family):
+    times = {"forward": 1.0, "input_grad": 1.5, "weight_grad": 0.5, "comm": 0.25}
+    one = trainwright.schedule(family=family, **times, **SIZE).document
+    scaled = {name: value * scale for name, value in times.items()}
+    other = trainwright.schedule(family=family, **scaled, **SIZE).document
+    for key in ("makespan_s", "span_s", "lower_bound_s"):
+        assert getattr(other, key) == pytest.approx(getattr(one, key) * scale)
+    assert other.bubble_of_span == pytest.approx(one.bubble_of_span)
+
+
+@given(
+    ranks=st.integers(1, 5),
+    microbatches=st.integers(1, 9),
+    comm=st.floats(0, 3),
+    objective=st.sampled_from(["makespan", "span"]),
+)
+def test_no_schedule_beats_its_bounds(ranks, microbatches, comm, objective):
+    found = trainwright.schedule(
+        family="1f1b", ranks=ranks, microbatches=microbatches, comm=comm, objective=objective
+    ).document
+    value_s = found.makespan_s if objective == "makespan" else found.span_s
+    assert found.lower_bound_s <= value_s * (1 + 1e-12)
+    assert found.bound_at_peak.lower_bound_s <= value_s * (1 + 1e-12)
+    assert 0 <= found.gap < 1
+
+
+def test_the_critical_path_fills_the_makespan():
+    found = trainwright.schedule(family="interleaved", comm=0.3, **SIZE).document
+    path = found.critical_path
+    assert sum(path.by_kind_s.values()) + path.transfer_s == pytest.approx(found.makespan_s)
+    assert sum(path.by_rank_s) == pytest.approx(sum(path.by_kind_s.values()))
+    assert sum(path.waits_for.values()) == path.num_actions
+
+
+def test_more_memory_never_gives_a_slower_schedule():
+    times = {"forward": 3, "input_grad": 4, "weight_grad": 2, "evaluations": 3000}
+    asked = {"search": True, "placement": "v", "ranks": 2, "microbatches": 4}
+    spans = [
+        trainwright.schedule(memory_limit=limit, **asked, **times).makespan_s
+        for limit in (2, 3, 4, None)
+    ]
+    assert spans == sorted(spans, reverse=True)
+
+
+def test_a_search_is_never_worse_than_a_family_with_its_memory():
+    named = trainwright.schedule(family="interleaved", spec=UNEQUAL, **SIZE).document
+    found = trainwright.schedule(
+        search=True,
+        placement="loop",
+        spec=UNEQUAL,
+        memory_limit=named.peak_activations,
+        evaluations=2000,
+        **SIZE,
+    ).document
+    assert found.makespan_s <= named.makespan_s
+    assert found.peak_activations <= named.peak_activations
+
+
+def test_the_lists_of_a_spec_say_how_many_chunks_there_are():
+    assert (
+        trainwright.schedule(family="interleaved", spec=UNEQUAL, **SIZE).document.chunks_per_rank
+        == 2
+    )
+    one = replace(UNEQUAL, forward_s=(1.0, 2.0, 1.0))
+    assert trainwright.schedule(family="1f1b", spec=one, **SIZE).document.chunks_per_rank == 1
+    with pytest.raises(InvalidInput, match="forward_s: must have 3 entries or 1 for 3 stages"):
+        trainwright.schedule(family="1f1b", spec=UNEQUAL, **SIZE)
+
+
+def test_a_schedule_noun_can_be_priced():
+    order = [Action(kind, 0, 0) for kind in (ActionKind.F, ActionKind.B)]
+    report = trainwright.schedule(simulate=Schedule.from_orders([order]))
+    assert report.status is Status.OPTIMAL
+    assert report.makespan_s == 3
+
+
+def test_a_cut_stage_is_priced_again_as_a_part(tmp_path):
+    asked = {"search": True, "ranks": 2, "microbatches": 4, "evaluations": 3000}
+    found = trainwright.schedule(**asked)
+    assert found.document.parts_per_stage > 1
+    found.save(tmp_path / "any.json")
+    again = trainwright.schedule(simulate=tmp_path / "any.json")
+    assert again.makespan_s == found.makespan_s
+    assert again.document.lower_bound_s == found.document.lower_bound_s
+    assert trainwright.explain(tmp_path / "any.json").document == found.document
+
+
+def test_unequal_stages_per_rank_are_taken_from_the_spec():
+    placed = ScheduleSpec(
+        forward_s=(1.0,), input_grad_s=(1.0,), weight_grad_s=(1.0,), rank_of_stage=(0, 0, 1, 1, 1)
+    )
+    report = trainwright.schedule(search=True, spec=placed, microbatches=4, evaluations=2000)
+    assert report.document.rank_of_stage == (0, 0, 1, 1, 1)
+    assert report.document.chunks_per_rank == 3
+
+
+def test_an_interrupted_search_still_gives_a_schedule():
+    budget = Budget()
+    budget.interrupt()
+    report = trainwright.schedule(search=True, placement="v", memory_limit=3, budget=budget, **SIZE)
+    assert report.document.interrupted
+    assert report.makespan_s >= report.document.lower_bound_s
+
+
+def test_orders_that_pytorch_cannot_run_are_refused_where_they_are_written(tmp_path):
+    order = Schedule.from_orders([[Action(kind, 0, 0) for kind in (ActionKind.F, ActionKind.B)]])
+    idle = Schedule.of_ranks(
+        [order.actions, order.actions[:0]],
+        placement=Placement(rank_of_stage=(0,), num_ranks=2),
+        num_microbatches=1,
+    )
+    report = trainwright.schedule(simulate=idle)
+    report.save_orders(tmp_path / "idle.json")
+    with pytest.raises(UnsupportedFeature, match="needs an action on every rank"):
+        report.save_orders(tmp_path / "idle.csv")
+
+
+def test_nothing_that_fits_can_neither_be_drawn_nor_written(tmp_path):
+    report = trainwright.schedule(family="gpipe", memory_limit=0, **SIZE)
+    assert report.status is Status.INFEASIBLE
+    assert report.timeline is None
+    for act in (report.save_gantt, report.save_orders):
+        with pytest.raises(InvalidInput, match="there is none"):
+            act(tmp_path / ("x.svg" if act == report.save_gantt else "x.csv"))
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"forward": float("nan")}, "forward: must be finite and >= 0, got nan"),
+        ({"forward": -1.0}, "forward: must be finite and >= 0, got -1.0"),
+        ({"forward": True}, "forward: must be a number or text with a unit, got True"),
+        ({"memory_limit": -1}, "memory-limit: must be a whole number of activations"),
+        ({"ranks": 2.5}, "ranks: must be a whole number from 1 to"),
+        ({"group": 0}, "group: must be a whole number from 1 to"),
+        ({"objective": "cost"}, "objective: must be makespan or span"),
+    ],
+)
+def test_a_bad_argument_is_named(options, fault):
+    with pytest.raises(InvalidInput, match=fault):
+        trainwright.schedule(**{"family": "1f1b", **SIZE, **options})
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["1f1b", "interleaved"])
+def test_verification_passes_for_sound_orders(family):
+    report = trainwright.schedule(family=family, ranks=2, microbatches=4).verified()
+    assert report.verification_passed
+    assert len(report.document.verification.controls) == 2
+    assert "verify: PASS" in report.explain()

@@ -1,0 +1,219 @@
+"""Adapters and frozen layers: what trains, what is computed, what is kept."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.costing.memory import KEEP_ALL, activation_bytes, static_bytes
+from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.model import (
+    LayerClass,
+    LayerGraph,
+    LayerKind,
+    LowRank,
+    Phase,
+    RunShape,
+    TransformerConfig,
+    Tuning,
+    count_parameters,
+    layer_graph,
+    model_flops_per_sequence,
+)
+
+ATTENTION = ("query", "key", "value", "attention_output")
+EVERYWHERE = (*ATTENTION, "gate", "up", "down")
+
+
+def tuned(name: str, tuning: Tuning) -> TransformerConfig:
+    return replace(catalog.model(name).config, tuning=tuning)
+
+
+def adapted(
+    name: str, rank: int, targets: tuple[str, ...], dropout: float = 0.0
+) -> TransformerConfig:
+    low_rank = LowRank(rank=rank, targets=targets, dropout=dropout)
+    return tuned(name, Tuning(low_rank=low_rank))
+
+
+def graph(config: TransformerConfig, **run: object) -> LayerGraph:
+    shape = {"microbatch_size": 1, "sequence_length": 512, "vocabulary_multiple": 1} | run
+    return layer_graph(config, RunShape(**shape))  # type: ignore[arg-type]
+
+
+def block(found: LayerGraph, index: int = -1) -> LayerClass:
+    return found.classes[
+        [c for c in found.layers if found.classes[c].kind is LayerKind.BLOCK][index]
+    ]
+
+
+def kept(layer: LayerClass, run: RunShape) -> float:
+    found = activation_bytes(layer, run, KEEP_ALL)
+    return found.until_input_grad + found.until_weight_grad
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "targets", "trainable"),
+    [
+        # Hu et al., 2021, table 4 (GPT-3, queries and values: 4.7 M and 37.7 M).
+        ("gpt3-175b", 1, ("query", "value"), 4_718_592),
+        ("gpt3-175b", 8, ("query", "value"), 37_748_736),
+        # The counts that the peft library prints for these models.
+        ("llama2-7b", 8, ("query", "value"), 4_194_304),
+        ("llama2-7b", 16, EVERYWHERE, 39_976_960),
+        ("llama3-8b", 16, EVERYWHERE, 41_943_040),
+        ("mistral-7b", 8, ("query", "value"), 3_407_872),
+    ],
+)
+def test_adapters_train_the_published_number_of_parameters(
+    name: str, rank: int, targets: tuple[str, ...], trainable: int
+) -> None:
+    found = graph(adapted(name, rank, targets))
+    assert found.num_trainable_parameters == trainable
+    base = count_parameters(catalog.model(name).config)
+    assert found.num_parameters == base + trainable
+
+
+def test_frozen_parameters_have_a_weight_and_nothing_else() -> None:
+    config = adapted("llama3-8b", 16, EVERYWHERE)
+    found = graph(config)
+    layer = block(found)
+    (dense, _) = static_bytes(layer, found.run.precision)
+    trained = sum(p.count for p in layer.parameters if p.trainable)
+    assert dense == (2 * layer.num_parameters, 4 * trained, 12 * trained)
+
+
+def test_frozen_products_have_no_weight_gradient() -> None:
+    for op in block(graph(adapted("llama3-8b", 16, EVERYWHERE))).operators:
+        frozen = op.parameters and not any(p.trainable for p in op.parameters)
+        assert not (frozen and op.weight_grad.flops)
+
+
+def test_a_step_with_adapters_costs_about_two_thirds() -> None:
+    """Forward and one gradient of each product; attention keeps both of its own."""
+    full = model_flops_per_sequence(catalog.model("llama3-8b").config, 4096)
+    light = model_flops_per_sequence(adapted("llama3-8b", 16, EVERYWHERE), 4096)
+    attention = 4 * 4096**2 * 4096 * 32 / 70.274e12
+    assert light / full == pytest.approx((2 + attention) / 3, abs=0.005)
+    assert light / full > (2 + attention) / 3
+
+
+def test_a_block_with_adapters_keeps_less_but_for_what_they_read() -> None:
+    config = catalog.model("llama3-8b").config
+    run = RunShape(microbatch_size=1, sequence_length=512)
+    whole = kept(block(layer_graph(config, run)), run)
+    everywhere = kept(block(layer_graph(adapted("llama3-8b", 16, EVERYWHERE), run)), run)
+    queries = kept(block(layer_graph(adapted("llama3-8b", 16, ("query",)), run)), run)
+    assert queries < everywhere
+    rank_tensors = 512 * 2 * 16 * 7
+    assert everywhere == whole + rank_tensors
+    dropped = 512 * 2 * (4096 + 4096 + 14336)  # inputs of output projection, of up and of down
+    assert queries == whole - dropped + 512 * 2 * 16
+
+
+def test_dropout_before_an_adapter_keeps_a_copy_and_a_mask() -> None:
+    run = RunShape(microbatch_size=1, sequence_length=512)
+    layers = [
+        block(layer_graph(adapted("llama3-8b", 16, ("query",), dropout), run))
+        for dropout in (0.0, 0.05)
+    ]
+    # Without dropout the adapter reads the norm's output, which is kept; with it, a copy instead.
+    assert kept(layers[1], run) - kept(layers[0], run) == 512 * 4096
+
+
+def test_nothing_before_the_first_adapter_has_a_backward() -> None:
+    found = graph(adapted("llama3-8b", 16, ("down",)))
+    embedding, first = found.classes[found.layers[0]], found.classes[found.layers[1]]
+    assert embedding.saved == ()
+    assert all(op.input_grad.bytes == op.weight_grad.bytes == 0 for op in embedding.operators)
+    names = {op.name for op in first.operators if op.input_grad.bytes}
+    assert names <= {"mlp_out.adapter_down_b", "mlp_residual"}
+    second = found.classes[found.layers[2]]
+    assert any(op.name == "attention" and op.input_grad.flops for op in second.operators)
+
+
+def test_frozen_first_blocks_have_a_forward_only() -> None:
+    tuning = Tuning(frozen_kinds=(LayerKind.EMBEDDING,), num_frozen_blocks=30)
+    found = graph(tuned("llama3-8b", tuning), tensor_parallel=2, sequence_parallel=True)
+    whole = graph(catalog.model("llama3-8b").config, tensor_parallel=2, sequence_parallel=True)
+    frozen, trained = block(found, 0), block(found, -1)
+    assert frozen.saved == ()
+    assert frozen.transient_bytes == 0
+    assert {x.phase for x in frozen.exchanges} == {Phase.FORWARD}
+    assert all(not op.work(Phase.INPUT_GRAD).bytes for op in frozen.operators)
+    assert trained == block(whole)
+    assert frozen.forward_flops == trained.forward_flops
+
+
+def test_a_frozen_embedding_alone_still_lets_gradients_reach_its_blocks() -> None:
+    found = graph(tuned("llama3-8b", Tuning(frozen_kinds=(LayerKind.EMBEDDING,))))
+    assert found.num_trainable_parameters == 8_030_261_248 - 128256 * 4096
+    first, last = block(found, 0), block(found)
+    (products,) = (op for op in first.operators if op.name == "query_key_value")
+    assert products.weight_grad.flops
+    assert last == block(graph(catalog.model("llama3-8b").config))
+
+
+def test_frozen_operators_are_frozen_wherever_they_are() -> None:
+    found = graph(tuned("mixtral-8x7b", Tuning(frozen_operators=("router",))))
+    whole = count_parameters(catalog.model("mixtral-8x7b").config)
+    assert found.num_trainable_parameters == whole - 32 * 4096 * 8
+
+
+def test_a_relu_between_frozen_products_keeps_its_output() -> None:
+    found = graph(adapted("opt-6.7b", 8, ("query",)))
+    assert "mlp_out.input" in {tensor.name for tensor in block(found).saved}
+    gelu = graph(adapted("gpt3-175b", 8, ("query",)))
+    assert "mlp_out.input" not in {tensor.name for tensor in block(gelu).saved}
+
+
+def test_latent_attention_takes_adapters_on_its_own_projections() -> None:
+    targets = ("query_down", "query_up", "key_value_down", "key_value_up", "attention_output")
+    found = graph(adapted("deepseek-v3", 8, targets))
+    h, a = 7168, 128
+    widths = [(h, 1536), (1536, a * 192), (h, 576), (512, a * 256), (a * 128, h)]
+    blocks = 61 + 1
+    assert found.num_trainable_parameters == blocks * 8 * sum(i + o for i, o in widths)
+
+
+@given(
+    t=st.sampled_from([1, 2, 4, 8]),
+    sequence_parallel=st.booleans(),
+    rank=st.integers(1, 64),
+    targets=st.sets(st.sampled_from(EVERYWHERE), min_size=1).map(lambda s: tuple(sorted(s))),
+)
+def test_adapters_never_cost_more_memory_or_work_than_training_everything(
+    t: int, sequence_parallel: bool, rank: int, targets: tuple[str, ...]
+) -> None:
+    shape = {"tensor_parallel": t, "sequence_parallel": sequence_parallel}
+    whole = graph(catalog.model("llama3-8b").config, **shape)
+    found = graph(adapted("llama3-8b", rank, targets), **shape)
+    for one, other in ((block(found), block(whole)),):
+        states = [sum(static_bytes(c, whole.run.precision)[0]) for c in (one, other)]
+        assert states[0] < states[1]
+        backward = [sum(op.weight_grad.flops for op in c.operators) for c in (one, other)]
+        assert backward[0] < backward[1]
+
+
+def fault(**changes: object) -> str:
+    config = catalog.model(str(changes.pop("name", "llama3-8b"))).config
+    with pytest.raises(InvalidInput) as caught:
+        graph(replace(config, tuning=Tuning(**changes)))  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_impossible_tunings_are_refused() -> None:
+    assert "rank: must be >= 1" in fault(low_rank=LowRank(rank=0, targets=("query",)))
+    assert "targets: must have at least 1" in fault(low_rank=LowRank(rank=1, targets=()))
+    assert "dropout: must be in [0, 1)" in fault(
+        low_rank=LowRank(rank=1, targets=("query",), dropout=1.0)
+    )
+    assert "num_frozen_blocks: must be in 0..32" in fault(num_frozen_blocks=33)
+    assert "must be of attention_output, down, gate, key, query, up, value" in fault(
+        low_rank=LowRank(rank=1, targets=("q_proj",))
+    )
+    assert "embedding and lm_head together" in fault(
+        name="gpt2", frozen_kinds=(LayerKind.EMBEDDING,)
+    )
