@@ -1,6 +1,6 @@
 """From a row of a table to the model it trained.
 
-The row's sizes are exact; what the columns do not say (norm, activation, biases, tied head, experts)
+The sizes are exact; what the columns do not say (norm, activation, biases, tied head, experts)
 follows from the family in the model's name, told by its longest known prefix, so that another size
 of a known family needs no entry of its own. Sources are the families' published configurations.
 """
@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.model import Activation, Experts, Norm, TransformerConfig
-from trainwright.model.config import LatentAttention
+from trainwright.model import Activation, Experts, LatentAttention, Norm, TransformerConfig
 from trainwright.plan.measured_run import MeasuredRun
 from trainwright.validation.lines import SoftwareLine
 from trainwright.validation.megatron_shapes import megatron_config
