@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 void bind_partition(nanobind::module_& module);
+void bind_pipeline_ends(nanobind::module_& module);
 void bind_schedule_passes(nanobind::module_& module);
 void bind_schedule_search(nanobind::module_& module);
 void bind_simulate(nanobind::module_& module);
@@ -10,6 +11,7 @@ void bind_simulate(nanobind::module_& module);
 NB_MODULE(_core, module) {
   module.doc() = "The native core of trainwright.";
   bind_partition(module);
+  bind_pipeline_ends(module);
   bind_schedule_search(module);
   bind_simulate(module);
   bind_schedule_passes(module);

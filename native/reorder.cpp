@@ -58,8 +58,10 @@ class Reorderer {
     forward_arrival_s_ = simulation.forward_arrival_s;
     backward_arrival_s_ = simulation.backward_arrival_s;
     recompute_end_s_.assign(stages_ * microbatches_, 0.0);
-    ranks_.assign(orders_.num_ranks(), {});
+    ranks_.resize(orders_.num_ranks());
     for (int64_t r = 0; r < orders_.num_ranks(); ++r) {
+      ranks_[r].clear();
+      ranks_[r].reserve(orders_.rank_offsets[r + 1] - orders_.rank_offsets[r]);
       double level_bytes = memory_.static_bytes[r];
       for (int64_t row = orders_.rank_offsets[r]; row < orders_.rank_offsets[r + 1]; ++row) {
         const auto& a = result_.actions[row];

@@ -1,6 +1,7 @@
 #include "schedule_search.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "random_source.hpp"
 #include "target_search.hpp"
@@ -15,7 +16,7 @@ constexpr size_t kNumSeeds = 3;
 // Annealing from the best seed, the second, the best so far, and again: on small instances many
 // short runs reach what three long ones miss (p = 4, m = 8, (3,4,2), limit 4: 200 on every seed
 // instead of 200 to 204), on large ones a run needs its time.
-constexpr int64_t kActionsOfManyRuns = 1000;
+constexpr int64_t kActionsOfManyRuns = 500;
 constexpr size_t kManyRuns = 21, kFewRuns = 3;
 
 // Words with the guide they were found at; a few of the best, no two equally long.
@@ -69,8 +70,8 @@ class Search {
     };
     WordAnnealing annealing(problem_, random_, found, [&] { return interrupted(); });
     // Large instances must not be heated: their orders are good and single moves hardly mend them.
-    const double hot =
-        std::clamp(0.3 * 768.0 / static_cast<double>(problem_.num_actions), 0.05, 0.3);
+    const double hot = std::clamp(
+        0.3 * std::pow(192.0 / static_cast<double>(problem_.num_actions), 0.52), 0.05, 0.3);
     const size_t runs = problem_.num_actions <= kActionsOfManyRuns ? kManyRuns : kFewRuns;
     for (size_t run = 0; run < runs && !stopped_; ++run) {
       const size_t seed = run % kNumSeeds;

@@ -15,6 +15,7 @@ from trainwright.formats.schedule_spec import ScheduleSpec
 from trainwright.plan.placement import Placement
 from trainwright.plan.schedule import Action, ActionKind, Schedule
 from trainwright.plan.status import Status
+from trainwright.scheduling.families import FAMILIES
 
 SIZE = {"ranks": 3, "microbatches": 6}
 UNEQUAL = ScheduleSpec(
@@ -166,6 +167,20 @@ def test_nothing_that_fits_can_neither_be_drawn_nor_written(tmp_path):
     for act in (report.save_gantt, report.save_orders):
         with pytest.raises(InvalidInput, match="there is none"):
             act(tmp_path / ("x.svg" if act == report.save_gantt else "x.csv"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_group_or_a_number_of_chunks_is_used_or_named_in_a_warning(family):
+    size = {"family": family, "ranks": 4, "microbatches": 12}
+    plain = trainwright.schedule(**size).document
+    for name, value in (("group", 6), ("group", 3), ("virtual_stages", 3)):
+        try:
+            other = trainwright.schedule(**size, **{name: value}).document
+        except InvalidInput as error:
+            assert error.faults[0].path == name
+            continue
+        ignored = any(name.replace("_", "-") in warning for warning in other.warnings)
+        assert (other.orders == plain.orders) == ignored, name
 
 
 @pytest.mark.parametrize(

@@ -318,8 +318,8 @@ def test_a_spec_with_a_wrong_value_is_refused_with_its_place(run, folder):
 def test_an_option_without_effect_is_named_in_a_warning(run):
     document = run(*SMALL, "--seed", "3", "--placement", "v", "--json").document
     assert document["warnings"] == [
-        "placement does not apply to family and was not used",
-        "seed does not apply to family and was not used",
+        "placement does not apply to interleaved and was not used",
+        "seed does not apply to interleaved and was not used",
     ]
 
 

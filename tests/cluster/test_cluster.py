@@ -159,6 +159,9 @@ def test_every_rank_of_a_group_is_reached(sizes: list[int], data: st.DataObject)
 def test_a_message_crosses_the_outermost_level_that_separates_its_ends() -> None:
     levels = (level(8, "inner"), level(4, "outer"))
     assert crossed_level(levels, 3, 3) is None
+    several = crossed_level(levels, [0, 7, 3], [7, 8, 3])
+    assert several is not None
+    assert several.name == "outer"
     for source, target, name in ((0, 7, "inner"), (7, 8, "outer"), (0, 31, "outer")):
         crossed = crossed_level(levels, source, target)
         assert crossed is not None

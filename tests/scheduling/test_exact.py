@@ -10,12 +10,13 @@ from strategies_schedule import placements
 from trainwright.errors import InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.execution.budget import Budget
 from trainwright.plan.placement import Placement
+from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
 from trainwright.plan.schedule_memory import ScheduleMemory
 from trainwright.plan.status import Status
 from trainwright.scheduling.exact import solve_exactly
 from trainwright.scheduling.search import search_schedule
-from trainwright.scheduling.search_question import Objective, SearchOutcome, SearchQuestion
+from trainwright.scheduling.search_question import SearchOutcome, SearchQuestion
 from trainwright.scheduling.validate import validate
 
 needs_solver = pytest.mark.skipif(

@@ -12,6 +12,7 @@ from trainwright.errors import InvalidInput
 from trainwright.execution.budget import Budget
 from trainwright.plan.placement import Placement
 from trainwright.plan.schedule import ActionKind
+from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
 from trainwright.plan.schedule_memory import ScheduleMemory
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
@@ -20,7 +21,6 @@ from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.search_question import (
     Backward,
     LimitTooSmall,
-    Objective,
     SearchOutcome,
     SearchQuestion,
 )

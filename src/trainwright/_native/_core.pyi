@@ -61,6 +61,17 @@ def solve_partition(
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
+def one_f_one_b_ends_s(
+    *,
+    forward_s: NDArray[np.float64],
+    backward_s: NDArray[np.float64],
+    in_flight: NDArray[np.int64],
+    replicas: NDArray[np.int64],
+    feed_offset: NDArray[np.int64],
+    feed_target: NDArray[np.int32],
+    feed_s: NDArray[np.float64],
+    num_microbatches: int,
+) -> NDArray[np.float64]: ...
 
 class Orders:
     def __init__(

@@ -1,4 +1,4 @@
-"""`trainwright catalog`: the models, accelerators and clusters that are built in."""
+"""`trainwright catalog`: the models, accelerators, clusters and schedules that are built in."""
 
 from __future__ import annotations
 
@@ -12,14 +12,35 @@ from trainwright.units import format_bandwidth, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOPICS = ("models", "accelerators", "clusters")
+TOPICS = ("models", "accelerators", "clusters", "families")
+
+_ZERO_BUBBLE = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
+_CONTROLLABLE = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
+FAMILY_SOURCES = {
+    "gpipe": "Huang et al., NeurIPS 2019",
+    "1f1b": "Narayanan et al., ICML 2021 (PipeDream-flush)",
+    "eager-1f1b": "Zhuang et al., MLSys 2023",
+    "interleaved": "Narayanan et al., SC 2021",
+    **dict.fromkeys(("zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v-handmade"), _ZERO_BUBBLE),
+    **dict.fromkeys(("zb-v", "v-half", "v-min", "adaptive-v", "1f1b-v"), _CONTROLLABLE),
+    **dict.fromkeys(("gis", "gis-h"), _CONTROLLABLE),
+    "dualpipe-v": "DeepSeek-AI, 2025",
+    "wave": "placement of Hanayo, Liu et al., SC 2023; orders of our own",
+    "breadth-first": "Lamy-Poirier, MLSys 2023",
+    "depth-first": "Lamy-Poirier, MLSys 2023",
+}
 
 
 def catalog(topic: str | None = None) -> Report[CatalogResult]:
     """List one topic, or all. Raises `InvalidInput` for a topic that does not exist."""
     if topic is not None and topic not in TOPICS:
         raise InvalidInput.of("topic", f'must be one of {", ".join(TOPICS)}, got "{topic}"')
-    makers = {"models": _models, "accelerators": _accelerators, "clusters": _clusters}
+    makers = {
+        "models": _models,
+        "accelerators": _accelerators,
+        "clusters": _clusters,
+        "families": _families,
+    }
     wanted = TOPICS if topic is None else (topic,)
     return Report(CatalogResult(topics={name: tuple(makers[name]()) for name in wanted}))
 
@@ -60,3 +81,11 @@ def _clusters() -> Iterator[CatalogItem]:
         )
         summary = f"{pool.devices_per_node} x {pool.accelerator.name} a node; {links}"
         yield CatalogItem(name=entry.name, summary=summary, source=entry.source)
+
+
+def _families() -> Iterator[CatalogItem]:
+    from trainwright.scheduling.families import FAMILIES
+
+    for family in FAMILIES.values():
+        source = FAMILY_SOURCES[family.name]
+        yield CatalogItem(name=family.name, summary=family.summary, source=source)

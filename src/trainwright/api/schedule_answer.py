@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from trainwright.plan.results.schedule import Shortfall
 from trainwright.plan.schedule import ActionKind
-from trainwright.scheduling.search import lower_bound
-from trainwright.scheduling.search_candidates import candidates
-from trainwright.scheduling.search_question import NamedBound, Objective, SearchQuestion
+from trainwright.plan.schedule_bound import Bound, Objective
+from trainwright.scheduling.bounds import best_bound
+from trainwright.scheduling.least_costs import LeastCosts
 
 if TYPE_CHECKING:
     from trainwright.api.schedule_inputs import ScheduleCase
@@ -33,7 +33,7 @@ class Answer:
 
     family: str
     timeline: Timeline | None = None
-    bound: NamedBound | None = None
+    bound: Bound | None = None
     shortfall: Shortfall | None = None
     found_by: str | None = None
     tried: int = 1
@@ -54,20 +54,13 @@ def proved_bound(
     *,
     objective: Objective,
     max_activations: int | None,
-) -> NamedBound:
+) -> Bound:
     """The best bound on schedules of this placement within the limits of the costs and this one."""
-    question = SearchQuestion(
-        placement=placement,
-        num_ranks=placement.num_ranks,
-        num_microbatches=num_microbatches,
-        costs=costs,
-        max_activations=max_activations or None,
-        objective=objective,
-    )
-    return lower_bound(question, candidates(question)[0])
+    least = LeastCosts.of(placement, costs, max_activations=max_activations or None)
+    return best_bound(least, num_microbatches, objective=objective)
 
 
-def bound_for(case: ScheduleCase, schedule: Schedule, costs: ScheduleCosts) -> NamedBound:
+def bound_for(case: ScheduleCase, schedule: Schedule, costs: ScheduleCosts) -> Bound:
     """The bound on schedules of the same placement within the limits of the case."""
     return proved_bound(
         schedule.placement,

@@ -25,10 +25,10 @@ from trainwright.plan.results.schedule import (
     ScheduleResult,
 )
 from trainwright.plan.schedule import ActionKind
+from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.status import OPTIMAL_TOLERANCE, BoundKind, Status, relative_gap
 from trainwright.plan.timeline import WaitsFor
 from trainwright.scheduling.critical_path import critical_path
-from trainwright.scheduling.search_question import Objective
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
 
@@ -114,7 +114,7 @@ def timeline_of(document: ScheduleResult, *, source: str | None = None) -> Timel
         return None
     schedule = schedule_of(document, source=source)
     validate(schedule)
-    return simulate(schedule, case_of(document, source=source).costs(schedule.placement))
+    return simulate(schedule, case_of(document, source=source).costs_of(schedule))
 
 
 def document_of(answer: Answer, case: ScheduleCase, request: ScheduleRequest) -> ScheduleResult:
@@ -149,14 +149,14 @@ def _with_schedule(
     bound = answer.bound
     assert bound is not None, "a schedule comes with a bound"
     objective = Objective(case.objective)
-    gap = relative_gap(objective.of(timeline), bound.seconds)
+    gap = relative_gap(objective.of(timeline), bound.value_s)
     met = gap <= OPTIMAL_TOLERANCE and answer.tried == 1
     status = Status.OPTIMAL if met else Status.GAP
     return replace(
         bare,
         status=status if answer.shortfall is None else Status.INFEASIBLE,
         fits=answer.shortfall is None,
-        lower_bound_s=bound.seconds,
+        lower_bound_s=bound.value_s,
         bound=str(bound.name),
         bound_kind=BoundKind.PROVED,
         gap=gap,
@@ -200,9 +200,9 @@ def _bound_at_peak(timeline: Timeline, objective: Objective) -> BoundAtPeak:
     )
     return BoundAtPeak(
         max_activations=peak,
-        lower_bound_s=bound.seconds,
+        lower_bound_s=bound.value_s,
         bound=str(bound.name),
-        gap=relative_gap(objective.of(timeline), bound.seconds),
+        gap=relative_gap(objective.of(timeline), bound.value_s),
     )
 
 
@@ -233,7 +233,7 @@ def _front_point(point: ParetoPoint, case: ScheduleCase) -> FrontPoint:
         makespan_s=timeline.makespan_s,
         span_s=timeline.span_s,
         bubble_of_span=timeline.bubble_of_span,
-        lower_bound_s=point.bound.seconds,
+        lower_bound_s=point.bound.value_s,
         bound=str(point.bound.name),
         gap=point.gap,
         rank_of_stage=point.schedule.placement.rank_of_stage,

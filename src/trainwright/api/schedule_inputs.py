@@ -7,9 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainwright.api.inputs import display_name
 from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.per_stage import broadcast
 from trainwright.plan.placement import Placement
+from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.scheduling.search_candidates import with_recompute
 from trainwright.scheduling.stage_parts import cut_stages
 from trainwright.units import TimeUnit, parse_action_time, parse_memory
 
@@ -86,6 +91,18 @@ class ScheduleCase:
     def counts_bytes(self) -> bool:
         """Whether memory is in bytes, not in chunk activations."""
         return bool(self.spec.forward_bytes)
+
+    def costs_of(self, schedule: Schedule) -> ScheduleCosts:
+        """The costs of orders: where a stage recomputes, its forward keeps less."""
+        costs, saved = self.costs(schedule.placement), self.spec.saved_bytes
+        actions = schedule.actions
+        recomputed = np.zeros(costs.num_stages, np.bool_)
+        recomputed[actions[actions[:, 0] == ActionKind.R, 1]] = True
+        if saved is None or not recomputed.any():
+            return costs
+        described = costs.num_stages // self.parts_per_stage
+        each = broadcast(saved, described, name="recompute_saved_bytes") / self.parts_per_stage
+        return with_recompute(costs, np.repeat(each, self.parts_per_stage), recomputed=recomputed)
 
     def costs(self, placement: Placement) -> ScheduleCosts:
         """Times and memory of stages placed so; raises InvalidInput for a spec of others."""

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from trainwright.plan.schedule import Schedule
 
 
+_GROUPED = frozenset({"gis", "gis-h", "depth-first"})  # families that read `group`
+
+
 def answer_with(
     method: Method,
     case: ScheduleCase,
@@ -51,22 +54,36 @@ def answer_with(
         answer = by_front(case, options, method=method, budget=budget)
     else:
         answer = by_search(case, options, method=method, budget=budget)
-    unused = _unused(method, case, options)
-    more = tuple(f"{name} does not apply to {method} and was not used" for name in unused)
+    what = answer.family if method is Method.FAMILY else method
+    unused = (*_unused(method, options), *_unused_of_case(method, case, answer.family))
+    more = tuple(f"{name} does not apply to {what} and was not used" for name in unused)
     return replace(answer, warnings=(*answer.warnings, *more))
 
 
-def _unused(method: Method, case: ScheduleCase, options: SearchOptions) -> Iterator[str]:
-    searches = method in (Method.SEARCH, Method.EXACT, Method.SEARCHED_FRONT)
-    if case.group is not None and method is not Method.FAMILY:
-        yield "group"
-    if case.virtual_stages is not None and method is Method.SIMULATE:
-        yield "virtual-stages"
+def _unused(method: Method, options: SearchOptions) -> Iterator[str]:
     if options.placement is not None and method in (Method.FAMILY, Method.SIMULATE):
         yield "placement"
     for name in ("seed", "evaluations"):
+        searches = method in (Method.SEARCH, Method.EXACT, Method.SEARCHED_FRONT)
         if getattr(options, name) is not None and not searches:
             yield name
+
+
+def _unused_of_case(method: Method, case: ScheduleCase, family: str) -> Iterator[str]:
+    is_family = method is Method.FAMILY
+    if case.group is not None and not (is_family and family in _GROUPED):
+        yield "group"
+    chunks = case.virtual_stages
+    if chunks is not None and (
+        method is Method.SIMULATE or (is_family and not _has(family, chunks))
+    ):
+        yield "virtual-stages"
+
+
+def _has(family: str, chunks: int) -> bool:
+    """Whether a family, asked for so many chunks per rank, has that many."""
+    request = FamilyRequest(num_ranks=2, num_microbatches=2, virtual_stages=chunks)
+    return family_named(family).place(request).num_stages == 2 * chunks
 
 
 def by_family(case: ScheduleCase, name: str, *, budget: Budget) -> Answer:
@@ -112,7 +129,7 @@ def by_simulation(case: ScheduleCase, schedule: Schedule) -> Answer:
         if given not in (None, found):
             raise InvalidInput.of(option, f"must be {found}, as in the orders, got {given}")
     validate(schedule)
-    costs = case.costs(placement)
+    costs = case.costs_of(schedule)
     timeline = simulate(schedule, costs)
     return Answer(
         family="given",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainwright.plan.status import Status
     from trainwright.plan.timeline import Timeline
     from trainwright.reporting.gantt_panel import MemoryUnit
+    from trainwright.units import TimeUnit
 
 ORDER_FORMS = ("json", "compute_only", "compute_comms")
 _FORM_OF_SUFFIX = {".json": "json", ".csv": "compute_only"}
@@ -120,11 +121,19 @@ class ScheduleReport(Report[ScheduleResult]):
             write_chrome_trace(path, timeline)
             return
         critical = critical_path(timeline)
-        title, unit = self._title(), self._memory_unit()
+        title, unit, time_unit = self._title(), self._memory_unit(), self._time_unit()
         if suffix == ".svg":
-            text = gantt_svg(timeline, critical=critical, title=title, memory_unit=unit)
+            text = gantt_svg(
+                timeline, critical=critical, title=title, memory_unit=unit, time_unit=time_unit
+            )
         else:
-            panel = GanttPanel(timeline=timeline, title=title, critical=critical, memory_unit=unit)
+            panel = GanttPanel(
+                timeline=timeline,
+                title=title,
+                critical=critical,
+                memory_unit=unit,
+                time_unit=time_unit,
+            )
             text = gantt_html(panel)
         write_text(path, text)
 
@@ -143,6 +152,9 @@ class ScheduleReport(Report[ScheduleResult]):
         in_bytes = self.document.peak_memory_bytes is not None
         return MemoryUnit.BYTES if in_bytes else MemoryUnit.ACTIVATIONS
 
+    def _time_unit(self) -> TimeUnit:
+        return self.document.request.time_unit
+
     def _drawing(self) -> str:
         """The picture for a terminal, empty where it would not be legible."""
         import numpy as np
@@ -155,7 +167,12 @@ class ScheduleReport(Report[ScheduleResult]):
         longest = int(np.diff(schedule.rank_offsets).max())
         if schedule.num_ranks > _MOST_DRAWN_RANKS or longest > _MOST_DRAWN_ACTIONS:
             return ""
-        return "\n" + gantt_text(self.timeline, width=_WIDTH, memory_unit=self._memory_unit())
+        return "\n" + gantt_text(
+            self.timeline,
+            width=_WIDTH,
+            memory_unit=self._memory_unit(),
+            time_unit=self._time_unit(),
+        )
 
 
 def report_on(

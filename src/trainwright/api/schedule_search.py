@@ -18,13 +18,13 @@ from trainwright.api.schedule_shortfall import (
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plan.placement import Placement
 from trainwright.plan.results.schedule import Shortfall
+from trainwright.plan.schedule_bound import Objective
 from trainwright.scheduling.families import FAMILIES
 from trainwright.scheduling.pareto import named_front, searched_front, some_limits
 from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.search_question import (
     PLACEMENT_NAMES,
     LimitTooSmall,
-    Objective,
     SearchQuestion,
 )
 
@@ -63,7 +63,7 @@ def by_search(
     return Answer(
         family=_SEARCH,
         timeline=outcome.timeline,
-        bound=max(outcome.bound, own, key=lambda bound: bound.seconds),
+        bound=max(outcome.bound, own, key=lambda bound: bound.value_s),
         found_by=outcome.winner,
         tried=outcome.tried,
         parts_per_stage=parts,
@@ -126,7 +126,8 @@ def _question(case: ScheduleCase, options: SearchOptions) -> SearchQuestion | Sh
     require_size(described.num_stages, microbatches)
     costs = case.costs(described)
     misfit = least_shortfall(described, costs, case=case)
-    if misfit is not None and (place != "any" or case.max_activations == 0):
+    no_choice = place != "any" and case.spec.saved_bytes is None
+    if misfit is not None and (no_choice or case.max_activations == 0):
         return misfit
     with naming_options(OPTION_OF):
         return SearchQuestion(
@@ -136,6 +137,7 @@ def _question(case: ScheduleCase, options: SearchOptions) -> SearchQuestion | Sh
             costs=costs,
             max_activations=case.max_activations,
             objective=Objective(case.objective),
+            recompute_saved_bytes=case.spec.saved_bytes,
             evaluations=options.evaluations,
             seed=options.seed or 0,
         )

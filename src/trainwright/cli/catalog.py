@@ -12,7 +12,8 @@ from trainwright.cli.output import emit
 
 def catalog(
     topic: Annotated[
-        str | None, typer.Argument(help="models, accelerators or clusters; all if absent.")
+        str | None,
+        typer.Argument(help="models, accelerators, clusters or families; all if absent."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

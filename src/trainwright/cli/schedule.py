@@ -19,8 +19,8 @@ from trainwright.cli.output import (
 
 FAMILIES = (
     *("gpipe", "1f1b", "eager-1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v"),
-    *("zb-v-handmade", "v-half", "v-min", "adaptive-v", "gis", "gis-h", "dualpipe-v"),
-    *("breadth-first", "depth-first"),
+    *("zb-v-handmade", "v-half", "v-min", "adaptive-v", "1f1b-v", "gis", "gis-h", "dualpipe-v"),
+    *("wave", "breadth-first", "depth-first"),
 )
 _CHECK_FAILED = 4
 

@@ -11,9 +11,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.provenance import Provenance
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class LevelKind(StrEnum):
@@ -96,12 +102,15 @@ def group_hops(levels: tuple[NetworkLevel, ...], *, ranks: int, stride: int) -> 
 
 
 def crossed_level(
-    levels: tuple[NetworkLevel, ...], source: int, target: int
+    levels: tuple[NetworkLevel, ...], source: ArrayLike, target: ArrayLike
 ) -> NetworkLevel | None:
-    """The outermost level that a message between two devices crosses; none to itself."""
+    """The outermost level that a message between two devices crosses; none to itself.
+
+    For arrays of devices, the outermost of any of the messages source[i] → target[i].
+    """
     unit, crossed = 1, None
     for level in levels:
-        if source // unit != target // unit:
+        if np.any(np.floor_divide(source, unit) != np.floor_divide(target, unit)):
             crossed = level
         unit *= level.size
     return crossed

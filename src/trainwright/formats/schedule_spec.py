@@ -35,6 +35,7 @@ Deltas: TypeAlias = tuple[float, ...]
 _EDGE_FIELDS = ("transfer_s", "backward_transfer_s")
 _RANK_FIELDS = ("static_bytes", "limit_bytes")
 _DELTA_FIELDS = ("forward_bytes", "input_grad_bytes", "weight_grad_bytes", "recompute_bytes")
+_SAVED_FIELD = "recompute_saved_bytes"
 _TRANSIENT_FIELDS = {
     ActionKind.F: "forward_transient_bytes",
     ActionKind.I: "input_grad_transient_bytes",
@@ -69,6 +70,9 @@ class ScheduleSpec(Closed):
     input_grad_bytes: Annotated[Deltas, "per stage: negative where it frees more"] = ()
     weight_grad_bytes: Annotated[Deltas, "per stage; frees all that is left if left out"] = ()
     recompute_bytes: Annotated[Deltas, "per stage"] = ()
+    recompute_saved_bytes: Annotated[
+        Amounts, "per stage: what a forward need not keep if R runs; lets a search choose R"
+    ] = ()
     forward_transient_bytes: Annotated[Amounts, "per stage: on top, while it runs"] = ()
     input_grad_transient_bytes: Annotated[Amounts, "per stage"] = ()
     weight_grad_transient_bytes: Annotated[Amounts, "per stage"] = ()
@@ -99,6 +103,12 @@ class ScheduleSpec(Closed):
         if self.rank_of_stage is not None:
             return len(self.rank_of_stage)
         return next((stages for _, _, stages in self._telling_lists()), None)
+
+    @property
+    def saved_bytes(self) -> float | tuple[float, ...] | None:
+        """What recompute saves: of each stage, or one for all; None where it is no choice."""
+        found: float | tuple[float, ...] | None = self._values(_SAVED_FIELD, None)
+        return found
 
     def costs(self, placement: Placement) -> ScheduleCosts:
         """The costs of stages placed so; raises InvalidInput where a list has another length."""
@@ -174,7 +184,7 @@ class ScheduleSpec(Closed):
             yield Fault("rank_of_stage", f"must use every rank up to {max(used)}, misses {unused}")
 
     def _memory_faults(self) -> Iterator[Fault]:
-        for name in (*_DELTA_FIELDS[1:], *_TRANSIENT_FIELDS.values()):
+        for name in (*_DELTA_FIELDS[1:], _SAVED_FIELD, *_TRANSIENT_FIELDS.values()):
             if getattr(self, name) and not self.forward_bytes:
                 yield Fault(name, "must come with forward_bytes, which is missing")
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from trainwright.plan.timeline import Timeline
 
 
 class Objective(StrEnum):
@@ -15,6 +18,10 @@ class Objective(StrEnum):
 
     MAKESPAN = "makespan"
     SPAN = "span"
+
+    def of(self, timeline: Timeline) -> float:
+        """The objective's value, in seconds."""
+        return timeline.span_s if self is Objective.SPAN else timeline.makespan_s
 
 
 class BoundName(StrEnum):

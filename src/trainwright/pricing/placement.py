@@ -12,6 +12,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trainwright.cluster import crossed_level, group_hops
 from trainwright.costing.estimate import axis_hops
 from trainwright.plan.parallelism import Parallelism
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from trainwright.plan import Plan
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: what is asked for each stage is kept
 class Placement:
     """A plan laid on the devices of one pool."""
 
@@ -56,12 +58,12 @@ class Placement:
         """Replicas of each stage."""
         return [stage.data_parallel for stage in self.plan.stages]
 
-    @property
+    @cached_property
     def is_uniform(self) -> bool:
         """Whether all stages have the same degrees."""
         return len({(s.data_parallel, s.tensor_parallel) for s in self.plan.stages}) == 1
 
-    @property
+    @cached_property
     def in_flight(self) -> list[int]:
         """Microbatches a replica holds under 1F1B: ⌈(d of its stage and all later ones) / d⌉."""
         degrees = self.data_parallel
@@ -106,19 +108,25 @@ class Placement:
             self.pool.levels, ranks[sender], ranks[receiver], self.degrees.devices_per_rank
         )
 
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [stage.num_devices for stage in self.plan.stages]
+
+    @cached_property
+    def _first_devices(self) -> list[int]:
+        return list(accumulate(self._sizes, initial=0))
+
     def _level_between_unequal(self, sender: int, receiver: int) -> NetworkLevel:
-        sizes = [stage.num_devices for stage in self.plan.stages]
-        first = list(accumulate(sizes, initial=0))
+        sizes, first = self._sizes, self._first_devices
         steps = max(sizes[sender], sizes[receiver])
-        crossed = {
-            crossed_level(
-                self.pool.levels,
-                first[sender] + step * sizes[sender] // steps,
-                first[receiver] + step * sizes[receiver] // steps,
-            )
-            for step in range(steps)
-        }
-        return [level for level in self.pool.levels if level in crossed][-1]
+        step = np.arange(steps)
+        crossed = crossed_level(
+            self.pool.levels,
+            first[sender] + step * sizes[sender] // steps,
+            first[receiver] + step * sizes[receiver] // steps,
+        )
+        assert crossed is not None, "two stages share no device"
+        return crossed
 
 
 def rank_level(

@@ -127,21 +127,21 @@ class Panel {
   }
 }
 
-const TIME_UNITS = [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]];
+let timeUnits = [];  // name and size of each, largest first; the page says which
 
 function significant(value, digits) {
   return String(Number(value.toPrecision(digits)));
 }
 
 function formatTime(seconds) {
-  if (seconds === 0) return "0 s";
-  const [unit, size] = TIME_UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? TIME_UNITS[3];
+  if (seconds === 0) return `0 ${timeUnits[0][0]}`;
+  const [unit, size] = timeUnits.find(([, size]) => Math.abs(seconds) >= size) ?? timeUnits.at(-1);
   return `${significant(seconds / size, 6)} ${unit}`;
 }
 
 /** Ticks of 1, 2 or 5 times a power of ten over a stretch of time, and how to print them. */
 function timeTicks(from, to, maxTicks, wholeSpan) {
-  const [unit, size] = TIME_UNITS.find(([, size]) => wholeSpan >= size) ?? TIME_UNITS[3];
+  const [unit, size] = timeUnits.find(([, size]) => wholeSpan >= size) ?? timeUnits.at(-1);
   const atLeast = (to - from) / maxTicks / size;
   const power = 10 ** Math.floor(Math.log10(atLeast));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((s) => s >= atLeast * (1 - 1e-9));

@@ -19,8 +19,9 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.schedule import ActionKind
 from trainwright.reporting.gantt_pack import pack_panel
 from trainwright.reporting.gantt_palette import TEXTURES, THEMES, Theme, label_ink
-from trainwright.reporting.gantt_panel import KIND_NAMES, GanttPanel, format_time
-from trainwright.reporting.gantt_scale import memory_top
+from trainwright.reporting.gantt_panel import KIND_NAMES, GanttPanel
+from trainwright.reporting.gantt_scale import UNITS_OF, memory_top
+from trainwright.units import TimeUnit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,10 +88,17 @@ def _page_data(panels: Sequence[GanttPanel]) -> dict[str, Any]:
         "panels": [pack_panel(panel) for panel in panels],
         "numChunks": num_chunks,
         "memoryTop": memory_top(panels),
+        "timeUnits": UNITS_OF[_time_unit(panels)],
         "kindNames": [KIND_NAMES[kind] for kind in ActionKind],
         "textures": [TEXTURES[kind] for kind in ActionKind],
         "themes": {name: _theme_data(theme, num_chunks) for name, theme in THEMES.items()},
     }
+
+
+def _time_unit(panels: Sequence[GanttPanel]) -> TimeUnit:
+    """Of all panels, as they share one axis; slots beside seconds are shown as seconds."""
+    slots = all(panel.time_unit is TimeUnit.SLOTS for panel in panels)
+    return TimeUnit.SLOTS if slots else TimeUnit.SECONDS
 
 
 def _theme_data(theme: Theme, num_chunks: int) -> dict[str, Any]:
@@ -148,8 +156,8 @@ def _panel_facts(panel: GanttPanel) -> dict[str, Any]:
             {
                 "rank": rank,
                 "stages": ", ".join(map(str, stages)) or "none",
-                "busy": format_time(busy_s),
-                "idle": format_time(timeline.makespan_s - busy_s),
+                "busy": panel.format_time(busy_s),
+                "idle": panel.format_time(timeline.makespan_s - busy_s),
                 "peak": panel.memory_unit.describe(float(timeline.peak_bytes[rank])),
                 "limit": "none" if limit == float("inf") else panel.memory_unit.describe(limit),
             }

@@ -287,6 +287,7 @@ class Page {
 async function start() {
   const began = performance.now();
   const config = JSON.parse(document.getElementById("data").textContent);
+  timeUnits = config.timeUnits;
   const panels = await Promise.all(config.panels.map((packed) => (
     Panel.read(packed, config.numChunks))));
   const decodeMs = performance.now() - began;

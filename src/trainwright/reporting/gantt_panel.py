@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.plan.schedule import Action, ActionKind
-from trainwright.units import format_bytes
+from trainwright.reporting.gantt_scale import UNITS_OF, fitting_unit
+from trainwright.units import TimeUnit, format_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +60,7 @@ class GanttPanel:
     title: str = "Pipeline schedule"
     critical: tuple[CriticalStep, ...] = ()
     memory_unit: MemoryUnit = MemoryUnit.BYTES
+    time_unit: TimeUnit = TimeUnit.SECONDS
 
     @property
     def num_bars(self) -> int:
@@ -137,10 +139,15 @@ class GanttPanel:
             _counted(self.num_ranks, "rank"),
             _counted(timeline.schedule.num_microbatches, "microbatch", "microbatches"),
             _counted(self.num_bars, "action"),
-            f"makespan {format_time(timeline.makespan_s)}",
+            f"makespan {self.format_time(timeline.makespan_s)}",
             f"bubble {timeline.bubble_of_span:.1%} of span",
             f"peak {self.memory_unit.describe(float(timeline.peak_bytes.max()))}",
         )
+
+    def format_time(self, value_s: float) -> str:
+        """Print a time with six digits, enough to tell neighbours in a long picture apart."""
+        unit, unit_s = fitting_unit(value_s, self.time_unit) if value_s else ("", 1.0)
+        return f"{value_s / unit_s:.6g} {unit or UNITS_OF[self.time_unit][0][0]}"
 
     def describe(self, row: int) -> str:
         """One action in words."""
@@ -150,16 +157,9 @@ class GanttPanel:
         return (
             f"{action}: {KIND_NAMES[action.kind]}, stage {action.stage}, "
             f"microbatch {action.microbatch}, rank {schedule.placement.rank_of_stage[action.stage]}"
-            f", {format_time(start_s)} to {format_time(end_s)} ({format_time(end_s - start_s)})"
+            f", {self.format_time(start_s)} to {self.format_time(end_s)} "
+            f"({self.format_time(end_s - start_s)})"
         )
-
-
-def format_time(value_s: float) -> str:
-    """Print seconds with six digits, enough to tell neighbours in a long picture apart."""
-    for name, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if abs(value_s) >= factor:
-            return f"{value_s / factor:.6g} {name}"
-    return f"{value_s / 1e-9:.6g} ns" if value_s else "0 s"
 
 
 def _counted(number: int, one: str, many: str | None = None) -> str:

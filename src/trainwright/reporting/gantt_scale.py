@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from trainwright.units import TimeUnit
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainwright.reporting.gantt_panel import GanttPanel
 
-_UNITS: Final = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+UNITS_OF: Final = {
+    TimeUnit.SECONDS: (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
+    TimeUnit.SLOTS: (("slots", 1.0),),
+}
 _FARTHEST_LIMIT: Final = 1.6  # a limit further above the peak would flatten the curve
 
 
@@ -27,10 +32,12 @@ class TimeAxis:
     unit_s: float
 
     @classmethod
-    def of(cls, end_s: float, *, max_ticks: int) -> TimeAxis:
+    def of(
+        cls, end_s: float, *, max_ticks: int, time_unit: TimeUnit = TimeUnit.SECONDS
+    ) -> TimeAxis:
         """At most `max_ticks` steps of 1, 2 or 5 times a power of ten."""
         span_s = end_s if end_s > 0 else 1.0
-        unit, unit_s = next((u for u in _UNITS if span_s >= u[1]), _UNITS[-1])
+        unit, unit_s = fitting_unit(span_s, time_unit)
         return cls(end_s=span_s, step_s=_nice_step(span_s / max_ticks), unit=unit, unit_s=unit_s)
 
     @property
@@ -42,6 +49,12 @@ class TimeAxis:
     def label(self, tick_s: float) -> str:
         """The number at a tick, without its unit."""
         return f"{tick_s / self.unit_s:.10g}"
+
+
+def fitting_unit(value_s: float, time_unit: TimeUnit) -> tuple[str, float]:
+    """The largest unit that is no larger than the value, and what it is in seconds."""
+    units = UNITS_OF[time_unit]
+    return next((unit for unit in units if abs(value_s) >= unit[1]), units[-1])
 
 
 def memory_top(panels: Sequence[GanttPanel]) -> float:

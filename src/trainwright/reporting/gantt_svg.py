@@ -20,6 +20,7 @@ from trainwright.plan.schedule import ActionKind
 from trainwright.reporting.gantt_panel import GanttPanel, Lane, MemoryUnit
 from trainwright.reporting.gantt_scale import TimeAxis, memory_top
 from trainwright.reporting.gantt_svg_style import legend, number, style
+from trainwright.units import TimeUnit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +43,7 @@ def gantt_svg(
     critical: Sequence[CriticalStep] = (),
     title: str = "Pipeline schedule",
     memory_unit: MemoryUnit = MemoryUnit.BYTES,
+    time_unit: TimeUnit = TimeUnit.SECONDS,
 ) -> str:
     """Draw up to 5,000 actions.
 
@@ -49,7 +51,11 @@ def gantt_svg(
     more actions.
     """
     panel = GanttPanel(
-        timeline=timeline, title=title, critical=tuple(critical), memory_unit=memory_unit
+        timeline=timeline,
+        title=title,
+        critical=tuple(critical),
+        memory_unit=memory_unit,
+        time_unit=time_unit,
     )
     if panel.num_bars > MAX_BARS:
         raise UnsupportedFeature(
@@ -71,7 +77,9 @@ class _Drawing:
     @classmethod
     def of(cls, panel: GanttPanel) -> _Drawing:
         width = _width_for_numbers(panel)
-        axis = TimeAxis.of(panel.timeline.makespan_s, max_ticks=int(width / 64))
+        axis = TimeAxis.of(
+            panel.timeline.makespan_s, max_ticks=int(width / 64), time_unit=panel.time_unit
+        )
         return cls(panel=panel, axis=axis, width=width, memory_top=memory_top((panel,)))
 
     def x(self, time_s: float) -> float:

@@ -18,6 +18,7 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.schedule import Action, ActionKind
 from trainwright.reporting.gantt_panel import KIND_NAMES, GanttPanel, MemoryUnit
 from trainwright.reporting.gantt_scale import TimeAxis, memory_top
+from trainwright.units import TimeUnit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,6 +82,7 @@ def gantt_text(
     width: int = 100,
     charset: Charset = Charset.UNICODE,
     memory_unit: MemoryUnit = MemoryUnit.BYTES,
+    time_unit: TimeUnit = TimeUnit.SECONDS,
 ) -> str:
     """Draw in lines of at most `width` characters.
 
@@ -88,7 +90,7 @@ def gantt_text(
     """
     if width < MIN_WIDTH:
         raise InvalidInput.of("width", f"must be >= {MIN_WIDTH} characters, got {width}")
-    panel = GanttPanel(timeline=timeline, memory_unit=memory_unit)
+    panel = GanttPanel(timeline=timeline, memory_unit=memory_unit, time_unit=time_unit)
     margin = len(_rank_name(panel.num_ranks - 1)) + 1
     columns = width - margin - _VALUE_WIDTH
     canvas = _Canvas(panel=panel, charset=charset, columns=columns, margin=margin)
@@ -162,7 +164,12 @@ def _busy_before(
 
 
 def _axis_lines(canvas: _Canvas) -> Iterator[str]:
-    axis = TimeAxis.of(canvas.panel.timeline.makespan_s, max_ticks=max(canvas.columns // 9, 2))
+    panel = canvas.panel
+    axis = TimeAxis.of(
+        panel.timeline.makespan_s,
+        max_ticks=max(canvas.columns // 9, 2),
+        time_unit=panel.time_unit,
+    )
     marks, labels = [" "] * (canvas.columns + 1), [" "] * (canvas.columns + 8)
     columns = canvas.column(np.array(axis.ticks_s)).tolist()
     for tick_s, column in zip(axis.ticks_s, columns, strict=True):

@@ -20,9 +20,10 @@ import numpy as np
 
 from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plan.schedule_bound import Bound, BoundName, Objective
 from trainwright.plan.schedule_costs import TransferModel
 from trainwright.scheduling.search_candidates import Candidate, candidates
-from trainwright.scheduling.search_question import NamedBound, Objective, SearchOutcome
+from trainwright.scheduling.search_question import SearchOutcome
 from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def solve_exactly(
     best = min((timeline, found.timeline), key=found.objective.of)
     value_s = found.objective.of(best)
     bound = found.bound
-    if proved_s > bound.seconds * (1 + 1e-12):
-        bound = NamedBound(seconds=min(proved_s, value_s), name="solver")
+    if proved_s > bound.value_s * (1 + 1e-12):
+        bound = Bound(min(proved_s, value_s), BoundName.SOLVER)
     shortened = value_s < found.value_s
     return replace(
         found, timeline=best, bound=bound, winner="solver" if shortened else found.winner

@@ -27,6 +27,7 @@ from trainwright.scheduling.simulate import simulate
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from trainwright.plan.placement import Placement
     from trainwright.plan.schedule import Schedule
     from trainwright.plan.schedule_costs import ScheduleCosts
     from trainwright.plan.timeline import Timeline
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
 
 _SMALL = 30_000  # above, orders are judged by fewer microbatches and only their ends reordered
 _TRIALS = 200_000  # spent on filling orders
-_IMPROVEMENTS = 1_500_000  # simulated while placing weight gradients
-_NUM_IMPROVED = 3
+_PASSES = 40  # simulations of the schedule while placing weight gradients, in each round
+_ROUNDS = 4
+_POLISHED = 40_000  # actions of all orders that are polished, which are 3 to 24
 
 
 class _Trial(NamedTuple):
@@ -52,56 +54,70 @@ class _Trial(NamedTuple):
 
 def best_of(
     orders: Sequence[Order],
+    placement: Placement,
     costs: ScheduleCosts,
     *,
     num_microbatches: int,
-    is_enough: Callable[[Timeline], bool] = lambda timeline: False,
 ) -> Schedule | None:
     """The schedule of least span, then makespan, within the limits of `costs`; None if none fits.
 
-    Orders are tried as given, until one `is_enough` or the effort is spent.
+    Orders are tried as given, until the rank with most work never waits, or the effort is spent.
     """
+    enough_s = num_microbatches * _busiest_s(placement, costs) * (1 + 1e-9)
     if 3 * costs.num_stages * num_microbatches > _SMALL:
-        return _best_of_large(orders, costs, num_microbatches)
+        return _best_of_large(orders, costs, num_microbatches, enough_s)
     trials = []
     for trial in _trials(orders, costs, num_microbatches):
         closed = _with_schedule(trial, reorder(trial.schedule, costs), costs)
-        if is_enough(closed.timeline):
+        if closed.timeline.span_s <= enough_s:
             return closed.schedule
         trials.append(closed)
-    finalists = sorted(trials, key=lambda trial: trial.cost)[:_NUM_IMPROVED]
+    num_finalists = _POLISHED // (3 * costs.num_stages * num_microbatches)
+    finalists = sorted(trials, key=lambda trial: trial.cost)[: min(max(num_finalists, 3), 24)]
     polished = [_with_schedule(trial, polish(trial.schedule, costs), costs) for trial in finalists]
     best = min((*finalists, *polished), key=lambda trial: trial.cost, default=None)
     return None if best is None else best.schedule
 
 
 def _best_of_large(
-    orders: Sequence[Order], costs: ScheduleCosts, num_microbatches: int
+    orders: Sequence[Order], costs: ScheduleCosts, num_microbatches: int, enough_s: float
 ) -> Schedule | None:
+    """The order that is best with fewer microbatches and also fits with all of them."""
     fewer = max(1, _SMALL // (3 * costs.num_stages))
     trials = _trials(orders, costs, min(fewer, num_microbatches))
-    promising = min(trials, key=lambda trial: trial.cost, default=None)
-    if promising is None:
-        return None
-    filled = fill_weight_grads(
-        promising.order(num_microbatches), costs, tolerated_idle_s=promising.tolerated_idle_s
-    )
-    return None if filled is None else _reorder_ends(filled, costs)
+    for trial in sorted(trials, key=lambda trial: trial.cost):
+        filled = fill_weight_grads(
+            trial.order(num_microbatches), costs, tolerated_idle_s=trial.tolerated_idle_s
+        )
+        if filled is not None:
+            done = simulate(filled, costs).span_s <= enough_s
+            return filled if done else _reorder_ends(filled, costs)
+    return None
 
 
 def _trials(
     orders: Sequence[Order], costs: ScheduleCosts, num_microbatches: int
 ) -> Iterator[_Trial]:
+    """Orders filled in two ways, each result once."""
     effort = 0
+    seen = set()
     for order in orders:
         partial = order(num_microbatches)
         for tolerated_idle_s in (math.inf, 0.0):
             filled = fill_weight_grads(partial, costs, tolerated_idle_s=tolerated_idle_s)
-            if filled is not None:
-                yield _Trial(order, tolerated_idle_s, filled, simulate(filled, costs))
+            if filled is None or (key := filled.actions.tobytes()) in seen:
+                continue
+            seen.add(key)
+            yield _Trial(order, tolerated_idle_s, filled, simulate(filled, costs))
         effort += 2 * partial.num_actions
         if effort > _TRIALS:
             return
+
+
+def _busiest_s(placement: Placement, costs: ScheduleCosts) -> float:
+    """Seconds per microbatch of the rank that has most work, backwards split."""
+    split_s = costs.duration_s[[ActionKind.F, ActionKind.I, ActionKind.W]].sum(axis=0)
+    return float(max(split_s[list(stages)].sum() for stages in placement.stages_of_rank))
 
 
 def _with_schedule(trial: _Trial, schedule: Schedule, costs: ScheduleCosts) -> _Trial:
@@ -111,19 +127,21 @@ def _with_schedule(trial: _Trial, schedule: Schedule, costs: ScheduleCosts) -> _
 def polish(schedule: Schedule, costs: ScheduleCosts) -> Schedule:
     """Close gaps and place weight gradients anew, within the limits; never a longer span.
 
-    Of a large schedule only the ends are reordered.
+    In a large schedule gaps are only closed.
     """
-    if schedule.num_actions > _SMALL:
-        return _reorder_ends(schedule, costs)
     schedule = reorder(schedule, costs)
-    for _ in range(2):
+    if schedule.num_actions > _SMALL:
+        return schedule
+    span_s = math.inf
+    for _ in range(_ROUNDS):
         placed = improve_weight_grads(
-            schedule,
-            costs,
-            objective=Objective.SPAN,
-            budget=_IMPROVEMENTS // (2 * _NUM_IMPROVED),
+            schedule, costs, objective=Objective.SPAN, budget=_PASSES * schedule.num_actions
         )
         schedule = reorder(placed, costs)
+        timeline = simulate(schedule, costs)
+        if timeline.span_s >= span_s:
+            break
+        span_s = timeline.span_s
     return schedule
 
 

@@ -9,6 +9,8 @@ import numpy as np
 from trainwright.plan.schedule import ActionKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
     from trainwright.plan.schedule import Actions
@@ -16,9 +18,22 @@ if TYPE_CHECKING:
 
 def actions(kind: ActionKind, stage: ArrayLike, microbatch: ArrayLike) -> Actions:
     """Rows of one kind; stage and microbatch broadcast against each other."""
-    stages, microbatches = np.broadcast_arrays(np.atleast_1d(stage), np.atleast_1d(microbatch))
-    rows = np.empty((stages.size, 3), np.int32)
-    rows[:, 0], rows[:, 1], rows[:, 2] = kind, stages, microbatches
+    rows = np.empty((max(np.size(stage), np.size(microbatch)), 3), np.int32)
+    rows[:, 0], rows[:, 1], rows[:, 2] = kind, stage, microbatch
+    return rows
+
+
+def counted(word: Sequence[int], streams: Sequence[tuple[ActionKind, int]]) -> Actions:
+    """A word over streams as rows: letter i is an action of `streams[i]`, a kind and a stage.
+
+    A letter's microbatch is how many of its kind came before it.
+    """
+    letters = np.array(word, np.int64)
+    rows = np.empty((len(letters), 3), np.int32)
+    rows[:, :2] = np.array(streams, np.int32)[letters]
+    for letter in range(len(streams)):
+        places = np.flatnonzero(letters == letter)
+        rows[places, 2] = np.arange(len(places))
     return rows
 
 

@@ -22,12 +22,13 @@ from trainwright.scheduling.search import (
     search_schedule,
 )
 from trainwright.scheduling.search_candidates import candidates
-from trainwright.scheduling.search_question import NamedBound, SearchOutcome
+from trainwright.scheduling.search_question import SearchOutcome
 from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.plan.schedule import Schedule
+    from trainwright.plan.schedule_bound import Bound
     from trainwright.plan.timeline import Timeline
     from trainwright.scheduling.search_question import SearchQuestion
 
@@ -43,7 +44,7 @@ class ParetoPoint:
     value_s: float
     peak_activations: int
     peak_bytes: float
-    bound: NamedBound
+    bound: Bound
     source: str
 
     @property
@@ -54,7 +55,7 @@ class ParetoPoint:
     @property
     def gap(self) -> float:
         """(value - bound) / value."""
-        return relative_gap(self.value_s, self.bound.seconds)
+        return relative_gap(self.value_s, self.bound.value_s)
 
 
 def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tuple[ParetoPoint, ...]:

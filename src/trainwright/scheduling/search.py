@@ -21,16 +21,16 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.execution import Budget, Progress
-from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plan.schedule import Schedule
 from trainwright.plan.schedule_costs import TransferModel
+from trainwright.scheduling.bounds import best_bound
+from trainwright.scheduling.least_costs import LeastCosts
 from trainwright.scheduling.least_memory import one_at_a_time
 from trainwright.scheduling.portfolio import in_modes, named_schedules
 from trainwright.scheduling.search_candidates import Candidate, candidates
 from trainwright.scheduling.search_question import (
     Backward,
     LimitTooSmall,
-    NamedBound,
-    Objective,
     SearchOutcome,
     SearchQuestion,
 )
@@ -39,6 +39,7 @@ from trainwright.scheduling.simulate import native_orders, simulate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trainwright.plan.schedule_bound import Bound
     from trainwright.plan.timeline import Timeline
 
 _FIRST_ROUND = 0.4  # of the work, shared by all candidates; the best of them get the rest
@@ -63,7 +64,7 @@ def search_schedule(
         if misfit is None
     ]
     if not attempts:
-        return next(misfit for misfit in misfits if misfit is not None)
+        return _least_of(tries, misfits)
     if len(attempts) == 1:
         return _outcome(question, [_searched(question, attempts[0], 1.0, budget)])
     share = _FIRST_ROUND / len(attempts)
@@ -74,6 +75,17 @@ def search_schedule(
     return _outcome(question, [*finalists, *attempts[_FINALISTS:]])
 
 
+def _least_of(tries: Sequence[Candidate], misfits: Sequence[LimitTooSmall | None]) -> LimitTooSmall:
+    """The smallest need of the plainest placement, in whatever modes: its chunks are the stages."""
+    plainest = tries[0].placement
+    reasons = [
+        misfit
+        for candidate, misfit in zip(tries, misfits, strict=True)
+        if misfit is not None and candidate.placement == plainest
+    ]
+    return min(reasons, key=lambda misfit: misfit.needed)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
     """The best schedule of one candidate so far."""
@@ -82,7 +94,7 @@ class _Attempt:
     timeline: Timeline
     value_s: float
     winner: str
-    bound: NamedBound
+    bound: Bound
     starts: tuple[tuple[str, Schedule], ...]
     work: int = 0
     interrupted: bool = False
@@ -139,7 +151,7 @@ def _searched(
     question: SearchQuestion, attempt: _Attempt, share: float, budget: Budget
 ) -> _Attempt:
     """Spend a share of the question's work on one candidate."""
-    if attempt.interrupted or attempt.value_s <= attempt.bound.seconds * (1 + 1e-12):
+    if attempt.interrupted or attempt.value_s <= attempt.bound.value_s * (1 + 1e-12):
         return attempt
     candidate = attempt.candidate
     problem = _problem(question, candidate)
@@ -149,13 +161,13 @@ def _searched(
         [native_orders(schedule) for schedule in (*starts, attempt.timeline.schedule)],
         seed=question.seed,
         work=max(1, int(share * _work(question, problem.num_actions))),
-        stop_at_s=attempt.bound.seconds,
+        stop_at_s=attempt.bound.value_s,
         poll=lambda best_s: budget.poll(
             Progress(
                 stage="search",
                 elapsed_s=budget.elapsed_s,
                 best=best_s,
-                lower_bound=attempt.bound.seconds,
+                lower_bound=attempt.bound.value_s,
             )
         ),
     )
@@ -219,22 +231,17 @@ def _problem(question: SearchQuestion, candidate: Candidate) -> _core.StreamProb
     )
 
 
-def lower_bound(question: SearchQuestion, candidate: Candidate) -> NamedBound:
-    """Head and work of the busiest rank."""
-    placement, duration_s = candidate.placement, candidate.costs.duration_s
-    back_s = np.minimum(
-        duration_s[ActionKind.I] + duration_s[ActionKind.W], duration_s[ActionKind.B]
+def lower_bound(question: SearchQuestion, candidate: Candidate) -> Bound:
+    """The best bound on what a search may find for one candidate."""
+    split_or_fused = question.backward is Backward.ANY and not candidate.recomputed.any()
+    least = LeastCosts.of(
+        candidate.placement,
+        candidate.costs,
+        max_activations=candidate.activation_limit,
+        fused=None if split_or_fused else candidate.fused,
+        recomputed=candidate.recomputed,
     )
-    hop_s = np.where(np.diff(placement.rank_of_stage) != 0, candidate.costs.forward_transfer_s, 0.0)
-    head_s = np.concatenate([[0.0], np.cumsum(duration_s[ActionKind.F][:-1] + hop_s)])
-    bounds = []
-    for stages in map(list, placement.stages_of_rank):
-        if not stages:
-            continue
-        work_s = question.num_microbatches * (duration_s[ActionKind.F] + back_s)[stages].sum()
-        counts_head = question.objective is Objective.MAKESPAN
-        bounds.append(float(work_s + head_s[stages[0]] * counts_head))
-    return NamedBound(seconds=max(bounds), name="rank-work")
+    return best_bound(least, question.num_microbatches, objective=question.objective)
 
 
 def default_evaluations(num_actions: int) -> int:

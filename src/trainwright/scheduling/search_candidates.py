@@ -94,7 +94,9 @@ def _modes(question: SearchQuestion, placement: Placement, parts: int) -> Iterat
     costs = cut_stages(question.costs, parts)
     limit = question.max_activations
     for recomputed in _recompute_choices(question, costs, parts):
-        own = _recomputing(question, costs, parts, recomputed)
+        own = costs
+        if recomputed.any():
+            own = with_recompute(costs, _saved_bytes(question, parts), recomputed=recomputed)
         for fused in _fusion_choices(question.backward, own):
             yield Candidate(
                 placement=placement,
@@ -144,13 +146,11 @@ def _saved_bytes(question: SearchQuestion, parts: int) -> Floats:
     return np.repeat(saved / parts, parts)
 
 
-def _recomputing(
-    question: SearchQuestion, costs: ScheduleCosts, parts: int, recomputed: NDArray[np.bool_]
+def with_recompute(
+    costs: ScheduleCosts, saved_bytes: Floats, *, recomputed: NDArray[np.bool_]
 ) -> ScheduleCosts:
-    """Forwards of recomputed stages keep less, and their R brings it back."""
-    if not recomputed.any():
-        return costs
-    saved = np.where(recomputed, _saved_bytes(question, parts), 0.0)
+    """Forwards of recomputed stages keep less by `saved_bytes` [S], and their R brings it back."""
+    saved = np.where(recomputed, saved_bytes, 0.0)
     delta = costs.memory.delta_bytes.copy()
     delta[_F] -= saved
     delta[_R] += saved

@@ -11,24 +11,15 @@ import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.placement import Placement
+from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.status import OPTIMAL_TOLERANCE, Status, relative_gap
 
 if TYPE_CHECKING:
     from trainwright.plan.per_stage import PerStage
     from trainwright.plan.schedule import Schedule
+    from trainwright.plan.schedule_bound import Bound
     from trainwright.plan.schedule_costs import ScheduleCosts
     from trainwright.plan.timeline import Timeline
-
-
-class Objective(StrEnum):
-    """What is made short: the whole run, or the busiest rank's window."""
-
-    MAKESPAN = "makespan"
-    SPAN = "span"
-
-    def of(self, timeline: Timeline) -> float:
-        """The objective's value, in seconds."""
-        return timeline.span_s if self is Objective.SPAN else timeline.makespan_s
 
 
 class Backward(StrEnum):
@@ -103,14 +94,6 @@ class SearchQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedBound:
-    """A lower bound of the objective, and which argument gives it."""
-
-    seconds: float
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOutcome:
     """The best schedule found, re-simulated with the question's costs.
 
@@ -121,7 +104,7 @@ class SearchOutcome:
 
     timeline: Timeline
     objective: Objective
-    bound: NamedBound
+    bound: Bound
     winner: str
     evaluations: int
     seed: int
@@ -141,7 +124,7 @@ class SearchOutcome:
     @property
     def lower_bound_s(self) -> float:
         """No schedule of this placement within the limits is shorter."""
-        return self.bound.seconds
+        return self.bound.value_s
 
     @property
     def gap(self) -> float:

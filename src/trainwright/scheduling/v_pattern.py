@@ -118,11 +118,14 @@ def _next_slot(earliest: int, residue: int) -> int:
 
 
 def _first_free(earliest: Ints, used: list[Ints]) -> Ints:
-    slot = earliest.copy()
-    for _ in range(_PERIOD):
-        taken = np.any([(slot - other) % _PERIOD == 0 for other in used], axis=0)
-        slot = slot + taken
-    return slot
+    """Per rank the first slot from `earliest` on whose residue is not used."""
+    ranks = np.arange(len(earliest))
+    is_used = np.zeros((len(earliest), _PERIOD), np.bool_)
+    for slots in used:
+        is_used[ranks, slots % _PERIOD] = True
+    residues = (earliest[:, None] + np.arange(_PERIOD)) % _PERIOD
+    wait: Ints = np.argmin(is_used[ranks[:, None], residues], axis=1)
+    return earliest + wait
 
 
 def v_min_block(num_ranks: int) -> VBlock:
@@ -191,16 +194,16 @@ def repeated_order(block: VBlock, num_microbatches: int, *, period: float = _PER
 
 
 def rewritten_order(
-    block: VBlock, num_microbatches: int, *, max_activations: int, warm_up: bool
+    block: VBlock, num_microbatches: int, *, warm_up: int | None, cool_down: int
 ) -> Schedule:
-    """The block repeated with the cool-down for k activations, and with their warm-up if asked.
+    """The block repeated, its ends rewritten for so many activations.
 
-    At the smallest limits the block's own warm-up is the better one.
+    At the smallest limits the block's own warm-up, None, is the better one.
     """
     slots = _repeated_slots(block, num_microbatches, _PERIOD)
-    _rewrite_cool_down(slots, max_activations)
-    if warm_up:
-        _rewrite_warm_up(slots, max_activations)
+    _rewrite_cool_down(slots, cool_down)
+    if warm_up is not None:
+        _rewrite_warm_up(slots, warm_up)
     return _schedule(block, num_microbatches, slots)
 
 
@@ -227,11 +230,10 @@ def _rewrite_cool_down(slots: Slots, max_activations: int) -> None:
 def _rewrite_warm_up(slots: Slots, max_activations: int) -> None:
     num_ranks, num_microbatches = slots.shape[1:]
     for rank in range(num_ranks):
-        done = [0, 0, 0]
-        for place, visit in enumerate(_warm_up_visits(num_ranks, rank, max_activations)):
-            if done[visit] < num_microbatches:
-                slots[visit, rank, done[visit]] = _BEFORE_ALL + place
-                done[visit] += 1
+        visits = np.array(list(_warm_up_visits(num_ranks, rank, max_activations)))
+        for visit in range(3):
+            places = np.flatnonzero(visits == visit)[:num_microbatches]
+            slots[visit, rank, : len(places)] = _BEFORE_ALL + places
 
 
 def _warm_up_visits(num_ranks: int, rank: int, max_activations: int) -> Iterator[int]:

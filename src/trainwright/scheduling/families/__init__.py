@@ -17,7 +17,9 @@ from trainwright.scheduling.families.gpipe import GPIPE
 from trainwright.scheduling.families.grouped_interleaved import GIS, GIS_H
 from trainwright.scheduling.families.interleaved import DEPTH_FIRST, INTERLEAVED
 from trainwright.scheduling.families.one_f_one_b import EAGER_ONE_F_ONE_B, ONE_F_ONE_B
+from trainwright.scheduling.families.one_f_one_b_v import ONE_F_ONE_B_V
 from trainwright.scheduling.families.v_shape import V_HALF, V_MIN
+from trainwright.scheduling.families.wave import WAVE
 from trainwright.scheduling.families.zb_v_handmade import ZB_V_HANDMADE
 from trainwright.scheduling.families.zero_bubble import ZB_H1, ZB_H2
 from trainwright.scheduling.families.zero_bubble_greedy import ZB_1P, ZB_2P
@@ -41,9 +43,11 @@ _FAMILIES = (
     V_HALF,
     V_MIN,
     ADAPTIVE_V,
+    ONE_F_ONE_B_V,
     GIS,
     GIS_H,
     DUALPIPE_V,
+    WAVE,
     BREADTH_FIRST,
     DEPTH_FIRST,
 )

@@ -11,14 +11,12 @@ microbatch costs a bubble, down to k = 2, one microbatch at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.plan.schedule import ActionKind
 from trainwright.scheduling.families import zb_v_handmade
 from trainwright.scheduling.families.family import (
     Family,
@@ -36,10 +34,7 @@ from trainwright.scheduling.v_pattern import (
 )
 
 if TYPE_CHECKING:
-    from trainwright.plan.placement import Placement
     from trainwright.plan.schedule import Schedule
-    from trainwright.plan.schedule_costs import ScheduleCosts
-    from trainwright.plan.timeline import Timeline
     from trainwright.scheduling.families.family import FamilyRequest
     from trainwright.scheduling.finish import Order
 
@@ -51,12 +46,7 @@ def order(request: FamilyRequest) -> Schedule | None:
     costs = limited_costs(request, placement, max_activations=asked)
     fitting = int(activations_that_fit(costs.memory, placement).min())
     for orders in (_dense_orders(request, fitting), _sparse_orders(p, fitting)):
-        best = best_of(
-            orders,
-            costs,
-            num_microbatches=request.num_microbatches,
-            is_enough=_never_idle(costs, placement, request.num_microbatches),
-        )
+        best = best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
         if best is not None:
             return best
     return None
@@ -67,12 +57,18 @@ def _dense_orders(request: FamilyRequest, max_activations: int) -> list[Order]:
     orders: list[Order] = []
     if max_activations >= 2 * request.num_ranks:
         orders.append(partial(_handmade_order, request))
-    for block in blocks_within(request.num_ranks, max_activations):
+    blocks = blocks_within(request.num_ranks, max_activations)
+    for block in blocks:
         orders += [
-            partial(rewritten_order, block, max_activations=max_activations, warm_up=True),
-            partial(rewritten_order, block, max_activations=max_activations, warm_up=False),
+            partial(rewritten_order, block, warm_up=max_activations, cool_down=max_activations),
+            partial(rewritten_order, block, warm_up=None, cool_down=max_activations),
             partial(repeated_order, block),
         ]
+    orders += [
+        partial(rewritten_order, block, warm_up=max_activations - less, cool_down=max_activations)
+        for less in (1, 2)
+        for block in blocks
+    ]
     return orders
 
 
@@ -91,16 +87,6 @@ def _sparse_orders(num_ranks: int, max_activations: int) -> list[Order]:
 def _handmade_order(request: FamilyRequest, num_microbatches: int) -> Schedule:
     fewer = replace(request, num_microbatches=num_microbatches)
     return drop_weight_grads(zb_v_handmade.order(fewer))
-
-
-def _never_idle(
-    costs: ScheduleCosts, placement: Placement, num_microbatches: int
-) -> Callable[[Timeline], bool]:
-    """Whether the busiest rank works without a pause: no span is shorter."""
-    per_stage_s = costs.duration_s[[ActionKind.F, ActionKind.I, ActionKind.W]].sum(axis=0)
-    busiest_s = max(per_stage_s[list(stages)].sum() for stages in placement.stages_of_rank)
-    least_s = float(num_microbatches * busiest_s) * (1 + 1e-9)
-    return lambda timeline: timeline.span_s <= least_s
 
 
 ADAPTIVE_V = Family(

@@ -7,107 +7,93 @@ say so; weight gradients are split off only near the end, where they fill.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainwright.errors import Fault
-from trainwright.plan.schedule import Action, ActionKind, Schedule
+from trainwright.plan.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, two_chunks_in_v
+from trainwright.scheduling.order_arrays import counted
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.plan.schedule import Actions
     from trainwright.scheduling.families.family import FamilyRequest
 
-_F, _I, _W, _B, _R = ActionKind
+# A backward is whole (B) or split (I); `_W` takes the oldest weight gradient that waits, of either
+# chunk; a pair is a forward of one chunk and a backward of the other.
+_F0, _F1, _B0, _B1, _I0, _I1, _W, _PAIR0, _PAIR1 = range(9)
+_PAIRS = {_PAIR0: (_F0, _B1), _PAIR1: (_F1, _B0)}
 
 
 def order(request: FamilyRequest) -> Schedule:
     """All ranks in turn."""
     p, m = request.num_ranks, request.num_microbatches
-    ranks = [_RankWriter(p, rank) for rank in range(p)]
-    for writer in ranks:
-        writer.write(m)
     orders, pairs, first_row = [], [], 0
-    for writer in ranks:
-        orders.append(np.array(writer.actions, np.int32))
-        pairs += [first_row + position for position in writer.pairs]
-        first_row += len(writer.actions)
+    for rank in range(p):
+        rows, paired = _rank_order(p, rank, m)
+        orders.append(rows)
+        pairs.append(paired + first_row)
+        first_row += len(rows)
     return Schedule.of_ranks(
         orders,
         placement=two_chunks_in_v(request),
         num_microbatches=m,
-        pairs=np.array(pairs, np.int64),
+        pairs=np.concatenate(pairs),
     )
 
 
-class _RankWriter:
-    """Writes the order of one rank; counts microbatches per kind and chunk."""
+def _rank_order(
+    num_ranks: int, rank: int, num_microbatches: int
+) -> tuple[Actions, NDArray[np.int64]]:
+    """Rows, and which of them begin a pair."""
+    before, after = rank, num_ranks - 1 - rank
+    overlapped = [_PAIR0, _PAIR1] * (num_microbatches - 2 * num_ranks + before + 1)
+    if after == 0:  # the last rank's first backward needs the forward before it done
+        overlapped[0:1] = _PAIRS[_PAIR0]
+    word = [
+        *[_F0] * (2 * after),
+        *[_F0, _F1] * (before + 1),
+        *[_I1, _W, _F1] * after,
+        *overlapped,
+        *[_B1, _PAIR1] * after,
+        *_split_in_the_middle(rank),
+        *[_W, _I0] * after,
+        *[_W] * (before + 1),
+    ]
+    letters = np.array(word)
+    is_pair = letters >= _PAIR0
+    width = 1 + is_pair
+    starts = np.cumsum(width) - width
+    unpaired = np.repeat(letters, width)
+    for pair, members in _PAIRS.items():
+        first = starts[letters == pair]
+        unpaired[first], unpaired[first + 1] = members
+    return _rows(unpaired, stages=(rank, 2 * num_ranks - 1 - rank)), starts[is_pair]
 
-    def __init__(self, num_ranks: int, rank: int) -> None:
-        self.num_ranks, self.rank = num_ranks, rank
-        self.stages = (rank, 2 * num_ranks - 1 - rank)
-        self.forwards, self.backwards = [0, 0], [0, 0]
-        self.queue: list[Action] = []
-        self.actions: list[Action] = []
-        self.pairs: list[int] = []
 
-    def forward(self, chunk: int) -> None:
-        self.actions.append(Action(_F, self.stages[chunk], self.forwards[chunk]))
-        self.forwards[chunk] += 1
+def _split_in_the_middle(rank: int) -> list[int]:
+    """Backwards of both chunks in turn; from the middle on their weight gradients wait."""
+    steps = rank + 1
+    whole = 2 * (steps // 2) + (1 - rank % 2)
+    return ([_B1, _B0] * steps)[:whole] + ([_I1, _I0] * steps)[whole:]
 
-    def backward(self, chunk: int, *, kind: ActionKind = _B) -> None:
-        """B, or I with its W queued."""
-        action = Action(kind, self.stages[chunk], self.backwards[chunk])
-        self.actions.append(action)
-        self.backwards[chunk] += 1
-        if kind is _I:
-            self.queue.append(action._replace(kind=_W))
 
-    def weight_grad(self) -> None:
-        self.actions.append(self.queue.pop(0))
-
-    def pair(self, forward_chunk: int) -> None:
-        self.pairs.append(len(self.actions))
-        self.forward(forward_chunk)
-        self.backward(1 - forward_chunk)
-
-    def write(self, num_microbatches: int) -> None:
-        before, after = self.rank, self.num_ranks - 1 - self.rank
-        for _ in repeat(None, 2 * after):
-            self.forward(0)
-        for _ in repeat(None, before + 1):
-            self.forward(0)
-            self.forward(1)
-        for _ in repeat(None, after):
-            self.backward(1, kind=_I)
-            self.weight_grad()
-            self.forward(1)
-        for turn in range(num_microbatches - 2 * self.num_ranks + before + 1):
-            self.pair(0)
-            if turn == 0 and after == 0:
-                self.pairs.pop()  # the last rank's first backward needs its forward done
-            self.pair(1)
-        for _ in repeat(None, after):
-            self.backward(1)
-            self.pair(1)
-        self._split_in_the_middle(before + 1)
-        for _ in repeat(None, after):
-            self.weight_grad()
-            self.backward(0, kind=_I)
-        for _ in repeat(None, before + 1):
-            self.weight_grad()
-
-    def _split_in_the_middle(self, steps: int) -> None:
-        """Backwards of both chunks; from the middle on their weight gradients wait."""
-        kind = _B
-        for step in range(steps):
-            if step == steps // 2 and self.rank % 2 == 1:
-                kind = _I
-            self.backward(1, kind=kind)
-            if step == steps // 2 and self.rank % 2 == 0:
-                kind = _I
-            self.backward(0, kind=kind)
+def _rows(word: NDArray[np.int64], *, stages: tuple[int, int]) -> Actions:
+    """Count microbatches: backwards of a chunk together, be they whole or split."""
+    is_split = (word == _I0) | (word == _I1)
+    is_weight_grad = word == _W
+    stream = np.where(is_split, word - (_I0 - _B0), word)
+    streams = [(ActionKind.F, stage) for stage in stages]
+    streams += [(ActionKind.B, stage) for stage in stages]
+    rows = np.empty((len(word), 3), np.int32)
+    rows[~is_weight_grad] = counted(stream[~is_weight_grad], streams)
+    rows[is_split, 0] = ActionKind.I
+    rows[is_weight_grad] = rows[is_split]
+    rows[is_weight_grad, 0] = ActionKind.W
+    return rows
 
 
 def rules(request: FamilyRequest) -> Iterator[Fault]:

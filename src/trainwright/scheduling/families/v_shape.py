@@ -39,13 +39,17 @@ def v_half_order(request: FamilyRequest) -> Schedule | None:
 
 def _best(request: FamilyRequest, block: VBlock, *, max_activations: int) -> Schedule | None:
     limit = min(max_activations, request.max_activations or max_activations)
-    costs = limited_costs(request, two_chunks_in_v(request), max_activations=limit)
+    placement = two_chunks_in_v(request)
+    costs = limited_costs(request, placement, max_activations=limit)
+    most = max_activations
     orders = [
-        partial(rewritten_order, block, max_activations=max_activations, warm_up=True),
-        partial(rewritten_order, block, max_activations=max_activations, warm_up=False),
+        partial(rewritten_order, block, warm_up=most, cool_down=most),
+        partial(rewritten_order, block, warm_up=None, cool_down=most),
+        partial(rewritten_order, block, warm_up=most - 1, cool_down=most),
+        partial(rewritten_order, block, warm_up=None, cool_down=most - 1),
         partial(repeated_order, block),
     ]
-    return best_of(orders, costs, num_microbatches=request.num_microbatches)
+    return best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
 
 
 V_MIN = Family(

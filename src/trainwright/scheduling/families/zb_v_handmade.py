@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from trainwright.plan.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, two_chunks_in_v
+from trainwright.scheduling.order_arrays import counted
 from trainwright.scheduling.passes import trim
 
 if TYPE_CHECKING:
     from trainwright.plan.schedule import Actions
     from trainwright.scheduling.families.family import FamilyRequest
 
-_F, _I, _W, _B, _R = ActionKind
-_F0, _I0, _W0, _F1, _I1, _W1 = (_F, 0), (_I, 0), (_W, 0), (_F, 1), (_I, 1), (_W, 1)
+_F0, _I0, _W0, _F1, _I1, _W1 = range(6)
 
 
 def order(request: FamilyRequest) -> Schedule:
@@ -44,19 +42,8 @@ def _rank_order(num_ranks: int, rank: int, num_microbatches: int) -> Actions:
     order = warm_up + stable + lagging + cool_down
     for weight_grad in (_W1, _W0):
         order += [weight_grad] * (m - order.count(weight_grad))
-    return _numbered(order, stages=(r, 2 * p - 1 - r), num_microbatches=m)
-
-
-def _numbered(
-    order: list[tuple[ActionKind, int]], *, stages: tuple[int, int], num_microbatches: int
-) -> Actions:
-    """Microbatches 0..m-1 in every stream of one kind and chunk."""
-    rows = np.zeros((len(order), 3), np.int32)
-    rows[:, :2] = order
-    for stream in set(order):
-        rows[(rows[:, :2] == stream).all(axis=1), 2] = np.arange(num_microbatches)
-    rows[:, 1] = np.array(stages)[rows[:, 1]]
-    return rows
+    kinds = (ActionKind.F, ActionKind.I, ActionKind.W)
+    return counted(order, [(kind, stage) for stage in (r, 2 * p - 1 - r) for kind in kinds])
 
 
 ZB_V_HANDMADE = Family(

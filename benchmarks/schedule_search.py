@@ -1,0 +1,130 @@
+"""What the schedule search reaches with its default work: prints the rows of the dated report.
+
+`python benchmarks/schedule_search.py SECTION…` with sections small, large, unequal, chunks, front.
+Chunks needs TRAINWRIGHT_SHARED.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trainwright.execution import Budget
+from trainwright.plan.placement import Placement
+from trainwright.plan.schedule_bound import Objective
+from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.scheduling.pareto import searched_front
+from trainwright.scheduling.search import search_schedule
+from trainwright.scheduling.search_question import SearchOutcome, SearchQuestion
+
+SMALL = [((3, 4, 2, 0), 8), ((2, 3, 2, 0), 8), ((4, 5, 3, 0), 12), ((1, 1, 1, 0), 8)]
+LARGE = [
+    ((1000, 1000, 1000, 0), 8, 32, (8, 10)),
+    ((1000, 1000, 1000, 50), 8, 32, (8, 10)),
+    ((1000, 1000, 1000, 0), 16, 64, (12, 18)),
+    ((1000, 1000, 1000, 50), 16, 64, (12, 18, 32)),
+    ((1296, 1260, 870, 20), 16, 64, (12, 18, 32)),
+]
+UNEQUAL = [{0: 1.15, 15: 1.4}, {3: 1.25, 7: 1.25, 11: 1.25, 15: 1.25}]
+
+
+def v_question(p: int, m: int, limit: int, times: tuple[object, ...]) -> SearchQuestion:
+    placement = Placement.v(p)
+    names = ("forward_s", "input_grad_s", "weight_grad_s", "transfer_s")
+    return SearchQuestion(
+        placement=placement,
+        num_ranks=p,
+        num_microbatches=m,
+        costs=ScheduleCosts.of(placement, **dict(zip(names, times, strict=True))),
+        max_activations=limit,
+        objective=Objective.SPAN,
+    )
+
+
+def row(label: str, question: SearchQuestion) -> str:
+    before_s = time.process_time()
+    outcome = search_schedule(question, budget=Budget())
+    cpu_s = time.process_time() - before_s
+    assert isinstance(outcome, SearchOutcome)
+    timeline = outcome.timeline
+    cells = (
+        label,
+        f"{timeline.span_s:.10g}",
+        f"{timeline.makespan_s:.10g}",
+        f"{max(outcome.schedule.peak_activations)}",
+        f"{outcome.lower_bound_s:.10g} {outcome.bound.name}",
+        f"{outcome.gap:.2%}",
+        outcome.winner,
+        f"{outcome.evaluations:,}",
+        f"{cpu_s:.1f}",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def small() -> Iterator[str]:
+    for times, m in SMALL:
+        for limit in range(4, 9):
+            yield row(f"{times} p=4 m={m} k={limit}", v_question(4, m, limit, times))
+
+
+def large() -> Iterator[str]:
+    for times, p, m, limits in LARGE:
+        for limit in limits:
+            yield row(f"{times} p={p} m={m} k={limit}", v_question(p, m, limit, times))
+
+
+def unequal() -> Iterator[str]:
+    for factors in UNEQUAL:
+        per_stage = [factors.get(stage, 1.0) for stage in range(16)]
+        thousand = [math.floor(1000 * factor + 1e-9) for factor in per_stage]
+        weight = [math.floor(700 * factor + 1e-9) for factor in per_stage]
+        for limit in (8, 10, 16):
+            question = v_question(8, 16, limit, (thousand, thousand, weight, 20))
+            yield row(f"{factors} p=8 m=16 k={limit}", question)
+
+
+def chunks() -> Iterator[str]:
+    folder = Path(os.environ["TRAINWRIGHT_SHARED"]) / "data" / "schedules"
+    for probe in json.loads((folder / "heterogeneous_probe.json").read_text()):
+        for placement in ("loop", "any"):
+            question = SearchQuestion(
+                placement=placement,
+                num_ranks=probe["p"],
+                num_microbatches=probe["m"],
+                costs=ScheduleCosts.of(
+                    Placement.loop(probe["p"]),
+                    forward_s=probe["F"],
+                    input_grad_s=probe["I"],
+                    weight_grad_s=probe["W"],
+                    transfer_s=probe["comm"],
+                ),
+                max_activations=probe["limit"],
+            )
+            label = f"{probe['case']} m={probe['m']} k={probe['limit']} {placement}"
+            yield row(label, question)
+
+
+def front() -> Iterator[str]:
+    placement = Placement.v(16)
+    question = v_question(16, 64, 32, (1296, 1260, 870, 20))
+    before_s = time.process_time()
+    points = searched_front(question, budget=Budget())
+    yield f"front of {placement.num_ranks} ranks: {time.process_time() - before_s:.1f} CPU s"
+    for point in points:
+        cells = f"{point.peak_activations} | {point.value_s:.10g} | {point.gap:.2%}"
+        yield f"| {cells} | {point.source} |"
+
+
+SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
+    section.__name__: section for section in (small, large, unequal, chunks, front)
+}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or SECTIONS:
+        for line in SECTIONS[name]():
+            print(line, flush=True)

@@ -1,0 +1,90 @@
+"""Wave: a loop whose direction flips at every end, V repeated, within any limit of activations.
+
+With v chunks per rank the last stage of one pass and the first of the next share a rank, so v-1
+transfers per microbatch fall away, and ranks hold long-lived and short-lived activations alike. The
+placement is that of Hanayo (Liu et al., SC 2023); orders are building blocks along the path of a
+microbatch with the backward split (`scheduling.path_block`), filled and reordered with real times.
+
+In the memory of 1F1B, vp chunk activations, hardly a bubble is left. v = 2 is V, and `adaptive-v`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trainwright.plan.placement import Placement
+from trainwright.scheduling.block import BuildingBlock, repeat
+from trainwright.scheduling.families import adaptive_v
+from trainwright.scheduling.families.family import Family, activations_that_fit, limited_costs
+from trainwright.scheduling.finish import best_of
+from trainwright.scheduling.passes import drop_weight_grads
+from trainwright.scheduling.path_block import Pace, path_block
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.plan.schedule import Schedule
+    from trainwright.scheduling.families.family import FamilyRequest
+
+_PACES = tuple(
+    Pace(away, back, turn)
+    for away, back in ((4, 1), (3, 2), (2, 2), (2, 1), (1, 2), (1, 1))
+    for turn in (0, 1, 2)
+)
+_STRETCHES = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
+
+
+def place(request: FamilyRequest) -> Placement:
+    """The direction flips after every p stages."""
+    return Placement.wave(request.num_ranks, virtual_stages=request.virtual_stages)
+
+
+def order(request: FamilyRequest) -> Schedule | None:
+    """At most `request.max_activations`; as many as 1F1B where absent, v for each of p."""
+    if request.virtual_stages == 2:
+        return adaptive_v.order(request)
+    placement = place(request)
+    asked = request.max_activations or placement.num_stages
+    costs = limited_costs(request, placement, max_activations=asked)
+    fitting = int(activations_that_fit(costs.memory, placement).min())
+    for blocks in (_dense_blocks(placement, fitting), _sparse_blocks(placement, fitting)):
+        orders = [partial(_without_weight_grads, block) for block in blocks]
+        best = best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
+        if best is not None:
+            return best
+    return None
+
+
+def _dense_blocks(placement: Placement, max_activations: int) -> list[BuildingBlock]:
+    """Without a bubble per microbatch, the most demanding first."""
+    blocks = [path_block(placement, pace) for pace in _PACES]
+    fitting = [(max(block.peak_activations), block) for block in blocks]
+    ranked = sorted(fitting, key=lambda entry: -entry[0])
+    return [block for peak, block in ranked if peak <= max_activations]
+
+
+def _sparse_blocks(placement: Placement, max_activations: int) -> Iterator[BuildingBlock]:
+    """One microbatch at a time, which needs least, and longer periods than necessary.
+
+    What a block holds falls as its period grows; in vain where it waits for a free slot.
+    """
+    block = path_block(placement, Pace())
+    yield path_block(placement, Pace(), period_slots=3 * placement.num_stages)
+    needed = max(block.peak_activations) / max(max_activations, 1)
+    for stretch in _STRETCHES:
+        period = round(block.period_slots * max(needed, 1.0) * stretch)
+        yield path_block(placement, Pace(), period_slots=period)
+
+
+def _without_weight_grads(block: BuildingBlock, num_microbatches: int) -> Schedule:
+    return drop_weight_grads(repeat(block, num_microbatches))
+
+
+WAVE = Family(
+    name="wave",
+    summary="v chunks per rank, the direction flipping after each: V repeated, any limit",
+    place=place,
+    order=order,
+    obeys_limits=True,
+)

@@ -1,0 +1,352 @@
+"""Every bound against schedules of every origin: families, the search, plain enumeration."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from oracles_schedule_bounds import shortest_s
+from reference import needs_reference, reference
+from strategies_schedule import costs, placements, schedules, seconds
+from trainwright._native import _core
+from trainwright.plan.placement import Placement
+from trainwright.plan.schedule_bound import BoundName, Objective
+from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
+from trainwright.plan.schedule_memory import ScheduleMemory
+from trainwright.scheduling.bounds import best_bound, lower_bounds
+from trainwright.scheduling.families import FAMILIES, FamilyRequest
+from trainwright.scheduling.least_costs import LeastCosts
+from trainwright.scheduling.search_question import LimitTooSmall
+from trainwright.scheduling.simulate import simulate
+
+ROUNDING = 1 + 1e-9
+
+
+def assert_all_below(placement, num_microbatches, its_costs, value_s, objective, **known):
+    least = LeastCosts.of(placement, its_costs, **known)
+    for bound in lower_bounds(least, num_microbatches, objective=objective):
+        assert bound.value_s <= value_s * ROUNDING + 1e-9, bound
+
+
+@st.composite
+def limited_costs(draw: st.DrawFn, placement: Placement) -> ScheduleCosts:
+    """Per-stage times of either backward, activations of several sizes, limits in bytes."""
+    stages = placement.num_stages
+    times = st.lists(seconds(), min_size=stages, max_size=stages)
+    sizes = draw(st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=stages, max_size=stages))
+    freed_by_i = draw(st.sampled_from([0.0, 0.25, 0.5, 1.0, -0.25]))
+    largest = 1 + max(0.0, -freed_by_i)
+    room = st.sampled_from([0.0, 1.0, 2.0, 3.5, 6.0, math.inf])
+    memory = ScheduleMemory.of(
+        placement,
+        forward_bytes=sizes,
+        input_grad_bytes=[-freed_by_i * size for size in sizes],
+        weight_grad_bytes=[(freed_by_i - 1) * size for size in sizes],
+        limit_bytes=[
+            largest * (sum(sizes[stage] for stage in owned) + draw(room))
+            for owned in placement.stages_of_rank
+        ],
+    )
+    split = draw(times), draw(times)
+    return ScheduleCosts.of(
+        placement,
+        forward_s=draw(times),
+        input_grad_s=split[0],
+        weight_grad_s=split[1],
+        backward_s=draw(st.sampled_from([None, np.add(*split) * 0.75, np.add(*split) + 0.5])),
+        transfer_s=draw(seconds()) if stages > 1 else [],
+        memory=memory,
+    )
+
+
+def searched_s(placement, num_microbatches, its_costs, objective, max_activations, fused):
+    """What the core finds in a moment, with no bound to stop it; None where it finds nothing."""
+    memory = its_costs.memory
+    delta, room = [memory.delta_bytes], [memory.limit_bytes - memory.static_bytes]
+    if max_activations is not None:
+        steps = np.array([[1.0], [0.0], [-1.0], [-1.0], [0.0]])
+        delta.append(np.repeat(steps, placement.num_stages, axis=1))
+        room.append(np.full(placement.num_ranks, float(max_activations)))
+    problem = _core.StreamProblem(
+        rank_of_stage=np.array(placement.rank_of_stage, np.int32),
+        num_ranks=placement.num_ranks,
+        num_microbatches=num_microbatches,
+        duration_s=its_costs.duration_s,
+        forward_transfer_s=its_costs.forward_transfer_s,
+        backward_transfer_s=its_costs.backward_transfer_s,
+        fused=fused,
+        recomputed=np.zeros(placement.num_stages, np.bool_),
+        resource_delta=np.vstack(delta),
+        resource_transient=np.zeros_like(np.vstack(delta)),
+        resource_room=np.vstack(room),
+        objective=objective.value,
+    )
+    found = _core.search_schedule(
+        problem, [], seed=0, work=400 * problem.num_actions, stop_at_s=0.0, poll=None
+    )
+    if not len(found.actions):
+        return None
+    return found.span_s if objective is Objective.SPAN else found.makespan_s
+
+
+@st.composite
+def small_cases(draw: st.DrawFn):
+    placement = draw(
+        st.one_of(
+            st.integers(1, 4).map(Placement.v),
+            st.integers(1, 4).map(Placement.loop),
+            st.integers(1, 3).map(lambda p: Placement.loop(p, virtual_stages=2)),
+            st.integers(1, 2).map(lambda p: Placement.wave(p, virtual_stages=3)),
+            placements(max_ranks=3, max_stages=6),
+        )
+    )
+    most = max(map(len, placement.stages_of_rank))
+    limit = draw(st.sampled_from([None, most, most + 1, most + 2, most + 4]))
+    return placement, draw(st.integers(1, 7)), draw(limited_costs(placement)), limit
+
+
+@settings(max_examples=150)
+@given(small_cases(), st.sampled_from(Objective), st.sampled_from([True, False, None]))
+def test_no_bound_exceeds_what_the_search_finds(case, objective, fused):
+    placement, num_microbatches, its_costs, limit = case
+    modes = np.full(placement.num_stages, bool(fused))
+    value_s = searched_s(placement, num_microbatches, its_costs, objective, limit, modes)
+    assume(value_s is not None)
+    known = {"max_activations": limit, "fused": None if fused is None else modes}
+    assert_all_below(placement, num_microbatches, its_costs, value_s, objective, **known)
+
+
+@settings(max_examples=100)
+@given(st.data(), st.sampled_from(Objective))
+def test_no_bound_exceeds_any_schedule_at_its_own_peaks(data, objective):
+    """Backwards of one stage fused and split, recomputed, transfers of every model, transients."""
+    schedule = data.draw(schedules(max_microbatches=5))
+    its_costs = data.draw(costs(schedule.placement))
+    timeline = simulate(schedule, its_costs)
+    memory = its_costs.memory
+    tight = ScheduleMemory(
+        delta_bytes=memory.delta_bytes,
+        transient_bytes=memory.transient_bytes,
+        static_bytes=memory.static_bytes,
+        limit_bytes=timeline.peak_bytes,
+    )
+    its_costs = ScheduleCosts(
+        **{
+            name: tight if name == "memory" else getattr(its_costs, name)
+            for name in ScheduleCosts.__slots__
+        }
+    )
+    peak = max(schedule.peak_activations)
+    assert_all_below(
+        schedule.placement,
+        schedule.num_microbatches,
+        its_costs,
+        objective.of(timeline),
+        objective,
+        max_activations=peak,
+    )
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("pair_s", [np.inf, 2.25, 0.5])
+def test_no_bound_exceeds_a_family_at_its_peak(objective, pair_s):
+    compared = 0
+    for p, chunks in ((2, 1), (4, 1), (4, 2), (3, 3)):
+        times = 1.0 + 0.25 * np.arange(p * chunks)
+        for family in FAMILIES.values():
+            request = FamilyRequest(num_ranks=p, num_microbatches=3 * p, virtual_stages=chunks)
+            if list(family.rules(request)):
+                continue
+            placement = family.place(request)
+            its_costs = ScheduleCosts.of(
+                placement,
+                forward_s=times[0],
+                weight_grad_s=np.resize(times, placement.num_stages),
+                transfer_s=0.25,
+                pair_s=pair_s,
+            )
+            schedule = family.generate(request)
+            if schedule is None or isinstance(schedule, LimitTooSmall):
+                continue
+            timeline = simulate(schedule, its_costs)
+            compared += 1
+            assert_all_below(
+                placement,
+                3 * p,
+                its_costs,
+                objective.of(timeline),
+                objective,
+                max_activations=max(schedule.peak_activations),
+            )
+    assert compared > 20
+
+
+@st.composite
+def tiny_cases(draw: st.DrawFn):
+    placement = draw(st.sampled_from([Placement.loop(2), Placement.v(1), Placement.v(2)]))
+    stages = placement.num_stages
+    times = st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=stages, max_size=stages)
+    its_costs = ScheduleCosts.of(
+        placement,
+        forward_s=draw(times),
+        input_grad_s=draw(times),
+        weight_grad_s=draw(times),
+        transfer_s=draw(st.sampled_from([0.0, 1.0])),
+    )
+    chunks = stages // placement.num_ranks
+    spare = draw(st.integers(0, 1)) if stages < 4 else 0
+    return placement, 4 - chunks, its_costs, chunks + spare
+
+
+@settings(max_examples=15)
+@given(tiny_cases(), st.sampled_from(Objective))
+def test_no_bound_exceeds_the_shortest_of_all_schedules(case, objective):
+    placement, num_microbatches, its_costs, limit = case
+    optimum_s = shortest_s(placement, num_microbatches, its_costs, limit, objective)
+    split = np.zeros(placement.num_stages, np.bool_)
+    found_s = searched_s(placement, num_microbatches, its_costs, objective, limit, split)
+    assert found_s == pytest.approx(optimum_s)  # the search as its own oracle elsewhere
+    assert_all_below(
+        placement, num_microbatches, its_costs, optimum_s, objective, max_activations=limit
+    )
+
+
+@pytest.mark.parametrize("p", [2, 4, 5, 8, 16])
+def test_the_window_bound_is_the_published_one_for_equal_times(p):
+    """Span >= 6m + 6p - 1 - 3k at k <= 2p - 2 (Qi et al., NeurIPS 2024), for F = I = W = 1."""
+    placement, m = Placement.v(p), 4 * p
+    its_costs = ScheduleCosts.of(placement)
+    for limit in range(2 * ((p + 4) // 3), 2 * p - 1):
+        least = LeastCosts.of(placement, its_costs, max_activations=limit)
+        bound = best_bound(least, m, objective=Objective.SPAN)
+        assert bound.value_s >= 6 * m + 6 * p - 1 - 3 * limit
+        if limit >= p:  # below, trips add to it
+            assert bound == (6 * m + 6 * p - 1 - 3 * limit, BoundName.WINDOW)
+
+
+def test_bounds_of_a_worked_example():
+    """V, p = 4, m = 8, (F, I, W) = (3, 4, 2): figures of an independent prototype."""
+    placement = Placement.v(4)
+    its_costs = ScheduleCosts.of(placement, forward_s=3, input_grad_s=4, weight_grad_s=2)
+
+    def of(limit: int, objective: Objective) -> dict[BoundName, float]:
+        least = LeastCosts.of(placement, its_costs, max_activations=limit)
+        return {name: value for value, name in lower_bounds(least, 8, objective=objective)}
+
+    spans = [of(limit, Objective.SPAN)[BoundName.WINDOW] for limit in range(4, 9)]
+    assert spans == pytest.approx([193, 178, 169, 160, 151])
+    makespans = [of(limit, Objective.MAKESPAN)[BoundName.WINDOW] for limit in (4, 6, 8)]
+    assert makespans == pytest.approx([193, 169, 156])
+    areas = [of(limit, Objective.MAKESPAN)[BoundName.MEMORY_AREA] for limit in (4, 6, 8)]
+    assert areas == pytest.approx([143, 98 + 1 / 3, 76], abs=0.5)
+
+
+def test_with_room_for_one_microbatch_the_path_is_one_at_a_time():
+    placement = Placement.loop(3)
+    its_costs = ScheduleCosts.of(placement, forward_s=3, input_grad_s=4, weight_grad_s=2)
+    least = LeastCosts.of(placement, its_costs, max_activations=1)
+    bounds = {b.name: b.value_s for b in lower_bounds(least, 5, objective=Objective.SPAN)}
+    assert bounds[BoundName.MEMORY_PATH] == pytest.approx(5 * (3 * 3 + 3 * 4 + 2))
+    assert max(bounds.values()) == pytest.approx(
+        searched_s(placement, 5, its_costs, Objective.SPAN, 1, np.zeros(3, np.bool_))
+    )
+
+
+def test_more_memory_never_raises_a_bound_and_longer_times_never_lower_one():
+    placement = Placement.v(4)
+    values = []
+    for limit in (*range(2, 20), None):
+        least = LeastCosts.of(placement, ScheduleCosts.of(placement), max_activations=limit)
+        slower = LeastCosts.of(
+            placement, ScheduleCosts.of(placement, forward_s=1.5), max_activations=limit
+        )
+        for objective in Objective:
+            fast_s = best_bound(least, 8, objective=objective).value_s
+            assert fast_s <= best_bound(slower, 8, objective=objective).value_s
+        values.append(best_bound(least, 8, objective=Objective.SPAN).value_s)
+    assert values == sorted(values, reverse=True)
+
+
+@settings(max_examples=50)
+@given(small_cases(), st.sampled_from(Objective), st.sampled_from([0.125, 2.0, 1024.0]))
+@example(
+    (Placement.v(2), 3, ScheduleCosts.of(Placement.v(2), transfer_s=1.0), 3), Objective.SPAN, 2.0
+)
+def test_bounds_scale_with_the_times(case, objective, factor):
+    placement, num_microbatches, its_costs, limit = case
+    scaled = ScheduleCosts(
+        **{
+            name: getattr(its_costs, name) * factor
+            if name.endswith("_s")
+            else getattr(its_costs, name)
+            for name in ScheduleCosts.__slots__
+        }
+    )
+    values = [
+        best_bound(
+            LeastCosts.of(placement, each, max_activations=limit),
+            num_microbatches,
+            objective=objective,
+        ).value_s
+        for each in (its_costs, scaled)
+    ]
+    assert values[1] == pytest.approx(factor * values[0])
+
+
+def test_contention_and_overhead_only_lengthen_what_is_bounded():
+    placement = Placement.v(2)
+    free = ScheduleCosts.of(placement, transfer_s=1.0)
+    blocking = ScheduleCosts.of(
+        placement, transfer_s=1.0, transfer_model=TransferModel.BLOCKING, blocking_fraction=1.0
+    )
+    bounds = [
+        best_bound(LeastCosts.of(placement, each, max_activations=3), 4, objective=Objective.SPAN)
+        for each in (free, blocking)
+    ]
+    assert bounds[0] == bounds[1]
+
+
+@needs_reference
+def test_head_and_work_is_that_of_the_probe_with_unequal_stages():
+    rows = json.loads((reference() / "schedules" / "heterogeneous_probe.json").read_text())
+    for row in rows:
+        placement = Placement.loop(row["p"])
+        its_costs = ScheduleCosts.of(
+            placement,
+            forward_s=row["F"],
+            input_grad_s=row["I"],
+            weight_grad_s=row["W"],
+            transfer_s=row["comm"],
+        )
+        least = LeastCosts.of(placement, its_costs, max_activations=row["limit"])
+        bounds = lower_bounds(least, row["m"], objective=Objective.MAKESPAN)
+        by_name = {name: value_s for value_s, name in bounds}
+        assert by_name[BoundName.RANK_WORK] >= row["head_plus_work_bound"] * (1 - 1e-12)
+        runs = (row["makespan_median_policy"], row["makespan_per_stage_times"])
+        authors_s = min(run for run in runs if run is not None)
+        assert max(by_name.values()) <= authors_s * ROUNDING
+        if row["limit"] == 2 * row["p"]:
+            assert max(by_name.values()) == pytest.approx(authors_s)
+
+
+@needs_reference
+def test_no_solver_run_is_below_the_bound_of_its_limit():
+    rows = json.loads((reference() / "schedules" / "cpsat_small.json").read_text())
+    for row in rows:
+        forward_s, input_grad_s, weight_grad_s, transfer_s = row["cost_FIW_comm"]
+        placement, limit = Placement.v(row["p"]), row["limit"]
+        its_costs = ScheduleCosts.of(
+            placement,
+            forward_s=forward_s,
+            input_grad_s=input_grad_s,
+            weight_grad_s=weight_grad_s,
+            transfer_s=transfer_s,
+        )
+        least = LeastCosts.of(placement, its_costs, max_activations=limit)
+        bound = best_bound(least, row["m"], objective=Objective.SPAN)
+        assert max(row["work"], row["solver_bound"]) <= bound.value_s <= row["span_reached"]
+        if (forward_s, input_grad_s, weight_grad_s) == (1, 1, 1) and limit <= 2 * row["p"] - 2:
+            assert bound.value_s == 6 * row["m"] + 6 * row["p"] - 1 - 3 * limit
