@@ -157,6 +157,13 @@ def estimate(
         str | None,
         typer.Option(help="What the allocator wastes, of the peak; 0.05 if absent.", metavar="X"),
     ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            help="Fitted constants: a file of `calibrate`, or a built-in software line.",
+            metavar="FILE",
+        ),
+    ] = None,
     devices: options.Devices = None,
     memory: options.Memory = None,
     bandwidth: options.Bandwidth = None,
@@ -185,6 +192,7 @@ def estimate(
         microbatches=parse_count(microbatches, "microbatches"),
         point=parse_count(point, "point", least=0),
         time_unit=time_unit,
+        calibration=calibration,
         tp=parse_count(tp, "tp"),
         pp=parse_count(pp, "pp"),
         dp=parse_count(dp, "dp"),
