@@ -157,13 +157,7 @@ def estimate(
         str | None,
         typer.Option(help="What the allocator wastes, of the peak; 0.05 if absent.", metavar="X"),
     ] = None,
-    calibration: Annotated[
-        str | None,
-        typer.Option(
-            help="Fitted constants: a file of `calibrate`, or a built-in software line.",
-            metavar="FILE",
-        ),
-    ] = None,
+    calibration: options.Calibration = None,
     devices: options.Devices = None,
     memory: options.Memory = None,
     bandwidth: options.Bandwidth = None,
