@@ -69,9 +69,9 @@ class ScheduleReport(Report[ScheduleResult]):
         A family on more than 4 ranks is folded: its schedule on 4 ranks is run in its place.
         Raises UnsupportedFeature where that, or PyTorch, cannot do it.
         """
-        from trainwright.api.schedule_verify import verify
+        from trainwright.api.schedule_verify import verify_folded
 
-        found = verify(self._found())
+        found = verify_folded(self.document, self._found())
         return replace(self, document=replace(self.document, verification=found))
 
     @property
