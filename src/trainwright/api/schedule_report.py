@@ -199,9 +199,17 @@ def report_on(
 
 
 def check_targets(
-    *, orders: str | Path | None, orders_form: str | None, gantt: str | Path | None
+    *,
+    orders: str | Path | None,
+    orders_form: str | None,
+    gantt: str | Path | None,
+    verify: bool,
 ) -> None:
-    """Refuse files that cannot be written, or not in that form, before any work is done."""
+    """Refuse what cannot be written, not in that form, or not be run, before any work is done."""
+    if verify:
+        from trainwright.measuring.gloo_check import require_pytorch
+
+        require_pytorch()
     from trainwright.formats.atomic_file import check_writable
 
     if orders is not None:
