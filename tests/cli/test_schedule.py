@@ -189,6 +189,14 @@ def test_pictures_follow_the_suffix(run, folder, name):
     assert (folder / name).stat().st_size > 1000
 
 
+def test_a_limit_on_activations_is_drawn(run, folder):
+    asked = ("schedule", "--family", "v-half", "--ranks", "4", "--microbatches", "8")
+    run(*asked, "--gantt", "open.svg")
+    run(*asked, "--memory-limit", "6", "--gantt", "limited.svg")
+    assert "of 6 act." not in (folder / "open.svg").read_text(encoding="utf-8")
+    assert "of 6 act." in (folder / "limited.svg").read_text(encoding="utf-8")
+
+
 def test_small_schedules_are_drawn_and_large_ones_are_not(run):
     assert "rank 0 F" in run(*SMALL).out
     assert "F forward, B backward" in run(*SMALL).out
