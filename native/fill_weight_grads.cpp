@@ -17,6 +17,7 @@ struct Rank {
   double first_start_s = kUnknown;
   double idle_s = 0.0;
   double level_bytes = 0.0;
+  double weight_grad_transient_bytes = 0.0;  // the largest of its stages
   size_t oldest_pending = 0;
   std::vector<ActionRow> pending;  // W made ready by I; those before `oldest_pending` are done
   std::vector<ActionRow> order;
@@ -47,6 +48,10 @@ class Filler {
                               microbatches_);
       ready_.push_back(r);
     }
+    for (int64_t stage = 0; stage < stages_; ++stage) {
+      auto& most = ranks_[orders_.rank_of_stage[stage]].weight_grad_transient_bytes;
+      most = std::max(most, memory_.transient_bytes[kWeightGrad * stages_ + stage]);
+    }
     while (!ready_.empty() && !overflow_) {
       const int64_t r = ready_.back();
       ready_.pop_back();
@@ -74,7 +79,10 @@ class Filler {
   bool make_room(int64_t r, const ActionRow& a) {
     auto& rank = ranks_[r];
     const int64_t at = a.kind * stages_ + a.stage;
-    const double need_bytes = std::max(memory_.delta_bytes[at], 0.0) + memory_.transient_bytes[at];
+    // What stays allocated leaves room for the W that may have to release it.
+    const double delta_bytes = std::max(memory_.delta_bytes[at], 0.0);
+    const double after_bytes = delta_bytes > 0 ? rank.weight_grad_transient_bytes : 0.0;
+    const double need_bytes = delta_bytes + std::max(memory_.transient_bytes[at], after_bytes);
     const double limit_bytes = memory_.limit_bytes[r] * (1 + kRounding);
     while (need_bytes > 0 && rank.level_bytes + need_bytes > limit_bytes) {
       if (!rank.has_pending()) {

@@ -240,9 +240,22 @@ class Improver {
     const auto first = current_.begin() + orders_.rank_offsets[r];
     if (placed.empty() || std::equal(placed.begin(), placed.end(), first, same_action))
       return false;
+    // The recurrence knows what other actions need, not what a W needs while it runs.
+    const double allowed = std::max(memory_.limit_bytes[r], peak_bytes(r, &*first, placed.size()));
+    if (peak_bytes(r, placed.data(), placed.size()) > allowed * (1 + kRounding)) return false;
     std::copy(placed.begin(), placed.end(), first);
     time_current();
     return true;
+  }
+
+  double peak_bytes(int64_t r, const ActionRow* word, size_t size) const {
+    double level = memory_.static_bytes[r], peak = level;
+    for (size_t i = 0; i < size; ++i) {
+      const double delta = memory_.delta_bytes[at(word[i])];
+      peak = std::max(peak, level + std::max(delta, 0.0) + memory_.transient_bytes[at(word[i])]);
+      level += delta;
+    }
+    return peak;
   }
 
   static bool same_action(const ActionRow& a, const ActionRow& b) {

@@ -6,10 +6,10 @@
 //
 //   E(i, c) = max(arrival_i, min over c' <= c of E(i-1, c') + W_{c'} + … + W_{c-1}) + duration_i
 //
-// where memory demands a least c and readiness a greatest. States that start later than due plus a
-// lateness are dropped; the least lateness that leaves a way through is found by halving. Ranks
-// take turns until the target holds or nothing changes; targets halve the gap to the busiest rank's
-// work.
+// where memory demands a least c and readiness a greatest; a word whose W need too much is dropped.
+// States that start later than due plus a lateness are dropped; the least lateness that leaves a
+// way through is found by halving. Ranks take turns until the target holds or nothing changes;
+// targets halve the gap to the busiest rank's work.
 #pragma once
 
 #include <cstdint>

@@ -54,8 +54,12 @@ class Heuristic {
 
   bool fits(int64_t r, int32_t kind) const {
     const int64_t at = kind * num_ranks_ + r;
-    return ranks_[r].level_bytes + std::max(memory_.delta_bytes[at], 0.0) +
-               memory_.transient_bytes[at] <=
+    // What stays allocated leaves room for the W that may have to release it.
+    const double delta_bytes = std::max(memory_.delta_bytes[at], 0.0);
+    const double after_bytes =
+        delta_bytes > 0 ? memory_.transient_bytes[kWeightGrad * num_ranks_ + r] : 0.0;
+    return ranks_[r].level_bytes + delta_bytes +
+               std::max(memory_.transient_bytes[at], after_bytes) <=
            limit(r);
   }
 

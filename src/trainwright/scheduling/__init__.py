@@ -1,1 +1,9 @@
-"""Numbers in, orders out: build, check, simulate and bound pipeline schedules."""
+"""Numbers in, orders out: build, check, simulate and bound pipeline schedules.
+
+Public here are building blocks, to define a schedule by the offsets of one microbatch.
+"""
+
+from trainwright.scheduling.block import BuildingBlock, Collision, repeat
+from trainwright.scheduling.path_block import Pace, path_block
+
+__all__ = ["BuildingBlock", "Collision", "Pace", "path_block", "repeat"]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     Slots: TypeAlias = NDArray[np.float64]
 
 _F, _I, _W, _B, _R = ActionKind
+_ROUNDING = 1e-9
 _UNIT_LENGTHS = MappingProxyType({_F: 1.0, _I: 1.0, _W: 1.0, _B: 2.0, _R: 1.0})
 
 
@@ -80,7 +81,7 @@ class BuildingBlock:
             yield Fault("start_slots", f"must hold F and B, F and I, or F, I and W, got {names}")
         if len({slots.shape for slots in self.start_slots.values()}) > 1:
             yield Fault("start_slots", "must have one shape for all kinds")
-        if not all(np.isfinite(slots).all() for slots in self.start_slots.values()):
+        elif not all(np.isfinite(slots).all() for slots in self.start_slots.values()):
             yield Fault("start_slots", "must be finite")
 
     @classmethod
@@ -134,6 +135,24 @@ class BuildingBlock:
         length = sum(self.length_slots[kind] for kind in self.start_slots) * self.group
         return self.period_slots - length * max(map(len, self.placement.stages_of_rank))
 
+    def early_starts(self) -> Iterator[Action]:
+        """Actions that start before their input is there (microbatch = place in the group).
+
+        They only wait in the schedule, so periods become longer than the block says; or the orders
+        deadlock, which `validate` tells.
+        """
+        ends = {kind: slots + self.length_slots[kind] for kind, slots in self.start_slots.items()}
+        for kind, slots in self.start_slots.items():
+            ready = np.full_like(slots, -np.inf)
+            if kind is _F:
+                ready[1:] = ends[_F][:-1]
+            elif kind is _W:
+                ready = ends[_I]
+            else:
+                ready[:-1], ready[-1] = ends[kind][1:], ends[_F][-1]
+            for stage, member in np.argwhere(slots < ready - _ROUNDING).tolist():
+                yield Action(kind, stage, member)
+
     def collisions(self) -> Iterator[Collision]:
         """Pairs of neighbours modulo T that overlap; none if the block repeats without conflict."""
         for rank, stages in enumerate(self.placement.stages_of_rank):
@@ -145,7 +164,7 @@ class BuildingBlock:
             )
             around = [*placed, (placed[0][0] + self.period_slots, placed[0][1])] if placed else []
             for (start, first), (following, second) in pairwise(around):
-                if start + self.length_slots[first.kind] > following:
+                if start + self.length_slots[first.kind] > following + _ROUNDING:
                     yield Collision(rank, first, second)
 
 

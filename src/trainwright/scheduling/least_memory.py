@@ -71,6 +71,20 @@ def misfit(
     return None
 
 
+def least_that_fits(
+    placement: Placement,
+    num_microbatches: int,
+    memory: ScheduleMemory,
+    *,
+    max_activations: int | None,
+) -> Schedule | None:
+    """One microbatch at a time, backwards split; None where not even that fits."""
+    no_stage = np.full(placement.num_stages, False)
+    schedule = one_at_a_time(placement, num_microbatches, fused=no_stage, recomputed=no_stage)
+    reason = misfit(schedule, memory, max_activations=max_activations)
+    return schedule if reason is None else None
+
+
 def limit_below_all(
     placement: Placement, memory: ScheduleMemory, *, max_activations: int | None
 ) -> LimitTooSmall | None:

@@ -21,6 +21,7 @@ from trainwright.scheduling.families import zb_v_handmade
 from trainwright.scheduling.families.family import (
     Family,
     activations_that_fit,
+    least_of,
     limited_costs,
     two_chunks_in_v,
 )
@@ -49,7 +50,7 @@ def order(request: FamilyRequest) -> Schedule | None:
         best = best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
         if best is not None:
             return best
-    return None
+    return least_of(request, placement)
 
 
 def _dense_orders(request: FamilyRequest, max_activations: int) -> list[Order]:

@@ -13,6 +13,7 @@ from trainwright.plan.placement import Placement
 from trainwright.plan.schedule import ActionKind
 from trainwright.plan.schedule_costs import ScheduleCosts
 from trainwright.plan.schedule_memory import ScheduleMemory
+from trainwright.scheduling.least_memory import least_that_fits
 
 if TYPE_CHECKING:
     from trainwright.plan.per_stage import Floats
@@ -128,6 +129,17 @@ def within_forwards(costs: ScheduleCosts, placement: Placement, count: int) -> S
     room = count * _largest_activation(memory, placement)
     limits = np.minimum(memory.limit_bytes, memory.static_bytes + room)
     return replace(costs, memory=replace(memory, limit_bytes=limits))
+
+
+def least_of(request: FamilyRequest, placement: Placement) -> Schedule | None:
+    """One microbatch at a time, which fits if any schedule does."""
+    costs = request.costs or ScheduleCosts.of(placement)
+    return least_that_fits(
+        placement,
+        request.num_microbatches,
+        costs.memory,
+        max_activations=request.max_activations,
+    )
 
 
 def activations_that_fit(memory: ScheduleMemory, placement: Placement) -> Floats:

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING
 from trainwright.plan.placement import Placement
 from trainwright.scheduling.block import BuildingBlock, repeat
 from trainwright.scheduling.families import adaptive_v
-from trainwright.scheduling.families.family import Family, activations_that_fit, limited_costs
+from trainwright.scheduling.families.family import (
+    Family,
+    activations_that_fit,
+    least_of,
+    limited_costs,
+)
 from trainwright.scheduling.finish import best_of
 from trainwright.scheduling.passes import drop_weight_grads
 from trainwright.scheduling.path_block import Pace, path_block
@@ -53,7 +58,7 @@ def order(request: FamilyRequest) -> Schedule | None:
         best = best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
         if best is not None:
             return best
-    return None
+    return least_of(request, placement)
 
 
 def _dense_blocks(placement: Placement, max_activations: int) -> list[BuildingBlock]:

@@ -1,0 +1,128 @@
+"""What is known on paper: bubble, peak and work at unit times, and the formulas for other times.
+
+At unit times and zero transfers a bubble is the span minus the busiest rank's work, in slots of one
+chunk. Sources: Qi et al., ICLR 2024 and NeurIPS 2024; Narayanan et al., SC 2021; DualPipeV.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainwright.plan.schedule import ActionKind
+from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.scheduling.families import FamilyRequest, generate
+from trainwright.scheduling.simulate import simulate
+
+SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 12]
+
+
+def bubble_and_peak(name: str, p: int, m: int, **options: int) -> tuple[float, int]:
+    """At unit times; checks the work on the way."""
+    schedule = generate(name, FamilyRequest(num_ranks=p, num_microbatches=m, **options))
+    costs = ScheduleCosts.of(schedule.placement)
+    timeline = simulate(schedule, costs)
+    chunks = schedule.placement.num_stages // p
+    assert timeline.work_by_rank_s.tolist() == [3.0 * m * chunks] * p
+    return timeline.span_s - 3 * m * chunks, max(schedule.peak_activations)
+
+
+@pytest.mark.parametrize("p", SIZES)
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_bubbles_and_peaks_at_unit_times(p, rounds):
+    m = rounds * p
+
+    def known(name: str, **options: int) -> tuple[float, int]:
+        return bubble_and_peak(name, p, m, **options)
+
+    assert known("gpipe") == (3 * (p - 1), m)
+    assert known("1f1b") == (3 * (p - 1), p)
+    assert known("eager-1f1b") == (3 * (p - 1), 2 * p - 1)
+    assert known("zb-h1") == (p - 1, p)
+    assert known("zb-h2") == (0, 2 * p - 1)
+    assert known("zb-1p") == (p - 1, p)
+    assert known("zb-2p")[0] == 0
+    assert known("zb-2p")[1] <= 2 * p
+    for v in (1, 2, 3):
+        assert known("interleaved", virtual_stages=v) == (3 * (p - 1), p * (v + 1) - 1)
+        half = ceil(p / 2)
+        assert known("gis", virtual_stages=v) == (2 * (p - 1), p * (v - 1) + p)
+        gis_h = (2 * (p - 1) + (p - half) * (v - 1), half * (v - 1) + p)
+        assert bubble_and_peak("gis-h", p, 2 * rounds * half, virtual_stages=v) == gis_h
+        assert known("breadth-first", virtual_stages=v) == (3 * (p - 1), m * v)
+    assert known("depth-first") == known("interleaved")
+
+
+@pytest.mark.parametrize("p", SIZES)
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_bubbles_and_peaks_in_v_at_unit_times(p, rounds):
+    m = rounds * p
+
+    def known(name: str) -> tuple[float, int]:
+        return bubble_and_peak(name, p, m)
+
+    assert known("zb-v") == (0, 2 * p)
+    assert known("zb-v-handmade") == (0, 2 * p)
+    assert known("wave") == (0, 2 * p)
+    assert known("dualpipe-v") == (p - 1, 2 * p + 1)
+    half = 1 if p == 2 else 3 * p - (4 if p % 2 else 7)
+    third = 4 * p - (5 if p % 3 else 7)
+    assert known("v-half")[0] <= half
+    assert known("v-half")[1] <= 2 * (p // 2) + 2
+    assert known("v-min")[0] <= third
+    assert known("v-min")[1] <= 2 * ((p + 4) // 3)
+    whole = {2: 4, 3: 8, 6: 22, 9: 36, 12: 52}.get(p, 5 * p - (5 if p % 3 == 1 else 7))
+    assert known("1f1b-v")[0] <= whole
+    assert known("1f1b-v")[1] == 2 * (2 * p // 3) + 2
+
+
+@pytest.mark.parametrize("p", [4, 5, 8])
+def test_adaptive_v_reaches_the_formula_at_every_limit(p):
+    """3p-1-3k + max(3p, p+1+2ceil(k/2)), which is the bound 6p-1-3k up to k = 2p-2."""
+    m = 2 * p
+    for limit in range(2 * ((p + 4) // 3), 2 * p + 1):
+        bubble, peak = bubble_and_peak("adaptive-v", p, m, max_activations=limit)
+        assert bubble <= 3 * p - 1 - 3 * limit + max(3 * p, p + 1 + 2 * ceil(limit / 2))
+        if limit <= 2 * p - 2:
+            assert bubble >= 6 * p - 1 - 3 * limit
+        assert peak <= limit
+
+
+@pytest.mark.parametrize("p", SIZES)
+def test_zero_bubble_schedules_hold_the_same_everywhere(p):
+    for name, held in (("zb-h1", p), ("zb-h2", 2 * p - 1), ("zb-v-handmade", 2 * p)):
+        schedule = generate(name, FamilyRequest(num_ranks=p, num_microbatches=4 * p))
+        assert set(schedule.peak_activations) == {held}
+
+
+@given(
+    p=st.integers(2, 8),
+    forward_s=st.sampled_from([1.0, 1.25, 1.5]),
+    input_grad_s=st.sampled_from([1.0, 1.25, 1.5]),
+    weight_grad_s=st.sampled_from([0.5, 0.75, 1.0]),
+)
+@settings(max_examples=40)
+def test_bubbles_for_other_times(p, forward_s, input_grad_s, weight_grad_s):
+    """(p-1)(F+I-W), (p-1)(F+I-2W), and for groups (p-1)(F+I) + (v-1)(p-g)(F+I-W)."""
+    f, i, w = forward_s, input_grad_s, weight_grad_s
+    rounds = {"zb-h1": f + i - w, "zb-h2": f + i - 2 * w, "gis": f + i}
+    for name, lost in rounds.items():
+        schedule = generate(name, FamilyRequest(num_ranks=p, num_microbatches=4 * p))
+        costs = ScheduleCosts.of(schedule.placement, forward_s=f, input_grad_s=i, weight_grad_s=w)
+        timeline = simulate(schedule, costs)
+        work_s = timeline.work_by_rank_s.max()
+        assert timeline.span_s - work_s == pytest.approx(max((p - 1) * lost, 0.0))
+
+
+def test_dualpipe_v_gains_from_overlap():
+    request = FamilyRequest(num_ranks=4, num_microbatches=16)
+    schedule = generate("dualpipe-v", request)
+    apart = simulate(schedule, ScheduleCosts.of(schedule.placement))
+    together = simulate(schedule, ScheduleCosts.of(schedule.placement, pair_s=2.5))
+    assert apart.makespan_s == apart.span_s == 6 * 16 + 3
+    assert together.makespan_s < apart.makespan_s
+    kinds = schedule.actions[schedule.pairs, 0]
+    assert (kinds == ActionKind.F).all()
