@@ -56,10 +56,14 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Fitted constants with 90 % intervals; `residuals` are log(predicted / measured)."""
+    """Fitted constants with 90 % intervals; `residuals` are log(predicted / measured).
+
+    `unseen` are those of each row under constants fitted without its fold, to first order.
+    """
 
     constants: tuple[Constant, ...]
     residuals: tuple[float, ...]
+    unseen: tuple[float, ...]
     scale: float
 
 
@@ -70,11 +74,16 @@ def prior_of(name: str, value: float) -> Prior:
 
 
 def fit(
-    residuals: Residuals, priors: Sequence[Prior], *, start: Mapping[str, float] | None = None
+    residuals: Residuals,
+    priors: Sequence[Prior],
+    *,
+    start: Mapping[str, float] | None = None,
+    folds: Sequence[int] | None = None,
 ) -> Fit:
     """Fit the constants of `priors`; `residuals` prices all rows under given values.
 
     `start` is where to look first (the answer of a similar fit), by default the priors' values.
+    `folds` numbers the rows that are left out together for `unseen`, by default each alone.
     Costs one evaluation per constant and step. Deterministic.
     """
     centre = np.log([prior.value for prior in priors])
@@ -91,8 +100,8 @@ def fit(
     found, scale = at(theta), _FIRST_SCALE
     cut = _HUBER if len(found) >= _ENOUGH_FOR_OUTLIERS else math.inf
     curvature = np.diag(1 / widths**2)
+    slopes = np.zeros((len(found), len(theta)))
     for step in range(_MOST_STEPS):
-        slopes = np.empty((len(found), len(theta)))
         for j in range(len(theta)):
             moved = theta.copy()
             moved[j] -= _STEP
@@ -110,6 +119,15 @@ def fit(
         scale = _scale(found)
         if moved_by < _CONVERGED:
             break
+    weights, prior = _weights(found, scale, cut), np.diag(1 / widths**2)
+    unseen = found.copy()
+    groups = np.arange(len(found)) if folds is None else np.asarray(folds)
+    for group in np.unique(groups):
+        kept, held = groups != group, groups == group
+        pulled = slopes[kept].T * weights[kept]
+        gradient = pulled @ found[kept] + (theta - centre) / widths**2
+        move = -np.linalg.solve(pulled @ slopes[kept] + prior, gradient)
+        unseen[held] += slopes[held] @ np.clip(move, -_LARGEST_MOVE, _LARGEST_MOVE)
     spread = _Z90 * np.sqrt(np.diag(np.linalg.inv(curvature)))
     constants = tuple(
         Constant(
@@ -120,7 +138,12 @@ def fit(
         )
         for prior, x, width in zip(priors, theta.tolist(), spread.tolist(), strict=True)
     )
-    return Fit(constants=constants, residuals=tuple(found.tolist()), scale=scale)
+    return Fit(
+        constants=constants,
+        residuals=tuple(found.tolist()),
+        unseen=tuple(unseen.tolist()),
+        scale=scale,
+    )
 
 
 def _line_search(

@@ -74,7 +74,7 @@ def fit_line(
             for run, old in questions
             if (q := _question(run, again)) is not None
         ]
-        found = _fit(questions, priors)
+        found = _fit(questions, priors, start={c.name: c.value for c in found.constants})
     return _line_fit(questions, priors, found, source=source)
 
 
@@ -98,7 +98,7 @@ def _line_fit(
     source: str,
 ) -> LineFit:
     run, question = questions[0]
-    unseen = _unseen(questions, priors, found)
+    unseen = found.unseen if len(questions) > 1 else found.residuals
     low, high = interval(unseen)
     made = _calibration(run.accelerator, question.line, found, source=source, rows=len(questions))
     return LineFit(
@@ -160,7 +160,12 @@ def _fit(
     *,
     start: Mapping[str, float] | None = None,
 ) -> Fit:
-    return fit(lambda values: _residuals(questions, values), priors, start=start)
+    return fit(
+        lambda values: _residuals(questions, values),
+        priors,
+        start=start,
+        folds=_folds(questions),
+    )
 
 
 def _residuals(
@@ -183,26 +188,11 @@ def _residuals(
     return found
 
 
-def _unseen(
-    questions: Sequence[tuple[MeasuredRun, Question]], priors: Sequence[Prior], found: Fit
-) -> tuple[float, ...]:
-    """Residual of each run under constants fitted without its fold, or without itself."""
-    folds = [fold_of(run) for run, _ in questions]
+def _folds(questions: Sequence[tuple[MeasuredRun, Question]]) -> list[int]:
+    """Folds that keep a configuration group together; few rows are left out one by one."""
     if len(questions) < _ENOUGH_FOR_QUANTILES:
-        folds = list(range(len(questions)))
-    if len(set(folds)) < 2:
-        return found.residuals
-    started = {c.name: c.value for c in found.constants}
-    unseen = list(found.residuals)
-    for fold in sorted(set(folds)):
-        rest = [q for q, own in zip(questions, folds, strict=True) if own != fold]
-        constants = _fit(rest, priors, start=started).constants
-        values = {c.name: c.value for c in constants}
-        held = [i for i, own in enumerate(folds) if own == fold]
-        residuals = _residuals([questions[i] for i in held], values)
-        for index, residual in zip(held, residuals, strict=True):
-            unseen[index] = residual
-    return tuple(unseen)
+        return list(range(len(questions)))
+    return [fold_of(run) for run, _ in questions]
 
 
 def _calibration(
