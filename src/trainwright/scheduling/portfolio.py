@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,22 +26,42 @@ def named_schedules(
     max_activations: int | None,
 ) -> Iterator[tuple[str, Schedule]]:
     """Orders of all families with this placement, by name; some may exceed the limit."""
+    if max_activations is not None:
+        yield from limited_schedules(
+            placement, num_microbatches, costs=costs, max_activations=max_activations
+        )
+    yield from _built(FAMILIES.values(), placement, num_microbatches, costs, None)
+
+
+def limited_schedules(
+    placement: Placement, num_microbatches: int, *, costs: ScheduleCosts, max_activations: int
+) -> Iterator[tuple[str, Schedule]]:
+    """Orders of those that keep to a limit; where two are one at a limit, the more general."""
+    general = {family.order: family for family in FAMILIES.values() if family.obeys_limits}
+    yield from _built(general.values(), placement, num_microbatches, costs, max_activations)
+
+
+def _built(
+    families: Iterable[Family],
+    placement: Placement,
+    num_microbatches: int,
+    costs: ScheduleCosts,
+    limit: int | None,
+) -> Iterator[tuple[str, Schedule]]:
     chunks, rest = divmod(placement.num_stages, placement.num_ranks)
     if rest:
         return
-    for family in FAMILIES.values():
-        limits = {max_activations, None}
-        for limit in sorted(limits, key=lambda limit: (limit is None, limit)):
-            request = FamilyRequest(
-                num_ranks=placement.num_ranks,
-                num_microbatches=num_microbatches,
-                virtual_stages=chunks,
-                max_activations=limit,
-                costs=costs,
-            )
-            schedule = _generated(family, request, placement)
-            if schedule is not None:
-                yield family.name, schedule
+    request = FamilyRequest(
+        num_ranks=placement.num_ranks,
+        num_microbatches=num_microbatches,
+        virtual_stages=chunks,
+        max_activations=limit,
+        costs=costs,
+    )
+    for family in families:
+        schedule = _generated(family, request, placement)
+        if schedule is not None:
+            yield family.name, schedule
 
 
 def _generated(family: Family, request: FamilyRequest, placement: Placement) -> Schedule | None:
