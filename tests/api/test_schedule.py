@@ -198,13 +198,3 @@ def test_a_group_or_a_number_of_chunks_is_used_or_named_in_a_warning(family):
 def test_a_bad_argument_is_named(options, fault):
     with pytest.raises(InvalidInput, match=fault):
         trainwright.schedule(**{"family": "1f1b", **SIZE, **options})
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["1f1b", "interleaved"])
-def test_verification_passes_for_sound_orders(family):
-    report = trainwright.schedule(family=family, ranks=2, microbatches=4).verified()
-    assert report.verification_passed
-    assert len(report.document.verification.controls) == 2
-    assert "verify: PASS" in report.explain()

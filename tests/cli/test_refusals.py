@@ -111,11 +111,14 @@ def test_a_near_miss_of_a_catalog_name_is_recognised(refused):
 
 
 def test_a_missing_argument_or_command_is_named(run):
-    for arguments in (("plan",), ("estimate", "small.json"), ("diff", "small.json"), ("plam",)):
+    for arguments in (("plan",), ("estimate",), ("diff", "small.json"), ("plam",)):
         done = run(*arguments)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("Usage: trainwright")
     assert run("plan").err.endswith("Missing argument 'MODEL'.\n")
+    assert run("estimate", "small.json").err == (
+        "error: plan: must be given for a profile, as --plan FILE\n"
+    )
 
 
 @pytest.mark.parametrize("target", ["nowhere/plan.json", ".", "small.json/plan.json", "x" * 300])
@@ -294,10 +297,8 @@ class TestDocuments:
         (folder / "diff.json").write_text(
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
-        assert (
-            'kind: must be one of "plan", "model-plan", "estimate", "schedule", got "diff"'
-            in refused("explain", "diff.json")
-        )
+        kinds = '"plan", "model-plan", "estimate", "schedule", "model-estimate"'
+        assert f'kind: must be one of {kinds}, got "diff"' in refused("explain", "diff.json")
         assert "document: cannot be read" in refused("explain", "missing.json")
 
     def test_one_with_stages_without_layers_or_devices(self, refused, folder, document):
@@ -357,6 +358,6 @@ class TestDocuments:
         assert json.dumps(document["overflows"])
 
     def test_a_model_has_no_plan_to_estimate(self, refused, document):
-        assert "model: must be a profile where a plan is given" in refused(
+        assert "plan: belongs to a profile; a model is given its degrees" in refused(
             "estimate", "llama3-8b", "--plan", "plan.json"
         )

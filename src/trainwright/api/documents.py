@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.api.result import Report
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
+
+if TYPE_CHECKING:
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
 
 Priced = PlanResult | ModelPlanResult | EstimateResult
 Readable = Priced | ScheduleResult
@@ -31,14 +34,34 @@ def open_document(document: AnyDocument) -> Readable:
 
 def load_document(path: str | Path) -> Readable:
     """Read a document and check its figures; every fault of the file is named."""
-    from trainwright.api.recheck import recheck
-    from trainwright.api.schedule_recheck import recheck_schedule
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
 
     value = parse_json(read_bytes(path, name="document"), source=str(path))
-    document = decode_document(value, KINDS, source=str(path))
+    return _rechecked(decode_document(value, KINDS, source=str(path)), source=str(path))
+
+
+def load_any_document(path: str | Path) -> Readable | ModelEstimateResult:
+    """Like `load_document`, and also the estimate of a model."""
+    from trainwright.api.recheck import recheck_estimate
+    from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.document_json import decode_document
+    from trainwright.formats.json_text import parse_json
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
+
+    value = parse_json(read_bytes(path, name="document"), source=str(path))
+    kinds: dict[str, type[Any]] = {**KINDS, "model-estimate": ModelEstimateResult}
+    document = decode_document(value, kinds, source=str(path))
+    if isinstance(document, ModelEstimateResult):
+        return recheck_estimate(document, source=str(path))
+    return _rechecked(document, source=str(path))
+
+
+def _rechecked(document: Readable, *, source: str) -> Readable:
+    from trainwright.api.recheck import recheck
+    from trainwright.api.schedule_recheck import recheck_schedule
+
     if isinstance(document, ScheduleResult):
-        return recheck_schedule(document, source=str(path))
-    return recheck(document, source=str(path))
+        return recheck_schedule(document, source=source)
+    return recheck(document, source=source)

@@ -10,7 +10,14 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.results.estimate import EstimateResult
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Unpack
+
+    from trainwright.api.inputs import ProfileInput
+    from trainwright.api.run_options import RunOptions
+    from trainwright.cluster import Cluster
     from trainwright.plan.plan import Plan
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.stage import Stage
     from trainwright.profile import Profile, ProfileFile, Setting
 
@@ -18,22 +25,58 @@ if TYPE_CHECKING:
 def estimate(
     model: str | Path | Profile | ProfileFile,
     *,
-    plan: str | Path | Plan,
+    plan: str | Path | Plan | None = None,
+    cluster: str | Path | Cluster | None = None,
+    nodes: int | None = None,
     devices: int | None = None,
     memory: str | float | None = None,
     bandwidth: str | float | None = None,
     microbatches: int | None = None,
     point: int | None = None,
     time_unit: str | None = None,
-) -> Report[EstimateResult]:
-    """Price `plan` (a document's path, or a noun) on a profile; see `trainwright.plan` for units.
+    **run: Unpack[RunOptions],
+) -> Report[EstimateResult] | Report[ModelEstimateResult]:
+    """Price a run of a model on `cluster`, or a `plan` (a document's path, or a noun) of a profile.
 
-    What is not given here is taken from the plan document's own request, then from the profile.
-    Raises `InvalidInput` naming every rule the plan breaks; a plan that only overflows memory is
-    priced in full, with `fits` false and the bytes each stage misses.
+    A model takes the options of `RunOptions`; a profile `plan`, `devices`, `memory`, `bandwidth`,
+    `microbatches`, and what is not given is taken from the plan document's own request, then from
+    the profile; see `trainwright.plan` for units. Raises `InvalidInput` naming every rule that is
+    broken; what only overflows memory is priced in full, with `fits` false.
     """
-    from trainwright.api.inputs import resolve_setting, setting_overrides
+    from trainwright.api.inputs import setting_overrides
     from trainwright.api.models import ModelInput, resolve_model
+
+    overrides = setting_overrides(
+        devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
+    )
+    given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
+    if not isinstance(given, ModelInput):
+        not_used = _given(cluster=cluster, nodes=nodes, **run)
+        return _estimate_profile(given, plan, overrides, not_used)
+    if plan is not None:
+        raise InvalidInput.of("plan", "belongs to a profile; a model is given its degrees")
+    from trainwright.api.estimate_model import estimate_model
+    from trainwright.api.plan_model import resolve_cluster
+    from trainwright.api.run_options import devices_asked_for
+
+    where, _ = resolve_cluster(
+        cluster,
+        nodes=nodes,
+        devices=devices if devices is not None or nodes is not None else devices_asked_for(run),
+        memory_bytes=overrides.get("memory_bytes"),
+    )
+    not_used = _given(bandwidth=bandwidth, microbatches=microbatches, point=point)
+    warnings = [f"{name} applies to profiles only and was not used" for name in not_used]
+    return Report(estimate_model(given, cluster=where, options=run, warnings=warnings))
+
+
+def _estimate_profile(
+    given: ProfileInput,
+    plan: str | Path | Plan | None,
+    overrides: Mapping[str, float],
+    not_used: list[str],
+) -> Report[EstimateResult]:
+    from trainwright.api.inputs import resolve_setting
     from trainwright.api.plan_profile import (
         ProfileQuestion,
         overflow_records,
@@ -46,12 +89,8 @@ def estimate(
     from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan.plan import Plan
 
-    overrides = setting_overrides(
-        devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
-    )
-    given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
-    if isinstance(given, ModelInput):
-        raise InvalidInput.of("model", "must be a profile where a plan is given")
+    if plan is None:
+        raise InvalidInput.of("plan", "must be given for a profile, as --plan FILE")
     if isinstance(plan, Plan):
         stages, stated = plan.stages, given.setting
     else:
@@ -68,10 +107,20 @@ def estimate(
         num_stages=len(stages),
         stages=stage_records(priced, costs, given.profile),
         overflows=overflows,
-        warnings=(*given.warnings, *unit_warnings(given, time_s, setting)),
+        warnings=(
+            *given.warnings,
+            *unit_warnings(given, time_s, setting),
+            *(f"{name} applies to models only and was not used" for name in not_used),
+        ),
         request=profile_request(question, Budget()),
     )
     return Report(document)
+
+
+def _given(**options: object) -> list[str]:
+    """Names, as on the command line, of options that were given."""
+    given = (name for name, value in options.items() if value is not None and value is not False)
+    return [name.replace("_", "-") for name in given]
 
 
 def _read_plan(

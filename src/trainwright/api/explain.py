@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from trainwright.api.documents import AnyDocument, Readable, open_document
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainwright.api.documents import AnyDocument, Readable, load_any_document
 from trainwright.api.result import Report
 from trainwright.plan.results.schedule import ScheduleResult
 
+if TYPE_CHECKING:
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
 
-def explain(document: AnyDocument) -> Report[Readable]:
+
+def explain(
+    document: AnyDocument | Report[ModelEstimateResult] | ModelEstimateResult,
+) -> Report[Readable | ModelEstimateResult]:
     """Take a plan, estimate or schedule document (a path or a result); the report prints its table.
 
     Raises `InvalidInput` with every fault of the file.
     """
-    found = open_document(document)
+    given = document.document if isinstance(document, Report) else document
+    found = load_any_document(given) if isinstance(given, (str, Path)) else given
     if isinstance(found, ScheduleResult):
         from trainwright.api.schedule_document import timeline_of
         from trainwright.api.schedule_report import ScheduleReport

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trainwright.api.documents import Priced
+    from trainwright.plan.results.model_estimate import ModelEstimateRequest, ModelEstimateResult
     from trainwright.plan.results.request import PlanRequest
 
 _TOLERANCE: Final = 1e-9
@@ -47,6 +48,26 @@ def recheck(document: Priced, *, source: str | None = None) -> Priced:
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from None
     return replace(document, warnings=(*document.warnings, warning)) if warning else document
+
+
+def recheck_estimate(
+    document: ModelEstimateResult, *, source: str | None = None
+) -> ModelEstimateResult:
+    """The same for the estimate of a model: its figures follow from its request alone."""
+    from trainwright.api.recompute_estimate import recompute_model_estimate
+
+    request = document.request
+    try:
+        refuse(_hash_faults(request))
+        changed = tuple(changes(recompute_model_estimate(document), document, ""))
+        if changed and request.trainwright_version != __version__:
+            made = f"made by version {request.trainwright_version}"
+            warning = f"{made}; {__version__} computes other figures: {changed[0]}"
+            return replace(document, warnings=(*document.warnings, warning))
+        refuse(changed)
+    except InvalidInput as error:
+        raise InvalidInput(error.faults, source=source) from None
+    return document
 
 
 def refuse(found: Iterable[Fault]) -> None:
@@ -74,7 +95,7 @@ def _recomputed(document: Priced) -> Priced:
     return recompute_model_plan(document)
 
 
-def _hash_faults(request: PlanRequest) -> Iterator[Fault]:
+def _hash_faults(request: PlanRequest | ModelEstimateRequest) -> Iterator[Fault]:
     for name, part in (("model", request.model), ("cluster", request.cluster)):
         if part is not None and (found := content_hash(part.content)) != part.sha256:
             wanted = f"must be {found}, the hash of the content"

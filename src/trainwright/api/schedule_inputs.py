@@ -65,6 +65,13 @@ class ScheduleCase:
     objective: str = "makespan"
     parts_per_stage: int = 1
 
+    @classmethod
+    def of(
+        cls, spec: ScheduleSpec, *, name: str = "spec", time_unit: TimeUnit = TimeUnit.SECONDS
+    ) -> ScheduleCase:
+        """The costs alone."""
+        return cls(spec=spec, name=name, time_unit=time_unit, ranks=None, microbatches=None)
+
     @property
     def num_ranks(self) -> int:
         """p; raises InvalidInput where neither the caller nor the spec says."""
@@ -199,22 +206,18 @@ def _costs_of(
     if spec is None and otherwise is None:
         ones = dict.fromkeys(("forward_s", "input_grad_s", "weight_grad_s"), (1.0,))
         found = ScheduleSpec(**{**ones, **fields})
-        return _case(found, "uniform", unit or TimeUnit.SLOTS)
+        return ScheduleCase.of(found, name="uniform", time_unit=unit or TimeUnit.SLOTS)
     if spec is not None:
         if isinstance(spec, (str, Path)):
-            base = _case(load_schedule_spec(Path(spec)), display_name(spec), TimeUnit.SECONDS)
+            base = ScheduleCase.of(load_schedule_spec(Path(spec)), name=display_name(spec))
         else:
-            base = _case(spec, "spec", TimeUnit.SECONDS)
+            base = ScheduleCase.of(spec)
     else:
         assert otherwise is not None, "one of the two is there"
         base = otherwise
     if "transfer_s" in fields:
         fields["backward_transfer_s"] = ()
     return replace(base, spec=replace(base.spec, **fields)) if fields else base
-
-
-def _case(spec: ScheduleSpec, name: str, unit: TimeUnit) -> ScheduleCase:
-    return ScheduleCase(spec=spec, name=name, time_unit=unit, ranks=None, microbatches=None)
 
 
 def _read_times(given: Mapping[str, Time]) -> tuple[dict[str, float], TimeUnit | None]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainwright.api.schedule_fold import fold
 from trainwright.formats.pytorch_csv import CsvForm, format_compute_comms, format_compute_only
-from trainwright.measuring.gloo_check import PipelineRun, check_gradients
+from trainwright.measuring.gloo_check import MOST_RANKS, PipelineRun, check_gradients
 from trainwright.measuring.negative_controls import (
     with_swapped_microbatches,
     without_gradient_reduction,
@@ -21,7 +22,18 @@ from trainwright.scheduling.lower import lower
 from trainwright.scheduling.pytorch_rules import as_pytorch_runs
 
 if TYPE_CHECKING:
+    from trainwright.plan.results.schedule import ScheduleResult
     from trainwright.plan.timeline import Timeline
+
+
+def verify_folded(document: ScheduleResult, timeline: Timeline) -> Verification:
+    """Run a schedule; one of more ranks than are run for real is first folded to fewer."""
+    ranks = timeline.schedule.num_ranks
+    if ranks <= MOST_RANKS:
+        return verify(timeline)
+    folded = fold(document, timeline, ranks=MOST_RANKS)
+    full = f"{ranks} ranks, {timeline.schedule.num_microbatches} microbatches"
+    return verify(folded, folded_from=full)
 
 
 def verify(timeline: Timeline, *, folded_from: str | None = None) -> Verification:

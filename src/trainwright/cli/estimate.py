@@ -3,39 +3,248 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainwright.cli import options
+from trainwright.cli.config_file import read_config
 from trainwright.cli.output import check_output, emit, finish, parse_count
+from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def _count(name: str, text: str, *aliases: str) -> typer.models.OptionInfo:
+    found: typer.models.OptionInfo = typer.Option(f"--{name}", *aliases, help=text, metavar="N")
+    return found
 
 
 def estimate(
-    model: Annotated[str, typer.Argument(help="A profile (JSON).")],
-    plan: Annotated[Path, typer.Option(help="The plan to price: a plan document.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A config.json or its folder, the name of a catalog model, or a profile (JSON).",
+        ),
+    ],
+    plan: Annotated[
+        Path | None, typer.Option(help="For a profile: the plan document to price.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="A catalog cluster or a TOML file.")] = None,
+    nodes: Annotated[str | None, _count("nodes", "Nodes of the cluster.")] = None,
+    tp: Annotated[str | None, _count("tp", "Tensor parallel degree; 1 if absent.")] = None,
+    pp: Annotated[str | None, _count("pp", "Pipeline ranks; 1 if absent.")] = None,
+    dp: Annotated[str | None, _count("dp", "Replicas; as many as fit if absent.")] = None,
+    cp: Annotated[str | None, _count("cp", "Context parallel degree; 1 if absent.")] = None,
+    ep: Annotated[str | None, _count("ep", "Expert parallel degree; 1 if absent.")] = None,
+    etp: Annotated[str | None, _count("etp", "Devices per expert; as --tp if absent.")] = None,
+    zero: Annotated[str | None, _count("zero", "ZeRO stage, 0 to 3; 1 if absent.")] = None,
+    micro_batch: Annotated[
+        str | None, _count("micro-batch", "Sequences per microbatch; 1 if absent.")
+    ] = None,
+    global_batch: Annotated[str | None, _count("global-batch", "Sequences per step.")] = None,
+    sequence: Annotated[str | None, _count("sequence", "Tokens per sequence.")] = None,
+    recompute: Annotated[
+        str | None,
+        typer.Option(
+            help="none, selective, full, or full:N for N blocks of each stage; none if absent.",
+            metavar="MODE",
+        ),
+    ] = None,
+    recompute_module: Annotated[
+        list[str] | None,
+        typer.Option(help="What selective recomputes (repeatable).", metavar="NAME"),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="A schedule family; 1f1b if absent, interleaved with virtual stages.",
+            metavar="NAME",
+        ),
+    ] = None,
+    virtual_stages: Annotated[
+        str | None, _count("virtual-stages", "Model chunks per pipeline rank; 1 if absent.")
+    ] = None,
+    blocks: Annotated[
+        str | None,
+        typer.Option(
+            help="Blocks of each virtual stage, as 11,12,12,11; even if absent.", metavar="LIST"
+        ),
+    ] = None,
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--sequence-parallel/--no-sequence-parallel",
+            help="Shard norms and dropout along the sequence; on with --tp if absent.",
+        ),
+    ] = None,
+    flash_attention: Annotated[
+        bool | None,
+        typer.Option(
+            "--flash-attention/--no-flash-attention", help="Fused attention; on if absent."
+        ),
+    ] = None,
+    fused_cross_entropy: Annotated[
+        bool | None,
+        typer.Option(
+            "--fused-cross-entropy/--no-fused-cross-entropy",
+            help="Keep 16-bit logits only; off if absent.",
+        ),
+    ] = None,
+    vocabulary_multiple: Annotated[
+        str | None,
+        _count("vocabulary-multiple", "Pad the vocabulary to this x --tp; 128 if absent."),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="bf16, fp16, fp8, fp32 or tf32; 16 bit if absent.", metavar="NAME"),
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="adam, momentum, muon or sgd; adam if absent.", metavar="NAME"),
+    ] = None,
+    gradient_dtype: Annotated[
+        str | None, typer.Option(help="Of gradients; fp32 if absent.", metavar="DTYPE")
+    ] = None,
+    main_weight_dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the optimizer's weights, or none; fp32 beside 16-bit weights if absent.",
+            metavar="DTYPE",
+        ),
+    ] = None,
+    moment_dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of the optimizer's moments, once or once each; fp32 if absent.", metavar="DTYPE"
+        ),
+    ] = None,
+    dropout: Annotated[
+        str | None, typer.Option(help="Rate; the model's own if absent.", metavar="SHARE")
+    ] = None,
+    context_exchange: Annotated[
+        str | None,
+        typer.Option(
+            help="ring, all_gather or all_to_all; ring if absent.",
+            metavar="NAME",
+        ),
+    ] = None,
+    expert_imbalance: Annotated[
+        str | None,
+        typer.Option(help="Load of the heaviest experts over the mean; 1 if absent.", metavar="X"),
+    ] = None,
+    capacity_factor: Annotated[
+        str | None,
+        typer.Option(help="Pad and drop to this share of the mean load.", metavar="X"),
+    ] = None,
+    overlap: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="KIND=SHARE (repeatable): of gradients or parameters (0.9 if absent), tensor or "
+            "experts (0), pipeline (1).",
+            metavar="KIND=SHARE",
+        ),
+    ] = None,
+    reserve: Annotated[
+        str | None, typer.Option(help="Memory to keep free; 0 if absent.", metavar="SIZE")
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="Memory of libraries; 64MiB if absent.", metavar="SIZE")
+    ] = None,
+    fragmentation: Annotated[
+        str | None,
+        typer.Option(help="What the allocator wastes, of the peak; 0.05 if absent.", metavar="X"),
+    ] = None,
     devices: options.Devices = None,
     memory: options.Memory = None,
     bandwidth: options.Bandwidth = None,
     microbatches: options.Microbatches = None,
     point: options.Point = None,
     time_unit: options.TimeUnit = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file of these options.", is_eager=True, callback=read_config),
+    ] = None,
     output: options.Output = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price a given plan, or say which rule it breaks and which stage overflows."""
+    """Predict time and memory of a run: does it fit, and how long does a step take?"""
     from trainwright.api.estimate import estimate as price
 
     check_output(output, model, plan)
     report = price(
         model,
         plan=plan,
+        cluster=cluster,
+        nodes=parse_count(nodes, "nodes"),
         devices=parse_count(devices, "devices"),
         memory=memory,
         bandwidth=bandwidth,
         microbatches=parse_count(microbatches, "microbatches"),
         point=parse_count(point, "point", least=0),
         time_unit=time_unit,
+        tp=parse_count(tp, "tp"),
+        pp=parse_count(pp, "pp"),
+        dp=parse_count(dp, "dp"),
+        cp=parse_count(cp, "cp"),
+        ep=parse_count(ep, "ep"),
+        etp=parse_count(etp, "etp"),
+        zero=parse_count(zero, "zero", least=0),
+        micro_batch=parse_count(micro_batch, "micro-batch"),
+        global_batch=parse_count(global_batch, "global-batch"),
+        sequence=parse_count(sequence, "sequence"),
+        recompute=recompute,
+        recompute_modules=recompute_module,
+        schedule=schedule,
+        virtual_stages=parse_count(virtual_stages, "virtual-stages"),
+        blocks=_counts(blocks),
+        sequence_parallel=sequence_parallel,
+        flash_attention=flash_attention,
+        fused_cross_entropy=fused_cross_entropy,
+        vocabulary_multiple=parse_count(vocabulary_multiple, "vocabulary-multiple"),
+        precision=precision,
+        optimizer=optimizer,
+        gradient_dtype=gradient_dtype,
+        main_weight_dtype=main_weight_dtype,
+        moment_dtypes=moment_dtype,
+        dropout=_number(dropout, "dropout"),
+        context_exchange=context_exchange,
+        expert_imbalance=_number(expert_imbalance, "expert-imbalance"),
+        capacity_factor=_number(capacity_factor, "capacity-factor"),
+        overlap=_shares(overlap),
+        reserve=reserve,
+        workspace=workspace,
+        fragmentation=_number(fragmentation, "fragmentation"),
     )
     emit(report, as_json=as_json, output=output)
     finish(0 if report.document.fits else 3, interrupted=False)
+
+
+def _number(text: str | None, name: str) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInput.of(name, f'must be a number, got "{text}"') from None
+
+
+def _counts(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    counts = [parse_count(part, "blocks", least=0) for part in text.split(",")]
+    return [count for count in counts if count is not None]
+
+
+def _shares(texts: Sequence[str] | None) -> dict[str, float] | None:
+    if not texts:
+        return None
+    shares = {}
+    for text in texts:
+        kind, equals, share = text.partition("=")
+        if not equals:
+            raise InvalidInput.of("overlap", f'must be KIND=SHARE, got "{text}"')
+        shares[kind.strip()] = _number(share, "overlap") or 0.0
+    return shares

@@ -29,6 +29,7 @@ from trainwright.model import (
     layer_graph,
 )
 from trainwright.model.operator import ATTENTION_CORE, MLP_ACTIVATION, NORM, RECOMPUTE_MODULES
+from trainwright.plan.overlap import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import (
     CostTable,
     Edge,
@@ -60,13 +61,14 @@ class Estimator:
 
     `selective_modules` are what the recompute mode "selective" recomputes. By default the cheap
     and large: the attention core where it stores scores, else the norms and the feed-forward
-    activation. `vocabulary_multiple` is the padding of `RunShape`. A point's precision goes before
-    the recipe's.
+    activation. `overlap` says what collectives inside layers hide under. `vocabulary_multiple` is
+    the padding of `RunShape`. A point's precision goes before the recipe's.
     """
 
     model: TransformerConfig
     cluster: Cluster
     recipe: Recipe = DEFAULT_RECIPE
+    overlap: Overlap = DEFAULT_OVERLAP
     selective_modules: tuple[str, ...] | None = None
     vocabulary_multiple: int = 128
 
@@ -131,6 +133,7 @@ class Estimator:
                 accelerator=pool.accelerator,
                 dtype=graph.run.precision.base_dtype,
                 hops=_hops_of(pool, graph.run),
+                overlap=self.overlap,
             )
             for prices, layer in zip(rows, graph.classes, strict=True):
                 offered = rules if layer.kind in RECOMPUTABLE else {Recompute.NONE: KEEP_ALL}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.cluster import Accelerator, Hop
@@ -17,6 +17,7 @@ from trainwright.costing.memory import (
     trained_per_device,
 )
 from trainwright.model import Exchange, LayerClass, LayerKind, Phase, RunShape
+from trainwright.plan.overlap import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
 
 _KIND_OF_AXIS: Final = {
@@ -62,6 +63,7 @@ class Platform:
     accelerator: Accelerator
     dtype: str
     hops: Mapping[str, tuple[Hop, ...]]
+    overlap: Overlap = DEFAULT_OVERLAP
 
 
 def price_layer(
@@ -88,10 +90,9 @@ def price_layer(
         phase_s = {phase: sum(times.values()) for phase, times in operator_s.items()}
         kind_s = [0.0] * len(TimeKind)
         kind_s[TimeKind.COMPUTE] = sum(phase_s.values())
-        for exchange in exchanges:
-            exposed_s = _exposed_s(exchange, operator_s[exchange.phase], platform)
-            phase_s[exchange.phase] += exposed_s
-            kind_s[_KIND_OF_AXIS[exchange.axis]] += exposed_s
+        for (phase, kind), exposed_s in _exposed_s(exchanges, operator_s, platform).items():
+            phase_s[phase] += exposed_s
+            kind_s[kind] += exposed_s
         if layer.kind is LayerKind.BLOCK:
             kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, platform.accelerator.host_pass_s)
         yield LayerPrice(
@@ -133,18 +134,40 @@ def _exchanges(layer: LayerClass, rule: RecomputeRule) -> tuple[Exchange, ...]:
     if not rule.whole_layer:
         return layer.exchanges
     repeated = (
-        Exchange(axis=x.axis, kind=x.kind, bytes=x.bytes, phase=Phase.RECOMPUTE)
-        for x in layer.exchanges
-        if x.phase is Phase.FORWARD
+        replace(x, phase=Phase.RECOMPUTE) for x in layer.exchanges if x.phase is Phase.FORWARD
     )
     return (*layer.exchanges, *repeated)
 
 
-def _exposed_s(exchange: Exchange, operator_s: Mapping[str, float], platform: Platform) -> float:
-    time_s = collective_time_s(exchange.kind, exchange.bytes, platform.hops[exchange.axis])
-    if exchange.hides_under is None:
-        return time_s
-    return max(0.0, time_s - exchange.hidden_share * operator_s[exchange.hides_under])
+def _exposed_s(
+    exchanges: Sequence[Exchange],
+    operator_s: Mapping[Phase, Mapping[str, float]],
+    platform: Platform,
+) -> dict[tuple[Phase, TimeKind], float]:
+    """What collectives add to each phase, by kind.
+
+    One that names an operator hides under it; the others of a kind share what their overlap allows
+    of the phase's compute.
+    """
+    exposed_s: dict[tuple[Phase, TimeKind], float] = {}
+    apart_s: dict[tuple[Phase, TimeKind], float] = {}
+    for exchange in exchanges:
+        key = (exchange.phase, _KIND_OF_AXIS[exchange.axis])
+        time_s = collective_time_s(exchange.kind, exchange.bytes, platform.hops[exchange.axis])
+        if exchange.hides_under is None:
+            apart_s[key] = apart_s.get(key, 0.0) + time_s
+            continue
+        window_s = exchange.hidden_share * operator_s[exchange.phase][exchange.hides_under]
+        exposed_s[key] = exposed_s.get(key, 0.0) + max(0.0, time_s - window_s)
+    shares = {
+        TimeKind.TENSOR_PARALLEL: platform.overlap.tensor,
+        TimeKind.EXPERT_PARALLEL: platform.overlap.experts,
+    }
+    for (phase, kind), time_s in apart_s.items():
+        window_s = shares.get(kind, 0.0) * sum(operator_s[phase].values())
+        added_s = max(0.0, time_s - window_s)
+        exposed_s[phase, kind] = exposed_s.get((phase, kind), 0.0) + added_s
+    return exposed_s
 
 
 def _collective(exchange: Exchange) -> Collective:

@@ -161,14 +161,14 @@ class Operator:
     def model_step_flops(self) -> float:
         """`model_flops` of the forward pass and of the gradients that are computed.
 
-        A product with weights has two gradients of its size; that with scores has two as well, both
-        of activations. What is recomputed does not count.
+        A fused kernel's backward counts as two forward passes, though it does more.
         """
-        if self.matrix is None:
-            gradients = 2 * (self.input_grad != NO_WORK)
-        else:
-            gradients = (self.input_grad != NO_WORK) + (self.weight_grad != NO_WORK)
-        return (1 + gradients) * self.model_flops
+        if self.kind is OperatorKind.ATTENTION:
+            return self.model_flops * (3.0 if self.input_grad.flops else 1.0)
+        if not self.forward.flops:
+            return self.model_flops
+        gradients = self.input_grad.flops + self.weight_grad.flops
+        return self.model_flops * (1.0 + gradients / self.forward.flops)
 
     def work(self, phase: Phase) -> Work:
         """The work of one phase."""

@@ -8,6 +8,7 @@ allows by its family.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
@@ -123,11 +124,15 @@ def _precision(
 def _shape(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterable[Fault]:
     """The sizes of the model can be cut as the degrees say."""
     name = configuration.recipe.precision or pool.accelerator.default_precision
+    faults: tuple[Fault, ...] = ()
     try:
         run = run_shape(configuration, precision=name)
     except InvalidInput as error:
-        return error.faults
-    return model.faults_at(run)
+        faults, degrees = error.faults, configuration.parallelism
+        # A sequence that can be cut: the model's own rules are asked all the same.
+        cut = replace(configuration, sequence_length=degrees.tensor * degrees.context)
+        run = run_shape(cut, precision=name)
+    return (*faults, *model.faults_at(run))
 
 
 Rule = Callable[["Configuration", "TransformerConfig", "Pool"], Iterable[Fault]]

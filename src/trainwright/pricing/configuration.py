@@ -67,6 +67,7 @@ def estimator_of(
         model=model,
         cluster=cluster,
         recipe=configuration.recipe,
+        overlap=configuration.overlap,
         selective_modules=configuration.recompute_modules,
         vocabulary_multiple=configuration.vocabulary_multiple,
     )

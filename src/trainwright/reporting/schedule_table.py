@@ -192,7 +192,7 @@ def _verification(document: ScheduleResult) -> Iterator[str]:
         return
     yield f"verify: {'PASS' if found.passed else 'FAIL'}"
     if found.folded_from is not None:
-        yield f"  folded: {found.folded_from}"
+        yield f"  folded to 4 ranks from {found.folded_from}: the same family and placement"
     for run in found.runs:
         yield f"  {'PASS' if run.passed else 'FAIL'} {_run_line(run)}"
     for run in found.controls:

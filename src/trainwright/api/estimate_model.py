@@ -1,0 +1,181 @@
+"""`estimate` on a model: one stated run on a cluster, as a document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from trainwright._version import __version__
+from trainwright.api.inputs import embed, naming_options
+from trainwright.api.run_options import OPTION_OF, configuration_of
+from trainwright.plan.results.model_estimate import (
+    ModelEstimateRequest,
+    ModelEstimateResult,
+    PricedChange,
+    RankMemory,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trainwright.api.models import ModelInput
+    from trainwright.api.run_options import RunOptions
+    from trainwright.cluster import Cluster
+    from trainwright.model import TransformerConfig
+    from trainwright.plan.configuration import Configuration
+    from trainwright.plan.prediction import StageMemory, StepPrediction
+
+_CLASSES = ("weight", "gradient", "optimizer", "activation", "logits", "transient", "buffer")
+
+
+def estimate_model(
+    given: ModelInput, *, cluster: Cluster, options: RunOptions, warnings: Sequence[str] = ()
+) -> ModelEstimateResult:
+    """Price the run; raises `InvalidInput` naming every rule it breaks, by its option."""
+    from trainwright.formats.document_json import encode
+
+    with naming_options(OPTION_OF):
+        run = configuration_of(options, num_devices=cluster.num_devices)
+        request = ModelEstimateRequest(
+            trainwright_version=__version__,
+            model=given.embedded,
+            cluster=embed("cluster", cluster.name, encode(cluster)),
+            configuration=run,
+        )
+        document = price_request(given.config, cluster, request)
+    notes = (*given.warnings, *warnings, *document.warnings)
+    return replace(document, warnings=notes)
+
+
+def price_request(
+    model: TransformerConfig, cluster: Cluster, request: ModelEstimateRequest
+) -> ModelEstimateResult:
+    """The document of a request: the step, and where it does not fit the changes that help."""
+    from trainwright.pricing.changes import changes_that_fit
+    from trainwright.pricing.configuration import price_configuration
+    from trainwright.pricing.interval import UNCALIBRATED
+
+    run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
+    step = price_configuration(model, cluster, run)
+    fits = _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
+    changes: tuple[PricedChange, ...] = ()
+    if not fits:
+        found = changes_that_fit(
+            model,
+            cluster,
+            run,
+            lambda other: _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0,
+        )
+        changes = tuple(
+            PricedChange(
+                options=change.options,
+                description=change.description,
+                step_time_s=change.step.step_time_s,
+                slowdown=change.step.step_time_s / step.step_time_s,
+                device_time_ratio=change.device_s
+                / (step.step_time_s * run.parallelism.num_devices),
+                devices_used=change.configuration.parallelism.num_devices,
+                peak_memory_bytes=change.step.peak_memory_bytes,
+            )
+            for change in found
+        )
+    verdict = Verdict.TIGHT if step.peak_memory_bytes <= limit_bytes else Verdict.DOES_NOT_FIT
+    devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s or 0.0
+    return ModelEstimateResult(
+        step_time_s=step.step_time_s,
+        step_time_low_s=UNCALIBRATED.low_ratio * step.step_time_s,
+        step_time_high_s=UNCALIBRATED.high_ratio * step.step_time_s,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=tokens_per_s / devices,
+        mfu=step.mfu or 0.0,
+        hfu=step.hfu or 0.0,
+        pipeline_s=step.pipeline_s,
+        optimizer_s=step.optimizer_s,
+        exposed_communication_s={part.kind: part.exposed_s for part in step.communication},
+        hidden_communication_s={part.kind: part.hidden_s for part in step.communication},
+        bubble_of_makespan=max(0.0, step.bubble_of_makespan),
+        devices_used=devices,
+        num_microbatches=run.num_microbatches,
+        memory=tuple(_rank_memories(step, run, limit_bytes)),
+        peak_memory_bytes=step.peak_memory_bytes,
+        heaviest_rank=step.fullest_stage,
+        memory_limit_bytes=limit_bytes,
+        margin_bytes=_margin_bytes(step.peak_memory_bytes, run, limit_bytes),
+        fits=fits,
+        verdict=Verdict.FITS if fits else verdict,
+        changes=changes,
+        warnings=tuple(_warnings(model, cluster, run)),
+        assumptions=_assumptions(cluster, run, UNCALIBRATED.source),
+        request=request,
+    )
+
+
+def _margin_bytes(peak_bytes: float, run: Configuration, limit_bytes: float) -> float:
+    overheads = run.overheads
+    return limit_bytes - peak_bytes * (1 + overheads.fragmentation) - overheads.reserve_bytes
+
+
+def _rank_memories(
+    step: StepPrediction, run: Configuration, limit_bytes: float
+) -> Iterator[RankMemory]:
+    for rank, stage in enumerate(step.stages):
+        memory = stage.memory
+        yield RankMemory(
+            rank=rank,
+            weight_bytes=memory.weight_bytes,
+            gradient_bytes=memory.gradient_bytes,
+            optimizer_bytes=memory.optimizer_bytes,
+            activation_bytes=memory.activation_bytes,
+            logits_bytes=memory.logits_bytes,
+            transient_bytes=memory.transient_bytes,
+            buffer_bytes=memory.buffer_bytes,
+            workspace_bytes=memory.workspace_bytes,
+            total_bytes=memory.total_bytes,
+            margin_bytes=_margin_bytes(memory.total_bytes, run, limit_bytes),
+            microbatches_in_flight=memory.microbatches_in_flight,
+            largest_class=_largest_class(memory),
+        )
+
+
+def _largest_class(memory: StageMemory) -> str:
+    return max(_CLASSES, key=lambda name: float(getattr(memory, f"{name}_bytes")))
+
+
+def _warnings(model: TransformerConfig, cluster: Cluster, run: Configuration) -> Iterator[str]:
+    """Options without effect, and choices that are rarely meant."""
+    degrees, pool = run.parallelism, cluster.pool_of()
+    if degrees.num_devices < pool.num_devices:
+        yield f"uses {degrees.num_devices} of {pool.num_devices} devices"
+    if degrees.tensor > pool.devices_per_node:
+        size = pool.devices_per_node
+        yield f"tp: a tensor group of {degrees.tensor} leaves its node of {size} devices"
+    if degrees.sequence_parallel and degrees.tensor == 1:
+        yield "sequence-parallel: has no effect without tensor parallelism"
+    if degrees.pipeline > 1 and degrees.zero_stage >= 2:
+        yield f"zero: stage {degrees.zero_stage} communicates for every microbatch of a pipeline"
+    recipe = run.recipe
+    if model.experts is None and (recipe.capacity_factor or recipe.expert_imbalance > 1):
+        yield "capacity-factor, expert-imbalance: have no effect without experts"
+    if run.recompute_modules and run.recompute != "selective":
+        yield "recompute-modules: have no effect unless recompute is selective"
+
+
+def _assumptions(cluster: Cluster, run: Configuration, interval: str) -> dict[str, str]:
+    device, recipe = cluster.accelerator, run.recipe
+    numbers = recipe.numbers(recipe.precision or device.default_precision)
+    degrees = run.parallelism
+    overlap = (f"{name} {share:.0%}" for name, share in asdict(run.overlap).items())
+    return {
+        "times": f"{device.name} with the efficiencies of its description",
+        "range": interval,
+        "precision": numbers.name,
+        "state": f"{recipe.optimizer}: {numbers.weight_bytes} + {numbers.gradient_bytes} + "
+        f"{numbers.optimizer_bytes} bytes per parameter (weight, gradient, optimizer)",
+        "kernels": f"{'fused' if run.fused_attention else 'unfused'} attention, "
+        f"{'fused' if run.fused_cross_entropy else 'unfused'} cross entropy",
+        "sequence parallel": "on" if degrees.sequence_parallel else "off",
+        "overlap": ", ".join(overlap),
+        "memory": f"{device.usable_fraction:.0%} of the device usable, fragmentation "
+        f"{run.overheads.fragmentation:.0%}",
+    }

@@ -1,0 +1,233 @@
+"""The options of a run, as `estimate` takes them, and the configuration they make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.units import parse_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from trainwright.plan.configuration import Configuration
+    from trainwright.plan.overlap import MemoryOverheads, Overlap
+    from trainwright.plan.parallelism import Parallelism
+
+
+class RunOptions(TypedDict, total=False):
+    """Everything about a run but model and cluster; see `docs/costs.md` for the defaults.
+
+    `recompute` is none, selective, full, or full:N for the first N blocks of each stage; `overlap`
+    maps gradients, parameters, tensor, experts or pipeline to a share; sizes are bytes or text with
+    a unit.
+    """
+
+    tp: int | None
+    pp: int | None
+    dp: int | None
+    cp: int | None
+    ep: int | None
+    etp: int | None
+    zero: int | None
+    micro_batch: int | None
+    global_batch: int | None
+    sequence: int | None
+    recompute: str | None
+    recompute_modules: Sequence[str] | None
+    schedule: str | None
+    virtual_stages: int | None
+    blocks: Sequence[int] | None
+    sequence_parallel: bool | None
+    flash_attention: bool | None
+    fused_cross_entropy: bool | None
+    vocabulary_multiple: int | None
+    precision: str | None
+    optimizer: str | None
+    gradient_dtype: str | None
+    main_weight_dtype: str | None
+    moment_dtypes: Sequence[str] | None
+    dropout: float | None
+    context_exchange: str | None
+    expert_imbalance: float | None
+    capacity_factor: float | None
+    overlap: Mapping[str, float] | None
+    reserve: str | float | None
+    workspace: str | float | None
+    fragmentation: float | None
+
+
+# Names of nouns' fields, as options.
+OPTION_OF: Final = {
+    "tensor": "tp",
+    "tensor_parallel": "tp",
+    "pipeline": "pp",
+    "data": "dp",
+    "context": "cp",
+    "context_parallel": "cp",
+    "expert": "ep",
+    "expert_parallel": "ep",
+    "expert_tensor": "etp",
+    "expert_tensor_parallel": "etp",
+    "zero_stage": "zero",
+    "microbatch_size": "micro-batch",
+    "num_microbatches": "global-batch / (micro-batch x dp)",
+    "global_batch": "global-batch",
+    "sequence_length": "sequence",
+    "virtual_stages": "virtual-stages",
+    "recompute_blocks": "recompute",
+    "selective_modules": "recompute-modules",
+    "blocks_per_stage": "blocks",
+    "vocabulary_multiple": "vocabulary-multiple",
+    "gradient_dtype": "gradient-dtype",
+    "main_weight_dtype": "main-weight-dtype",
+    "moment_dtypes": "moment-dtype",
+    "expert_imbalance": "expert-imbalance",
+    "capacity_factor": "capacity-factor",
+    "workspace_bytes": "workspace",
+    "reserve_bytes": "reserve",
+}
+
+
+def configuration_of(options: RunOptions, *, num_devices: int | None) -> Configuration:
+    """The run; degrees of data parallelism that are not given fill `num_devices`.
+
+    Raises `InvalidInput` with every option that is missing or has no meaning.
+    """
+    from trainwright.plan.configuration import Configuration
+
+    faults = [*_missing(options), *_unknown_words(options)]
+    if faults:
+        raise InvalidInput(faults)
+    degrees = _degrees(options, num_devices)
+    mode, blocks = _recompute(options.get("recompute") or "none")
+    given = {
+        "recompute_modules": _tuple(options.get("recompute_modules")),
+        "blocks_per_stage": _tuple(options.get("blocks")),
+        "fused_attention": options.get("flash_attention"),
+        "fused_cross_entropy": options.get("fused_cross_entropy"),
+        "vocabulary_multiple": options.get("vocabulary_multiple"),
+    }
+    default = "interleaved" if degrees.virtual_stages > 1 else "1f1b"
+    return Configuration(
+        parallelism=degrees,
+        microbatch_size=options.get("micro_batch") or 1,
+        global_batch=options["global_batch"] or 1,
+        sequence_length=options["sequence"] or 1,
+        schedule=options.get("schedule") or default,
+        recompute=mode,
+        recompute_blocks=blocks,
+        recipe=_recipe(options),
+        overlap=_overlap(options.get("overlap") or {}),
+        overheads=_overheads(options),
+        **_stated(given),
+    )
+
+
+def devices_asked_for(options: RunOptions) -> int | None:
+    """The devices that the degrees multiply to, where data parallelism is among them."""
+    data = options.get("dp")
+    if data is None:
+        return None
+    return (options.get("tp") or 1) * (options.get("pp") or 1) * (options.get("cp") or 1) * data
+
+
+def _missing(options: RunOptions) -> Iterator[Fault]:
+    for name in ("global_batch", "sequence"):
+        if options.get(name) is None:
+            flag = name.replace("_", "-")
+            yield Fault(flag, f"must be given for a model, as --{flag} N")
+
+
+def _unknown_words(options: RunOptions) -> Iterator[Fault]:
+    from trainwright.model import ContextExchange, Optimizer
+
+    for name, kind in (("optimizer", Optimizer), ("context_exchange", ContextExchange)):
+        word = options.get(name)
+        if word is not None and word not in set(kind):
+            offered = ", ".join(kind)
+            yield Fault(name.replace("_", "-"), f'must be one of {offered}, got "{word}"')
+    known = ("gradients", "parameters", "tensor", "experts", "pipeline")
+    for kind_name in options.get("overlap") or {}:
+        if kind_name not in known:
+            yield Fault("overlap", f'must name {", ".join(known)}, got "{kind_name}"')
+
+
+def _degrees(options: RunOptions, num_devices: int | None) -> Parallelism:
+    from trainwright.plan.parallelism import Parallelism
+
+    tensor, pipeline = options.get("tp") or 1, options.get("pp") or 1
+    context = options.get("cp") or 1
+    data = options.get("dp")
+    if data is None:
+        data = max(1, (num_devices or 1) // (tensor * pipeline * context))
+    sequence_parallel = options.get("sequence_parallel")
+    zero = options.get("zero")
+    return Parallelism(
+        tensor=tensor,
+        pipeline=pipeline,
+        data=data,
+        context=context,
+        expert=options.get("ep") or 1,
+        expert_tensor=options.get("etp"),
+        virtual_stages=options.get("virtual_stages") or 1,
+        sequence_parallel=tensor > 1 if sequence_parallel is None else sequence_parallel,
+        zero_stage=1 if zero is None else zero,
+    )
+
+
+def _recompute(text: str) -> tuple[Any, int | None]:
+    from trainwright.profile import Recompute
+
+    mode, colon, count = text.partition(":")
+    if mode not in set(Recompute) or (colon and not count.isdecimal()):
+        offered = ", ".join((*Recompute, "full:N"))
+        raise InvalidInput.of("recompute", f'must be one of {offered}, got "{text}"')
+    return Recompute(mode), int(count) if colon else None
+
+
+def _recipe(options: RunOptions) -> Any:
+    from trainwright.model import ContextExchange, Optimizer, Recipe
+
+    optimizer, exchange = options.get("optimizer"), options.get("context_exchange")
+    given = {
+        "precision": options.get("precision"),
+        "optimizer": None if optimizer is None else Optimizer(optimizer),
+        "gradient_dtype": options.get("gradient_dtype"),
+        "main_weight_dtype": options.get("main_weight_dtype"),
+        "moment_dtypes": _tuple(options.get("moment_dtypes")),
+        "dropout": options.get("dropout"),
+        "context_exchange": None if exchange is None else ContextExchange(exchange),
+        "expert_imbalance": options.get("expert_imbalance"),
+        "capacity_factor": options.get("capacity_factor"),
+    }
+    return Recipe(**_stated(given))
+
+
+def _overlap(shares: Mapping[str, float]) -> Overlap:
+    from trainwright.plan.overlap import Overlap
+
+    return Overlap(**shares)
+
+
+def _overheads(options: RunOptions) -> MemoryOverheads:
+    from trainwright.plan.overlap import MemoryOverheads
+
+    given = {
+        "reserve_bytes": _bytes(options.get("reserve"), "reserve"),
+        "workspace_bytes": _bytes(options.get("workspace"), "workspace"),
+        "fragmentation": options.get("fragmentation"),
+    }
+    return MemoryOverheads(**_stated(given))
+
+
+def _bytes(value: str | float | None, name: str) -> float | None:
+    return parse_memory(value, name=name) if isinstance(value, str) else value
+
+
+def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    return tuple(values) if values else None
+
+
+def _stated(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}

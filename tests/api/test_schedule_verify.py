@@ -1,0 +1,73 @@
+"""Schedules run for real on PyTorch: the right gradients, and files broken on purpose caught."""
+
+from __future__ import annotations
+
+import pytest
+
+import trainwright
+from trainwright.api.schedule_fold import fold
+from trainwright.errors import UnsupportedFeature
+from trainwright.formats.schedule_spec import ScheduleSpec
+
+UNEVEN = ScheduleSpec(
+    forward_s=(1.0, 2.0, 1.5, 1.0, 3.0, 1.0), input_grad_s=(1.0,), weight_grad_s=(0.5,)
+)
+THREE_AND_ONE = ScheduleSpec(
+    forward_s=(1.0,), input_grad_s=(1.0,), weight_grad_s=(1.0,), rank_of_stage=(0, 0, 1, 0)
+)
+SEARCHED = {"search": True, "evaluations": 2000}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *({"family": name, "ranks": 2} for name in ("v-half", "v-min", "zb-v", "interleaved")),
+        {"family": "dualpipe-v", "ranks": 2},
+        {"spec": UNEVEN, "placement": "v", "ranks": 3, "memory_limit": 4, **SEARCHED},
+        {"spec": THREE_AND_ONE, **SEARCHED},
+        {"family": "zb-h1", "ranks": 1},
+    ],
+    ids=lambda asked: asked.get("family") or f"searched on {asked.get('ranks', 2)}",
+)
+def test_gradients_are_those_of_the_model_in_one_piece(asked):
+    report = trainwright.schedule(microbatches=4, **asked).verified()
+    found = report.document.verification
+    assert found.passed, found
+    assert [run.form for run in found.runs] == ["compute_only", "compute_comms"]
+    assert len(found.controls) == 2
+    assert "verify: PASS" in report.explain()
+    assert max(run.max_error for run in found.runs) <= 1e-6
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_family_on_many_ranks_is_folded_to_four():
+    report = trainwright.schedule(family="v-half", ranks=8, microbatches=10).verified()
+    found = report.document.verification
+    assert found.passed
+    assert found.folded_from == "8 ranks, 10 microbatches"
+    assert {run.num_ranks for run in found.runs} == {4}
+    assert {run.num_microbatches for run in found.runs} == {8}
+
+
+@pytest.mark.parametrize("family", ["1f1b", "interleaved", "v-min", "zb-v", "gis-h", "dualpipe-v"])
+@pytest.mark.parametrize("microbatches", [20, 30])
+def test_a_folded_schedule_is_of_the_same_family(family, microbatches):
+    full = trainwright.schedule(family=family, ranks=10, microbatches=microbatches)
+    folded = fold(full.document, full.timeline, ranks=4).schedule
+    again = trainwright.schedule(family=family, ranks=4, microbatches=folded.num_microbatches)
+    assert folded == again.timeline.schedule
+
+
+def test_a_limit_shrinks_with_the_ranks():
+    full = trainwright.schedule(family="adaptive-v", ranks=8, microbatches=16, memory_limit=12)
+    folded = fold(full.document, full.timeline, ranks=4).schedule
+    assert max(folded.peak_activations) <= 6
+
+
+def test_orders_without_a_family_cannot_be_folded():
+    found = trainwright.schedule(search=True, placement="v", ranks=5, microbatches=4, evaluations=9)
+    with pytest.raises(UnsupportedFeature, match="cannot be rebuilt for fewer"):
+        found.verified()

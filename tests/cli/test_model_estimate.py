@@ -1,0 +1,224 @@
+"""`estimate` on a model: the promised keys, the verdict, refusals by option, and the table."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainwright.units import GIB
+
+RUN = (
+    *("estimate", "llama3-8b", "--cluster", "dgx-h100", "--nodes", "2", "--tp", "2", "--pp", "2"),
+    *("--global-batch", "64", "--sequence", "8192", "--recompute", "selective"),
+)
+LARGE = (
+    *("estimate", "llama3-70b", "--cluster", "dgx-h100", "--nodes", "8", "--tp", "8"),
+    *("--global-batch", "64", "--sequence", "8192", "--micro-batch", "4"),
+)
+CLASSES = (
+    *("weight", "gradient", "optimizer", "activation", "logits", "transient", "buffer"),
+    "workspace",
+)
+
+
+@pytest.fixture
+def refused(run):
+    """Run a command that must be refused; gives its message."""
+
+    def call(*arguments: str) -> str:
+        done = run(*arguments)
+        assert (done.code, done.out) == (2, "")
+        assert "Traceback" not in done.err
+        return done.err
+
+    return call
+
+
+def test_one_document_with_the_promised_keys(run):
+    done = run(*RUN, "--json")
+    assert (done.code, done.err) == (0, "")
+    document = done.document
+    assert document["kind"] == "model-estimate"
+    assert document["step_time_low_s"] < document["step_time_s"] < document["step_time_high_s"]
+    assert document["tokens_per_s"] == pytest.approx(64 * 8192 / document["step_time_s"])
+    assert document["tokens_per_s_per_device"] == pytest.approx(document["tokens_per_s"] / 16)
+    assert 0 < document["mfu"] <= document["hfu"] < 1
+    assert 0 < document["bubble_of_makespan"] < 1
+    kinds = ["tensor", "context", "expert", "pipeline", "gradients", "parameters"]
+    assert list(document["exposed_communication_s"]) == kinds
+    assert list(document["hidden_communication_s"]) == kinds
+    assert document["devices_used"] == 16
+    assert document["num_microbatches"] == 16
+    peaks = []
+    for index, rank in enumerate(document["memory"]):
+        assert rank["rank"] == index
+        assert sum(rank[f"{name}_bytes"] for name in CLASSES) == pytest.approx(rank["total_bytes"])
+        peaks.append(rank["total_bytes"])
+    assert document["peak_memory_bytes"] == max(peaks) == peaks[document["heaviest_rank"]]
+    assert document["fits"] is True
+    assert document["verdict"] == "fits"
+    margin = document["memory_limit_bytes"] - 1.05 * document["peak_memory_bytes"]
+    assert document["margin_bytes"] == pytest.approx(margin)
+    assert document["changes"] == document["warnings"] == []
+
+
+def test_it_is_read_back_and_explained_as_it_was_printed(run, folder):
+    printed = run(*RUN, "-o", "estimate.json")
+    explained = run("explain", "estimate.json")
+    assert (explained.code, explained.out) == (0, printed.out)
+
+
+def test_a_figure_edited_by_hand_is_found_out(run, refused, folder):
+    run(*RUN, "-o", "estimate.json")
+    document = json.loads((folder / "estimate.json").read_text(encoding="utf-8"))
+    document["step_time_s"] /= 2
+    (folder / "estimate.json").write_text(json.dumps(document), encoding="utf-8")
+    assert "step_time_s: must be" in refused("explain", "estimate.json")
+
+
+def test_what_does_not_fit_is_priced_with_the_changes_that_help(run):
+    done = run(*LARGE, "--json")
+    assert done.code == 3
+    document = done.document
+    assert document["verdict"] == "does not fit"
+    assert document["margin_bytes"] < 0
+    assert document["step_time_s"] > 0
+    assert len(document["changes"]) >= 3
+    cost = [change["step_time_s"] * change["devices_used"] for change in document["changes"]]
+    assert cost == sorted(cost)
+    for change in document["changes"]:
+        assert 1.05 * change["peak_memory_bytes"] <= document["memory_limit_bytes"]
+
+
+def test_every_offered_change_fits_when_it_is_made(run):
+    """The last option of a name wins, so appending a change makes it."""
+    offered = run(*LARGE, "--json").document["changes"]
+    for change in offered:
+        options = change["options"].split()
+        done = run(*LARGE, *options, "--json")
+        assert done.code == 0, change
+        assert done.document["step_time_s"] == pytest.approx(change["step_time_s"])
+
+
+def test_between_the_margins_it_is_tight(run):
+    peak = run(*RUN, "--json").document["peak_memory_bytes"]
+    done = run(*RUN, "--memory", f"{1.02 * peak / 0.97:.0f}", "--json")
+    assert (done.code, done.document["verdict"]) == (3, "tight")
+    reserved = run(*RUN, "--reserve", "70GiB", "--json").document
+    assert reserved["verdict"] == "tight"
+    plain = run(*RUN, "--json").document
+    assert plain["margin_bytes"] - reserved["margin_bytes"] == pytest.approx(70 * GIB)
+
+
+def test_data_parallelism_fills_the_devices_unless_given(run):
+    assert run(*RUN, "--json").document["request"]["configuration"]["parallelism"]["data"] == 4
+    fewer = run(*RUN, "--dp", "2", "--json").document
+    assert fewer["devices_used"] == 8
+    assert fewer["warnings"] == ["uses 8 of 16 devices"]
+    grown = run(
+        *("estimate", "llama3-8b", "--cluster", "dgx-h100", "--tp", "8", "--dp", "4"),
+        *("--global-batch", "64", "--sequence", "8192", "--json"),
+    )
+    assert grown.document["devices_used"] == 32
+
+
+OPTIONS = [
+    ("--cp", "2"),
+    ("--zero", "3"),
+    ("--micro-batch", "2"),
+    ("--schedule", "zb-h1"),
+    ("--virtual-stages", "2"),
+    ("--blocks", "17,15"),
+    ("--no-sequence-parallel",),
+    ("--no-flash-attention",),
+    ("--fused-cross-entropy",),
+    ("--vocabulary-multiple", "1024"),
+    ("--precision", "fp8"),
+    ("--optimizer", "sgd"),
+    ("--gradient-dtype", "bf16"),
+    ("--main-weight-dtype", "none"),
+    ("--moment-dtype", "bf16"),
+    ("--dropout", "0.1"),
+    ("--overlap", "gradients=0"),
+    ("--overlap", "tensor=0.5"),
+    ("--recompute", "full:3"),
+    ("--recompute-module", "norm"),
+    ("--workspace", "1GiB"),
+]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=" ".join)
+def test_every_option_changes_time_or_memory(run, option):
+    before, after = run(*RUN, "--json"), run(*RUN, *option, "--json")
+    assert (before.code, after.code) == (0, 0), after.err
+
+    def facts(done):
+        ranks = [
+            {k: v for k, v in r.items() if k != "margin_bytes"} for r in done.document["memory"]
+        ]
+        return done.document["step_time_s"], ranks
+
+    assert facts(before) != facts(after)
+
+
+def test_experts_have_options_of_their_own(run):
+    mixture = (
+        *("estimate", "mixtral-8x7b", "--cluster", "dgx-h100", "--nodes", "4", "--tp", "2"),
+        *("--global-batch", "64", "--sequence", "4096", "--ep", "8", "--etp", "1", "--pp", "2"),
+    )
+    even = run(*mixture, "--json").document
+    assert even["exposed_communication_s"]["expert"] > 0
+    skewed = run(*mixture, "--expert-imbalance", "1.5", "--json").document
+    assert skewed["step_time_s"] > even["step_time_s"]
+    assert skewed["peak_memory_bytes"] > even["peak_memory_bytes"]
+    padded = run(*mixture, "--capacity-factor", "1.25", "--json").document
+    assert even["step_time_s"] < padded["step_time_s"] < skewed["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "faults"),
+    [
+        (("--tp", "3"), ["tp: must divide the 32 heads, got 3"]),
+        (
+            ("--global-batch", "63"),
+            ["global-batch: must be a multiple of micro-batch x dp (1 x 4)"],
+        ),
+        (("--pp", "64"), ["pp: x virtual stages must be at most the 32 blocks, got 64 x 1"]),
+        (("--schedule", "best"), ["schedule: must be one of gpipe, 1f1b"]),
+        (("--recompute", "some"), ["recompute: must be one of none, selective, full, full:N"]),
+        (("--overlap", "luck=1"), ["overlap: must name gradients", 'got "luck"']),
+        (("--overlap", "tensor=2"), ["overlap.tensor: must be from 0 to 1, got 2.0"]),
+        (("--precision", "fp4"), ['precision "fp4" is not modelled']),
+        (("--optimizer", "lamb"), ["optimizer: must be one of adam, sgd, momentum, muon"]),
+        (("--dropout", "much"), ['dropout: must be a number, got "much"']),
+        (("--memory", "80"), ['did you mean "80GiB"?']),
+        (
+            ("--ep", "3", "--zero", "4", "--global-batch", "63"),
+            ["zero: must be 0, 1, 2 or 3, got 4"],
+        ),
+        (
+            ("--ep", "2", "--cp", "3", "--dp", "2", "--global-batch", "63"),
+            ["global-batch:", "sequence: must be a multiple of", "ep: must be 1 for a model"],
+        ),
+    ],
+)
+def test_an_illegal_run_is_refused_with_every_rule_by_its_option(refused, options, faults):
+    message = refused(*RUN, *options)
+    for fault in faults:
+        assert fault in message
+
+
+def test_a_model_needs_cluster_batch_and_sequence(refused):
+    assert "cluster: must be given for a model" in refused("estimate", "llama3-8b")
+    message = refused("estimate", "llama3-8b", "--cluster", "dgx-h100")
+    assert "global-batch: must be given for a model, as --global-batch N" in message
+    assert "sequence: must be given for a model, as --sequence N" in message
+
+
+def test_the_table_shows_where_time_and_memory_go(run, snapshot):
+    assert run(*RUN).report == snapshot
+
+
+def test_the_table_of_what_does_not_fit(run, snapshot):
+    assert run(*LARGE).report == snapshot
