@@ -98,7 +98,7 @@ def assemble_step(work: StepWork, layout: Layout) -> StepPrediction:
     busy_s = [m * (stage.forward_s + stage.backward_s) for stage in stages]
     busiest = int(np.argmax(busy_s))
     return StepPrediction(
-        step_time_s=synced_s + optimizer_s,
+        step_time_s=synced_s + optimizer_s + layout.accelerator.step_overhead_s,
         pipeline_s=pipeline_s,
         exposed_gradient_sync_s=synced_s - pipeline_s,
         optimizer_s=optimizer_s,
