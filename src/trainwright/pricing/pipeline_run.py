@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 # Families whose orders depend on counts alone.
-_TIMELESS: Final = frozenset(
+TIMELESS: Final = frozenset(
     {"gpipe", "1f1b", "eager-1f1b", "interleaved", "depth-first", "breadth-first", "zb-h1", "zb-h2"}
 )
 # Those of them whose activations in flight stop growing with the microbatches.
@@ -102,7 +102,7 @@ def placement_of(shape: PipelineShape) -> Placement:
 
 def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
     """The orders; a family that looks at times gets them. Raises `InvalidInput` by its rules."""
-    if shape.family in _TIMELESS:
+    if shape.family in TIMELESS:
         return _timeless(shape)
     placement = placement_of(shape)
     costs = ScheduleCosts.of(
@@ -189,7 +189,7 @@ def _steady_step(end_s: Floats, shape: PipelineShape, period: int) -> float:
 
 def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.int64], Floats]:
     """Where the rows of each rank begin, and when every row ends."""
-    if shape.family in _TIMELESS:
+    if shape.family in TIMELESS:
         offsets, orders = _native(shape)
     else:
         schedule = schedule_of(shape, times)

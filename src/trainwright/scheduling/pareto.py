@@ -8,14 +8,14 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainwright.plan.status import relative_gap
-from trainwright.scheduling.portfolio import limited_schedules, named_schedules
+from trainwright.scheduling.portfolio import named_schedules
 from trainwright.scheduling.search import (
     default_evaluations,
     lower_bound,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from trainwright.plan.schedule import Schedule
     from trainwright.plan.schedule_bound import Bound
     from trainwright.plan.timeline import Timeline
-    from trainwright.scheduling.search_candidates import Candidate
     from trainwright.scheduling.search_question import SearchQuestion
 
 
@@ -67,23 +66,19 @@ def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tupl
     """
     best: dict[int, tuple[float, str, Timeline]] = {}
     candidate = candidates(question)[0]
-    for name, schedule in _named(question, candidate, limits or some_limits(question, count=8)):
+    named = named_schedules(
+        candidate.placement,
+        question.num_microbatches,
+        costs=candidate.costs,
+        limits=limits or some_limits(question, count=8),
+    )
+    for name, schedule in named:
         timeline = simulate(schedule, candidate.costs)
         value_s = question.objective.of(timeline)
         peak = max(schedule.peak_activations)
         if peak not in best or value_s < best[peak][0]:
             best[peak] = value_s, name, timeline
     return _front(_point(question, timeline, source=name) for _, name, timeline in best.values())
-
-
-def _named(
-    question: SearchQuestion, candidate: Candidate, limits: Sequence[int]
-) -> Iterator[tuple[str, Schedule]]:
-    """All families once, and those that keep to a limit at each."""
-    placement, count, costs = candidate.placement, question.num_microbatches, candidate.costs
-    yield from named_schedules(placement, count, costs=costs, max_activations=None)
-    for limit in limits:
-        yield from limited_schedules(placement, count, costs=costs, max_activations=limit)
 
 
 def searched_front(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plan.schedule import ActionKind, Schedule
 from trainwright.scheduling.families import FAMILIES, Family, FamilyRequest
+from trainwright.scheduling.families.wave import WAVE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,31 +26,13 @@ def named_schedules(
     num_microbatches: int,
     *,
     costs: ScheduleCosts,
-    max_activations: int | None,
+    limits: Collection[int | None],
 ) -> Iterator[tuple[str, Schedule]]:
-    """Orders of all families with this placement, by name; some may exceed the limit."""
-    if max_activations is not None:
-        yield from limited_schedules(
-            placement, num_microbatches, costs=costs, max_activations=max_activations
-        )
-    yield from _built(FAMILIES.values(), placement, num_microbatches, costs, None)
+    """Orders of all families with this placement, by name; some may exceed the limits.
 
-
-def limited_schedules(
-    placement: Placement, num_microbatches: int, *, costs: ScheduleCosts, max_activations: int
-) -> Iterator[tuple[str, Schedule]]:
-    """Orders of those that keep to a limit; where two are one at a limit, the more general."""
-    general = {family.order: family for family in FAMILIES.values() if family.obeys_limits}
-    yield from _built(general.values(), placement, num_microbatches, costs, max_activations)
-
-
-def _built(
-    families: Iterable[Family],
-    placement: Placement,
-    num_microbatches: int,
-    costs: ScheduleCosts,
-    limit: int | None,
-) -> Iterator[tuple[str, Schedule]]:
+    Families that obey limits are built for each of `limits` (activations of a rank, None for no
+    limit beside those of `costs`), unless what they gave for more fits.
+    """
     chunks, rest = divmod(placement.num_stages, placement.num_ranks)
     if rest:
         return
@@ -55,13 +40,33 @@ def _built(
         num_ranks=placement.num_ranks,
         num_microbatches=num_microbatches,
         virtual_stages=chunks,
-        max_activations=limit,
         costs=costs,
     )
-    for family in families:
-        schedule = _generated(family, request, placement)
+    for family in _distinct_families(placement):
+        if not family.obeys_limits:
+            schedules = [_generated(family, request, placement)]
+        else:
+            schedules = list(_within(family, request, placement, limits))
+        yield from ((family.name, schedule) for schedule in schedules if schedule is not None)
+
+
+def _distinct_families(placement: Placement) -> tuple[Family, ...]:
+    """Of families that are one generator under two names, the more general; a wave may be V."""
+    by_order = {family.order: family for family in FAMILIES.values()}
+    return tuple(f for f in by_order.values() if f is not WAVE or not placement.is_v)
+
+
+def _within(
+    family: Family, request: FamilyRequest, placement: Placement, limits: Collection[int | None]
+) -> Iterator[Schedule | None]:
+    peak = math.inf
+    for limit in sorted(limits, key=lambda limit: -math.inf if limit is None else -limit):
+        if limit is not None and peak <= limit:
+            continue
+        schedule = _generated(family, replace(request, max_activations=limit), placement)
         if schedule is not None:
-            yield family.name, schedule
+            peak = max(schedule.peak_activations)
+        yield schedule
 
 
 def _generated(family: Family, request: FamilyRequest, placement: Placement) -> Schedule | None:
