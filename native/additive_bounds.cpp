@@ -9,6 +9,8 @@ namespace trainwright {
 namespace {
 
 constexpr int32_t kLanes = BoundTable::kLanes;
+constexpr double kUnits = 0x1p30;     // a lane's total
+constexpr double kCutLanes = 16;      // lanes up to this many times the fastest total share units
 constexpr double kSlack = 1 + 1e-11;  // room for the rounding of limits; lanes round down
 
 // One option as the bound sees it: time and memory at y, both times the weight of its degree.
@@ -70,6 +72,13 @@ void least_per_group(const std::vector<int32_t>& rows, int64_t count, int64_t gr
 }
 
 }  // namespace
+
+double BoundTable::cut_scale(const Instance& in, int32_t degree) {
+  double total = 0;
+  for (int32_t v = 0; v < in.num_layers; ++v)
+    if (in.offers(v, degree)) total += in.fastest_s(v, degree);
+  return total > 0 && std::isfinite(total) ? kUnits / (kCutLanes * total) : 0;
+}
 
 void BoundTable::thresholds(int32_t below, double limit_s, double memory_bytes,
                             int32_t* out) const {
@@ -178,11 +187,16 @@ std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree
     for (const Point& x : points(v)) least = std::min(least, x.memory_bytes);
     lane[BoundTable::kMemoryLane] = least;
   }
+  const double cut_scale = kind == BoundKind::degree ? BoundTable::cut_scale(in, degree) : 0;
   std::vector<int32_t> units(phi.size());
   for (int32_t i = 0; i < kLanes; ++i) {
     double total = 0;
     for (int32_t v = 0; v < in.num_layers; ++v) total += phi[int64_t{v} * kLanes + i];
-    table->scale[i] = total > 0 && std::isfinite(total) ? 0x1p30 / total : 0;
+    table->scale[i] = total > 0 && std::isfinite(total) ? kUnits / total : 0;
+    if (i != BoundTable::kMemoryLane && cut_scale > 0 && total * cut_scale <= kUnits) {
+      table->scale[i] = cut_scale;
+      table->cut_mask[i] = -1;
+    }
     for (int32_t v = 0; v < in.num_layers; ++v) {
       units[int64_t{v} * kLanes + i] =
           static_cast<int32_t>(phi[int64_t{v} * kLanes + i] * table->scale[i]);
@@ -193,6 +207,9 @@ std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree
   transpose(rows_, sets_->count, table->sums);
   least_per_group(rows_, sets_->count, Downsets::kGroup, table->fine);
   least_per_group(table->fine, sets_->num_groups(), Downsets::kSuper, table->coarse);
+  table->from_coarse = table->coarse;
+  for (size_t i = table->coarse.size() - kLanes; i-- > 0;)
+    table->from_coarse[i] = std::min(table->from_coarse[i], table->from_coarse[i + kLanes]);
   return table;
 }
 

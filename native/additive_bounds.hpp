@@ -27,11 +27,16 @@ struct BoundTable {
   static constexpr int32_t kMemoryLane = 15;
   static constexpr int32_t kFew = 6;  // members up to which one by one is faster
 
+  // Units per second of lanes that are compared together with cut_floors.hpp.
+  static double cut_scale(const Instance& instance, int32_t degree);
+
   double multiplier[kLanes] = {};
   double scale[kLanes] = {};          // units per second, or per byte in the memory lane
   int32_t total[kLanes] = {};         // Phi(V)
+  int32_t cut_mask[kLanes] = {};      // -1 for lanes in the units of cut_scale
   std::vector<int32_t> sums;          // [groups of 64 * lanes * 64]: a lane of a group in one run
   std::vector<int32_t> fine, coarse;  // least lanes per group of 64, and of 512
+  std::vector<int32_t> from_coarse;   // least lanes of this coarse group and all after it
 
   // Largest Phi(D) a stage in front of `below` may reach within `limit_s` = lambda d.
   void thresholds(int32_t below, double limit_s, double memory_bytes, int32_t* out) const;
@@ -49,6 +54,10 @@ struct BoundTable {
     std::memcpy(half, &over, sizeof half);
     return (half[0] | half[1]) != 0;
   }
+  // Thresholds for members that cost at least `cut` units of communication on top of the time.
+  void lower_thresholds(const int32_t* threshold, int32_t cut, int32_t* out) const {
+    for (int32_t i = 0; i < kLanes; ++i) out[i] = threshold[i] - (cut & cut_mask[i]);
+  }
   int32_t sum(int32_t i, int32_t lane) const { return lane_of_group(i >> 6, lane)[i & 63]; }
   const int32_t* lane_of_group(int32_t group, int32_t lane) const {
     return sums.data() + (int64_t{group} * kLanes + lane) * kMembers;
@@ -57,28 +66,24 @@ struct BoundTable {
   // to the lane that left none.
   uint64_t within(int32_t group, const int32_t* threshold, uint64_t members,
                   int32_t& first_lane) const {
-    if (std::popcount(members) <= kFew) return within_one_by_one(group, threshold, members);
-    for (int32_t i = 0; i < kLanes; ++i) {
+    for (int32_t i = 0; i < kLanes && std::popcount(members) > kFew; ++i) {
       const int32_t lane = (first_lane + i) % kLanes;
       members &= at_most(lane_of_group(group, lane), threshold[lane]);
-      if (members == 0) {
-        first_lane = lane;
-        return 0;
-      }
+      if (members == 0) first_lane = lane;
     }
     return members;
   }
-  uint64_t within_one_by_one(int32_t group, const int32_t* threshold, uint64_t members) const {
-    const int32_t* sums_of_group = lane_of_group(group, 0);
-    for (uint64_t rest = members; rest != 0; rest &= rest - 1) {
-      const int32_t member = std::countr_zero(rest);
-      for (int32_t lane = 0; lane < kLanes; ++lane)
-        if (sums_of_group[lane * kMembers + member] > threshold[lane]) {
-          members &= ~(rest & -rest);
-          break;
-        }
+  // The same for one member, with `cut` units of communication on top of the time.
+  bool is_within(int32_t group, int32_t member, const int32_t* threshold, int32_t cut,
+                 int32_t& first_lane) const {
+    const int32_t* sums_of_group = lane_of_group(group, 0) + member;
+    for (int32_t i = 0; i < kLanes; ++i) {
+      const int32_t lane = (first_lane + i) % kLanes;
+      if (sums_of_group[lane * kMembers] + (cut & cut_mask[lane]) <= threshold[lane]) continue;
+      first_lane = lane;
+      return false;
     }
-    return members;
+    return true;
   }
   // Seconds of stage time * d that the lanes prove for the pair.
   double proved_s(int32_t below, int32_t above, double memory_bytes) const;

@@ -10,11 +10,6 @@ constexpr double kSlack = 1 + 1e-11;
 constexpr int32_t kLanes = BoundTable::kLanes;
 constexpr double kNever = 0x1p40;  // units, when a device has no capacity at all
 
-void raise(Cap& cap, const Cap& by) {
-  cap.sum = std::max(cap.sum, by.sum);
-  cap.devices = std::max(cap.devices, by.devices);
-}
-
 }  // namespace
 
 // Units (devices or data degrees) per lane value, so that a downset costs one pass over its lanes.
@@ -76,8 +71,6 @@ const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
   level.threshold_s = threshold_s_;
   level.sum.resize(sets_->num_groups() * kMembers);
   level.devices.resize(level.sum.size());
-  level.fine.assign(sets_->num_groups(), {});
-  level.coarse.assign(sets_->num_groups() / Downsets::kSuper + 1, {});
   const double memory = in_->memory_bytes;
   const Need sums(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory);
   const Need devices(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory);
@@ -90,11 +83,7 @@ const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
     } else {
       devices.remaining(group, in_->max_devices, level.devices.data() + first);
     }
-    for (int32_t i = first; i < std::min(first + kMembers, sets_->count); ++i)
-      raise(level.fine[group], level.own(i));
   }
-  for (int32_t i = 0; i < sets_->num_groups(); ++i)
-    raise(level.coarse[i / Downsets::kSuper], level.fine[i]);
   return level;
 }
 

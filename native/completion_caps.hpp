@@ -27,14 +27,9 @@ class CompletionCaps {
  public:
   struct Level {
     std::vector<int32_t> sum, devices;  // per downset, [groups * 64]
-    std::vector<Cap> fine, coarse;      // the largest per group of 64, and of 512
     double threshold_s = -1;            // of the pass it was computed for
 
     Cap own(int32_t downset) const { return {sum[downset], devices[downset]}; }
-    uint64_t allowed_members(int32_t group, int32_t s, int32_t k) const {
-      return ~at_most(sum.data() + int64_t{group} * kMembers, s - 1) &
-             ~at_most(devices.data() + int64_t{group} * kMembers, k - 1);
-    }
   };
   CompletionCaps(const Instance& instance, const Downsets& sets, AdditiveBounds& bounds)
       : in_(&instance), sets_(&sets), bounds_(&bounds), levels_(bounds.num_slots()) {}

@@ -10,16 +10,15 @@ constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
 
 }  // namespace
 
-Labels::Labels(const Instance& instance, const Downsets& sets)
+Labels::Labels(const Instance& instance, const Downsets& sets, ReachLimits* limits)
     : in_(&instance),
       sets_(&sets),
+      limits_(limits),
       lists_(sets.count),
       late_(sets.count),
-      last_sum_(sets.num_groups() * Downsets::kGroup, kNone),
-      last_devices_(last_sum_.size(), kNone),
-      least_sum_(last_sum_.size(), kNone),
-      group_(sets.num_groups(), {kNone, kNone}),
-      is_stale_(sets.num_groups(), 0) {}
+      last_sum_(sets.count, kNone),
+      last_devices_(sets.count, kNone),
+      least_sum_(sets.count, kNone) {}
 
 void Labels::clear() {
   labels_.clear();
@@ -27,8 +26,6 @@ void Labels::clear() {
     lists_[i].clear();
     late_[i].clear();
     last_sum_[i] = last_devices_[i] = least_sum_[i] = kNone;
-    group_[i / Downsets::kGroup] = {kNone, kNone};
-    is_stale_[i / Downsets::kGroup] = 0;
   }
   touched_.clear();
 }
@@ -59,7 +56,7 @@ void Labels::place(int32_t number) {
   last_sum_[label.downset] = labels_[list.back()].sum;
   last_devices_[label.downset] = labels_[list.back()].devices;
   least_sum_[label.downset] = labels_[list.front()].sum;
-  is_stale_[label.downset / Downsets::kGroup] = 1;
+  if (limits_) limits_->add(label.downset, label.sum, label.devices);
 }
 
 bool Labels::late_dominated(int32_t downset, int32_t sum, int32_t devices, double late_s) const {
@@ -139,25 +136,11 @@ void Labels::spread(int32_t number) {
   }
 }
 
-bool Labels::group_dominated(int32_t group, int32_t sum, int32_t devices) {
-  if (is_stale_[group]) {
-    const int32_t begin = group * Downsets::kGroup;
-    const int32_t end = std::min(begin + Downsets::kGroup, sets_->count);
-    Last most{0, 0};
-    for (int32_t i = begin; i < end; ++i) {
-      most.sum = std::max(most.sum, last_sum_[i]);
-      most.devices = std::max(most.devices, last_devices_[i]);
-    }
-    group_[group] = most;
-    is_stale_[group] = 0;
-  }
-  return group_[group].sum <= sum && group_[group].devices <= devices;
-}
-
 int64_t Labels::bytes() const {
   return static_cast<int64_t>(labels_.capacity() * sizeof(Label) +
                               lists_.size() * (sizeof(lists_[0]) + 3 * sizeof(int32_t)) +
-                              labels_.size() * sizeof(int32_t));
+                              labels_.size() * sizeof(int32_t)) +
+         (limits_ ? limits_->bytes() : 0);
 }
 
 }  // namespace trainwright

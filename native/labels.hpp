@@ -13,7 +13,7 @@
 
 #include "downsets.hpp"
 #include "instance.hpp"
-#include "member_masks.hpp"
+#include "reach_limits.hpp"
 
 namespace trainwright {
 
@@ -28,7 +28,8 @@ struct Label {
 
 class Labels {
  public:
-  Labels(const Instance& instance, const Downsets& sets);
+  // A scan is told of every label through `limits`, which may be null.
+  Labels(const Instance& instance, const Downsets& sets, ReachLimits* limits);
 
   void clear();
   bool dominated(int32_t downset, int32_t sum, int32_t devices) const {
@@ -42,21 +43,8 @@ class Labels {
   const Label& operator[](int32_t i) const { return labels_[i]; }
   int64_t size() const { return static_cast<int64_t>(labels_.size()); }
   int64_t bytes() const;
-  // True when every downset of the group has a last label within (sum, devices).
-  bool group_dominated(int32_t group, int32_t sum, int32_t devices);
-  // Members of the group whose last label is not within (sum, devices).
-  uint64_t open_members(int32_t group, int32_t sum, int32_t devices) const {
-    const int32_t* s = last_sum_.data() + int64_t{group} * kMembers;
-    const int32_t* k = last_devices_.data() + int64_t{group} * kMembers;
-    uint8_t flags[kMembers];
-    for (int32_t i = 0; i < kMembers; ++i) flags[i] = (s[i] > sum) | (k[i] > devices);
-    return bits_of(flags);
-  }
 
  private:
-  struct Last {
-    int32_t sum, devices;
-  };
   bool dominated_within(int32_t downset, int32_t sum, int32_t devices) const;
   void place(int32_t number);
   void place_late(int32_t number);
@@ -65,13 +53,12 @@ class Labels {
 
   const Instance* in_;
   const Downsets* sets_;
+  ReachLimits* limits_;
   std::vector<Label> labels_;
   std::vector<std::vector<int32_t>> lists_;  // ascending s, descending k
   std::vector<std::vector<int32_t>> late_;   // late labels, in the order they came
   // Of the label with the largest sum and fewest devices; smallest sum of any label.
   std::vector<int32_t> last_sum_, last_devices_, least_sum_;
-  std::vector<Last> group_;  // largest values in the group
-  std::vector<uint8_t> is_stale_;
   std::vector<int32_t> touched_, stack_;
 };
 

@@ -20,11 +20,12 @@ LevelSweep::LevelSweep(const Instance& instance, const Downsets& sets,
       bounds_(instance, sets, limits.max_table_bytes),
       caps_(instance, sets, bounds_),
       test_(instance, sets, bounds_, limits),
-      labels_(instance, sets),
-      audit_(&audit) {
-  if (PairCursors::affordable(sets, instance.num_degrees, limits.max_pairs))
-    cursors_ = std::make_unique<PairCursors>(instance, sets, test_, bounds_);
-}
+      cursors_(PairCursors::affordable(sets, instance.num_degrees, limits.max_pairs)
+                   ? std::make_unique<PairCursors>(instance, sets, test_, bounds_)
+                   : nullptr),
+      scanning_(cursors_ ? nullptr : std::make_unique<Scanning>(instance, sets, test_, caps_)),
+      labels_(instance, sets, scanning_ ? &scanning_->reach : nullptr),
+      audit_(&audit) {}
 
 bool LevelSweep::Queued::operator<(const Queued& other) const {
   if (sum != other.sum) return sum > other.sum;
@@ -70,6 +71,7 @@ PassAnswer LevelSweep::sweep(const Stop& stop) {
   queue_.clear();
   caps_.restart(threshold_s_);
   if (cursors_) cursors_->restart(threshold_s_);
+  if (scanning_) scanning_->reach.restart();
   const int32_t root = labels_.add({0, 0, 0, -1, 0, 0, true, false});
   queue_.push_back({0, 0, 0, root});
   ++counters_.passes;
@@ -131,7 +133,8 @@ void LevelSweep::count() {
 }
 
 bool LevelSweep::fits(const StageKey& stage, double threshold_s) {
-  const Verdict verdict = test_.fits(stage, threshold_s);
+  const Verdict verdict =
+      cursors_ ? test_.fits(stage, threshold_s) : test_.settle(stage, threshold_s);
   if (verdict == Verdict::unknown) is_unresolved_ = true;
   if (verdict == Verdict::no && audit_->is_on()) audit_->offer(*sets_, stage, threshold_s);
   return verdict == Verdict::yes;
@@ -140,7 +143,7 @@ bool LevelSweep::fits(const StageKey& stage, double threshold_s) {
 double LevelSweep::late_s(const Label& behind, const StageKey& stage) {
   constexpr double kBeyond = std::numeric_limits<double>::infinity();
   if (!found_) return fits(stage, threshold_s_) ? 0 : kBeyond;
-  if (test_.fits(stage, floor_s_) == Verdict::yes) return behind.late_s;
+  if (test_.settle(stage, floor_s_) == Verdict::yes) return behind.late_s;
   if (!fits(stage, threshold_s_)) return kBeyond;
   const int64_t num_capped = test_.counters().capped_knapsacks;
   const double least_s = test_.least_s(stage, threshold_s_);
@@ -228,52 +231,55 @@ void LevelSweep::extend_pair(int32_t from, const PairCursors::Pair& pair, int32_
 // one table stays in the cache and small data degrees dominate first.
 void LevelSweep::expand_by_scan(const std::vector<int32_t>& batch, const Stop& stop) {
   if (scans_.size() < batch.size()) scans_.resize(batch.size());
-  for (size_t i = 0; i < batch.size(); ++i) scans_[i].start(*sets_, labels_[batch[i]].downset);
+  for (size_t i = 0; i < batch.size(); ++i) start_scan(labels_[batch[i]].downset, scans_[i]);
   const int32_t sum = labels_[batch[0]].sum;
-  for (int64_t d : in_->data_degrees) {
+  for (size_t slot = 0; slot < in_->data_degrees.size(); ++slot) {
+    const int64_t d = in_->data_degrees[slot];
     if (sum + d > in_->max_sum) return;
+    ReachLimits::Row& reach = scanning_->reach.row(slot, sum);
     for (int32_t t = 0; t < in_->num_degrees; ++t) {
       const int64_t devices = d * in_->problem->tensor_degrees[t];
       for (size_t i = 0; i < batch.size() && goal_ < 0; ++i) {
         if (labels_[batch[i]].devices + devices > in_->max_devices) continue;
-        scan_degree(batch[i], t, d, scans_[i]);
+        scan_degree(batch[i], t, d, reach, scans_[i]);
         if (stop()) return;
       }
     }
   }
 }
 
-void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, SupersetScan& scan) {
+void LevelSweep::start_scan(int32_t below, SupersetScan& scan) {
+  scan.start(*sets_, scanning_->members, below);
+  scan.cuts.resize(in_->num_degrees);
+  const StageTest::Boundary& boundary = test_.start_at(below);
+  for (int32_t t = 0; t < in_->num_degrees; ++t) scanning_->cuts.start(boundary, t, scan.cuts[t]);
+}
+
+void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, ReachLimits::Row& reach,
+                             SupersetScan& scan) {
   const Label start = labels_[from];
   StageKey stage{start.downset, 0, degree, d, 1 + (start.sum + d - 1) / d};
   const BoundTable& table = bounds_.table(BoundKind::degree, degree, stage.in_flight);
   alignas(64) int32_t thresholds[kLanes];
   table.thresholds(start.downset, threshold_s_ * static_cast<double>(d), in_->memory_bytes,
                    thresholds);
-  const int32_t sum = start.sum + static_cast<int32_t>(d);
+  scan.cuts[degree].data_degree_less_1 = d - 1;
+  const int32_t sum = reach.target;
   const int32_t devices =
       start.devices + static_cast<int32_t>(d) * in_->problem->tensor_degrees[degree];
-  const CompletionCaps::Level& caps = caps_.at_sum(sum);
-  const auto keep_coarse = [&](int32_t coarse) { return caps.coarse[coarse].allows(sum, devices); };
-  const auto open = [&](int32_t group) -> uint64_t {
-    if (!caps.fine[group].allows(sum, devices) || labels_.group_dominated(group, sum, devices))
-      return 0;
-    return labels_.open_members(group, sum, devices) & caps.allowed_members(group, sum, devices);
-  };
   const auto visit = [&](int32_t above) {
-    if (labels_.dominated(above, sum, devices)) return true;  // by a label made since
     if (start.late_s > 0 && labels_.late_dominated(above, sum, devices, start.late_s)) return true;
     stage.above = above;
     const double late = late_s(start, stage);
     if (late <= threshold_s_ && (late == 0 || !labels_.late_dominated(above, sum, devices, late)))
-      reach(from, stage, late);
+      this->reach(from, stage, late);
     return goal_ < 0;
   };
+  const SupersetScan::Bounds bounds{table, thresholds, scan.cuts[degree], reach, devices};
   if (audit_->is_on()) {
-    scan.for_each(*sets_, table, thresholds, keep_coarse, open, visit,
-                  RejectionAudit::Watch{*audit_, *sets_, stage, threshold_s_});
+    scan.for_each(bounds, visit, RejectionAudit::Watch{*audit_, *sets_, stage, threshold_s_});
   } else {
-    scan.for_each(*sets_, table, thresholds, keep_coarse, open, visit, SupersetScan::Unwatched{});
+    scan.for_each(bounds, visit, SupersetScan::Unwatched{});
   }
 }
 

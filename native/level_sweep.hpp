@@ -17,10 +17,13 @@
 
 #include "additive_bounds.hpp"
 #include "completion_caps.hpp"
+#include "cut_floors.hpp"
 #include "downsets.hpp"
 #include "instance.hpp"
 #include "labels.hpp"
+#include "member_bits.hpp"
 #include "pair_cursors.hpp"
+#include "reach_limits.hpp"
 #include "rejection_audit.hpp"
 #include "stage_test.hpp"
 #include "superset_scan.hpp"
@@ -57,12 +60,23 @@ class LevelSweep {
     bool operator<(const Queued& other) const;  // later in the queue
   };
 
+  struct Scanning {
+    Scanning(const Instance& instance, const Downsets& sets, const StageTest& test,
+             CompletionCaps& caps)
+        : members(sets), cuts(instance, sets, test), reach(instance, sets, caps) {}
+    MemberBits members;
+    CutFloors cuts;
+    ReachLimits reach;
+  };
+
   bool next_batch();
   void count();
   void expand_by_pairs(int32_t from);
   void extend_pair(int32_t from, const PairCursors::Pair& pair, int32_t t);
   void expand_by_scan(const std::vector<int32_t>& batch, const Stop& stop);
-  void scan_degree(int32_t from, int32_t degree, int64_t data_degree, SupersetScan& scan);
+  void start_scan(int32_t below, SupersetScan& scan);
+  void scan_degree(int32_t from, int32_t degree, int64_t data_degree, ReachLimits::Row& reach,
+                   SupersetScan& scan);
   PassAnswer sweep(const Stop& stop);
   bool is_alive(const Label& label);
   bool fits(const StageKey& stage, double threshold_s);
@@ -79,12 +93,14 @@ class LevelSweep {
   AdditiveBounds bounds_;
   CompletionCaps caps_;
   StageTest test_;
+  std::unique_ptr<PairCursors> cursors_;  // either these
+  std::unique_ptr<Scanning> scanning_;    // or this
   Labels labels_;
   RejectionAudit* audit_;
-  std::unique_ptr<PairCursors> cursors_;  // null: scan
-  std::vector<Queued> queue_;             // binary heap
-  std::vector<int32_t> batch_;            // labels being extended
-  std::vector<SupersetScan> scans_;       // one per label of the batch
+  std::vector<Queued> queue_;        // binary heap
+  std::vector<int32_t> batch_;       // labels being extended
+  std::vector<SupersetScan> scans_;  // one per label of the batch
+  CutFloors::From from_;             // of the label being extended
   double threshold_s_ = 0;
   double floor_s_ = 0;            // of a window; without one, the threshold
   const Found* found_ = nullptr;  // of a window

@@ -18,8 +18,9 @@ constexpr double kFinalStep = 1e-11;  // the last threshold lies this far below 
 constexpr double kOptimalGap = 1e-9;
 constexpr double kBisectGap = 3e-4;  // below it, every other threshold is the final one
 constexpr double kNearGap = 0.015;  // below it plans tend to be the best: bisection leans their way
-constexpr double kFirstStep = 2e-3;           // below the plan found on few cuts
-constexpr double kWindow = 1e-3;              // width at which one pass closes the gap
+constexpr double kFirstStep = 5e-3;  // such plans tend to be this far from the best
+constexpr double kNextStep = 2e-3;
+constexpr double kWindow = 1.3e-3;            // width at which one pass closes the gap
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
@@ -234,7 +235,7 @@ void Search::approach(LevelSweep& sweep) {
     const PassAnswer answer = ask(sweep, threshold, true);
     if (answer == PassAnswer::yes && result_.time_per_sample_s >= best) return;
     is_bracketed = is_bracketed || answer != PassAnswer::yes;
-    if (round > 0) step = std::min(2 * step, 0.5);
+    step = round == 0 ? kNextStep : std::min(2 * step, 0.5);
   }
 }
 

@@ -23,7 +23,13 @@ StageTest::StageTest(const Instance& instance, const Downsets& sets, AdditiveBou
       prefix_(instance.num_degrees),
       boundaries_(std::min(sets.count, kBoundaries)),
       known_(1 << 12) {
-  for (int32_t t = 0; t < instance.num_degrees; ++t) sum_prefixes(t);
+  for (int32_t t = 0; t < instance.num_degrees; ++t) {
+    sum_prefixes(t);
+    bool plain = true;
+    for (int32_t v = 0; v < instance.num_layers; ++v)
+      plain = plain && instance.is_plain[instance.slot(v, t)];
+    is_plain_.push_back(plain);
+  }
 }
 
 void StageTest::sum_prefixes(int32_t t) {
@@ -71,10 +77,10 @@ void StageTest::sum_prefixes(int32_t t) {
   prefix.rounding_s = total_s * 4e-16 * (in.num_layers + static_cast<double>(in.edges.size()) + 16);
 }
 
-void StageTest::start_at(int32_t below) {
+const StageTest::Boundary& StageTest::start_at(int32_t below) {
   Boundary& own = boundaries_[below % static_cast<int32_t>(boundaries_.size())];
   boundary_ = &own;
-  if (own.below == below) return;
+  if (own.below == below) return own;
   own.below = below;
   own.sources.clear();
   own.bytes.clear();
@@ -96,6 +102,7 @@ void StageTest::start_at(int32_t below) {
       own.bytes[own.sources.back().first + t] +=
           in.cut_in_bytes[t * num_edges + e] + in.cut_out_bytes[t * num_edges + e];
   }
+  return own;
 }
 
 double StageTest::cut_bytes(int32_t above, int32_t t) const {
@@ -194,8 +201,10 @@ StageTest::Known& StageTest::recall(const StageKey& stage) {
     }
   }
   bool plain = true;
-  for_each_between(*sets_, stage.below, stage.above,
-                   [&](int32_t v) { plain = plain && in_->is_plain[in_->slot(v, stage.degree)]; });
+  if (!is_plain_[stage.degree])
+    for_each_between(*sets_, stage.below, stage.above, [&](int32_t v) {
+      plain = plain && in_->is_plain[in_->slot(v, stage.degree)];
+    });
   const auto slot =
       std::lower_bound(in_->data_degrees.begin(), in_->data_degrees.end(), stage.data_degree) -
       in_->data_degrees.begin();
@@ -223,23 +232,35 @@ StageTest::Known& StageTest::recall(const StageKey& stage) {
 }
 
 Verdict StageTest::fits(const StageKey& stage, double threshold_s) {
-  ++counters_.candidates;
-  if (!offers(stage.below, stage.above, stage.degree)) return Verdict::no;
-  start_at(stage.below);
   const double d = static_cast<double>(stage.data_degree);
-  const double budget = threshold_s * d * (1 + kTolerance);
-  const double rounding = rounding_s(stage.degree);
-  const double quick_fixed =
+  start_at(stage.below);
+  const double fixed =
       in_->cut_s_per_byte * cut_bytes(stage.above, stage.degree) +
       in_->sync_s_per_byte * (d - 1) * gradient_bytes(stage.below, stage.above, stage.degree);
   const BoundTable& table = bounds_->table(BoundKind::degree, stage.degree, stage.in_flight);
   const int32_t memory = BoundTable::kMemoryLane;
   const double units = table.sum(stage.above, memory) - table.sum(stage.below, memory);
-  if (units > in_->memory_bytes * (1 + 1e-11) * table.scale[memory]) return Verdict::no;
-  if (table.proved_s(stage.below, stage.above, in_->memory_bytes) + quick_fixed > budget + rounding)
+  const double room = in_->memory_bytes * (1 + 1e-11) * table.scale[memory];
+  const double proved_s = table.proved_s(stage.below, stage.above, in_->memory_bytes);
+  if (units > room ||
+      proved_s + fixed > threshold_s * d * (1 + kTolerance) + rounding_s(stage.degree)) {
+    ++counters_.candidates;
     return Verdict::no;
-  if (fastest_s(stage.below, stage.above, stage.degree) + quick_fixed > budget + rounding)
-    return Verdict::no;
+  }
+  return settle(stage, threshold_s);
+}
+
+Verdict StageTest::settle(const StageKey& stage, double threshold_s) {
+  ++counters_.candidates;
+  if (!offers(stage.below, stage.above, stage.degree)) return Verdict::no;
+  start_at(stage.below);
+  const double d = static_cast<double>(stage.data_degree);
+  const double budget = threshold_s * d * (1 + kTolerance);
+  const double quick_s =
+      fastest_s(stage.below, stage.above, stage.degree) +
+      in_->cut_s_per_byte * cut_bytes(stage.above, stage.degree) +
+      in_->sync_s_per_byte * (d - 1) * gradient_bytes(stage.below, stage.above, stage.degree);
+  if (quick_s > budget + rounding_s(stage.degree)) return Verdict::no;
   Known& known = recall(stage);
   const double limit = budget - fixed_s(stage);
   if (known.upper_s <= limit) return Verdict::yes;

@@ -31,13 +31,24 @@ struct StageKey {
 
 class StageTest {
  public:
+  struct Source {  // a layer outside D' with edges into it
+    int32_t layer;
+    int32_t first;  // into bytes, one value per degree
+  };
+  struct Boundary {
+    int32_t below = -1;
+    std::vector<Source> sources;
+    std::vector<double> bytes;
+  };
   StageTest(const Instance& instance, const Downsets& sets, AdditiveBounds& bounds,
             const PartitionLimits& limits);
 
   // Prepares the edges that enter `below` from outside, for cut_bytes and the rest.
-  void start_at(int32_t below);
+  const Boundary& start_at(int32_t below);
 
   Verdict fits(const StageKey& stage, double threshold_s);
+  // The same for a stage that the additive bounds have not rejected.
+  Verdict settle(const StageKey& stage, double threshold_s);
 
   // The time of a stage known to fit the threshold, with its fastest options. With a capped
   // knapsack (counted) it is the time of some options.
@@ -53,6 +64,9 @@ class StageTest {
   double gradient_bytes(int32_t below, int32_t above, int32_t t) const {
     return prefix_[t].gradient_bytes[above] - prefix_[t].gradient_bytes[below];
   }
+  // Bytes over the boundary of a downset, charged to the stage inside and to the one outside.
+  double in_bytes(int32_t i, int32_t t) const { return prefix_[t].in_bytes[i]; }
+  double out_bytes(int32_t i, int32_t t) const { return prefix_[t].out_bytes[i]; }
   // X with the smallest sync values; start_at(below) must have been called.
   double cut_bytes(int32_t above, int32_t t) const;
   bool offers(int32_t below, int32_t above, int32_t t) const {
@@ -90,15 +104,7 @@ class StageTest {
   AdditiveBounds* bounds_;
   int64_t max_states_;
   std::vector<Prefix> prefix_;
-  struct Source {  // a layer outside D' with edges into it
-    int32_t layer;
-    int32_t first;  // into bytes, one value per degree
-  };
-  struct Boundary {
-    int32_t below = -1;
-    std::vector<Source> sources;
-    std::vector<double> bytes;
-  };
+  std::vector<uint8_t> is_plain_;     // per degree: all layers are
   std::vector<Boundary> boundaries_;  // a cache, by downset modulo its size
   const Boundary* boundary_ = nullptr;
   Knapsack knapsack_;

@@ -4,7 +4,9 @@
 
 namespace trainwright {
 
-void SupersetScan::start(const Downsets& sets, int32_t below) {
+void SupersetScan::start(const Downsets& sets, const MemberBits& bits, int32_t below) {
+  sets_ = &sets;
+  bits_ = &bits;
   below_ = below;
   groups_.clear();
   coarse_.clear();
@@ -22,21 +24,16 @@ void SupersetScan::start(const Downsets& sets, int32_t below) {
 }
 
 // Members of the group that contain D', bit i for member 64 * group + i.
-uint64_t SupersetScan::supersets_in(const Downsets& sets, int32_t group) const {
-  const int64_t words = sets.num_words;
-  const uint64_t* below = sets.row(below_);
-  const uint64_t* all = sets.group_and.data() + group * words;
+uint64_t SupersetScan::supersets_in(int32_t group) const {
+  const int64_t words = sets_->num_words;
+  const uint64_t* below = sets_->row(below_);
+  const uint64_t* all = sets_->group_and.data() + group * words;
   const int32_t begin = group * Downsets::kGroup;
-  const int32_t size = std::min(Downsets::kGroup, sets.count - begin);
+  const int32_t size = std::min(Downsets::kGroup, sets_->count - begin);
   uint64_t mask = size == 64 ? ~uint64_t{0} : (uint64_t{1} << size) - 1;
-  for (int64_t w = 0; w < words && mask != 0; ++w) {
-    if ((below[w] & ~all[w]) == 0) continue;  // every member has these layers
-    const uint64_t* member = sets.row(begin) + w;
-    uint64_t inside = 0;
-    for (int32_t i = 0; i < size; ++i)
-      inside |= uint64_t{(below[w] & ~member[i * words]) == 0} << i;
-    mask &= inside;
-  }
+  for (int64_t w = 0; w < words && mask != 0; ++w)
+    for (uint64_t rest = below[w] & ~all[w]; rest != 0; rest &= rest - 1)  // not in every member
+      mask &= bits_->with(group, static_cast<int32_t>(w * 64 + std::countr_zero(rest)));
   if (begin <= below_) mask &= ~uint64_t{1} << (below_ - begin);  // larger ones only
   return mask;
 }

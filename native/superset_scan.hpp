@@ -5,12 +5,16 @@
 // mask of supersets. Valid because the lanes are additive and never fall under inclusion.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <vector>
 
 #include "additive_bounds.hpp"
+#include "cut_floors.hpp"
 #include "downsets.hpp"
+#include "member_bits.hpp"
+#include "reach_limits.hpp"
 
 namespace trainwright {
 
@@ -21,42 +25,53 @@ class SupersetScan {
     void members(int32_t, uint64_t) {}
   };
   // Lists the groups above `below`; storage is kept between uses.
-  void start(const Downsets& sets, int32_t below);
+  void start(const Downsets& sets, const MemberBits& bits, int32_t below);
+  // Least communication of its stages, per tensor degree.
+  std::vector<CutFloors::From> cuts;
 
-  // Calls visit(D) for every D > D' within the thresholds among those that open(group) gives as a
-  // mask, until visit returns false. Coarse groups that fail keep_coarse are skipped. Tells
-  // `watch` what the thresholds reject: whole groups, supersets or not, and supersets as masks.
-  template <typename KeepCoarse, typename Open, typename Visit, typename Watch>
-  void for_each(const Downsets& sets, const BoundTable& table, const int32_t* thresholds,
-                KeepCoarse keep_coarse, Open open, Visit visit, Watch watch) {
+  // Of the stages that end at s' + d with t: where they are useful, and what they may not exceed.
+  struct Bounds {
+    const BoundTable& table;
+    const int32_t* thresholds;
+    const CutFloors::From& cuts;
+    ReachLimits::Row& reach;
+    int32_t devices;
+  };
+  // Calls visit(D) for every D > D' within the bounds, until visit returns false. Tells `watch`
+  // what the thresholds reject: whole groups, supersets or not, and supersets as masks.
+  template <typename Visit, typename Watch>
+  void for_each(const Bounds& bounds, Visit visit, Watch watch) {
+    const BoundTable& table = bounds.table;
     constexpr int32_t lanes = BoundTable::kLanes;
-    for (size_t c = 0; c + 1 < coarse_.size(); ++c) {
+    const auto begin = coarse_.begin(), last = coarse_.end() - 1;
+    const auto first = std::partition_point(begin, last, [&](const Coarse& group) {
+      return BoundTable::exceeds(table.from_coarse.data() + int64_t{group.index} * lanes,
+                                 bounds.thresholds);
+    });
+    for (auto group = begin; group != first; ++group)
+      watch.group(group->index * kCoarse, (group->index + 1) * kCoarse);
+    for (size_t c = first - begin; c + 1 < coarse_.size(); ++c) {
       const int32_t coarse = coarse_[c].index;
-      if (!keep_coarse(coarse)) continue;
-      if (BoundTable::exceeds(table.coarse.data() + int64_t{coarse} * lanes, thresholds)) {
+      if (bounds.reach.coarse[coarse] <= bounds.devices) continue;
+      if (BoundTable::exceeds(table.coarse.data() + int64_t{coarse} * lanes, bounds.thresholds)) {
         watch.group(coarse * kCoarse, (coarse + 1) * kCoarse);
         continue;
       }
       for (int32_t i = coarse_[c].first_group; i < coarse_[c + 1].first_group; ++i) {
         Group& group = groups_[i];
+        if (bounds.reach.fine[group.index] <= bounds.devices) continue;
         if (group.is_known && group.members == 0) continue;
         const int32_t begin = group.index * Downsets::kGroup;
-        if (BoundTable::exceeds(table.fine.data() + int64_t{group.index} * lanes, thresholds)) {
+        if (BoundTable::exceeds(table.fine.data() + int64_t{group.index} * lanes,
+                                bounds.thresholds)) {
           watch.group(begin, begin + Downsets::kGroup);
           continue;
         }
-        uint64_t rest = open(group.index);
-        if (rest == 0) continue;
-        if (!group.is_known) group = {group.index, true, supersets_in(sets, group.index)};
-        const uint64_t supersets = rest & group.members;
-        if (supersets == 0) continue;
-        rest = table.within(group.index, thresholds, supersets, first_lane_);
-        watch.members(begin, supersets & ~rest);
-        while (rest != 0) {
-          const int32_t last = 63 - std::countl_zero(rest);
-          rest ^= uint64_t{1} << last;
-          if (!visit(begin + last)) return;
-        }
+        const uint64_t open = bounds.reach.open_members(group.index, bounds.devices);
+        if (open == 0) continue;
+        if (!group.is_known) group = {group.index, true, supersets_in(group.index)};
+        if ((open & group.members) == 0) continue;
+        if (!visit_members(bounds, group.index, open & group.members, visit, watch)) return;
       }
     }
   }
@@ -71,8 +86,31 @@ class SupersetScan {
   struct Coarse {
     int32_t index, first_group;  // into groups_
   };
-  uint64_t supersets_in(const Downsets& sets, int32_t group) const;
+  template <typename Visit, typename Watch>
+  bool visit_members(const Bounds& bounds, int32_t group, uint64_t supersets, Visit& visit,
+                     Watch& watch) {
+    const int32_t begin = group * Downsets::kGroup;
+    alignas(64) int32_t lowered[BoundTable::kLanes];
+    bounds.table.lower_thresholds(bounds.thresholds, bounds.cuts.of_group(*bits_, group), lowered);
+    uint64_t rest = bounds.table.within(group, lowered, supersets, first_lane_);
+    watch.members(begin, supersets & ~rest);
+    while (rest != 0) {
+      const int32_t last = 63 - std::countl_zero(rest);
+      rest ^= uint64_t{1} << last;
+      if (bounds.reach.limit[begin + last] <= bounds.devices) continue;  // by a label made since
+      if (!bounds.table.is_within(group, last, bounds.thresholds,
+                                  bounds.cuts.of_member(*bits_, group, last), first_lane_)) {
+        watch.members(begin, uint64_t{1} << last);
+      } else if (!visit(begin + last)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  uint64_t supersets_in(int32_t group) const;
 
+  const Downsets* sets_ = nullptr;
+  const MemberBits* bits_ = nullptr;
   int32_t below_ = 0, first_lane_ = 0;
   std::vector<Group> groups_;
   std::vector<Coarse> coarse_;

@@ -1,6 +1,8 @@
 """Tracing modules on the meta device, against closed formulas and torch's own counter."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -245,3 +247,11 @@ def test_the_transformers_module_agrees_too(name: str) -> None:
     run = RunShape(microbatch_size=1, sequence_length=512, vocabulary_multiple=1)
     found = trace_module(module, given | {"use_cache": False}, run=run)
     require_agreement(found, replace(catalog.model(name).config, num_mtp_layers=0), tolerance=1e-6)
+
+
+def test_the_examples_of_the_page_run() -> None:
+    page = Path(__file__).parents[2] / "docs" / "models.md"
+    examples = re.findall(r"^```python torch\n(.*?)^```$", page.read_text(), flags=re.S | re.M)
+    assert examples
+    for example in examples:
+        exec(compile(example, str(page), "exec"), {})

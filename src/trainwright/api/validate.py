@@ -62,9 +62,11 @@ def find_profiles(folder: Path, given: str | Path | None) -> Path | None:
 def known() -> Known:
     """The catalog, as the validation needs it."""
     from trainwright.formats import catalog
+    from trainwright.formats.calibration_toml import built_in_calibrations
     from trainwright.validation.machines import Known
 
     return Known(
         accelerators=catalog.accelerators(),
         clusters=tuple(catalog.cluster(name) for name in catalog.cluster_names()),
+        calibrations=built_in_calibrations(),
     )

@@ -32,7 +32,8 @@ class Efficiency:
     """Shares of the peak that kernels reach: products over FLOPs, memory over bytes.
 
     Attention kernels fill the device with long sequences only: their share, one per direction, is
-    halved at `attention_half_flops`.
+    halved at `attention_half_flops`. Products in 8 bit and less reach `fp8_ratio` of the share that
+    16-bit ones reach of their lower peak: scaling and casting do not shrink with the product.
     """
 
     gemm: Saturating
@@ -40,6 +41,7 @@ class Efficiency:
     attention_forward: float
     attention_backward: float
     attention_half_flops: float = 0.0
+    fp8_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,7 @@ def _efficiency_faults(efficiency: Efficiency) -> Iterator[Fault]:
         "efficiency.memory.max": efficiency.memory.max,
         "efficiency.attention_forward": efficiency.attention_forward,
         "efficiency.attention_backward": efficiency.attention_backward,
+        "efficiency.fp8_ratio": efficiency.fp8_ratio,
     }
     for name, value in shares.items():
         if not 0 < value <= 1:

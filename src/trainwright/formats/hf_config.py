@@ -35,6 +35,15 @@ _OUT_OF_SCOPE: Final = {
     "llava": "multimodal models",
 }
 
+# Fields of the model under the names by which they are read.
+_READ_AS: Final = {
+    "experts.num_experts": "num_experts",
+    "experts.experts_per_token": "num_experts_per_tok",
+    "experts.ffn_size": "moe_intermediate_size",
+    "experts.num_dense_layers": "first_k_dense_replace",
+    "num_mtp_layers": "num_nextn_predict_layers",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
@@ -89,7 +98,8 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
         try:
             config = TransformerConfig(family=family, **fields)
         except InvalidInput as error:
-            faults += [Fault(keys.path_of(f.path), f.problem) for f in error.faults]
+            named = ((_READ_AS.get(f.path, f.path), f.problem) for f in error.faults)
+            faults += [Fault(keys.path_of(path), problem) for path, problem in named]
     if faults:
         raise InvalidInput(faults, source=source)
     ignored = tuple(key for key in keys.unread if key.split(".")[-1] not in SILENT_KEYS)
