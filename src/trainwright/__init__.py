@@ -22,6 +22,7 @@ from trainwright.api.explain import explain  # noqa: E402
 from trainwright.api.plan import plan  # noqa: E402
 from trainwright.api.result import Report, Result  # noqa: E402
 from trainwright.api.schedule import schedule  # noqa: E402
+from trainwright.api.schedule_report import ScheduleReport  # noqa: E402
 from trainwright.api.validate import validate  # noqa: E402
 from trainwright.errors import (  # noqa: E402
     CheckFailed,
@@ -42,6 +43,7 @@ __all__ = [
     "Progress",
     "Report",
     "Result",
+    "ScheduleReport",
     "TrainwrightError",
     "UnsupportedFeature",
     "__version__",

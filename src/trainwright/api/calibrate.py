@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput
-from trainwright.plan.results.calibration import CalibrationResult, FitRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.plan.measured_run import MeasuredRun
+    from trainwright.plan.results.calibration import CalibrationResult, FitRecord
     from trainwright.pricing.calibration import Prior
     from trainwright.validation.fitting import LineFit
     from trainwright.validation.question import Question
@@ -39,6 +39,8 @@ def calibrate(
     software of logs, or picks one line of measured runs. Raises `InvalidInput` where a source
     cannot be read, or nothing in it was timed.
     """
+    from trainwright.plan.results.calibration import CalibrationResult
+
     _check_constants(constants)
     if logs:
         fits = [_from_logs(sources, logs, line or OWN_LINE, constants)]
@@ -196,6 +198,7 @@ def _question(path: str | Path, line: str) -> Question:
 
 
 def _record(found: LineFit) -> FitRecord:
+    from trainwright.plan.results.calibration import FitRecord
     from trainwright.validation.fitting import mean_error
 
     return FitRecord(
