@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -101,6 +102,14 @@ def test_what_was_written_can_be_priced_again(run, folder):
     assert other["makespan_s"] < first["makespan_s"]
 
 
+def test_a_spec_for_other_microbatches_than_the_orders_is_named(run, spec):
+    run("schedule", "--search", "--spec", spec, "--microbatches", "3", *QUICK, "-o", "three.json")
+    done = run("schedule", "--simulate", "three.json", "--spec", spec)
+    assert done.code == 2
+    assert "num_microbatches: must be 3, as in the orders, or left out, got 4" in done.err
+    assert run("schedule", "--simulate", "three.json").code == 0
+
+
 def test_a_search_repeats_and_stays_within_the_limit(run):
     first, second = (run(*LOOKED_FOR, *QUICK, *TIGHT, "--json").document for _ in range(2))
     assert first["orders"] == second["orders"]
@@ -188,6 +197,14 @@ def test_pictures_follow_the_suffix(run, folder, name):
     assert (folder / name).stat().st_size > 1000
 
 
+def test_a_limit_on_activations_is_drawn(run, folder):
+    asked = ("schedule", "--family", "v-half", "--ranks", "4", "--microbatches", "8")
+    run(*asked, "--gantt", "open.svg")
+    run(*asked, "--memory-limit", "6", "--gantt", "limited.svg")
+    assert "of 6 act." not in (folder / "open.svg").read_text(encoding="utf-8")
+    assert "of 6 act." in (folder / "limited.svg").read_text(encoding="utf-8")
+
+
 def test_small_schedules_are_drawn_and_large_ones_are_not(run):
     assert "rank 0 F" in run(*SMALL).out
     assert "F forward, B backward" in run(*SMALL).out
@@ -243,7 +260,7 @@ def test_other_commands_refuse_a_schedule_in_words(run):
         ),
         (
             ("--family", "1f1b", "--ranks", "5000", "--microbatches", "1000000"),
-            "at most 50,000,000 actions are scheduled",
+            "at most 10,000,000 actions are scheduled",
         ),
         (
             ("--family", "interleaved", "--ranks", "4", "--microbatches", "6"),
@@ -335,6 +352,29 @@ def test_a_time_limit_ends_a_search(run):
     done = run(*LOOKED_FOR, *TIGHT, "--evaluations", "100000000", "--time-limit", "300ms", "--json")
     assert done.code == 0
     assert done.document["request"]["time_limit_s"] == 0.3
+
+
+def test_a_schedule_that_cannot_be_drawn_is_shown_all_the_same(run, folder):
+    large = ("schedule", "--family", "1f1b", "--ranks", "64", "--microbatches", "64")
+    done = run(*large, "--gantt", "large.svg", "--json")
+    assert done.code == 2
+    assert done.document["ranks"] == 64
+    assert "an SVG of 8,192 actions is more than a viewer can show; write HTML" in done.err
+    assert not (folder / "large.svg").exists()
+    assert run(*large, "--gantt", "large.html").code == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "module", "extra"),
+    [("--verify", "torch", "torch"), ("--exact", "ortools.sat.python", "exact")],
+)
+def test_a_missing_extra_is_named_before_any_work(run, monkeypatch, option, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    how = ("--search",) if option == "--verify" else ()
+    endless = ("schedule", *how, *LOOKED_FOR[2:], *TIGHT, "--evaluations", "1e9")
+    done = run(*endless, option)
+    assert (done.code, done.out) == (2, "")
+    assert f"pip install 'trainwright[{extra}]'" in done.err
 
 
 def test_the_command_is_registered():

@@ -235,6 +235,9 @@ _JUNK = st.one_of(
     st.text("ab8 ", max_size=5),
     st.lists(st.integers(), max_size=2),
     st.dictionaries(st.text("ab8 ", max_size=3), st.integers(), max_size=2),
+    st.just([[["global", "local"], 10**12]]),
+    st.lists(st.sampled_from(["full_attention", "sliding_attention", "global"]), max_size=3),
+    st.dictionaries(st.sampled_from(["alibi", "qk_ln", "kv_n_heads", "attn_pdrop"]), st.booleans()),
 )
 
 
@@ -245,6 +248,16 @@ _JUNK = st.one_of(
             sorted(
                 {*LLAMA, "head_dim", "n_embd", "dropout", "sliding_window", "num_experts"}
                 | {"num_experts_per_tok", "mlp_only_layers", "word_embed_proj_dim", "n_inner"}
+                | {"attn_config", "attention_types", "attention_layers", "layer_types"}
+                | {
+                    "q_lora_rank",
+                    "kv_lora_rank",
+                    "v_head_dim",
+                    "n_routed_experts",
+                    "n_shared_experts",
+                }
+                | {"first_k_dense_replace", "moe_layer_freq", "num_nextn_predict_layers"}
+                | {"use_sliding_window", "max_window_layers", "expansion_ratio", "no_bias"}
             )
         ),
         _JUNK,
@@ -257,3 +270,81 @@ def test_any_object_is_a_model_or_names_its_faults(family: str, changes: dict[st
     except (InvalidInput, UnsupportedFeature):
         return
     assert count_parameters(model.config) > 0
+
+
+def refused(**changes: Any) -> str:
+    return "; ".join(faults_of(changes))
+
+
+def test_what_cannot_be_is_refused_by_the_files_own_keys() -> None:
+    assert refused(model_type="deepseek_v3", first_k_dense_replace=62) == (
+        "first_k_dense_replace: must be in 0..61, got 62"
+    )
+    assert refused(model_type="deepseek_v3", num_key_value_heads=8).startswith(
+        "num_key_value_heads: must equal num_heads (128) with latent attention"
+    )
+    assert refused(model_type="deepseek_v3", moe_layer_freq=2).startswith("moe_layer_freq")
+    assert refused(model_type="gpt_oss", num_experts_per_tok=129).startswith(
+        "num_experts_per_tok: must be in 1..128"
+    )
+    assert refused(model_type="gpt_oss", layer_types=["full_attention"]).startswith(
+        "layer_types: must have one entry per layer (36), got 1"
+    )
+    assert refused(model_type="mistral", layer_types=["sliding_attention"] * 32).startswith(
+        "sliding_window: must be given"
+    )
+    assert refused(model_type="mpt", attn_config={"qk_ln": True}).startswith("attn_config.qk_ln")
+    assert refused(model_type="mpt", attn_config=3).startswith("attn_config: must be an object")
+    assert refused(model_type="qwen2_moe", mlp_only_layers=[24]).startswith("mlp_only_layers")
+    assert refused(model_type="gpt_neo", attention_types=[[["global"], 10**12]]).startswith(
+        "attention_types: must be a list"
+    )
+
+
+def test_a_query_rank_of_null_is_not_the_default() -> None:
+    without = read({"model_type": "deepseek_v2", "q_lora_rank": None}).config.latent
+    silent = read({"model_type": "deepseek_v2"}).config.latent
+    assert (without.query_rank, silent.query_rank) == (None, 1536)
+
+
+def test_windows_are_where_the_file_puts_them() -> None:
+    gpt_oss = read({"model_type": "gpt_oss", "num_hidden_layers": 4}).config
+    assert (gpt_oss.sliding_window, gpt_oss.full_attention_layers) == (128, (1, 3))
+    kinds = ["full_attention", "sliding_attention", "full_attention"]
+    listed = read({"model_type": "gpt_oss", "num_hidden_layers": 3, "layer_types": kinds}).config
+    assert listed.full_attention_layers == (0, 2)
+    qwen = {"model_type": "qwen2", "sliding_window": 4096, "max_window_layers": 28}
+    assert read(qwen).config.sliding_window is None
+    used = read(qwen | {"use_sliding_window": True}).config
+    assert (used.sliding_window, used.full_attention_layers) == (4096, tuple(range(28)))
+    neo = read({"model_type": "gpt_neo", "num_layers": 4}).config
+    assert neo.full_attention_layers == (0, 2)
+
+
+def test_keys_of_sections_are_known_by_their_whole_path() -> None:
+    found = read({"model_type": "mpt", "attn_config": {"alibi": False, "odd": 1}})
+    assert found.ignored == ("attn_config.odd",)
+    assert found.config.max_positions == 2048
+    assert dict(found.defaults)["attn_config.attn_pdrop"] == 0.0
+
+
+def test_an_encoder_with_a_decoder_is_refused() -> None:
+    with pytest.raises(UnsupportedFeature, match="encoder-decoder models are not modelled"):
+        read({"model_type": "bert", "is_encoder_decoder": True})
+
+
+@pytest.mark.parametrize(
+    ("key", "effect"),
+    [
+        ("quantization_config", "how weights are stored"),
+        ("vision_config", "a second encoder is not priced"),
+        ("num_expert_groups_x", "experts: parameters"),
+        ("mystery_dropout", "up to a byte per element"),
+        ("altup_coef", "its effect is unknown"),
+    ],
+)
+def test_an_ignored_key_says_what_that_may_cost(key: str, effect: str) -> None:
+    note, total = read(LLAMA | {key: 1}).notes
+    assert note.startswith(f"unknown key ignored: {key} (")
+    assert effect in note
+    assert "8,030,261,248 parameters" in total

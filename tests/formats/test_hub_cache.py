@@ -57,6 +57,12 @@ def test_an_absent_model_is_refused_with_what_would_bring_it(cache: Path) -> Non
     assert str(cache) in fault.problem
 
 
+def test_an_absent_model_that_is_built_in_is_pointed_out(cache: Path) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        catalog.open_model("meta-llama/Meta-Llama-3-8B")
+    assert 'use the catalog\'s "llama3-8b"' in str(caught.value)
+
+
 def test_only_two_plain_parts_are_a_hub_id() -> None:
     assert is_hub_id("meta-llama/Meta-Llama-3.1-8B")
     for name in ("llama3-8b", "../etc/passwd", "a/b/c", "/abs/path", "a/..", "a/", "a b/c"):

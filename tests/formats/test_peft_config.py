@@ -1,14 +1,17 @@
 """Adapter files of the peft library."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import trainwright
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.peft_config import read_adapter
-from trainwright.model import LowRank, RunShape, Tuning, layer_graph
+from trainwright.model import TRAIN_ALL, LowRank, RunShape, Tuning, layer_graph
 
 ADAPTER: dict[str, Any] = {
     "peft_type": "LORA",
@@ -56,3 +59,40 @@ def test_faults_are_named() -> None:
 def test_what_is_not_a_plain_low_rank_adapter_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedFeature, match="not modelled"):
         read_adapter(ADAPTER | change)
+
+
+def test_the_folder_of_an_adapter_is_its_base_model_with_adapters(tmp_path: Path) -> None:
+    folder = tmp_path / "my-adapter"
+    folder.mkdir()
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(ADAPTER | {"base_model_name_or_path": "llama2-7b"}))
+    found = catalog.open_model(str(folder))
+    assert found.name == "my-adapter"
+    assert found.config.tuning.low_rank == read_adapter(ADAPTER)
+    assert replace(found.config, tuning=TRAIN_ALL) == catalog.model("llama2-7b").config
+    options = {"cluster": "dgx-a100", "global_batch": 8, "sequence": 512, "devices": 1}
+    light = trainwright.plan(folder, **options)
+    assert light.document.request.model.name == "my-adapter"
+    assert light.document.status != "infeasible"
+    assert trainwright.plan("llama2-7b", **options).document.status == "infeasible"
+
+
+def test_an_adapter_without_its_base_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({"r": 8, "target_modules": ["q_proj"]}))
+    with pytest.raises(InvalidInput, match="must name the base model"):
+        catalog.open_model(str(tmp_path))
+    file.write_text(
+        json.dumps(
+            {"r": 8, "target_modules": ["q_proj"]} | {"base_model_name_or_path": str(tmp_path)}
+        )
+    )
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        catalog.open_model(str(tmp_path))
+
+
+def test_targets_that_the_base_does_not_have_are_refused(tmp_path: Path) -> None:
+    given = {"r": 8, "target_modules": ["kv_b_proj"], "base_model_name_or_path": "llama2-7b"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(given))
+    with pytest.raises(InvalidInput, match="must be of attention_output, down, gate, key"):
+        catalog.open_model(str(tmp_path))

@@ -144,7 +144,7 @@ def test_impossible_choices_are_refused() -> None:
     assert "head_size: must be 192 (plain + rotary part), got 128" in faulty(head_size=128)
     assert "num_kv_heads: must equal num_heads" in faulty(num_kv_heads=8)
     assert "full_attention_layers: must be in 0..60" in faulty(full_attention_layers=(61,))
-    assert "num_mtp_layers: must be >= 0" in faulty(num_mtp_layers=-1)
+    assert "num_mtp_layers: must be in 0..61, got -1" in faulty(num_mtp_layers=-1)
     experts = catalog.model("deepseek-v3").config.experts
     assert experts is not None
     for change, fault in (

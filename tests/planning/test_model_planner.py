@@ -16,7 +16,7 @@ from trainwright.formats import catalog
 from trainwright.model import TransformerConfig
 from trainwright.partitioning.restrictions import UNRESTRICTED, Restrictions
 from trainwright.planning.model_infeasible import diagnose_model
-from trainwright.planning.model_planner import plan_model
+from trainwright.planning.model_planner import best_first, plan_model
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Workload, step_bound_s
 from trainwright.planning.per_stage import plan_per_stage
@@ -351,6 +351,77 @@ class TestInfeasible:
 
     def test_it_is_deterministic(self):
         assert diagnose_model(LARGE[0], Budget()) == diagnosed(LARGE[0])
+
+
+class TestBudget:
+    """A search that has no time left stops, and claims nothing."""
+
+    ASKED = question("llama3-8b", batch=999_983, sequence=2048)
+    SMALL = question("llama3-70b", batch=16, sequence=4096, num_devices=4)
+
+    @pytest.mark.parametrize("plan", [plan_model, plan_per_stage])
+    @pytest.mark.parametrize("asked", [ASKED, SMALL], ids=["large batch", "too large"])
+    def test_without_time_there_is_no_plan_and_no_proof(self, asked, plan):
+        found = plan(asked, Budget(time_limit_s=1e-9))
+        assert found.priced == ()
+        assert not found.exhausted
+        assert not found.interrupted
+        assert found.considered == found.not_reached
+        assert plan is plan_per_stage or found.lower_bound_s == 0
+
+    @pytest.mark.parametrize("polls", [1, 2, 5])
+    def test_an_interrupted_search_keeps_what_it_has(self, polls):
+        """Interrupted at the n-th sign of life of the planner, so after n − 1 candidates."""
+        seen = []
+
+        def listen(progress):
+            if progress.stage == "planning":
+                seen.append(progress)
+                if len(seen) == polls:
+                    budget.interrupt()
+
+        budget = Budget(on_progress=listen)
+        asked = question("llama3-8b", batch=512, sequence=8192)
+        found = plan_model(asked, budget)
+        assert found.interrupted
+        assert not found.exhausted
+        assert len(found.priced) <= polls - 1
+        assert found.not_reached > 0
+        assert found.considered - found.pruned - found.not_reached == polls - 1
+        full = planned(asked)
+        assert found.lower_bound_s == full.lower_bound_s
+        for one in found.priced:
+            assert one.step.step_time_s >= full.priced[0].step.step_time_s
+
+    def test_a_diagnosis_without_time_claims_nothing(self):
+        found = diagnose_model(self.SMALL, Budget(time_limit_s=1e-9))
+        assert found.binding is None
+        assert found.relaxations == ()
+
+
+def test_equal_times_go_to_less_recomputation_then_devices_then_memory():
+    (best, *_) = planned(question("llama3-8b", batch=32, sequence=2048)).priced
+    (part, *others), (first, *rest) = best.step.stages, best.plan.stages
+
+    def like(number, *, time_s=1.0, recompute_s=0.0, devices=8, memory_bytes=1e12):
+        """A plan of its own, told apart by its number of microbatches."""
+        memory = replace(part.memory, transient_bytes=memory_bytes)
+        changed = replace(part, recompute_s=recompute_s, memory=memory)
+        (group,) = first.replicas
+        stage = replace(first, replicas=(replace(group, count=devices),))
+        plan = replace(best.plan, stages=(stage, *rest), num_microbatches=number, parallelism=None)
+        step = replace(best.step, step_time_s=time_s, stages=(changed, *others))
+        return replace(best, step=step, plan=plan)
+
+    ranked = (
+        like(1),
+        like(2, memory_bytes=2e12, time_s=1 - 1e-15),
+        like(3, devices=9),
+        like(4, recompute_s=1e-3, devices=7),
+        like(5, time_s=1 + 1e-9),
+    )
+    found = best_first(reversed(ranked))
+    assert [one.plan.num_microbatches for one in found] == [1, 2, 3, 4, 5]
 
 
 def test_levels_of_the_network_are_what_the_test_thinks():

@@ -143,3 +143,39 @@ def test_branches_run_beside_each_other() -> None:
         for i in range(4)
     ]
     assert max(one_f_one_b_ends_s(stages, num_microbatches=1)) == 6.0
+
+
+@st.composite
+def branching(draw: st.DrawFn) -> tuple[list[PipelineStage], int]:
+    """Stages that skip ahead, with replicas of their own, and more microbatches than are held."""
+    m = draw(st.sampled_from([4, 8, 12, 24]))
+    p = draw(st.integers(2, 4))
+    degrees = [draw(st.sampled_from([d for d in (1, 2, 3, 4, 6) if m % d == 0])) for _ in range(p)]
+    behind = list(accumulate(reversed(degrees)))[::-1]
+    stages = []
+    for i, d in enumerate(degrees):
+        targets = [j for j in range(i + 1, p) if j == i + 1 or draw(st.booleans())]
+        stages.append(
+            PipelineStage(
+                forward_s=draw(seconds),
+                backward_s=draw(seconds),
+                in_flight=min(-(-behind[i] // d), m // d),
+                replicas=d,
+                feeds=tuple((j, draw(seconds)) for j in targets),
+            )
+        )
+    return stages, m
+
+
+@settings(max_examples=40)
+@given(branching())
+def test_branches_follow_the_longest_path(drawn: tuple[list[PipelineStage], int]) -> None:
+    """What the core forgets is never asked for again."""
+    stages, m = drawn
+    assert list(one_f_one_b_ends_s(stages, num_microbatches=m)) == longest_path_ends_s(stages, m)
+
+
+def test_a_million_microbatches_take_no_more_memory_than_a_few() -> None:
+    """Equal stages: (m + p − 1)(F + B), and the ends kept do not grow with m."""
+    stages = chain([(1.0, 2.0)] * 4)
+    assert max(one_f_one_b_ends_s(stages, num_microbatches=10**6)) == 3.0 * (10**6 + 3)

@@ -136,6 +136,7 @@ def plan_model(
         ),
         considered=outcome.considered,
         pruned=outcome.pruned,
+        not_reached=outcome.not_reached,
         request=_request(
             given, question, workload, per_stage_degrees=per_stage_degrees, budget=budget
         ),

@@ -120,6 +120,7 @@ class ScheduleReport(Report[ScheduleResult]):
         if suffix.startswith(".json"):
             write_chrome_trace(path, timeline)
             return
+        timeline = self._with_limit(timeline)
         critical = critical_path(timeline)
         title, unit, time_unit = self._title(), self._memory_unit(), self._time_unit()
         if suffix == ".svg":
@@ -141,6 +142,17 @@ class ScheduleReport(Report[ScheduleResult]):
         if self.timeline is None:
             raise InvalidInput.of("schedule", "there is none: nothing fits the limit")
         return self.timeline
+
+    def _with_limit(self, timeline: Timeline) -> Timeline:
+        """A limit on activations as that of the memory drawn, where that counts them."""
+        import numpy as np
+
+        limit, memory = self.document.request.max_activations, timeline.costs.memory
+        if limit is None or self._memory_unit() == "bytes":
+            return timeline
+        limit *= self.document.parts_per_stage or 1
+        limited = replace(memory, limit_bytes=np.minimum(memory.limit_bytes, limit))
+        return replace(timeline, costs=replace(timeline.costs, memory=limited))
 
     def _title(self) -> str:
         found = self.document
@@ -168,7 +180,7 @@ class ScheduleReport(Report[ScheduleResult]):
         if schedule.num_ranks > _MOST_DRAWN_RANKS or longest > _MOST_DRAWN_ACTIONS:
             return ""
         return "\n" + gantt_text(
-            self.timeline,
+            self._with_limit(self.timeline),
             width=_WIDTH,
             memory_unit=self._memory_unit(),
             time_unit=self._time_unit(),
@@ -199,9 +211,17 @@ def report_on(
 
 
 def check_targets(
-    *, orders: str | Path | None, orders_form: str | None, gantt: str | Path | None
+    *,
+    orders: str | Path | None,
+    orders_form: str | None,
+    gantt: str | Path | None,
+    verify: bool,
 ) -> None:
-    """Refuse files that cannot be written, or not in that form, before any work is done."""
+    """Refuse what cannot be written, not in that form, or not be run, before any work is done."""
+    if verify:
+        from trainwright.measuring.gloo_check import require_pytorch
+
+        require_pytorch()
     from trainwright.formats.atomic_file import check_writable
 
     if orders is not None:

@@ -19,6 +19,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plan.placement import Placement
 from trainwright.plan.results.schedule import Shortfall
 from trainwright.plan.schedule_bound import Objective
+from trainwright.scheduling.exact import load_solver, solve_exactly
 from trainwright.scheduling.families import FAMILIES
 from trainwright.scheduling.pareto import named_front, searched_front, some_limits
 from trainwright.scheduling.search import search_schedule
@@ -40,6 +41,8 @@ def by_search(
     case: ScheduleCase, options: SearchOptions, *, method: Method, budget: Budget
 ) -> Answer:
     """The best schedule found within the limits; a solver may improve it and prove more."""
+    if method is Method.EXACT:
+        load_solver()  # before the search, which would be in vain without it
     question = _question(case, options)
     if isinstance(question, Shortfall):
         return Answer(family=_SEARCH, shortfall=question)
@@ -51,8 +54,6 @@ def by_search(
         return Answer(family=_SEARCH, shortfall=nothing_fits(outcome, case=case), search_s=search_s)
     solver_s = None
     if method is Method.EXACT:
-        from trainwright.scheduling.exact import solve_exactly
-
         began = budget.cpu_s
         outcome = solve_exactly(question, outcome, budget=budget)
         solver_s = budget.cpu_s - began

@@ -117,7 +117,7 @@ def schedule(
     from trainwright.api.schedule_report import check_targets
 
     check_output(output, spec, simulate)
-    check_targets(orders=orders, orders_form=orders_form, gantt=gantt)
+    check_targets(orders=orders, orders_form=orders_form, gantt=gantt, verify=verify)
     with budget(parse_time_limit(time_limit)) as allowed:
         report = make_schedule(
             family=family,
@@ -142,14 +142,16 @@ def schedule(
             evaluations=parse_count(evaluations, "evaluations"),
             budget=allowed,
         )
-    if report.timeline is not None:
-        if verify:
-            report = report.verified()
-        if orders is not None:
-            report.save_orders(orders, form=orders_form)
-        if gantt is not None:
-            report.save_gantt(gantt)
-    emit(report, as_json=as_json, output=output)
-    failed = verify and report.timeline is not None and not report.verification_passed
+        found = report.timeline is not None
+        try:
+            if found and verify:
+                report = report.verified()
+            if found and orders is not None:
+                report.save_orders(orders, form=orders_form)
+            if found and gantt is not None:
+                report.save_gantt(gantt)
+        finally:  # what was found is shown, also where it cannot be run, written or drawn
+            emit(report, as_json=as_json, output=output)
+    failed = found and verify and not report.verification_passed
     code = _CHECK_FAILED if failed else report.status.exit_code
     finish(code, interrupted=allowed.interrupted)

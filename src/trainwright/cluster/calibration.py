@@ -27,6 +27,7 @@ CONSTANTS: Final = {
     "attention_forward": 1.0,
     "attention_backward": 1.0,
     "attention_half_flops": math.inf,
+    "fp8_ratio": 1.0,
     "launch_overhead_s": math.inf,
     "host_pass_s": math.inf,
     "scale_up_efficiency": 1.0,
@@ -34,7 +35,14 @@ CONSTANTS: Final = {
     "scale_out_efficiency": 1.0,
     "scale_out_latency_s": math.inf,
     "step_overhead_s": math.inf,
-    "overlap": 1.0,
+    # Where layers were measured, what is left to fit: how much slower they run in a step than
+    # alone, what gradients and activations cross the network with, what memory holds beside them.
+    "layer_ratio": math.inf,
+    "reduce_bytes_per_s": math.inf,
+    "send_bytes_per_s": math.inf,
+    "parameter_bytes": math.inf,
+    "saved_ratio": math.inf,
+    "fixed_bytes": math.inf,
 }
 _HOST_FIELDS: Final = ("launch_overhead_s", "host_pass_s", "step_overhead_s")
 
@@ -113,6 +121,7 @@ class Calibration:
             memory=replace(given.memory, max=self.value("memory_max", given.memory.max)),
             attention_forward=self.value("attention_forward", given.attention_forward),
             attention_backward=self.value("attention_backward", given.attention_backward),
+            fp8_ratio=self.value("fp8_ratio", given.fp8_ratio),
             attention_half_flops=self.value("attention_half_flops", given.attention_half_flops),
         )
         fitted = Provenance(origin=Origin.FITTED, source=self.source)
@@ -123,6 +132,8 @@ class Calibration:
             launch_overhead_s=self.value("launch_overhead_s", device.launch_overhead_s),
             host_pass_s=self.value("host_pass_s", device.host_pass_s),
             step_overhead_s=self.value("step_overhead_s", device.step_overhead_s),
+            step_low_ratio=self.low_ratio,
+            step_high_ratio=self.high_ratio,
             sources=tuple(sources.items()),
         )
 

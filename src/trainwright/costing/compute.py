@@ -2,14 +2,19 @@
 
     time = launch overhead + max( FLOPs / (peak · e(FLOPs)), bytes / (bandwidth · e_m(bytes)) )
 
-All efficiencies grow with size; attention kernels have one per direction. Kernels do not overlap.
-Where the host cannot start kernels as fast as they run is settled per layer, in `layer`.
+All efficiencies grow with size, which is that of one product where a kernel does many (experts);
+attention kernels have one per direction. Kernels do not overlap. Where the host cannot start
+kernels as fast as they run is settled per layer, in `layer`.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from trainwright.cluster import Accelerator, Saturating
 from trainwright.model import Operator, OperatorKind, Phase, Work
+
+_NARROW: Final = ("fp8", "fp4")
 
 
 def operator_time_s(
@@ -24,7 +29,9 @@ def operator_time_s(
         return 0.0
     compute_s = 0.0
     if work.flops:
-        share = _compute_efficiency(operator.kind, phase, work, accelerator)
+        share = _compute_efficiency(operator, phase, work, accelerator)
+        if dtype in _NARROW:
+            share *= accelerator.efficiency.fp8_ratio
         compute_s = work.flops / (accelerator.peak(dtype) * share)
     return accelerator.launch_overhead_s + max(compute_s, memory_time_s(work.bytes, accelerator))
 
@@ -36,11 +43,12 @@ def memory_time_s(traffic_bytes: float, accelerator: Accelerator) -> float:
 
 
 def _compute_efficiency(
-    kind: OperatorKind, phase: Phase, work: Work, accelerator: Accelerator
+    operator: Operator, phase: Phase, work: Work, accelerator: Accelerator
 ) -> float:
     efficiency = accelerator.efficiency
-    if kind is not OperatorKind.ATTENTION:
-        return efficiency.gemm.at(work.flops)
+    if operator.kind is not OperatorKind.ATTENTION:
+        products = 1 if operator.matrix is None else operator.matrix.matrices
+        return efficiency.gemm.at(work.flops / products)
     share = efficiency.attention_forward
     if phase is Phase.INPUT_GRAD:
         share = efficiency.attention_backward

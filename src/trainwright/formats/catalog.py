@@ -1,7 +1,7 @@
 """What is built in: models, accelerators and clusters, as data files inside the package.
 
 A name that is not built in may be a path: `open_model` and `open_cluster` take either, and a model
-may also be a hub id that the local cache holds.
+may also be a hub id that the local cache holds, or the folder of a low-rank adapter.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import exists
 from trainwright.formats.hf_config import ModelDescription, load_config, read_config
 from trainwright.formats.hub_cache import cached_config, hub_cache, is_hub_id
+from trainwright.formats.peft_config import is_adapter, load_adapter
+from trainwright.model import RunShape, Tuning, layer_graph
 
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Cluster
@@ -101,21 +104,45 @@ def cluster(name: str) -> Cluster:
 def open_model(name_or_path: str) -> ModelDescription:
     """A built-in model, the `config.json` (or its folder) at a path, or a hub id in the cache.
 
+    A folder with the `adapter_config.json` of the peft library is its base model with adapters.
     Raises `InvalidInput` where there is none; nothing is downloaded.
     """
+    if name_or_path not in model_names() and is_adapter(Path(name_or_path)):
+        return _adapted(Path(name_or_path))
+    return _whole_model(name_or_path)
+
+
+def _whole_model(name_or_path: str) -> ModelDescription:
     if name_or_path in model_names():
         return model(name_or_path)
-    if Path(name_or_path).exists():
+    if exists(name_or_path):
         return load_config(Path(name_or_path))
     if is_hub_id(name_or_path):
-        found = load_config(cached_config(name_or_path, cache=hub_cache()))
+        same = _model_published_as(name_or_path)
+        found = load_config(cached_config(name_or_path, cache=hub_cache(), instead=same))
         return replace(found, name=name_or_path.rpartition("/")[2])
     return model(name_or_path)
 
 
+def _adapted(folder: Path) -> ModelDescription:
+    """The base model that an adapter's file names, with the adapters."""
+    base, low_rank = load_adapter(folder)
+    found = _whole_model(base)
+    config = replace(found.config, tuning=Tuning(low_rank=low_rank))
+    layer_graph(config, RunShape(microbatch_size=1, sequence_length=1))  # refuses unknown targets
+    return replace(found, name=folder.resolve().name, config=config)
+
+
+def _model_published_as(hub_id: str) -> str | None:
+    """The built-in model whose source is the page of a hub id."""
+    page = f"huggingface.co/{hub_id}/".lower()
+    fitting = (entry.name for entry in model_entries() if page in entry.source.lower())
+    return next(fitting, None)
+
+
 def open_cluster(name_or_path: str) -> Cluster:
     """A built-in cluster, or the cluster file at a path."""
-    if name_or_path not in cluster_names() and Path(name_or_path).is_file():
+    if name_or_path not in cluster_names() and exists(name_or_path):
         from trainwright.formats.cluster_toml import load_cluster
 
         return load_cluster(Path(name_or_path), accelerators=accelerators())

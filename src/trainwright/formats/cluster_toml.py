@@ -12,7 +12,8 @@ latency_s = 3e-6
 ```
 
 Several device kinds: one `[[pool]]` each with its own `device_kind` and `[[pool.level]]`, and a
-`[joint]` level between them. `sources` beside any figure says where it comes from.
+`[joint]` level between them. `sources` beside any figure says where it comes from. In place of
+bandwidth and latency a level may name a file of nccl-tests output, `nccl_tests = "all_reduce.txt"`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from trainwright.cluster import (
     Saturating,
 )
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.cluster_schema import (
     AcceleratorsFile,
     AcceleratorTable,
@@ -42,6 +44,7 @@ from trainwright.formats.cluster_schema import (
     PoolTable,
     faults_of,
 )
+from trainwright.formats.nccl_tests import fit_link, read_nccl_tests
 from trainwright.provenance import Origin, Provenance
 from trainwright.units import GIB
 
@@ -50,7 +53,7 @@ MAX_FILE_BYTES: Final = 2**22
 
 def load_cluster(path: Path, *, accelerators: Mapping[str, Accelerator]) -> Cluster:
     """Read a cluster file; raises `InvalidInput` where it is missing, not TOML or breaks a rule."""
-    document = _load_toml(path)
+    document = _with_measured_levels(_load_toml(path), path)
     return read_cluster(document, name=path.stem, accelerators=accelerators, source=str(path))
 
 
@@ -99,15 +102,63 @@ def read_accelerators(
 
 
 def _load_toml(path: Path) -> dict[str, Any]:
+    data = read_bytes(path, name="cluster", most=MAX_FILE_BYTES)
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise InvalidInput.of("cluster", f"must be at most 4 MiB, got {size} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput.of("cluster", f"cannot be read: {error.strerror}") from None
+        return tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidInput.of("cluster", f"must be TOML: {error}", source=str(path)) from None
+
+
+def _with_measured_levels(document: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Levels that name a file of nccl-tests output get its bandwidth and latency."""
+    found = dict(document)
+    pools = document.get("pool")
+    if isinstance(document.get("level"), list):
+        found["level"] = [_measured(level, path) for level in document["level"]]
+    if isinstance(document.get("joint"), dict):
+        found["joint"] = _measured(document["joint"], path)
+    if isinstance(pools, list):
+        found["pool"] = [
+            {**pool, "level": [_measured(level, path) for level in pool["level"]]}
+            if isinstance(pool, dict) and isinstance(pool.get("level"), list)
+            else pool
+            for pool in pools
+        ]
+    return found
+
+
+def _measured(level: Any, path: Path) -> Any:
+    """One level table; anything that is no table with `nccl_tests` stays as it is."""
+    if not isinstance(level, dict) or "nccl_tests" not in level:
+        return level
+    stated = {key: value for key, value in level.items() if key not in _MEASURED_KEYS}
+    if clash := _FITTED_KEYS & stated.keys():
+        taken = ", ".join(sorted(clash))
+        raise InvalidInput.of("nccl_tests", f"measures {taken}; give only one", source=str(path))
+    output = path.parent / str(level["nccl_tests"])
+    try:
+        text = output.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        problem = f'"{output}" cannot be read: {error.strerror}'
+        raise InvalidInput.of("nccl_tests", problem, source=str(path)) from None
+    run = read_nccl_tests(text, collective=level.get("collective"), source=str(output))
+    link = fit_link(run)
+    measured = f"measured: {run.collective} over {run.num_ranks} ranks, {output.name}"
+    return {
+        **stated,
+        "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+        "latency_s": link.latency_s,
+        "efficiency": 1.0,
+        "sources": {
+            **stated.get("sources", {}),
+            "bandwidth_bytes_per_s": measured,
+            "latency_s": measured,
+        },
+    }
+
+
+_MEASURED_KEYS: Final = frozenset({"nccl_tests", "collective"})
+_FITTED_KEYS: Final = frozenset({"bandwidth_bytes_per_s", "latency_s", "efficiency"})
 
 
 def _level_tables(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_families import ALIASES, FAMILIES
 from trainwright.formats.hf_ignored import SILENT_KEYS, effect_of
 from trainwright.formats.hf_keys import KeyReader
@@ -32,6 +33,15 @@ _OUT_OF_SCOPE: Final = {
     "whisper": "encoder-decoder models",
     "clip": "multimodal models",
     "llava": "multimodal models",
+}
+
+# Fields of the model under the names by which they are read.
+_READ_AS: Final = {
+    "experts.num_experts": "num_experts",
+    "experts.experts_per_token": "num_experts_per_tok",
+    "experts.ffn_size": "moe_intermediate_size",
+    "experts.num_dense_layers": "first_k_dense_replace",
+    "num_mtp_layers": "num_nextn_predict_layers",
 }
 
 
@@ -60,15 +70,7 @@ def load_config(path: Path) -> ModelDescription:
     Raises `InvalidInput` where it is missing, not JSON, too large, or breaks a rule.
     """
     file = path / "config.json" if path.is_dir() else path
-    try:
-        size = file.stat().st_size
-        if size > MAX_CONFIG_BYTES:
-            raise InvalidInput.of("config", f"must be at most 4 MiB, got {size} bytes")
-        data = file.read_bytes()
-    except OSError as error:
-        raise InvalidInput.of(
-            "config", f"cannot be read: {error.strerror}", source=str(file)
-        ) from None
+    data = read_bytes(file, name="config", most=MAX_CONFIG_BYTES)
     document = parse_json(data, source=str(file), what="config")
     name = file.parent.name if file.name == "config.json" else file.stem
     return read_config(document, name=name or "model", source=str(file))
@@ -96,7 +98,8 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
         try:
             config = TransformerConfig(family=family, **fields)
         except InvalidInput as error:
-            faults += [Fault(keys.path_of(f.path), f.problem) for f in error.faults]
+            named = ((_READ_AS.get(f.path, f.path), f.problem) for f in error.faults)
+            faults += [Fault(keys.path_of(path), problem) for path, problem in named]
     if faults:
         raise InvalidInput(faults, source=source)
     ignored = tuple(key for key in keys.unread if key.split(".")[-1] not in SILENT_KEYS)

@@ -6,7 +6,7 @@ Defaults are those of the public configuration classes (transformers 4.x).
 from __future__ import annotations
 
 from trainwright.formats.hf_keys import KeyReader
-from trainwright.formats.hf_parts import Fields, activation, stack, with_biases
+from trainwright.formats.hf_parts import MAX_LAYERS, Fields, activation, stack, with_biases
 from trainwright.model import Activation, Norm
 
 
@@ -127,16 +127,24 @@ def read_gpt_neo(keys: KeyReader) -> Fields:
 def _global_layers(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
     """Blocks that attend in full: `attention_types` is a list of [[kinds], repeats]."""
     stated = keys.value("attention_types", [[["global", "local"], -(-num_layers // 2)]])
-    try:
-        kinds = [kind for pattern, repeats in stated for kind in list(pattern) * repeats]
-    except (TypeError, ValueError):
-        keys.refuse("attention_types", "must be a list of [[kinds], repeats]")
-        return ()
-    kinds = list(keys.optional_texts("attention_layers")) or kinds[:num_layers]
+    kinds = list(keys.optional_texts("attention_layers")) or _kinds(stated)[:num_layers]
     if len(kinds) != num_layers or not set(kinds) <= {"global", "local"}:
-        keys.refuse("attention_types", f"must give global or local for {num_layers} layers")
+        problem = f"must be a list of [[kinds], repeats] for {num_layers} layers, global or local"
+        keys.refuse("attention_types", problem)
         return ()
     return tuple(i for i, kind in enumerate(kinds) if kind == "global")
+
+
+def _kinds(stated: object) -> list[str]:
+    """The kind of each block, none where the list is not of the form expected."""
+    kinds: list[str] = []
+    for entry in stated if isinstance(stated, list) else []:
+        match entry:
+            case [[*pattern], int(repeats)] if 0 < repeats <= MAX_LAYERS:
+                kinds += [str(kind) for kind in pattern] * repeats
+            case _:
+                return []
+    return kinds
 
 
 def read_mpt(keys: KeyReader) -> Fields:

@@ -33,19 +33,21 @@ def hub_cache() -> Path:
     return Path(base).expanduser() / "huggingface" / "hub"
 
 
-def cached_config(hub_id: str, *, cache: Path) -> Path:
+def cached_config(hub_id: str, *, cache: Path, instead: str | None = None) -> Path:
     """The `config.json` of the main branch, else of the latest snapshot that has one.
 
-    Raises `InvalidInput` where the cache has none, saying how to get it.
+    Raises `InvalidInput` where the cache has none, saying how to get it, and what the same model is
+    called `instead` where it is built in.
     """
     folder = cache / f"models--{hub_id.replace('/', '--')}"
     for snapshot in _snapshots(folder):
         if (file := snapshot / "config.json").is_file():
             return file
+    built_in = "" if instead is None else f'use the catalog\'s "{instead}", '
     raise InvalidInput.of(
         "model",
         f'"{hub_id}" is not in the local Hugging Face cache ({cache}); it is not downloaded: '
-        f"run `hf download {hub_id} config.json` first, or give a path or a catalog name",
+        f"{built_in}run `hf download {hub_id} config.json` first, or give a path",
     )
 
 

@@ -6,12 +6,17 @@ Target modules are named as in the base model's own code; they become the target
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_keys import KeyReader
 from trainwright.formats.json_path import show_typed
+from trainwright.formats.json_text import parse_json
 from trainwright.model import LowRank
+
+ADAPTER_FILE: Final = "adapter_config.json"
 
 # The same products under the names that model families give them.
 _TARGETS: Final = {
@@ -32,6 +37,27 @@ _ALL_LINEAR: Final = ("query", "key", "value", "attention_output", "gate", "up",
 
 # Settings that would train or add something that is not modelled.
 _REFUSED: Final = ("layers_to_transform", "rank_pattern", "modules_to_save", "use_dora")
+
+
+def is_adapter(path: Path) -> bool:
+    """Whether `path` is the folder of an adapter without a model of its own."""
+    return (path / ADAPTER_FILE).is_file() and not (path / "config.json").is_file()
+
+
+def load_adapter(folder: Path) -> tuple[str, LowRank]:
+    """The base model's name and the adapters of a folder's `adapter_config.json`."""
+    file = folder / ADAPTER_FILE
+    data = read_bytes(file, name="adapter")
+    document = parse_json(data, source=str(file), what="adapter")
+    low_rank = read_adapter(document, source=str(file))
+    base = document.get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise InvalidInput.of(
+            "base_model_name_or_path",
+            "must name the base model: a path, a hub id or a catalog name",
+            source=str(file),
+        )
+    return base, low_rank
 
 
 def read_adapter(document: object, *, source: str | None = None) -> LowRank:

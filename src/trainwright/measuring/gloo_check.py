@@ -65,8 +65,7 @@ def check_gradients(
             )
     if num_steps < 1:
         raise InvalidInput.of("num_steps", f"must be >= 1, got {num_steps}")
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtra("running a schedule for real needs PyTorch", extra="torch")
+    require_pytorch()
     results: list[GradientCheck] = []
     for _, group in groupby(runs, key=lambda run: run.placement.num_ranks):
         waiting = list(group)
@@ -75,6 +74,12 @@ def check_gradients(
             results += done
             del waiting[: len(done)]
     return tuple(results)
+
+
+def require_pytorch() -> None:
+    """Raise MissingExtra where PyTorch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra("running a schedule for real needs PyTorch", extra="torch")
 
 
 def _run_group(

@@ -116,8 +116,9 @@ class TransformerConfig:
             yield Fault("sliding_window", f"must be >= 1, got {self.sliding_window}")
         if any(not 0 <= layer < self.num_layers for layer in self.full_attention_layers):
             yield Fault("full_attention_layers", f"must be in 0..{self.num_layers - 1}")
-        if self.num_mtp_layers < 0:
-            yield Fault("num_mtp_layers", f"must be >= 0, got {self.num_mtp_layers}")
+        if not 0 <= self.num_mtp_layers <= max(0, self.num_layers):
+            problem = f"must be in 0..{self.num_layers}, got {self.num_mtp_layers}"
+            yield Fault("num_mtp_layers", problem)
         yield from self.tuning.faults(self.num_layers)
         ends = {LayerKind.EMBEDDING, LayerKind.LM_HEAD} & set(self.tuning.frozen_kinds)
         if self.tied_embeddings and len(ends) == 1:

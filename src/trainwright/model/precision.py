@@ -69,7 +69,8 @@ FP16: Final = _mixed("fp16")
 FP32: Final = _single("fp32")
 TF32: Final = _single("tf32")
 FP8: Final = replace(BF16, name="fp8", matmul_dtype="fp8", linear_input_bytes=1)
-PRECISIONS: Final = {p.name: p for p in (BF16, FP16, FP32, TF32, FP8)}
+FP4: Final = replace(FP8, name="fp4", matmul_dtype="fp4")  # inputs kept for backward in 8 bit
+PRECISIONS: Final = {p.name: p for p in (BF16, FP16, FP32, TF32, FP8, FP4)}
 
 
 def precision_named(name: str) -> Precision:

@@ -126,11 +126,13 @@ def _embedding(config: TransformerConfig, run: RunShape) -> LayerClass:
 
 def _blocks(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
     """One class per kind of block that occurs, in the order of the layers."""
+    experts, full = config.experts, frozenset(config.full_attention_layers)
+    dense = frozenset(experts.dense_layers) if experts is not None else frozenset()
+    first_routed = experts.num_dense_layers if experts is not None else config.num_layers
     made: dict[tuple[bool, bool], LayerClass] = {}
     blocks = []
     for layer in range(config.num_layers):
-        mixture = config.experts is not None and config.experts.at(layer)
-        kind = (mixture, layer in config.full_attention_layers)
+        kind = (layer >= first_routed and layer not in dense, layer in full)
         if kind not in made:
             made[kind] = _block(config.block(layer), run)
         blocks.append(made[kind])

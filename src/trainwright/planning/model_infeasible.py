@@ -47,7 +47,7 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     layouts = list(_layouts(question, budget))
     found = _leanest(layouts, budget)
     if found is None:
-        return Diagnosis(binding=_no_layout(question, layouts), relaxations=relaxations)
+        return Diagnosis(binding=_no_layout(question, layouts, budget), relaxations=relaxations)
     layout, least_bytes = found
     memory = _memory(least_bytes + layout.reserve_bytes, question.cluster.accelerator)
     return Diagnosis(
@@ -79,6 +79,8 @@ def _layouts(question: ModelQuestion, budget: Budget) -> Iterator[_Layout]:
         )
         leanest = {c.pipeline: c for c in reversed(list(offered))}
         for candidate in leanest.values():
+            if budget.stopped:
+                return
             restrictions = candidate_restrictions(question, candidate)
             roomy, setting = roomy_problem(question, candidate, profile)
             yield _Layout(
@@ -102,9 +104,11 @@ def _leanest(layouts: list[_Layout], budget: Budget) -> tuple[_Layout, float] | 
     return found
 
 
-def _no_layout(question: ModelQuestion, layouts: list[_Layout]) -> Binding:
+def _no_layout(question: ModelQuestion, layouts: list[_Layout], budget: Budget) -> Binding | None:
     if layouts:
         return find_binding(layouts[0].question, None)
+    if budget.stopped:
+        return None
     return Binding(
         kind="devices",
         layers=(),

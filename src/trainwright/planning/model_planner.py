@@ -18,6 +18,7 @@ from trainwright.execution import Progress
 from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.restrictions import surviving_rows
+from trainwright.partitioning.ties import recompute_least
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.status import Status
 from trainwright.planning.model_problem import (
@@ -36,7 +37,7 @@ from trainwright.planning.model_space import (
 from trainwright.pricing.step import predict_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
@@ -62,13 +63,15 @@ class Priced:
 class ModelOutcome:
     """Best plan first among `priced`; the bound holds for every plan of the searched space.
 
-    `exhausted` says that every candidate was priced, excluded by its bound, or proved not to fit.
+    `exhausted` says that every candidate was priced, excluded by its bound, or proved not to fit;
+    `not_reached` counts those that were neither priced nor excluded when the search was stopped.
     """
 
     priced: tuple[Priced, ...]
     lower_bound_s: float
     considered: int
     pruned: int
+    not_reached: int
     exhausted: bool
     interrupted: bool
 
@@ -93,21 +96,44 @@ class _Shelf:
 def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     """The fastest uniform plan under 1F1B, its runners-up, and a bound on every other."""
     shelf = _Shelf(question, Estimator(model=question.model, cluster=question.cluster))
-    waiting = sorted(_bounded(question, shelf), key=lambda pair: (pair[0], _order(pair[1])))
+    waiting = sorted(_bounded(question, shelf, budget), key=lambda p: (p[0], _order(p[1])))
+    is_complete = not budget.stopped  # else some candidates are not among those waiting
+    bound_s = waiting[0][0] if waiting and is_complete else 0.0
+    priced, tried = _price_in_order(question, waiting, shelf, budget)
+    best_s = min((found.step.step_time_s for found in priced), default=math.inf)
+    exhausted = is_complete and not budget.stopped
+    if exhausted and not priced:
+        leanest = {_depth(c): c for _, c in reversed(waiting)}
+        exhausted = all(_is_too_large(question, c, shelf, budget) for c in leanest.values())
+    left = waiting[tried:]
+    pruned = sum(candidate_bound_s >= best_s for candidate_bound_s, _ in left)
+    return ModelOutcome(
+        priced=best_first(priced)[: 1 + NUM_ALTERNATIVES],
+        lower_bound_s=min(bound_s, best_s) if math.isfinite(bound_s) else 0.0,
+        considered=len(waiting),
+        pruned=pruned,
+        not_reached=len(left) - pruned,
+        exhausted=exhausted,
+        interrupted=budget.interrupted,
+    )
+
+
+def _price_in_order(
+    question: ModelQuestion,
+    waiting: Sequence[tuple[float, Candidate]],
+    shelf: _Shelf,
+    budget: Budget,
+) -> tuple[list[Priced], int]:
+    """Plans of the candidates that fit, and how many were tried until none can be better."""
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
     priced: list[Priced] = []
-    bound_s = waiting[0][0] if waiting else 0.0
-    tried, best_s, stopped = 0, math.inf, False
-    too_large = set[_Depth]()
-    for candidate_bound_s, candidate in waiting:
-        if candidate_bound_s >= best_s:
-            break
-        stopped = budget.poll(
-            Progress(stage="planning", elapsed_s=budget.elapsed_s, best=best_s, lower_bound=bound_s)
+    best_s, too_large = math.inf, set[_Depth]()
+    for tried, (bound_s, candidate) in enumerate(waiting):
+        progress = Progress(
+            stage="planning", elapsed_s=budget.elapsed_s, best=best_s, lower_bound=waiting[0][0]
         )
-        if stopped:
-            break
-        tried += 1
+        if bound_s >= best_s or budget.poll(progress):
+            return priced, tried
         if _depth(candidate) in too_large:
             continue
         found = _price(question, candidate, shelf, flops, budget)
@@ -116,32 +142,37 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
         else:
             priced.append(found)
             best_s = min(best_s, found.step.step_time_s)
-    exhausted = not stopped and not budget.stopped
-    if exhausted and not priced:
-        leanest = {_depth(c): c for _, c in reversed(waiting)}
-        exhausted = not any(_may_fit(question, c, shelf, budget) for c in leanest.values())
-    return ModelOutcome(
-        priced=best_first(priced)[: 1 + NUM_ALTERNATIVES],
-        lower_bound_s=min(bound_s, best_s) if math.isfinite(bound_s) else 0.0,
-        considered=len(waiting),
-        pruned=len(waiting) - tried,
-        exhausted=exhausted,
-        interrupted=budget.interrupted,
-    )
+    return priced, len(waiting)
 
 
 def best_first(priced: Iterable[Priced]) -> tuple[Priced, ...]:
-    """Fastest first, then fewest devices; a plan that several candidates lead to counts once."""
-    ranked = sorted(
-        priced, key=lambda p: (p.step.step_time_s, p.plan.devices_used, _order(p.candidate))
-    )
+    """Fastest first; of equally fast plans the one that recomputes least, then uses least.
+
+    Equally fast are times that agree in twelve digits. A plan that several candidates lead to
+    counts once.
+    """
     seen: list[Plan] = []
     kept = []
-    for found in ranked:
+    for found in sorted(priced, key=_rank):
         if found.plan not in seen:
             seen.append(found.plan)
             kept.append(found)
     return tuple(kept)
+
+
+def _rank(found: Priced) -> tuple[float, ...]:
+    step, plan = found.step, found.plan
+    recomputed_s = sum(
+        part.recompute_s * placed.tensor_parallel * plan.num_microbatches
+        for part, placed in zip(step.stages, plan.stages, strict=True)
+    )
+    return (
+        float(f"{step.step_time_s:.11e}"),
+        recomputed_s,
+        plan.devices_used,
+        step.peak_memory_bytes,
+        *_order(found.candidate),
+    )
 
 
 def _order(candidate: Candidate) -> tuple[int, ...]:
@@ -153,7 +184,10 @@ def _depth(candidate: Candidate) -> _Depth:
     return candidate.microbatch_size, candidate.tensor, candidate.pipeline
 
 
-def _bounded(question: ModelQuestion, shelf: _Shelf) -> Iterator[tuple[float, Candidate]]:
+def _bounded(
+    question: ModelQuestion, shelf: _Shelf, budget: Budget
+) -> Iterator[tuple[float, Candidate]]:
+    """The candidates with their bounds; not all of them where the budget runs out."""
     workload, restrictions = question.workload, question.restrictions
     degrees = tensor_degrees(
         question.model,
@@ -164,6 +198,8 @@ def _bounded(question: ModelQuestion, shelf: _Shelf) -> Iterator[tuple[float, Ca
     for size in microbatch_sizes(workload, question.microbatch_size):
         num_microbatches = workload.global_batch // size
         for tensor in degrees:
+            if budget.stopped:
+                return
             profile = shelf.profile(size, tensor)
             work_s = _least_work_s(profile, restrictions)
             for candidate in candidates(
@@ -192,7 +228,8 @@ def _price(
     profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
     restrictions = candidate_restrictions(question, candidate)
     roomy, setting = roomy_problem(question, candidate, profile)
-    cut = solve(roomy, setting, restrictions=restrictions, budget=budget)
+    found = solve(roomy, setting, restrictions=restrictions, budget=budget)
+    cut = recompute_least(found, roomy, setting, restrictions=restrictions)
     if cut.plan is None:
         return None
     plan = replace(
@@ -212,10 +249,14 @@ def _price(
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
 
 
-def _may_fit(question: ModelQuestion, candidate: Candidate, shelf: _Shelf, budget: Budget) -> bool:
-    """Whether the candidate is not proved to be too large."""
+def _is_too_large(
+    question: ModelQuestion, candidate: Candidate, shelf: _Shelf, budget: Budget
+) -> bool:
+    """Whether it is proved, in the time left, that no plan of the candidate fits."""
+    if budget.stopped:
+        return False
     profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
     lean, setting = lean_problem(question, candidate, profile)
     restrictions = candidate_restrictions(question, candidate)
     cut = solve(lean, setting, restrictions=restrictions, budget=budget)
-    return cut.status is not Status.INFEASIBLE
+    return cut.status is Status.INFEASIBLE

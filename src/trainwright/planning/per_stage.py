@@ -18,6 +18,7 @@ from trainwright.costing.estimate import Estimator, flat_setting
 from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.restrictions import surviving_rows
+from trainwright.partitioning.ties import recompute_least
 from trainwright.plan.status import Status
 from trainwright.planning.model_planner import (
     ModelOutcome,
@@ -60,7 +61,11 @@ def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
         _least_device_s(profile, restrictions) * (workload.global_batch // size)
         for size, profile in offered
     )
-    found = (_price(question, profile, size, flops, budget) for size, profile in offered)
+    found: list[Priced | None] = []
+    for size, profile in offered:
+        if budget.stopped:
+            break
+        found.append(_price(question, profile, size, flops, budget))
     priced = best_first([*uniform.priced, *filter(None, found)])
     may_fit = not priced and any(_may_fit(question, p, n, budget) for n, p in offered)
     best_s = priced[0].step.step_time_s if priced else math.inf
@@ -70,13 +75,16 @@ def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
         lower_bound_s=bound_s if math.isfinite(bound_s) else 0.0,
         considered=uniform.considered + len(offered),
         pruned=uniform.pruned,
+        not_reached=uniform.not_reached + len(offered) - len(found),
         exhausted=uniform.exhausted and not budget.stopped and not may_fit,
         interrupted=budget.interrupted,
     )
 
 
 def _may_fit(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> bool:
-    """Whether the profile is not proved to be too large."""
+    """Whether the profile is not proved, in the time left, to be too large."""
+    if budget.stopped:
+        return True
     lean = require_largest_transient(hold_tied_once(profile))
     setting = _setting(question, size)
     cut = solve(lean, setting, restrictions=question.restrictions, budget=budget)
@@ -93,7 +101,8 @@ def _price(
     question: ModelQuestion, profile: Profile, size: int, flops: float, budget: Budget
 ) -> Priced | None:
     roomy, setting = reserve_transients(profile, _setting(question, size), question.restrictions)
-    cut = solve(roomy, setting, restrictions=question.restrictions, budget=budget)
+    found = solve(roomy, setting, restrictions=question.restrictions, budget=budget)
+    cut = recompute_least(found, roomy, setting, restrictions=question.restrictions)
     if cut.plan is None:
         return None
     plan = replace(cut.plan, microbatch_size=size)

@@ -8,6 +8,7 @@ from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.equal import plan_equal
 from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
 from trainwright.partitioning.outcome import PartitionOutcome
+from trainwright.partitioning.ties import recompute_least
 from trainwright.plan.status import Status
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def search(
 ) -> PartitionOutcome:
     """The outcome of the named planner, "exact" or "equal"."""
     if planner == "exact":
-        return solve(profile, setting, restrictions=restrictions, budget=budget)
+        found = solve(profile, setting, restrictions=restrictions, budget=budget)
+        return recompute_least(found, profile, setting, restrictions=restrictions)
     return equal_split(
         profile, setting, restrictions=restrictions, block_layer=block_layer, budget=budget
     )

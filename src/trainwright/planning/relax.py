@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What cannot fit, and the changes that would each be enough."""
+    """What cannot fit, where time was enough to say, and changes that would each be enough."""
 
-    binding: Binding
+    binding: Binding | None
     relaxations: tuple[Relaxation, ...]
 
 
@@ -42,8 +42,10 @@ def diagnose(
 
 def find_binding(
     question: Feasibility, memory_bytes: float | None, *, reserve_bytes: float = 0.0
-) -> Binding:
+) -> Binding | None:
     """What cannot fit; `memory_bytes` is the question's least memory.
+
+    `None` where no single layer is too large and the budget ran out while all were looked at.
 
     `reserve_bytes` were taken off each device before the question was asked; what is printed counts
     them as needed.
@@ -68,6 +70,8 @@ def find_binding(
             description=f"layer {layer} alone needs {format_bytes(needs[largest] + reserve_bytes)} "
             f"with one microbatch in flight, {format_bytes(missing)} more than a device has",
         )
+    if question.budget.stopped:
+        return None
     if memory_bytes is None:
         return Binding(
             kind="devices",

@@ -354,7 +354,8 @@ class Painter {
     context.fillRect(0, 0, layout.width, AXIS_HEIGHT - 1);
     context.fillStyle = theme.line;
     context.fillRect(layout.left, AXIS_HEIGHT - 2, layout.plotWidth, 1);
-    this.text(layout.narrow ? unit : `time, ${unit}`, 6, AXIS_HEIGHT / 2, "11.5px", theme.faintInk);
+    const isShort = !layout.narrow && unit.length <= 2;  // room beside the tick at 0
+    this.text(isShort ? `time, ${unit}` : unit, 6, AXIS_HEIGHT / 2, "11.5px", theme.faintInk);
     context.textAlign = "center";
     for (const { time, label } of ticks) {
       context.fillStyle = theme.line;

@@ -130,7 +130,9 @@ def _reasons(document: ModelPlanResult) -> Iterator[str]:
     if document.relaxations:
         yield "any one of these is enough:"
         yield from (f"  {fix.change}: {fix.description}" for fix in document.relaxations)
-    yield f"{document.considered} layouts considered, {document.pruned} excluded by their bounds"
+    left = f", {document.not_reached} not reached" if document.not_reached else ""
+    excluded = f"{document.pruned} excluded by their bounds"
+    yield f"{document.considered} layouts considered, {excluded}{left}"
     if document.interrupted:
         yield "interrupted: this is the best plan found so far"
 

@@ -49,7 +49,7 @@ def solve_exactly(
     The answer keeps the placement and modes of `found`. Raises MissingExtra without OR-Tools,
     UnsupportedFeature for contended transfers and InvalidInput beyond 2000 actions.
     """
-    cp_model = _solver()
+    cp_model = load_solver()
     schedule = found.schedule
     if schedule.num_actions > _MAX_ACTIONS:
         raise InvalidInput(
@@ -83,7 +83,8 @@ def solve_exactly(
     )
 
 
-def _solver() -> ModuleType:
+def load_solver() -> ModuleType:
+    """OR-Tools' CP-SAT; raises MissingExtra where it is not installed."""
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:

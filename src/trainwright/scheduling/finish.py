@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.plan.schedule import ActionKind
 from trainwright.plan.schedule_bound import Objective
+from trainwright.scheduling.bounds import best_bound
+from trainwright.scheduling.least_costs import LeastCosts
 from trainwright.scheduling.passes import (
     Window,
     fill_weight_grads,
@@ -61,11 +63,13 @@ def best_of(
 ) -> Schedule | None:
     """The schedule of least span, then makespan, within the limits of `costs`; None if none fits.
 
-    Orders are tried as given, until the rank with most work never waits, or the effort is spent.
+    Orders are tried as given, until one meets a lower bound or the effort is spent.
     """
-    enough_s = num_microbatches * _busiest_s(placement, costs) * (1 + 1e-9)
     if 3 * costs.num_stages * num_microbatches > _SMALL:
-        return _best_of_large(orders, costs, num_microbatches, enough_s)
+        never_idle_s = num_microbatches * _busiest_s(placement, costs)
+        return _best_of_large(orders, costs, num_microbatches, never_idle_s * (1 + 1e-9))
+    bound = best_bound(LeastCosts.of(placement, costs), num_microbatches, objective=Objective.SPAN)
+    enough_s = bound.value_s * (1 + 1e-9)
     trials = []
     for trial in _trials(orders, costs, num_microbatches):
         closed = _with_schedule(trial, reorder(trial.schedule, costs), costs)

@@ -19,7 +19,7 @@ from trainwright.validation.predict import RunPrediction, predict
 from trainwright.validation.question import Question, configuration_of
 
 _LARGEST_MICROBATCH = 8
-_MOST_VIRTUAL_STAGES = 12
+_MOST_VIRTUAL_STAGES = 24
 RECOMPUTE_ORDER = ("none", "selective", "full")
 
 
@@ -102,6 +102,7 @@ def _questions(
                 configuration=configuration_of(
                     run,
                     line,
+                    model,
                     microbatch_size=microbatch_size,
                     recompute=recompute,
                     virtual_stages=virtual_stages,

@@ -33,6 +33,7 @@ class SoftwareLine:
     gradient_dtype: str | None = None
     default_recompute: str | None = None
     pads_experts: bool = False
+    caches_dummy_gradients: bool = False
     fixed_bytes: float = 0.0
 
 
@@ -54,6 +55,7 @@ _LINES: Final = {
         fused_cross_entropy=True,
         overlaps_gradients=False,
         pads_experts=True,
+        caches_dummy_gradients=True,
         fixed_bytes=300.0 * MIB,
     ),
     "sailor_gh200": SoftwareLine(
@@ -66,7 +68,9 @@ _LINES: Final = {
         name="llm-foundry", vocabulary_multiple=1, node_bytes_per_s=200e9
     ),
     "torchtitan": SoftwareLine(name="torchtitan", vocabulary_multiple=1),
-    "megatron_ci": SoftwareLine(name="megatron-core-ci", dropout=0.1),
+    "megatron_ci": SoftwareLine(
+        name="megatron-core-ci", fused_attention=False, overlaps_gradients=False, dropout=0.1
+    ),
     "nemo_releases": SoftwareLine(name="nemo"),
     "dgxc": SoftwareLine(name="nemo"),
 }

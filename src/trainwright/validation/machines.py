@@ -46,16 +46,19 @@ def cluster_of(run: MeasuredRun, line: SoftwareLine, known: Known) -> Cluster:
 
 
 def _levels(run: MeasuredRun, known: Known) -> tuple[NetworkLevel, ...]:
-    """The catalog cluster's innermost level at the row's node size, and its outer one."""
+    """The levels of the catalog's cluster, innermost at the row's node size, filled evenly."""
     usual = [c for c in known.clusters if c.pools[0].accelerator.name == run.accelerator]
     if not usual:
         raise UnsupportedFeature(f"no cluster of {run.accelerator} is in the catalog")
     inner, *outer = usual[0].levels
-    domain = max(inner.size, run.devices_per_node)
-    inside = min(domain, run.num_devices)
-    nodes = -(-run.num_devices // inside)
-    if not outer:
-        if nodes > 1:
-            raise UnsupportedFeature(f"no network between nodes of {run.accelerator} is known")
-        return (replace(inner, size=inside),)
-    return (replace(inner, size=inside), replace(outer[-1], size=nodes))
+    inside = min(inner.size, run.devices_per_node, run.num_devices)
+    levels, left = [replace(inner, size=inside)], -(-run.num_devices // inside)
+    for level in outer[:-1]:
+        size = max(n for n in range(1, min(level.size, left) + 1) if left % n == 0)
+        levels.append(replace(level, size=size))
+        left //= size
+    if outer:
+        levels.append(replace(outer[-1], size=left))
+    elif left > 1:
+        raise UnsupportedFeature(f"no network between nodes of {run.accelerator} is known")
+    return tuple(levels)

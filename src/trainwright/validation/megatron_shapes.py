@@ -66,9 +66,27 @@ def megatron_config(run: MeasuredRun) -> TransformerConfig:
     )
 
 
-def vocabulary_multiple(run: MeasuredRun) -> int:
-    """What the vocabulary is padded to, per tensor degree."""
-    return int(run.number("make_vocab_size_divisible_by") or 128)
+def uses_fused_attention(run: MeasuredRun) -> bool:
+    """Transformer Engine picks a flash kernel unless told otherwise; the local layers have none."""
+    if run.setting("transformer_impl") != "transformer_engine":
+        return False
+    return run.setting("attention_backend") not in ("unfused", "local")
+
+
+def stage_blocks(run: MeasuredRun, num_layers: int) -> tuple[int, ...] | None:
+    """Blocks of each virtual stage where the arguments state a split of their own."""
+    named = layout_stages(run.setting("pipeline_layout"))
+    if named is not None:
+        return tuple(stage.count(_LAYOUT_BLOCK) for stage in named)
+    first = run.number("decoder_first_pipeline_num_layers")
+    last = run.number("decoder_last_pipeline_num_layers")
+    if (first is None and last is None) or run.pipeline < 2:
+        return None
+    ends = [int(first)] if first else []
+    tail = [int(last)] if last else []
+    middle = run.pipeline - len(ends) - len(tail)
+    rest = num_layers - sum(ends) - sum(tail)
+    return (*ends, *([rest // max(1, middle)] * middle), *tail)
 
 
 def _dropout(run: MeasuredRun, name: str) -> float:

@@ -14,8 +14,9 @@ from trainwright.plan.measured_run import MeasuredRun
 from trainwright.plan.overlap import MemoryOverheads, Overlap
 from trainwright.profile import Recompute
 from trainwright.validation.lines import SoftwareLine
+from trainwright.validation.megatron_shapes import stage_blocks, uses_fused_attention
 
-# Formats of the tables → those of the estimator. Recipes of FP8 differ in their scaling factors.
+# Formats of the tables → those of the estimator; FP8 recipes differ in their scaling factors.
 _PRECISIONS: Final = {
     "bf16": "bf16",
     "fp16": "fp16",
@@ -28,6 +29,7 @@ _PRECISIONS: Final = {
     "mxfp8": "fp8",
     "fp8_rowwise": "fp8",
     "fp8_tensorwise": "fp8",
+    "nvfp4": "fp4",
 }
 
 
@@ -45,6 +47,7 @@ class Question:
 def configuration_of(
     run: MeasuredRun,
     line: SoftwareLine,
+    model: TransformerConfig,
     *,
     microbatch_size: int,
     recompute: str,
@@ -52,7 +55,6 @@ def configuration_of(
 ) -> Configuration:
     """The settings of a run as its launcher would state them; raises `UnsupportedFeature`."""
     assert run.global_batch is not None
-    interleaved = virtual_stages > 1
     return Configuration(
         parallelism=Parallelism(
             tensor=run.tensor,
@@ -68,15 +70,35 @@ def configuration_of(
         microbatch_size=microbatch_size,
         global_batch=run.global_batch,
         sequence_length=run.sequence_length,
-        schedule="interleaved" if interleaved else "1f1b",
+        schedule=_schedule(run, microbatches=run.global_batch // (microbatch_size * run.data))
+        if virtual_stages > 1
+        else "1f1b",
         recompute=Recompute(recompute),
-        fused_attention=line.fused_attention,
+        fused_attention=uses_fused_attention(run)
+        if run.schema == "megatron_ci"
+        else line.fused_attention,
+        blocks_per_stage=_stage_blocks(run, model, virtual_stages),
         fused_cross_entropy=line.fused_cross_entropy or run.flag("cross_entropy_loss_fusion"),
-        vocabulary_multiple=line.vocabulary_multiple,
+        vocabulary_multiple=int(
+            run.number("make_vocab_size_divisible_by") or line.vocabulary_multiple
+        ),
         recipe=_recipe(run, line),
         overlap=Overlap() if line.overlaps_gradients else Overlap(gradients=0.0, parameters=0.0),
         overheads=MemoryOverheads(workspace_bytes=line.fixed_bytes),
     )
+
+
+def _stage_blocks(
+    run: MeasuredRun, model: TransformerConfig, virtual_stages: int
+) -> tuple[int, ...] | None:
+    stated = stage_blocks(run, model.num_layers)
+    fits = stated is not None and len(stated) == run.pipeline * virtual_stages
+    return stated if fits else None
+
+
+def _schedule(run: MeasuredRun, *, microbatches: int) -> str:
+    """Interleaving takes microbatches in groups of the pipeline's size, or depth-first."""
+    return "depth-first" if microbatches % run.pipeline else "interleaved"
 
 
 def _recipe(run: MeasuredRun, line: SoftwareLine) -> Recipe:
@@ -87,7 +109,7 @@ def _recipe(run: MeasuredRun, line: SoftwareLine) -> Recipe:
     exchange = ContextExchange.ALL_TO_ALL if run.setting("cp_comm_type") == "a2a" else None
     return Recipe(
         precision=precision,
-        gradient_dtype=line.gradient_dtype,
+        gradient_dtype="fp16" if precision == "fp16" else line.gradient_dtype,
         context_exchange=exchange or ContextExchange.RING,
         capacity_factor=1.0 if line.pads_experts else None,
     )

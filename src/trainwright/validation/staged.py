@@ -7,12 +7,16 @@ replicas of a stage differ in kind, each works at its own pace and the slowest e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from trainwright.errors import UnsupportedFeature
 from trainwright.plan.measured_run import MeasuredRun
 from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
 from trainwright.profile.measured_layers import LayerSizes, LayerTimes, MeasuredLayers
+from trainwright.units import GIB
+from trainwright.validation.lines import line_of
 from trainwright.validation.machines import Known
 from trainwright.validation.predict import RunPrediction
 
@@ -27,30 +31,33 @@ class StagedReplica:
     tensor: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedConstants:
-    """Fitted to the runs of one software line: seconds per byte and bytes per parameter."""
+# Stand in where nothing was fitted: layers in a step run as alone, 10 GB/s per device, Adam in
+# float32 with gradients twice.
+DEFAULTS: Final = {
+    "layer_ratio": 1.0,
+    "reduce_bytes_per_s": 10e9,
+    "send_bytes_per_s": 10e9,
+    "parameter_bytes": 20.0,
+    "saved_ratio": 1.1,
+    "fixed_bytes": 4.0 * GIB,
+}
+Constants = Mapping[str, float]
 
-    work_ratio: float = 1.0
-    reduce_bytes_per_s: float = 20e9
-    reduce_latency_s: float = 0.0
-    send_bytes_per_s: float = 20e9
-    step_overhead_s: float = 0.0
-    parameter_bytes: float = 20.0
-    saved_ratio: float = 1.11
-    fixed_bytes: float = 4450 * 2**20
+
+def staged_constants(run: MeasuredRun, known: Known) -> Constants:
+    """The constants fitted to a run's devices and software, defaults for the rest."""
+    fitted = known.calibration(run.accelerator, line_of(run).name)
+    if fitted is None:
+        return DEFAULTS
+    return {name: fitted.value(name, default) for name, default in DEFAULTS.items()}
 
 
 def predict_staged(
-    run: MeasuredRun,
-    known: Known,
-    layers: MeasuredLayers | None,
-    constants: StagedConstants | None = None,
+    run: MeasuredRun, layers: MeasuredLayers | None, constants: Constants
 ) -> RunPrediction:
     """Price one run; raises `UnsupportedFeature` where no profile covers its layers."""
     if layers is None:
         raise UnsupportedFeature("no layer profiles were given")
-    given = constants or StagedConstants()
     stages = _stages(run)
     assert run.microbatch_size is not None and run.global_batch is not None
     sizes = [int(n) for n in (run.setting("layers_per_stage") or "").split("|")]
@@ -63,22 +70,22 @@ def predict_staged(
         send_s = 0.0
         if index + 1 < len(stages):
             held = _sizes(run, layers, replicas[0].tensor)
-            send_s = held[own[-1]][1] * run.microbatch_size / given.send_bytes_per_s
+            send_s = held[own[-1]][1] * run.microbatch_size / constants["send_bytes_per_s"]
         pipeline.append(
             PipelineStage(
-                forward_s=given.work_ratio * forward_s,
-                backward_s=given.work_ratio * backward_s,
+                forward_s=constants["layer_ratio"] * forward_s,
+                backward_s=constants["layer_ratio"] * backward_s,
                 in_flight=min(len(stages) - index, microbatches),
                 feeds=((index + 1, send_s),) if index + 1 < len(stages) else (),
             )
         )
     ends_s = one_f_one_b_ends_s(pipeline, num_microbatches=microbatches)
     reduce_s = [
-        _reduce_s(run, layers, r, own, given) for r, own in zip(stages, ranges, strict=True)
+        _reduce_s(run, layers, r, own, constants) for r, own in zip(stages, ranges, strict=True)
     ]
-    step_s = max(e + r for e, r in zip(ends_s, reduce_s, strict=True)) + given.step_overhead_s
+    step_s = max(e + r for e, r in zip(ends_s, reduce_s, strict=True))
     peaks = [
-        _peak_bytes(run, layers, replicas, own, stage.in_flight, given)
+        _peak_bytes(run, layers, replicas, own, stage.in_flight, constants)
         for replicas, own, stage in zip(stages, ranges, pipeline, strict=True)
     ]
     return RunPrediction(
@@ -140,7 +147,7 @@ def _reduce_s(
     layers: MeasuredLayers,
     replicas: list[StagedReplica],
     own: range,
-    given: StagedConstants,
+    constants: Constants,
 ) -> float:
     """Ring all-reduce of float32 gradients between the replicas of a stage."""
     d = len(replicas)
@@ -148,8 +155,7 @@ def _reduce_s(
         return 0.0
     held = _sizes(run, layers, replicas[0].tensor)
     size = 4 * sum(held[i][0] for i in own)
-    ring = 2 * (d - 1) * given.reduce_latency_s
-    return ring + 2 * (d - 1) / d * size / given.reduce_bytes_per_s
+    return 2 * (d - 1) / d * size / constants["reduce_bytes_per_s"]
 
 
 def _peak_bytes(
@@ -158,10 +164,11 @@ def _peak_bytes(
     replicas: list[StagedReplica],
     own: range,
     in_flight: int,
-    given: StagedConstants,
+    constants: Constants,
 ) -> float:
     assert run.microbatch_size is not None
     held = _sizes(run, layers, replicas[0].tensor)
     parameters = sum(held[i][0] for i in own)
     saved = sum(held[i][2] for i in own) * run.microbatch_size * in_flight
-    return given.parameter_bytes * parameters + given.saved_ratio * saved + given.fixed_bytes
+    held_bytes = constants["parameter_bytes"] * parameters + constants["saved_ratio"] * saved
+    return held_bytes + constants["fixed_bytes"]

@@ -36,9 +36,10 @@ from trainwright.validation.scores import (
     regret,
 )
 from trainwright.validation.shapes import config_of
-from trainwright.validation.staged import predict_staged
+from trainwright.validation.staged import predict_staged, staged_constants
 
-SAILOR_SCHEMAS = ("sailor_gh200", "sailor_mixed")
+# Default efficiencies err on the fast side: host time and imperfect kernels are missing.
+UNCALIBRATED = (0.85, 1.60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +64,14 @@ def predictor(known: Known, layers: MeasuredLayers | None) -> Predictor:
     """How one run is predicted, given what the catalog and the folder of profiles know."""
 
     def predicted(run: MeasuredRun) -> tuple[RunPrediction, tuple[str, ...]]:
-        if run.schema in SAILOR_SCHEMAS:
-            return predict_staged(run, known, layers), ()
         line = line_of(run)
+        if run.setting("stage_replicas") is not None:
+            priced = predict_staged(run, layers, staged_constants(run, known))
+            calibration = known.calibration(run.accelerator, line.name)
+            ratios = UNCALIBRATED
+            if calibration is not None:
+                ratios = (calibration.low_ratio, calibration.high_ratio)
+            return priced.within(*ratios), ()
         found = answer(run, line, config_of(run, line), cluster_of(run, line, known))
         return found.prediction, found.assumed
 

@@ -73,5 +73,6 @@ class ModelPlanResult:
     assumptions: dict[str, str] = field(default_factory=dict)
     considered: int = 0
     pruned: int = 0
+    not_reached: int = 0
     search_s: float | None = None
     request: PlanRequest

@@ -1,0 +1,140 @@
+"""Calibrations as TOML: a small file that a user can read, keep and share.
+
+```toml
+[[calibration]]
+accelerator = "A100-80GB-SXM"
+line = "megatron-2021"            # the software
+source = "which runs it was fitted to"
+rows = 4
+low_ratio = 0.95                  # nine of ten steps take between low_ratio and
+high_ratio = 1.06                 # high_ratio times the predicted time
+[calibration.constants]
+gemm_max = { value = 0.66, low = 0.62, high = 0.70 }
+```
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from trainwright.cluster import Calibration, Constant
+from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.atomic_file import write_text
+
+_TEXTS: Final = ("accelerator", "line", "source")
+_KEYS: Final = (*_TEXTS, "rows", "low_ratio", "high_ratio", "constants")
+
+
+@cache
+def built_in_calibrations() -> tuple[Calibration, ...]:
+    """The constants that ship with the package."""
+    file = resources.files("trainwright.cluster") / "calibrations.toml"
+    return read_calibrations(tomllib.loads(file.read_text(encoding="utf-8")))
+
+
+def load_calibrations(path: Path) -> tuple[Calibration, ...]:
+    """Read a file; raises `InvalidInput` where it is missing, not TOML or breaks a rule."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput.of("calibration", f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput.of("calibration", f"must be TOML: {error}", source=str(path)) from None
+    return read_calibrations(document, source=str(path))
+
+
+def read_calibrations(
+    document: Mapping[str, Any], *, source: str | None = None
+) -> tuple[Calibration, ...]:
+    """Turn the content of a file into calibrations; raises `InvalidInput` with all faults."""
+    tables = document.get("calibration")
+    if not isinstance(tables, list):
+        raise InvalidInput.of("calibration", "must be a list of tables", source=source)
+    faults = [f for i, table in enumerate(tables) for f in _faults(table, f"calibration[{i}]")]
+    if faults:
+        raise InvalidInput(faults, source=source)
+    return tuple(map(_calibration, tables))
+
+
+def write_calibrations(path: Path, calibrations: Sequence[Calibration]) -> None:
+    """Write a file that `load_calibrations` reads back."""
+    write_text(path, calibrations_text(calibrations))
+
+
+def calibrations_text(calibrations: Sequence[Calibration]) -> str:
+    """The same as text."""
+    return "\n".join(map(_text, calibrations))
+
+
+def _text(calibration: Calibration) -> str:
+    lines = [
+        "[[calibration]]",
+        f'accelerator = "{calibration.accelerator}"',
+        f'line = "{calibration.line}"',
+        f'source = "{calibration.source}"',
+        f"rows = {calibration.rows}",
+        f"low_ratio = {calibration.low_ratio:.4g}",
+        f"high_ratio = {calibration.high_ratio:.4g}",
+        "[calibration.constants]",
+    ]
+    lines += [
+        f"{c.name} = {{ value = {c.value:.5g}, low = {c.low:.5g}, high = {c.high:.5g} }}"
+        for c in calibration.constants
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _faults(table: object, path: str) -> Iterator[Fault]:
+    if not isinstance(table, dict):
+        yield Fault(path, "must be a table")
+        return
+    for key in table:
+        if key not in _KEYS:
+            yield Fault(f"{path}.{key}", f"must be one of {', '.join(_KEYS)}")
+    for key in _TEXTS:
+        if not isinstance(table.get(key), str):
+            yield Fault(f"{path}.{key}", f"must be text, got {table.get(key)!r}")
+    for key in ("low_ratio", "high_ratio"):
+        if not _is_number(table.get(key)):
+            yield Fault(f"{path}.{key}", f"must be a number, got {table.get(key)!r}")
+    constants = table.get("constants", {})
+    if not isinstance(constants, dict):
+        yield Fault(f"{path}.constants", "must be a table")
+        return
+    for name, value in constants.items():
+        parts = value if isinstance(value, dict) else {"value": value}
+        if not ("value" in parts and all(_is_number(part) for part in parts.values())):
+            yield Fault(f"{path}.constants.{name}", "must be { value = …, low = …, high = … }")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _calibration(table: Mapping[str, Any]) -> Calibration:
+    constants = []
+    for name, stated in table.get("constants", {}).items():
+        parts = stated if isinstance(stated, dict) else {"value": stated}
+        value = float(parts["value"])
+        constants.append(
+            Constant(
+                name=name,
+                value=value,
+                low=float(parts.get("low", value)),
+                high=float(parts.get("high", value)),
+            )
+        )
+    return Calibration(
+        accelerator=table["accelerator"],
+        line=table["line"],
+        source=table["source"],
+        rows=int(table.get("rows", 0)),
+        low_ratio=float(table["low_ratio"]),
+        high_ratio=float(table["high_ratio"]),
+        constants=tuple(constants),
+    )
