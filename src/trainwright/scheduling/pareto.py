@@ -66,18 +66,17 @@ def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tupl
     """
     best: dict[int, tuple[float, str, Timeline]] = {}
     candidate = candidates(question)[0]
-    for limit in limits or some_limits(question, count=8):
-        for name, schedule in named_schedules(
-            candidate.placement,
-            question.num_microbatches,
-            costs=candidate.costs,
-            max_activations=limit,
-        ):
-            timeline = simulate(schedule, candidate.costs)
-            value_s = question.objective.of(timeline)
-            peak = max(schedule.peak_activations)
-            if peak not in best or value_s < best[peak][0]:
-                best[peak] = value_s, name, timeline
+    for name, schedule in named_schedules(
+        candidate.placement,
+        question.num_microbatches,
+        costs=candidate.costs,
+        limits=limits or some_limits(question, count=8),
+    ):
+        timeline = simulate(schedule, candidate.costs)
+        value_s = question.objective.of(timeline)
+        peak = max(schedule.peak_activations)
+        if peak not in best or value_s < best[peak][0]:
+            best[peak] = value_s, name, timeline
     return _front(_point(question, timeline, source=name) for _, name, timeline in best.values())
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,30 +19,45 @@ if TYPE_CHECKING:
     from trainwright.plan.schedule_costs import ScheduleCosts
 
 
+# In V these are adaptive V under another name.
+_ADAPTIVE_IN_V = frozenset({"zb-v", "wave"})
+
+
 def named_schedules(
     placement: Placement,
     num_microbatches: int,
     *,
     costs: ScheduleCosts,
-    max_activations: int | None,
+    limits: Collection[int] = (),
 ) -> Iterator[tuple[str, Schedule]]:
-    """Orders of all families with this placement, by name; some may exceed the limit."""
+    """Orders of all families with this placement, by name; some may exceed the limits.
+
+    Each is built without a limit of activations, and those that can obey one once more for each of
+    `limits` that is below what they hold without.
+    """
     chunks, rest = divmod(placement.num_stages, placement.num_ranks)
     if rest:
         return
+    unlimited = FamilyRequest(
+        num_ranks=placement.num_ranks,
+        num_microbatches=num_microbatches,
+        virtual_stages=chunks,
+        costs=costs,
+    )
     for family in FAMILIES.values():
-        limits = {max_activations, None}
-        for limit in sorted(limits, key=lambda limit: (limit is None, limit)):
-            request = FamilyRequest(
-                num_ranks=placement.num_ranks,
-                num_microbatches=num_microbatches,
-                virtual_stages=chunks,
-                max_activations=limit,
-                costs=costs,
-            )
-            schedule = _generated(family, request, placement)
-            if schedule is not None:
-                yield family.name, schedule
+        if placement.is_v and family.name in _ADAPTIVE_IN_V:
+            continue
+        free = _generated(family, unlimited, placement)
+        if free is not None:
+            yield family.name, free
+        if not family.obeys_limits:
+            continue
+        for limit in sorted(set(limits)):
+            if free is None or limit < max(free.peak_activations):
+                request = replace(unlimited, max_activations=limit)
+                schedule = _generated(family, request, placement)
+                if schedule is not None:
+                    yield family.name, schedule
 
 
 def _generated(family: Family, request: FamilyRequest, placement: Placement) -> Schedule | None:
