@@ -54,9 +54,10 @@ def price_request(
     """The document of a request: the step, and where it does not fit the changes that help."""
     from trainwright.pricing.changes import changes_that_fit
     from trainwright.pricing.configuration import price_configuration
-    from trainwright.pricing.interval import UNCALIBRATED
+    from trainwright.pricing.interval import time_range
 
     run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
+    spread = time_range(cluster.accelerator)
     step = price_configuration(model, cluster, run)
     fits = _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
     changes: tuple[PricedChange, ...] = ()
@@ -84,8 +85,8 @@ def price_request(
     devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s or 0.0
     return ModelEstimateResult(
         step_time_s=step.step_time_s,
-        step_time_low_s=UNCALIBRATED.low_ratio * step.step_time_s,
-        step_time_high_s=UNCALIBRATED.high_ratio * step.step_time_s,
+        step_time_low_s=spread.low_ratio * step.step_time_s,
+        step_time_high_s=spread.high_ratio * step.step_time_s,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / devices,
         mfu=step.mfu or 0.0,
@@ -106,7 +107,7 @@ def price_request(
         verdict=Verdict.FITS if fits else verdict,
         changes=changes,
         warnings=tuple(_warnings(model, cluster, run)),
-        assumptions=_assumptions(cluster, run, UNCALIBRATED.source),
+        assumptions=_assumptions(cluster, run, spread.source),
         request=request,
     )
 

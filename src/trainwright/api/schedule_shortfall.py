@@ -176,7 +176,7 @@ def _fitting(placement: Placement, request: FamilyRequest, case: ScheduleCase) -
         placement,
         request.num_microbatches,
         costs=costs,
-        limits=() if request.max_activations is None else (request.max_activations,),
+        limits=(request.max_activations,),
     ):
         if misfit(schedule, costs.memory, max_activations=case.max_activations) is None:
             yield name
