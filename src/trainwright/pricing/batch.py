@@ -132,7 +132,7 @@ class BatchPricer:
             static_bytes += chunks.buffer_bytes
         held_bytes = self._held_bytes(run, shape, chunks, shared, cut)
         peak_bytes = float((held_bytes + static_bytes).max())
-        step_s = synced_s + optimizer_s
+        step_s = synced_s + optimizer_s + self.cluster.accelerator.step_overhead_s
         return step_s, peak_bytes, self._mfu(run, step_s)
 
     def _ranks(
