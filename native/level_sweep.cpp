@@ -56,8 +56,9 @@ PassAnswer LevelSweep::run(double threshold_s, const Stop& stop) {
   return sweep(stop);
 }
 
-PassAnswer LevelSweep::run_window(double floor_s, double ceiling_s, const Found& found,
-                                  const Stop& stop) {
+PassAnswer LevelSweep::run_window(double floor_s, double ceiling_s, int64_t most_labels,
+                                  const Found& found, const Stop& stop) {
+  most_labels_ = most_labels;
   threshold_s_ = ceiling_s;
   floor_s_ = floor_s;
   found_ = &found;
@@ -79,6 +80,10 @@ PassAnswer LevelSweep::sweep(const Stop& stop) {
   while (goal_ < 0 && next_batch()) {
     if (found_ && threshold_s_ <= floor_s_) {  // a plan below the window
       answer = PassAnswer::yes;
+      break;
+    }
+    if (found_ && labels_.size() > most_labels_) {
+      answer = PassAnswer::too_wide;
       break;
     }
     if (stop()) {

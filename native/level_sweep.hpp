@@ -30,7 +30,7 @@
 
 namespace trainwright {
 
-enum class PassAnswer { yes, no, unresolved, stopped };
+enum class PassAnswer { yes, no, unresolved, stopped, too_wide };
 
 class LevelSweep {
  public:
@@ -43,7 +43,10 @@ class LevelSweep {
   using Found = std::function<double(const std::vector<PartitionStage>&)>;
   // One pass for the best plan with every stage within `ceiling_s`: "no" when every plan better
   // than those found is excluded, "yes" when it ended early at a plan within `floor_s`. Scans only.
-  PassAnswer run_window(double floor_s, double ceiling_s, const Found& found, const Stop& stop);
+  // "too_wide" when there were more than `most_labels`.
+  PassAnswer run_window(double floor_s, double ceiling_s, int64_t most_labels, const Found& found,
+                        const Stop& stop);
+  int64_t num_labels() const { return labels_.size(); }  // of the last pass
   bool can_run_window() const { return !cursors_; }
 
   // After "yes": the plan found, every stage with its fastest options.
@@ -104,6 +107,7 @@ class LevelSweep {
   double threshold_s_ = 0;
   double floor_s_ = 0;            // of a window; without one, the threshold
   const Found* found_ = nullptr;  // of a window
+  int64_t most_labels_ = 0;       // of a window
   bool is_unresolved_ = false;
   int32_t goal_ = -1;  // label at V
   PartitionCounters counters_;

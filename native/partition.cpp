@@ -18,8 +18,9 @@ constexpr double kFinalStep = 1e-11;  // the last threshold lies this far below 
 constexpr double kOptimalGap = 1e-9;
 constexpr double kBisectGap = 3e-4;  // below it, every other threshold is the final one
 constexpr double kNearGap = 0.015;  // below it plans tend to be the best: bisection leans their way
-constexpr double kFirstStep = 5e-3;  // plans on few cuts tend to be this far from the best
-constexpr double kWindow = 2e-3;     // below the best plan: searched, and proved, in one pass
+constexpr double kFirstStep = 5e-3;   // plans on few cuts tend to be this far from the best
+constexpr int64_t kWindowLabels = 3;  // times those of a plain pass make a window too wide
+constexpr double kWindow = 2e-3;      // below the best plan: searched, and proved, in one pass
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
@@ -51,6 +52,7 @@ class Search {
   void plan_on_chains(double gap);
   void move_cuts(int64_t per_cut, double gain);
   void descend(LevelSweep& sweep, double gain);
+  bool halve(LevelSweep& sweep, double gap);
   void close_gap(LevelSweep& sweep);
   bool accept(const std::vector<PartitionStage>& stages);
   void count(const LevelSweep& sweep);
@@ -233,20 +235,40 @@ void Search::find_any_plan() {
   is_last_resort_ = false;
 }
 
-// One step down over all downsets, then windows below the best plan until one holds no better plan.
+// Halves what is left between bound and plan down to `gap`; false when a pass does not help.
+bool Search::halve(LevelSweep& sweep, double gap) {
+  while (result_.lower_bound_s < result_.time_per_sample_s * (1 - gap)) {
+    const double best = result_.time_per_sample_s;
+    const PassAnswer answer = ask(sweep, 0.5 * (result_.lower_bound_s + best), true);
+    if (answer == PassAnswer::stopped || answer == PassAnswer::unresolved) return false;
+    if (answer == PassAnswer::yes && result_.time_per_sample_s >= best) return false;
+  }
+  return true;
+}
+
+// A step or two over all downsets, then windows below the best plan until one holds no better plan.
 void Search::close_gap(LevelSweep& sweep) {
-  if (ask(sweep, result_.time_per_sample_s * (1 - kFirstStep), true) == PassAnswer::stopped) return;
+  PassAnswer answer = ask(sweep, result_.time_per_sample_s * (1 - kFirstStep), true);
+  if (answer == PassAnswer::stopped) return;
+  if (answer == PassAnswer::no && !halve(sweep, 1.3 * kWindow)) return;
+  const int64_t most_labels = kWindowLabels * sweep.num_labels();
+  double width = kWindow;
   while (result_.time_per_sample_s > 0 && result_.lower_bound_s < last_threshold_s() && !stop_()) {
     const double best = result_.time_per_sample_s;
-    const double floor_s = std::max(result_.lower_bound_s, best * (1 - kWindow));
+    const double floor_s = std::max(result_.lower_bound_s, best * (1 - width));
     ++result_.counters.passes;
     const auto found = [&](const std::vector<PartitionStage>& stages) {
       return accept(stages) ? last_threshold_s() : kInfinity;
     };
-    const PassAnswer answer = sweep.run_window(floor_s, last_threshold_s(), found, stop_);
+    answer = sweep.run_window(floor_s, last_threshold_s(), most_labels, found, stop_);
     if (answer == PassAnswer::no) floor_s_ = result_.lower_bound_s = last_threshold_s();
     // Below the floor the window is left early: there the next one begins.
-    if (answer != PassAnswer::yes || result_.time_per_sample_s >= best) return;
+    if (answer == PassAnswer::too_wide) {
+      width /= 4;
+      if (!halve(sweep, 2 * width)) return;
+    } else if (answer != PassAnswer::yes || result_.time_per_sample_s >= best) {
+      return;
+    }
   }
 }
 

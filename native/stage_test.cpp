@@ -124,27 +124,36 @@ int64_t StageTest::most_in_flight_at_fastest(int32_t below, int32_t above, int32
   return static_cast<int64_t>(std::min(most, 1e9));
 }
 
-double StageTest::option_extra_s(const StageKey& stage, int32_t v, const Option& option) const {
+// The edges of layer v that the stage cuts.
+void StageTest::find_cut_edges(const StageKey& stage, int32_t v) {
   const Instance& in = *in_;
   const int64_t num_edges = static_cast<int64_t>(in.edges.size());
-  const double* sync =
-      in.problem->option_boundary_bytes.data() + in.problem->option_boundary_offset[option.row];
   const double* in_cost = in.cut_in_bytes.data() + stage.degree * num_edges;
   const double* out_cost = in.cut_out_bytes.data() + stage.degree * num_edges;
-  double bytes = 0;
+  cut_edges_.clear();
+  int32_t sync = 0;  // place among the layer's sync values
   for (int32_t e : in.in_edges[v]) {
     if (!sets_->contains(stage.above, in.edges[e].source))
-      bytes += in.edges[e].bytes + *sync - in_cost[e];
+      cut_edges_.push_back({sync, in.edges[e].bytes, in_cost[e]});
     ++sync;
   }
   for (int32_t e : in.out_edges[v]) {
     if (sets_->contains(stage.below, in.edges[e].target))
-      bytes += in.edges[e].bytes + *sync - out_cost[e];
+      cut_edges_.push_back({sync, in.edges[e].bytes, out_cost[e]});
     ++sync;
   }
-  const double dearer = option.gradient_bytes - in.least_gradient_bytes[in.slot(v, stage.degree)];
-  return in.cut_s_per_byte * std::max(0.0, bytes) +
-         in.sync_s_per_byte * static_cast<double>(stage.data_degree - 1) * dearer;
+}
+
+// What the option costs beyond its time and the least of the layer's options, at the cut edges.
+double StageTest::option_extra_s(const StageKey& stage, int32_t v, const Option& option) const {
+  const double* sync =
+      in_->problem->option_boundary_bytes.data() + in_->problem->option_boundary_offset[option.row];
+  double bytes = 0;
+  for (const CutEdge& edge : cut_edges_) bytes += edge.bytes + sync[edge.sync] - edge.least_bytes;
+  const double dearer =
+      option.gradient_bytes - in_->least_gradient_bytes[in_->slot(v, stage.degree)];
+  return in_->cut_s_per_byte * std::max(0.0, bytes) +
+         in_->sync_s_per_byte * static_cast<double>(stage.data_degree - 1) * dearer;
 }
 
 void StageTest::gather(const StageKey& stage) {
@@ -152,6 +161,7 @@ void StageTest::gather(const StageKey& stage) {
   knapsack_.clear();
   for_each_between(*sets_, stage.below, stage.above, [&](int32_t v) {
     const int64_t slot = in.slot(v, stage.degree);
+    if (!in.is_plain[slot]) find_cut_edges(stage, v);
     for (int64_t o = in.option_first[slot]; o < in.option_first[slot + 1]; ++o) {
       const Option& option = in.options[o];
       const double extra = in.is_plain[slot] ? 0 : option_extra_s(stage, v, option);

@@ -95,6 +95,7 @@ class StageTest {
 
   void sum_prefixes(int32_t t);
   void gather(const StageKey& stage);
+  void find_cut_edges(const StageKey& stage, int32_t v);
   double option_extra_s(const StageKey& stage, int32_t v, const Option& option) const;
   double fixed_s(const StageKey& stage) const;
   Known& recall(const StageKey& stage);
@@ -107,6 +108,11 @@ class StageTest {
   std::vector<uint8_t> is_plain_;     // per degree: all layers are
   std::vector<Boundary> boundaries_;  // a cache, by downset modulo its size
   const Boundary* boundary_ = nullptr;
+  struct CutEdge {
+    int32_t sync;
+    double bytes, least_bytes;
+  };
+  std::vector<CutEdge> cut_edges_;  // of one layer
   Knapsack knapsack_;
   std::vector<Known> known_;
   int64_t num_known_ = 0;
