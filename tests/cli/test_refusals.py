@@ -176,6 +176,59 @@ def test_a_full_disk_is_no_crash(folder):
     assert done.stderr == "error: output: cannot be printed: No space left on device\n"
 
 
+ODD_FILES = {
+    "empty.json": b"",
+    "binary.json": bytes(range(256)),
+    "deep.json": b"[" * 100_000,
+    "nan.json": b'{"nodes": [NaN], "edges": []}',
+    "huge.json": b'{"nodes": ' + b"9" * 5000 + b', "edges": []}',
+    "surrogate.json": b'"\xed\xa0\x80"',
+    "\u00fcn\u00ef \u2713.json": '"\u00dcn\u00efcode \u2713"'.encode(),
+}
+ODD_NAMES = (
+    *("folder", "loop", "missing.json", "", "-", ".", "/", "/dev/null", "x" * 5000),
+    pytest.param("secret.json", marks=pytest.mark.skipif(os.geteuid() == 0, reason="root reads")),
+)
+
+
+@pytest.mark.parametrize("name", [*ODD_FILES, *ODD_NAMES])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan FILE",
+        "explain FILE",
+        "diff plan.json FILE",
+        "diff FILE plan.json",
+        "estimate FILE --plan plan.json",
+        "estimate small.json --plan FILE",
+        "plan small.json --config FILE",
+        "plan gpt2 --global-batch 8 --sequence 128 --cluster FILE",
+        "catalog FILE",
+    ],
+)
+def test_whatever_the_file_is_one_message_says_why_it_is_refused(run, folder, command, name):
+    run("plan", "small.json", "-o", "plan.json")
+    for odd, content in ODD_FILES.items():
+        (folder / odd).write_bytes(content)
+    (folder / "folder").mkdir()
+    (folder / "loop").symlink_to("loop")
+    (folder / "secret.json").touch(mode=0)
+    done = run(*[name if word == "FILE" else word for word in command.split()])
+    assert (done.code, done.out) == (2, "")
+    assert "Traceback" not in done.err
+    assert done.err.startswith("error")
+    assert len(done.err.splitlines()) < 10
+
+
+def test_standard_input_goes_by_its_name(refused):
+    assert "for standard input name /dev/stdin" in refused("plan", "-")
+    assert "for standard input name /dev/stdin" in refused("explain", "-")
+
+
+def test_a_file_without_an_end_is_refused(refused):
+    assert "must be at most 4 MiB" in refused(*MODEL, *WORK, "--cluster", "/dev/zero")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -278,6 +331,13 @@ class TestDocuments:
         write_json(folder / "new.json", document | {"format_version": 99})
         for command in (("explain", "new.json"), ("estimate", "small.json", "--plan", "new.json")):
             assert "format_version: must be <= 1, got 99; a newer trainwright" in refused(*command)
+        for version, problem in ((0, ">= 1, got 0"), ("1", 'an integer, got "1" (string)')):
+            write_json(folder / "odd.json", document | {"format_version": version})
+            for command in (
+                ("explain", "odd.json"),
+                ("estimate", "small.json", "--plan", "odd.json"),
+            ):
+                assert f"format_version: must be {problem}" in refused(*command)
         for others in ({"kind": "catalog"}, {"kind": 3}, {"kind": None}):
             write_json(folder / "new.json", document | others)
             wanted = 'kind: must be one of "plan", "model-plan", "estimate", got '

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainwright.api.inputs import ProfileInput, display_name, embed, profile_input
-from trainwright.errors import UnsupportedFeature
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.units import parse_time_unit
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def resolve_model(
     is that of a Piper profile, anything else says its own.
     """
     unit_s = None if time_unit is None else parse_time_unit(time_unit)
+    from trainwright.formats.atomic_file import exists
     from trainwright.formats.catalog import model as catalog_model
     from trainwright.formats.catalog import open_model
     from trainwright.formats.hub_cache import is_hub_id
@@ -55,19 +56,14 @@ def resolve_model(
     if isinstance(model, ProfileFile):
         return _no_unit(profile_input(model, name="profile", point=point), unit_s)
     path, name = Path(model), str(model)
-    exists = _exists(path)
-    if exists and not (path.is_dir() and is_adapter(path)):
+    if name == "-":
+        raise InvalidInput.of("model", "must be a file; for standard input name /dev/stdin")
+    there = exists(path)
+    if there and not (path.is_dir() and is_adapter(path)):
         return _read_file(path, point=point, given=given or {}, unit_s=unit_s)
-    if exists or is_hub_id(name):
+    if there or is_hub_id(name):
         return _no_unit(_own(open_model(name)), unit_s)
     return _no_unit(_described(catalog_model(name)), unit_s)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name no file can have
-        return False
 
 
 def _read_file(

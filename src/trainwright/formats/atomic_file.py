@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+LARGEST_FILE: Final = 2**29  # ten times what any input needs; a device may have no end
 
 _REASONS: Final = {
     errno.ENOENT: "there is no such file or folder",
@@ -33,15 +36,29 @@ _REASONS: Final = {
 }
 
 
-def read_bytes(path: str | Path, *, name: str = "file") -> bytes:
-    """The bytes of a file; `name` is what the caller calls it in messages."""
+def exists(path: str | Path) -> bool:
+    """Whether something is there; a name that no file can have names nothing."""
     try:
-        data = Path(path).read_bytes()
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def read_bytes(path: str | Path, *, name: str = "file", most: int = LARGEST_FILE) -> bytes:
+    """The bytes of a file, at most `most`; `name` is what the caller calls it in messages."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(most + 1)
     except (OSError, ValueError) as error:
-        problem = f'cannot be read, {_reason(error)}: "{path}"; name a file that can be read'
+        fix = "name a file that can be read"
+        if str(path) == "-":
+            fix = "for standard input name /dev/stdin"
+        problem = f'cannot be read, {_reason(error)}: "{path}"; {fix}'
         raise InvalidInput.of(name, problem) from None
     if not data:
         raise InvalidInput.of(name, f'must not be empty, got the empty file "{path}"')
+    if len(data) > most:
+        raise InvalidInput.of(name, f'must be at most {most / MIB:g} MiB, got more in "{path}"')
     return data
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import exists
 from trainwright.formats.hf_config import ModelDescription, load_config, read_config
 from trainwright.formats.hub_cache import cached_config, hub_cache, is_hub_id
 from trainwright.formats.peft_config import is_adapter, load_adapter
@@ -114,7 +115,7 @@ def open_model(name_or_path: str) -> ModelDescription:
 def _whole_model(name_or_path: str) -> ModelDescription:
     if name_or_path in model_names():
         return model(name_or_path)
-    if Path(name_or_path).exists():
+    if exists(name_or_path):
         return load_config(Path(name_or_path))
     if is_hub_id(name_or_path):
         same = _model_published_as(name_or_path)
@@ -141,7 +142,7 @@ def _model_published_as(hub_id: str) -> str | None:
 
 def open_cluster(name_or_path: str) -> Cluster:
     """A built-in cluster, or the cluster file at a path."""
-    if name_or_path not in cluster_names() and Path(name_or_path).is_file():
+    if name_or_path not in cluster_names() and exists(name_or_path):
         from trainwright.formats.cluster_toml import load_cluster
 
         return load_cluster(Path(name_or_path), accelerators=accelerators())

@@ -34,6 +34,7 @@ from trainwright.cluster import (
     Saturating,
 )
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.cluster_schema import (
     AcceleratorsFile,
     AcceleratorTable,
@@ -101,13 +102,9 @@ def read_accelerators(
 
 
 def _load_toml(path: Path) -> dict[str, Any]:
+    data = read_bytes(path, name="cluster", most=MAX_FILE_BYTES)
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise InvalidInput.of("cluster", f"must be at most 4 MiB, got {size} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput.of("cluster", f"cannot be read: {error.strerror}") from None
+        return tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidInput.of("cluster", f"must be TOML: {error}", source=str(path)) from None
 

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.formats.json_path import in_document_order, quote, show_typed
+from trainwright.formats.json_path import in_document_order, quote, show_typed, show_value
 from trainwright.formats.record_decoder import decoder_for
 
 if TYPE_CHECKING:
@@ -126,10 +126,16 @@ def document_type(
 def refuse_newer_version(
     value: Mapping[str, Any], current: int, *, source: str | None = None
 ) -> None:
-    """Raise `InvalidInput` for a document that only a later trainwright can read."""
+    """Raise `InvalidInput` for a document that only a later trainwright can read, or none."""
     version = value.get("format_version")
-    if isinstance(version, (int, float)) and version > current:
-        problem = f"must be <= {current}, got {version}; a newer trainwright wrote this file"
+    if not isinstance(version, (int, float)):
+        return  # its reader says so, with all other faults
+    if version > current:
+        shown = show_value(version)
+        problem = f"must be <= {current}, got {shown}; a newer trainwright wrote this file"
+        raise InvalidInput.of("format_version", problem, source=source)
+    if version < 1:
+        problem = f"must be >= 1, got {show_value(version)}"
         raise InvalidInput.of("format_version", problem, source=source)
 
 

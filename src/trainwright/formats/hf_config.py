@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_families import ALIASES, FAMILIES
 from trainwright.formats.hf_ignored import SILENT_KEYS, effect_of
 from trainwright.formats.hf_keys import KeyReader
@@ -69,15 +70,7 @@ def load_config(path: Path) -> ModelDescription:
     Raises `InvalidInput` where it is missing, not JSON, too large, or breaks a rule.
     """
     file = path / "config.json" if path.is_dir() else path
-    try:
-        size = file.stat().st_size
-        if size > MAX_CONFIG_BYTES:
-            raise InvalidInput.of("config", f"must be at most 4 MiB, got {size} bytes")
-        data = file.read_bytes()
-    except OSError as error:
-        raise InvalidInput.of(
-            "config", f"cannot be read: {error.strerror}", source=str(file)
-        ) from None
+    data = read_bytes(file, name="config", most=MAX_CONFIG_BYTES)
     document = parse_json(data, source=str(file), what="config")
     name = file.parent.name if file.name == "config.json" else file.stem
     return read_config(document, name=name or "model", source=str(file))

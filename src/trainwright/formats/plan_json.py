@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.document_json import decode
+from trainwright.formats.json_path import show_typed
 from trainwright.plan.results.request import SettingRecord
 from trainwright.plan.stage import Stage
 from trainwright.profile import Setting
@@ -36,6 +37,9 @@ class _Found:
 
 def read_stages(value: object, *, source: str | None = None) -> tuple[Stage, ...]:
     """Stages of a plan; raises `InvalidInput` with every fault."""
+    if isinstance(value, dict) and not _is_integer(version := value.get("format_version", 1)):
+        problem = f"must be an integer, got {show_typed(version)}"
+        raise InvalidInput.of("format_version", problem, source=source)
     stages = value.get("stages") if isinstance(value, dict) else None
     if not isinstance(stages, list) or not stages:
         problem = "must be a non-empty array of stages (layers, data_parallel, tensor_parallel, "

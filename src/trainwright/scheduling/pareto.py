@@ -61,7 +61,8 @@ class ParetoPoint:
 def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tuple[ParetoPoint, ...]:
     """The front of all named families with the question's placement, least memory first.
 
-    Families that take a memory limit are built for each of `limits`; the default is `some_limits`.
+    Families that take a memory limit are built for each of `limits`, by default `some_limits`, and
+    for none.
     The question's own limits and work are ignored.
     """
     best: dict[int, tuple[float, str, Timeline]] = {}
@@ -70,7 +71,7 @@ def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tupl
         candidate.placement,
         question.num_microbatches,
         costs=candidate.costs,
-        limits=limits or some_limits(question, count=8),
+        limits=(None, *(limits or some_limits(question, count=8))),
     )
     for name, schedule in named:
         timeline = simulate(schedule, candidate.costs)
