@@ -25,6 +25,7 @@ from trainwright.profile.measured_layers import MeasuredLayers
 from trainwright.units import GIB
 from trainwright.validation.fitting import fit_line, interval
 from trainwright.validation.lines import line_of
+from trainwright.validation.repeats import median_of, repeat_key
 from trainwright.validation.staged import DEFAULTS as STAGED_DEFAULTS
 from trainwright.validation.staged import predict_staged
 
@@ -62,7 +63,7 @@ CONSTANTS = {
     "megatron-core-2025-b200": (*BASIC, "gemm_half_flops", *ATTENTION, "scale_up_efficiency"),
     "llm-foundry": (*BASIC, *ATTENTION, "host_pass_s", "scale_out_efficiency", "fp8_ratio"),
     "torchtitan": (*BASIC, *ATTENTION, "fp8_ratio"),
-    "nemo": (*BASIC, "gemm_half_flops", "scale_out_efficiency", "fp8_ratio"),
+    "nemo": (*BASIC, "fp8_ratio"),
     "megatron-core-ci": ("host_pass_s", "step_overhead_s"),
 }
 
@@ -71,6 +72,17 @@ def spoken(residuals: Sequence[float]) -> str:
     sizes = sorted(abs(math.expm1(r)) for r in residuals)
     mean = sum(sizes) / len(sizes)
     return f"mean {mean:6.1%} median {sizes[len(sizes) // 2]:6.1%} max {sizes[-1]:6.1%}"
+
+
+def collapsed(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """One run per configuration, with the median of its repeats."""
+    groups: dict[object, list[MeasuredRun]] = defaultdict(list)
+    for run in runs:
+        groups[repeat_key(run)].append(run)
+    return [
+        replace(group[0], step_time_s=median_of([r.step_time_s for r in group]))
+        for group in groups.values()
+    ]
 
 
 def fit_staged(
@@ -98,7 +110,7 @@ def fit_staged(
         rest = [r for i, r in enumerate(runs) if i != index and r.layout != run.layout]
         found = fit(lambda values, rest=rest: times(values, rest), STAGED_PRIORS)
         unseen += times({c.name: c.value for c in found.constants}, [run])
-    low, high = interval(unseen, num_constants=len(STAGED_PRIORS))
+    low, high = interval(unseen)
     made = Calibration(
         accelerator=runs[0].accelerator,
         line=STAGED,
@@ -134,6 +146,7 @@ def main(folder: Path, out: Path, only: frozenset[str]) -> None:
             print(f"{device} {line}: {len(runs)} rows; unseen {spoken(unseen)}", flush=True)
             write_calibrations(out, [made[key] for key in sorted(made)])
             continue
+        runs = collapsed(runs)
         priors = [prior_of(name, DEFAULTS[name]) for name in CONSTANTS[line]]
         found = fit_line(runs, catalog, priors, source=source)
         made[device, line] = found.calibration

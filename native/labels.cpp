@@ -104,6 +104,8 @@ void Labels::kill_equal(const std::vector<int32_t>& list, const Label& label) {
 
 void Labels::spread(int32_t number) {
   if (!sets_->complete) return;  // a restricted family may lack the completion with v moved
+  // Where it cannot be completed a label has nobody to dominate, and no smaller downset has.
+  const CompletionCaps::Level* caps = limits_ ? &limits_->caps(labels_[number].sum) : nullptr;
   stack_.assign(1, number);
   while (!stack_.empty()) {
     Label label = labels_[stack_.back()];
@@ -116,6 +118,7 @@ void Labels::spread(int32_t number) {
       if (!in_->is_good[sets_->down.layer[i]]) continue;
       label.downset = sets_->down.target[i];
       if (label.downset == 0) continue;
+      if (caps && !caps->own(label.downset).allows(label.sum, label.devices)) continue;
       if (dominated(label.downset, label.sum, label.devices)) {
         if (!is_late) kill_equal(lists_[label.downset], label);
         continue;

@@ -77,8 +77,8 @@ PassAnswer LevelSweep::sweep(const Stop& stop) {
   ++counters_.passes;
   PassAnswer answer = PassAnswer::no;
   while (goal_ < 0 && next_batch()) {
-    if (found_ && threshold_s_ <= floor_s_) {  // rounding: a plan where none should be
-      is_unresolved_ = true;
+    if (found_ && threshold_s_ <= floor_s_) {  // a plan below the window
+      answer = PassAnswer::yes;
       break;
     }
     if (stop()) {

@@ -41,8 +41,8 @@ class LevelSweep {
 
   // Is told of a plan, and returns the threshold that a better one has to meet.
   using Found = std::function<double(const std::vector<PartitionStage>&)>;
-  // One pass for the best plan with every stage within `ceiling_s`, where none is within
-  // `floor_s`: "no" when every plan better than those found is excluded. Scans only.
+  // One pass for the best plan with every stage within `ceiling_s`: "no" when every plan better
+  // than those found is excluded, "yes" when it ended early at a plan within `floor_s`. Scans only.
   PassAnswer run_window(double floor_s, double ceiling_s, const Found& found, const Stop& stop);
   bool can_run_window() const { return !cursors_; }
 

@@ -18,9 +18,8 @@ constexpr double kFinalStep = 1e-11;  // the last threshold lies this far below 
 constexpr double kOptimalGap = 1e-9;
 constexpr double kBisectGap = 3e-4;  // below it, every other threshold is the final one
 constexpr double kNearGap = 0.015;  // below it plans tend to be the best: bisection leans their way
-constexpr double kFirstStep = 5e-3;  // such plans tend to be this far from the best
-constexpr double kNextStep = 2e-3;
-constexpr double kWindow = 1.3e-3;            // width at which one pass closes the gap
+constexpr double kFirstStep = 5e-3;  // plans on few cuts tend to be this far from the best
+constexpr double kWindow = 2e-3;     // below the best plan: searched, and proved, in one pass
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
@@ -52,12 +51,12 @@ class Search {
   void plan_on_chains(double gap);
   void move_cuts(int64_t per_cut, double gain);
   void descend(LevelSweep& sweep, double gain);
-  void approach(LevelSweep& sweep);
-  void close_window(LevelSweep& sweep);
+  void close_gap(LevelSweep& sweep);
   bool accept(const std::vector<PartitionStage>& stages);
   void count(const LevelSweep& sweep);
   void finish();
   double longest_stage_s() const;
+  double last_threshold_s() const { return result_.time_per_sample_s * (1 - kFinalStep); }
 
   const PartitionProblem& problem_;
   const PartitionLimits& limits_;
@@ -223,22 +222,6 @@ void Search::descend(LevelSweep& sweep, double gain) {
   }
 }
 
-// Steps down over all downsets, wider ones after two successes, until one is refused; then halves
-// what is left to the width of a window.
-void Search::approach(LevelSweep& sweep) {
-  bool is_bracketed = false;
-  double step = kFirstStep;
-  for (int32_t round = 0; !stop_(); ++round) {
-    const double best = result_.time_per_sample_s;
-    if (is_bracketed && floor_s_ >= best * (1 - kWindow)) return;
-    const double threshold = is_bracketed ? 0.5 * (best + floor_s_) : best * (1 - step);
-    const PassAnswer answer = ask(sweep, threshold, true);
-    if (answer == PassAnswer::yes && result_.time_per_sample_s >= best) return;
-    is_bracketed = is_bracketed || answer != PassAnswer::yes;
-    step = round == 0 ? kNextStep : std::min(2 * step, 0.5);
-  }
-}
-
 // Stopped before any plan was known: the prefixes of one linear order give one in milliseconds.
 void Search::find_any_plan() {
   is_last_resort_ = true;
@@ -250,17 +233,21 @@ void Search::find_any_plan() {
   is_last_resort_ = false;
 }
 
-// One pass that finds the best plan between the bound and the plan known, and proves it.
-void Search::close_window(LevelSweep& sweep) {
-  // Thresholds that were not settled leave no proved bound to start from.
-  if (result_.lower_bound_s < floor_s_ || floor_s_ <= 0 || stop_()) return;
-  const auto last = [&] { return result_.time_per_sample_s * (1 - kFinalStep); };
-  const auto found = [&](const std::vector<PartitionStage>& stages) {
-    return accept(stages) ? last() : kInfinity;
-  };
-  ++result_.counters.passes;
-  if (sweep.run_window(result_.lower_bound_s, last(), found, stop_) == PassAnswer::no)
-    floor_s_ = result_.lower_bound_s = std::max(result_.lower_bound_s, last());
+// One step down over all downsets, then windows below the best plan until one holds no better plan.
+void Search::close_gap(LevelSweep& sweep) {
+  if (ask(sweep, result_.time_per_sample_s * (1 - kFirstStep), true) == PassAnswer::stopped) return;
+  while (result_.time_per_sample_s > 0 && result_.lower_bound_s < last_threshold_s() && !stop_()) {
+    const double best = result_.time_per_sample_s;
+    const double floor_s = std::max(result_.lower_bound_s, best * (1 - kWindow));
+    ++result_.counters.passes;
+    const auto found = [&](const std::vector<PartitionStage>& stages) {
+      return accept(stages) ? last_threshold_s() : kInfinity;
+    };
+    const PassAnswer answer = sweep.run_window(floor_s, last_threshold_s(), found, stop_);
+    if (answer == PassAnswer::no) floor_s_ = result_.lower_bound_s = last_threshold_s();
+    // Below the floor the window is left early: there the next one begins.
+    if (answer != PassAnswer::yes || result_.time_per_sample_s >= best) return;
+  }
 }
 
 PartitionResult Search::run() {
@@ -276,7 +263,7 @@ PartitionResult Search::run() {
       if (!result_.stages.empty()) move_cuts(120, 2e-3);
     }
     if (result_.restricted) {
-      for (int64_t per_cut : {400, 1000})
+      for (int64_t per_cut : {400, 1000, 4000})
         if (!result_.stages.empty()) move_cuts(per_cut, 1e-4);
     } else if (!stop_()) {
       result_.counters.downsets = sets.count;
@@ -284,12 +271,8 @@ PartitionResult Search::run() {
       result_.lower_bound_s = std::max(result_.lower_bound_s, sweep.root_bound_s());
       floor_s_ = result_.lower_bound_s;
       if (sweep.can_run_window()) {
-        if (result_.stages.empty()) {
-          narrow(sweep, kWindow, true);
-        } else {
-          approach(sweep);
-        }
-        if (!result_.stages.empty()) close_window(sweep);
+        if (result_.stages.empty()) narrow(sweep, kFirstStep, true);
+        if (!result_.stages.empty()) close_gap(sweep);
       }
       if (!is_infeasible_) narrow(sweep, kFinalStep * 1.5, true);
       count(sweep);

@@ -41,6 +41,7 @@ class ReachLimits {
   // Of the data degree in this slot, while labels with `sum` (never less than before) are extended.
   Row& row(size_t slot, int32_t sum);
   void add(int32_t downset, int32_t sum, int32_t devices);
+  const CompletionCaps::Level& caps(int32_t sum) { return caps_->at_sum(sum); }
   int64_t bytes() const;
 
  private:

@@ -117,7 +117,16 @@ def test_links_lead_somewhere(page):
 def test_options_exist(page, capfd):
     """Inline code such as `--memory 8GiB` names an option of some command."""
     known = set()
-    for command in ("plan", "estimate", "schedule", "explain", "diff", "catalog"):
+    for command in (
+        "plan",
+        "estimate",
+        "schedule",
+        "explain",
+        "diff",
+        "validate",
+        "calibrate",
+        "catalog",
+    ):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         known |= set(re.findall(r"--[a-z][a-z-]*", capfd.readouterr().out))

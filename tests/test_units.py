@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from trainwright.errors import InvalidInput
 from trainwright.units import (
     GIB,
+    TimeUnit,
     format_bytes,
     format_percent_up,
     format_seconds,
+    parse_action_time,
     parse_bandwidth,
     parse_duration,
     parse_memory,
@@ -72,3 +74,28 @@ def test_printed_bytes_read_back_within_their_digits(value: float) -> None:
 def test_seconds_print_with_a_readable_prefix() -> None:
     assert format_seconds(0.0025611) == "2.561 ms"
     assert format_seconds(0) == "0 s"
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        ("1", 1.0, TimeUnit.SLOTS),
+        ("0", 0.0, TimeUnit.SLOTS),
+        ("2.5", 2.5, TimeUnit.SLOTS),
+        ("3.5ms", 3.5e-3, TimeUnit.SECONDS),
+        ("2 s", 2.0, TimeUnit.SECONDS),
+    ],
+)
+def test_a_time_without_a_unit_counts_slots(text: str, value: float, unit: TimeUnit) -> None:
+    assert parse_action_time(text, name="forward") == (pytest.approx(value), unit)
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "1e999", "3 apples", ""])
+def test_a_time_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="forward: must be"):
+        parse_action_time(text, name="forward")
+
+
+def test_slots_print_as_plain_numbers() -> None:
+    assert TimeUnit.SLOTS.describe(57.0) == "57 slots"
+    assert TimeUnit.SECONDS.describe(0.057) == "57 ms"

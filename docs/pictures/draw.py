@@ -1,4 +1,7 @@
-"""Draws the pictures of docs/pictures.md into a folder, by default the one this script is in."""
+"""Draws the pictures of the pages into a folder, by default the one this script is in.
+
+`interleaved.svg` is for pictures.md, `families/` for schedules.md.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from pathlib import Path
 from trainwright.plan.schedule_costs import ScheduleCosts
 from trainwright.plan.schedule_memory import ScheduleMemory
 from trainwright.plan.timeline import Timeline
+from trainwright.reporting.gantt_panel import MemoryUnit
 from trainwright.reporting.gantt_svg import gantt_svg
 from trainwright.scheduling.critical_path import critical_path
-from trainwright.scheduling.families import FamilyRequest, generate
+from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
-from trainwright.units import GIB
+from trainwright.units import GIB, TimeUnit
 
 
 def interleaved() -> Timeline:
@@ -36,11 +40,31 @@ def interleaved() -> Timeline:
     return simulate(schedule, costs)
 
 
+def family(name: str) -> Timeline:
+    """Four ranks, eight microbatches, one slot per action and no transfers."""
+    limit = 5 if name == "adaptive-v" else None
+    chunks = 3 if name == "wave" else 2
+    request = FamilyRequest(
+        num_ranks=4, num_microbatches=8, virtual_stages=chunks, max_activations=limit
+    )
+    schedule = generate(name, request)
+    return simulate(schedule, ScheduleCosts.of(schedule.placement))
+
+
 def main(folder: Path) -> None:
     """Write every picture."""
     timeline = interleaved()
     picture = gantt_svg(timeline, critical=critical_path(timeline), title="Interleaved 1F1B")
     (folder / "interleaved.svg").write_text(picture, encoding="utf-8")
+    (folder / "families").mkdir(exist_ok=True)
+    for name in FAMILIES:
+        picture = gantt_svg(
+            family(name),
+            title=name,
+            memory_unit=MemoryUnit.ACTIVATIONS,
+            time_unit=TimeUnit.SLOTS,
+        )
+        (folder / "families" / f"{name}.svg").write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":

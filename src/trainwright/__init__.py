@@ -15,12 +15,15 @@ from trainwright._version import __version__
 # import of them does not take the name back from the verb.
 import_module("trainwright.plan")
 
+from trainwright.api.calibrate import calibrate  # noqa: E402
 from trainwright.api.diff import diff  # noqa: E402
 from trainwright.api.estimate import estimate  # noqa: E402
 from trainwright.api.explain import explain  # noqa: E402
 from trainwright.api.plan import plan  # noqa: E402
 from trainwright.api.result import Report, Result  # noqa: E402
 from trainwright.api.schedule import schedule  # noqa: E402
+from trainwright.api.schedule_report import ScheduleReport  # noqa: E402
+from trainwright.api.validate import validate  # noqa: E402
 from trainwright.errors import (  # noqa: E402
     CheckFailed,
     Infeasible,
@@ -40,12 +43,15 @@ __all__ = [
     "Progress",
     "Report",
     "Result",
+    "ScheduleReport",
     "TrainwrightError",
     "UnsupportedFeature",
     "__version__",
+    "calibrate",
     "diff",
     "estimate",
     "explain",
     "plan",
     "schedule",
+    "validate",
 ]

@@ -102,6 +102,14 @@ def test_what_was_written_can_be_priced_again(run, folder):
     assert other["makespan_s"] < first["makespan_s"]
 
 
+def test_a_spec_for_other_microbatches_than_the_orders_is_named(run, spec):
+    run("schedule", "--search", "--spec", spec, "--microbatches", "3", *QUICK, "-o", "three.json")
+    done = run("schedule", "--simulate", "three.json", "--spec", spec)
+    assert done.code == 2
+    assert "num_microbatches: must be 3, as in the orders, or left out, got 4" in done.err
+    assert run("schedule", "--simulate", "three.json").code == 0
+
+
 def test_a_search_repeats_and_stays_within_the_limit(run):
     first, second = (run(*LOOKED_FOR, *QUICK, *TIGHT, "--json").document for _ in range(2))
     assert first["orders"] == second["orders"]
@@ -252,7 +260,7 @@ def test_other_commands_refuse_a_schedule_in_words(run):
         ),
         (
             ("--family", "1f1b", "--ranks", "5000", "--microbatches", "1000000"),
-            "at most 50,000,000 actions are scheduled",
+            "at most 10,000,000 actions are scheduled",
         ),
         (
             ("--family", "interleaved", "--ranks", "4", "--microbatches", "6"),

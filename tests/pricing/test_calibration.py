@@ -58,3 +58,23 @@ def test_a_share_never_exceeds_its_peak() -> None:
     truth = [0.5 * t for t in seconds({"gemm_max": 1.0, "memory_max": 1.0})]
     found = fit(residuals_against(truth), PRIORS)
     assert all(c.value <= 1.0 and c.high <= 1.0 for c in found.constants)
+
+
+def test_unseen_residuals_are_those_of_a_fit_without_the_fold() -> None:
+    noise = [1 + 0.03 * math.sin(7.0 * i) for i in range(30)]
+    exact = seconds({"gemm_max": 0.6, "memory_max": 0.8}) * 5
+    truth = [t * n for t, n in zip(exact, noise, strict=True)]
+    folds = [i % 5 for i in range(30)]
+
+    def residuals_of(kept: Sequence[int], values: Mapping[str, float]) -> list[float]:
+        predicted = seconds(values) * 5
+        return [math.log(predicted[i] / truth[i]) for i in kept]
+
+    whole = fit(lambda values: residuals_of(range(30), values), PRIORS, folds=folds)
+    for fold in set(folds):
+        kept = [i for i, own in enumerate(folds) if own != fold]
+        held = [i for i, own in enumerate(folds) if own == fold]
+        found = fit(lambda values, kept=kept: residuals_of(kept, values), PRIORS)
+        values = {c.name: c.value for c in found.constants}
+        for index, residual in zip(held, residuals_of(held, values), strict=True):
+            assert whole.unseen[index] == pytest.approx(residual, abs=0.002)

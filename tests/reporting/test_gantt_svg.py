@@ -14,6 +14,7 @@ from trainwright.reporting.gantt_svg import MAX_BARS, gantt_svg
 from trainwright.scheduling.critical_path import critical_path
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
+from trainwright.units import TimeUnit
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -128,6 +129,17 @@ def test_activations_are_not_called_bytes():
     text = gantt_svg(drawn, memory_unit=MemoryUnit.ACTIVATIONS)
     assert "peak 3 act." in text
     assert "3 B" not in text
+
+
+def test_slots_are_not_called_seconds():
+    schedule = generate("gpipe", FamilyRequest(num_ranks=2, num_microbatches=3))
+    drawn = simulate(schedule, ScheduleCosts.of(schedule.placement))
+    text = gantt_svg(drawn, time_unit=TimeUnit.SLOTS)
+    assert "makespan 12 slots" in text
+    assert "0 slots to 1 slots (1 slots)" in text
+    assert ">time, slots<" in text
+    assert "makespan 12 s" in gantt_svg(drawn)
+    assert " s)" not in text
 
 
 @pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)

@@ -10,6 +10,7 @@ from trainwright.reporting.gantt_panel import MemoryUnit
 from trainwright.reporting.gantt_text import Charset, gantt_text
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
+from trainwright.units import TimeUnit
 
 
 def unit_timeline(family="1f1b", ranks=3, microbatches=4):
@@ -33,6 +34,17 @@ F forward, B backward, · idle; below: memory and its peak
 def test_a_small_schedule_shows_every_action():
     drawn = unit_timeline()
     assert gantt_text(drawn, width=73, memory_unit=MemoryUnit.ACTIVATIONS) == SMALL
+
+
+@given(st.integers(40, 160), st.integers(1, 6))
+def test_whole_slots_are_equally_wide(width, microbatches):
+    drawn = unit_timeline(microbatches=microbatches)
+    text = gantt_text(drawn, width=width, time_unit=TimeUnit.SLOTS)
+    assert " slots" in text
+    bars = [line.split(" ", 2)[2] for line in text.splitlines()[:3]]
+    (columns,) = {len(bar) for bar in bars}
+    if columns >= drawn.makespan_s:
+        assert columns % drawn.makespan_s == 0
 
 
 @given(schedules_with_costs(), st.integers(40, 160), st.sampled_from(Charset))

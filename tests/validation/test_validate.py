@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.api.validate import validate
+from trainwright.api.validate import missed_targets, read_targets, validate
+from trainwright.errors import InvalidInput
 
 SHARED = os.environ.get("TRAINWRIGHT_SHARED")
 needs_runs = pytest.mark.skipif(not SHARED, reason="TRAINWRIGHT_SHARED names no reference data")
@@ -56,3 +57,27 @@ def test_without_layer_profiles_the_rows_that_need_them_are_skipped_with_that_re
     (dataset,) = validate(measured(), profiles=tmp_path, files=("sailor_mixed",)).document.datasets
     assert dataset.modelled == 0
     assert dataset.skipped[0].reason == "no layer profiles were given"
+
+
+def test_targets_are_read_and_the_missed_ones_named() -> None:
+    rows = Path(__file__).parents[2] / "examples" / "measured"
+    document = validate(rows).document
+    (missed,) = missed_targets(document, read_targets("korthikanti.time=0.0"))
+    assert missed.startswith("korthikanti.time: mean error")
+    assert missed_targets(document, read_targets("korthikanti.time=0.9")) == ()
+    (unscored,) = missed_targets(document, read_targets("korthikanti.memory=0.9"))
+    assert unscored == "korthikanti.memory: not scored"
+    with pytest.raises(InvalidInput):
+        read_targets("korthikanti.luck=0.9")
+
+
+def test_repeats_are_collapsed_to_their_median(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "examples" / "measured" / "korthikanti.csv"
+    header, first, second = source.read_text().splitlines()
+    again = first.replace("table5-1", "table5-3").replace("18.13", "20.13")
+    (tmp_path / "korthikanti.csv").write_text("\n".join((header, first, second, again)) + "\n")
+    (dataset,) = validate(tmp_path).document.datasets
+    assert (dataset.rows, dataset.modelled) == (3, 3)
+    assert dataset.time is not None and dataset.time.n == 2
+    repeated = next(run for run in dataset.runs if run.repeats == 2)
+    assert repeated.measured_step_time_s == pytest.approx(19.13)

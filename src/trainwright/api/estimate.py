@@ -34,14 +34,16 @@ def estimate(
     microbatches: int | None = None,
     point: int | None = None,
     time_unit: str | None = None,
+    calibration: str | Path | None = None,
     **run: Unpack[RunOptions],
 ) -> Report[EstimateResult] | Report[ModelEstimateResult]:
     """Price a run of a model on `cluster`, or a `plan` (a document's path, or a noun) of a profile.
 
     A model takes the options of `RunOptions`; a profile `plan`, `devices`, `memory`, `bandwidth`,
-    `microbatches`, and what is not given is taken from the plan document's own request, then from
-    the profile; see `trainwright.plan` for units. Raises `InvalidInput` naming every rule that is
-    broken; what only overflows memory is priced in full, with `fits` false.
+    `microbatches`. `calibration` is a file that `calibrate` wrote or a built-in software line. What
+    is not given is taken from the plan document's own request, then from the profile; see
+    `trainwright.plan` for units. Raises `InvalidInput` naming every rule that is broken; what only
+    overflows memory is priced in full, with `fits` false.
     """
     from trainwright.api.inputs import setting_overrides
     from trainwright.api.models import ModelInput, resolve_model
@@ -51,7 +53,7 @@ def estimate(
     )
     given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
     if not isinstance(given, ModelInput):
-        not_used = _given(cluster=cluster, nodes=nodes, **run)
+        not_used = _given(cluster=cluster, nodes=nodes, calibration=calibration, **run)
         return _estimate_profile(given, plan, overrides, not_used)
     if plan is not None:
         raise InvalidInput.of("plan", "belongs to a profile; a model is given its degrees")
@@ -65,6 +67,10 @@ def estimate(
         devices=devices if devices is not None or nodes is not None else devices_asked_for(run),
         memory_bytes=overrides.get("memory_bytes"),
     )
+    if calibration is not None:
+        from trainwright.api.calibrate import calibrated
+
+        where = calibrated(where, calibration)
     not_used = _given(bandwidth=bandwidth, microbatches=microbatches, point=point)
     warnings = [f"{name} applies to profiles only and was not used" for name in not_used]
     return Report(estimate_model(given, cluster=where, options=run, warnings=warnings))

@@ -37,16 +37,18 @@ def plan(
     compare: bool = False,
     point: int | None = None,
     time_unit: str | None = None,
+    calibration: str | Path | None = None,
     budget: Budget | None = None,
 ) -> Result:
     """Plan `model`: a profile (file or noun), a `config.json`, or the name of a catalog model.
 
     A profile takes `devices`, `memory`, `bandwidth` and `microbatches` (they override what its file
     states); a model takes `cluster`, `nodes` or `devices`, `memory` (of a device, in place of the
-    cluster's), `global_batch`, `sequence`, `micro_batch` and `zero_stage` (1 if absent). Memory and
-    bandwidth are bytes and bytes per second, or text with a unit. The equal split deals out the
-    layers named `block_layer`, or "all"; if absent, the transformer blocks where the profile has
-    some, else all. `time_unit` ("ms", …) is that of a Piper profile's times, seconds if absent.
+    cluster's), `global_batch`, `sequence`, `micro_batch`, `zero_stage` (1 if absent) and
+    `calibration` (a file of `calibrate`, or a built-in software line). Memory and bandwidth are
+    bytes and bytes per second, or text with a unit. The equal split deals out the layers named
+    `block_layer`, or "all"; if absent, the transformer blocks where the profile has some, else all.
+    `time_unit` ("ms", …) is that of a Piper profile's times, seconds if absent.
     What does not apply to the kind of model given is not used, and a warning in the result says so.
     `budget` may hold a time limit.
 
@@ -76,6 +78,10 @@ def plan(
         where, num_devices = resolve_cluster(
             cluster, nodes=nodes, devices=devices, memory_bytes=overrides.get("memory_bytes")
         )
+        if calibration is not None:
+            from trainwright.api.calibrate import calibrated
+
+            where = calibrated(where, calibration)
         not_used = _given(
             bandwidth=bandwidth,
             microbatches=microbatches,
@@ -106,6 +112,7 @@ def plan(
         micro_batch=micro_batch,
         zero=zero_stage,
         per_stage_degrees=per_stage_degrees,
+        calibration=calibration,
     )
     question = ProfileQuestion(
         given=given,

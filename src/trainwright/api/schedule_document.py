@@ -83,8 +83,9 @@ def case_of(document: ScheduleResult, *, source: str | None = None) -> ScheduleC
     request, parts = document.request, document.parts_per_stage or 1
     limit = request.max_activations
     path = "request.costs.content"
+    spec = decode(ScheduleSpec, request.costs.content, path=path, source=source)
     return ScheduleCase(
-        spec=decode(ScheduleSpec, request.costs.content, path=path, source=source),
+        spec=replace(spec, num_microbatches=None),  # which the request may have overridden
         name=request.costs.name,
         time_unit=request.time_unit,
         ranks=None,

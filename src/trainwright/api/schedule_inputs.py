@@ -43,7 +43,7 @@ DEFAULT_CHUNKS = 2  # of families and placements that have chunks, where nobody 
 _ACTIONS = ("forward", "input-grad", "weight-grad")
 _MOST_RANKS = 100_000
 _MOST_MICROBATCHES = 10_000_000
-_MOST_ACTIONS = 50_000_000
+_MOST_ACTIONS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ def resolve_case(
 
 
 def require_size(num_stages: int, num_microbatches: int) -> None:
-    """Refuse what would not fit in memory; 50 million actions take several GiB."""
+    """Refuse what would not fit in memory; ten million actions take 2.5 GB."""
     actions = 3 * num_stages * num_microbatches
     if actions > _MOST_ACTIONS:
         raise InvalidInput.of(

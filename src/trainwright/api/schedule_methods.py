@@ -128,6 +128,10 @@ def by_simulation(case: ScheduleCase, schedule: Schedule) -> Answer:
     ):
         if given not in (None, found):
             raise InvalidInput.of(option, f"must be {found}, as in the orders, got {given}")
+    stated = case.spec.num_microbatches
+    if stated not in (None, schedule.num_microbatches):
+        problem = f"must be {schedule.num_microbatches}, as in the orders, or left out"
+        raise InvalidInput.of("num_microbatches", f"{problem}, got {stated}", source=case.name)
     validate(schedule)
     costs = case.costs_of(schedule)
     timeline = simulate(schedule, costs)

@@ -176,7 +176,7 @@ def _fitting(placement: Placement, request: FamilyRequest, case: ScheduleCase) -
         placement,
         request.num_microbatches,
         costs=costs,
-        max_activations=request.max_activations,
+        limits=(request.max_activations,),
     ):
         if misfit(schedule, costs.memory, max_activations=case.max_activations) is None:
             yield name

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainwright.api.result import Report
+from trainwright.errors import InvalidInput
 from trainwright.plan.results.validation import ValidationResult
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainwright.validation.machines import Known
     from trainwright.validation.validate import Outcome
 
+SCORED: Final = ("time", "memory", "static_memory", "memory_apart", "static_memory_apart")
 SHARED_VARIABLE: Final = "TRAINWRIGHT_SHARED"
 
 
@@ -70,3 +74,34 @@ def known() -> Known:
         clusters=tuple(catalog.cluster(name) for name in catalog.cluster_names()),
         calibrations=built_in_calibrations(),
     )
+
+
+def read_targets(text: str) -> dict[tuple[str, str], float]:
+    """`vtrain_multi.time=0.08,…` as (file, quantity) to the largest mean error allowed."""
+    targets = {}
+    for part in text.split(","):
+        name, _, limit = part.partition("=")
+        file, _, quantity = name.strip().partition(".")
+        try:
+            targets[file, quantity] = float(limit)
+        except ValueError:
+            raise InvalidInput.of("fail-on", f'must be FILE.QUANTITY=SHARE, got "{part}"') from None
+        if quantity not in SCORED:
+            raise InvalidInput.of("fail-on", f'must name one of {", ".join(SCORED)}, got "{part}"')
+    return targets
+
+
+def missed_targets(
+    found: ValidationResult, targets: Mapping[tuple[str, str], float]
+) -> tuple[str, ...]:
+    """A line for every target that is missed, or whose file or quantity was not scored."""
+    missed = []
+    by_name = {dataset.name: dataset for dataset in found.datasets}
+    for (file, quantity), limit in targets.items():
+        dataset = by_name.get(file)
+        record = None if dataset is None else getattr(dataset, quantity)
+        if record is None:
+            missed.append(f"{file}.{quantity}: not scored")
+        elif record.mape > limit:
+            missed.append(f"{file}.{quantity}: mean error {record.mape:.1%}, target {limit:.1%}")
+    return tuple(missed)

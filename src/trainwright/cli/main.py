@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from trainwright._version import __version__
-from trainwright.cli import catalog, diff, estimate, explain, plan, schedule, validate
+from trainwright.cli import calibrate, catalog, diff, estimate, explain, plan, schedule, validate
 from trainwright.errors import InvalidInput, TrainwrightError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _COMMANDS = (
     explain.explain,
     diff.diff,
     validate.validate,
+    calibrate.calibrate,
     catalog.catalog,
 )
 for _command in _COMMANDS:

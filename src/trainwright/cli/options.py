@@ -34,6 +34,14 @@ TimeUnit = Annotated[
         metavar="UNIT",
     ),
 ]
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration",
+        help="Fitted constants: a file of `calibrate`, or a built-in software line.",
+        metavar="FILE",
+    ),
+]
 Point = Annotated[
     str | None,
     typer.Option("--point", help="Which point of a profile with several (from 0).", metavar="N"),

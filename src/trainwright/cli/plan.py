@@ -42,6 +42,7 @@ def plan(
     micro_batch: Annotated[
         str | None, typer.Option(help="Sequences per microbatch; chosen if absent.", metavar="N")
     ] = None,
+    calibration: options.Calibration = None,
     zero: Annotated[
         str | None, typer.Option(help="For a model: ZeRO stage, 0 to 3; 1 if absent.", metavar="N")
     ] = None,
@@ -109,6 +110,7 @@ def plan(
             recompute=not no_recompute,
             exclude_options=exclude_option or (),
             zero_stage=parse_count(zero, "zero", least=0),
+            calibration=calibration,
             per_stage_degrees=per_stage_degrees,
             planner=planner,
             block_layer=block_layer,

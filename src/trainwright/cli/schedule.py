@@ -142,16 +142,16 @@ def schedule(
             evaluations=parse_count(evaluations, "evaluations"),
             budget=allowed,
         )
-    found = report.timeline is not None
-    try:
-        if found and verify:
-            report = report.verified()
-        if found and orders is not None:
-            report.save_orders(orders, form=orders_form)
-        if found and gantt is not None:
-            report.save_gantt(gantt)
-    finally:  # what was found is shown, also where it cannot be run, written or drawn
-        emit(report, as_json=as_json, output=output)
+        found = report.timeline is not None
+        try:
+            if found and verify:
+                report = report.verified()
+            if found and orders is not None:
+                report.save_orders(orders, form=orders_form)
+            if found and gantt is not None:
+                report.save_gantt(gantt)
+        finally:  # what was found is shown, also where it cannot be run, written or drawn
+            emit(report, as_json=as_json, output=output)
     failed = found and verify and not report.verification_passed
     code = _CHECK_FAILED if failed else report.status.exit_code
     finish(code, interrupted=allowed.interrupted)

@@ -51,7 +51,9 @@ class Accelerator:
     `memory_bytes` is what the driver shows, `usable_fraction` what a training process can allocate
     of it. `sources` says of a field, by name, where its figure comes from. The host needs
     `host_pass_s` to start the kernels of one block in one pass (forward, backward, repeated
-    forward) and `step_overhead_s` for what a step does once: properties of an installation.
+    forward) and `step_overhead_s` for what a step does once: properties of an installation. Nine of
+    ten measured steps take from `step_low_ratio` to `step_high_ratio` times the predicted time;
+    default efficiencies leave out host time and imperfect kernels, so they err on the fast side.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Accelerator:
     sources: tuple[tuple[str, Provenance], ...] = ()
     host_pass_s: float = 0.0
     step_overhead_s: float = 0.0
+    step_low_ratio: float = 0.85
+    step_high_ratio: float = 1.60
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -84,6 +88,9 @@ class Accelerator:
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
         if not 0 < self.usable_fraction <= 1:
             yield Fault("usable_fraction", f"must be in (0, 1], got {self.usable_fraction!r}")
+        if not 0 < self.step_low_ratio <= 1 <= self.step_high_ratio < math.inf:
+            given = f"{self.step_low_ratio!r} and {self.step_high_ratio!r}"
+            yield Fault("step_low_ratio", f"must be <= 1, and step_high_ratio >= 1, got {given}")
         yield from _efficiency_faults(self.efficiency)
 
     @property

@@ -132,6 +132,8 @@ class Calibration:
             launch_overhead_s=self.value("launch_overhead_s", device.launch_overhead_s),
             host_pass_s=self.value("host_pass_s", device.host_pass_s),
             step_overhead_s=self.value("step_overhead_s", device.step_overhead_s),
+            step_low_ratio=self.low_ratio,
+            step_high_ratio=self.high_ratio,
             sources=tuple(sources.items()),
         )
 

@@ -7,7 +7,6 @@ and the number of microbatches, keeps ranks without actions, and allows recomput
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,9 +142,11 @@ def order_rows(schedule: Schedule) -> tuple[str, ...]:
     if len(schedule.pairs):
         return tuple(",".join(_cells(schedule, rank)) for rank in range(schedule.num_ranks))
     letters = [kind.name for kind in ActionKind]
-    cells = [f"{stage}{letters[kind]}{mb}" for kind, stage, mb in schedule.actions.tolist()]
-    ends = schedule.rank_offsets.tolist()
-    return tuple(",".join(cells[a:b]) for a, b in itertools.pairwise(ends))
+    orders = (schedule.actions[schedule.rows_of(rank)] for rank in range(schedule.num_ranks))
+    return tuple(
+        ",".join([f"{stage}{letters[kind]}{mb}" for kind, stage, mb in order.tolist()])
+        for order in orders
+    )
 
 
 def read_order_rows(

@@ -22,6 +22,7 @@ from trainwright.pricing.pipeline_run import (
 )
 from trainwright.pricing.sharding import (
     DataParallelTimes,
+    RankState,
     Replicas,
     data_parallel_times,
     optimizer_time_s,
@@ -97,7 +98,7 @@ def assemble_step(work: StepWork, layout: Layout) -> StepPrediction:
     busy_s = [m * (stage.forward_s + stage.backward_s) for stage in stages]
     busiest = int(np.argmax(busy_s))
     return StepPrediction(
-        step_time_s=synced_s + optimizer_s,
+        step_time_s=synced_s + optimizer_s + layout.accelerator.step_overhead_s,
         pipeline_s=pipeline_s,
         exposed_gradient_sync_s=synced_s - pipeline_s,
         optimizer_s=optimizer_s,
@@ -155,7 +156,7 @@ def _rank(
         ),
         gradient_sync_s=sum(s.sync_s for s in shared) + tied_s,
         exposed_gradient_sync_s=sum(s.exposed_sync_s for s in shared) + tied_s,
-        optimizer_s=optimizer_time_s(own, layout.replicas, layout.accelerator),
+        optimizer_s=optimizer_time_s(RankState.of(own), layout.replicas, layout.accelerator),
         memory=_memory(work, own, chunks, layout, peak),
     )
 
@@ -167,7 +168,7 @@ def _memory(
     layout: Layout,
     peak: RankPeak,
 ) -> StageMemory:
-    weight, gradient, optimizer, gathered = static_shards(own, layout.replicas)
+    weight, gradient, optimizer, gathered = static_shards(RankState.of(own), layout.replicas)
     overheads = layout.overheads
     return StageMemory(
         weight_bytes=weight,
@@ -178,12 +179,12 @@ def _memory(
         transient_bytes=peak.transient_bytes + gathered,
         microbatches_in_flight=peak.microbatches_in_flight,
         logits_bytes=peak.logits_bytes,
-        buffer_bytes=_buffer_bytes(work, chunks) if overheads.buffers else 0.0,
+        buffer_bytes=buffer_bytes(work, chunks) if overheads.buffers else 0.0,
         workspace_bytes=overheads.workspace_bytes,
     )
 
 
-def _buffer_bytes(work: StepWork, chunks: list[int]) -> float:
+def buffer_bytes(work: StepWork, chunks: list[int]) -> float:
     """A tensor and its gradient at each of the rank's boundaries, and one gathered layer input."""
     boundaries = sum(
         2 * float(work.transfer_bytes[edge])

@@ -161,7 +161,7 @@ def _is_block(kind: LayerKind) -> bool:
 def require_legal(model: TransformerConfig, cluster: Cluster, configuration: Configuration) -> None:
     """Raise `InvalidInput` with every rule that is broken: of arithmetic, model and schedule."""
     faults = list(broken_rules(configuration, model, cluster.pool_of()))
-    faults += _schedule_faults(configuration)
+    faults += schedule_faults(configuration)
     if faults:
         raise InvalidInput(faults)
 
@@ -177,7 +177,7 @@ def shape_of(configuration: Configuration) -> PipelineShape:
     )
 
 
-def _schedule_faults(configuration: Configuration) -> Iterator[Fault]:
+def schedule_faults(configuration: Configuration) -> Iterator[Fault]:
     """What the schedule family forbids, and chunks that it does not make."""
     shape = shape_of(configuration)
     try:

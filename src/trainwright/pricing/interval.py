@@ -7,7 +7,12 @@ host time, stragglers and imperfect kernels, so it errs on the fast side.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from trainwright.provenance import Origin
+
+if TYPE_CHECKING:
+    from trainwright.cluster import Accelerator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +24,15 @@ class TimeRange:
     source: str
 
 
-UNCALIBRATED: Final = TimeRange(
-    low_ratio=0.85,
-    high_ratio=1.60,
-    source="assumed: default efficiencies, not fitted to this accelerator and software",
-)
+_UNCALIBRATED: Final = "assumed: default efficiencies, not fitted to this accelerator and software"
+
+
+def time_range(device: Accelerator) -> TimeRange:
+    """The range of a device's description, fitted with its efficiencies or assumed."""
+    origin = device.provenance_of("efficiency")
+    fitted = origin.origin is Origin.FITTED
+    return TimeRange(
+        low_ratio=device.step_low_ratio,
+        high_ratio=device.step_high_ratio,
+        source=f"fitted: {origin.source}" if fitted else _UNCALIBRATED,
+    )

@@ -7,7 +7,7 @@ t devices runs on o + k·c·t to o + (k + 1)·c·t − 1. Experts are dealt out 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -77,27 +77,13 @@ class Placement:
 
     def replicas(self, stage: int) -> Replicas:
         """How the replicas of a stage, dense and expert, spread over the network."""
-        placed, degrees = self.plan.stages[stage], self.degrees
-        t, d, c = placed.tensor_parallel, placed.data_parallel, degrees.context
-        stride = degrees.expert * (degrees.expert_tensor or t)
-        sizes = (d * c, max(1, t * c * d // stride))
-        strides = (t, stride)
-        dense, expert = (
-            group_hops(self.pool.levels, ranks=ranks, stride=step)
-            for ranks, step in zip(sizes, strides, strict=True)
-        )
-        return Replicas(sizes=sizes, hops=(dense, expert), zero_stage=degrees.zero_stage)
+        placed = self.plan.stages[stage]
+        t, d = placed.tensor_parallel, placed.data_parallel
+        return group_replicas(self.pool, replace(self.degrees, tensor=t, data=d))
 
     def axis_hops(self, tensor: int) -> dict[str, tuple[Hop, ...]]:
         """How the groups inside a layer spread over the network."""
-        degrees = self.degrees
-        return axis_hops(
-            self.pool,
-            tensor=tensor,
-            context=degrees.context,
-            expert=degrees.expert,
-            expert_tensor=degrees.expert_tensor or tensor,
-        )
+        return group_axis_hops(self.pool, replace(self.degrees, tensor=tensor))
 
     def level_between(self, sender: int, receiver: int) -> NetworkLevel | None:
         """The outermost level that any replica's message between two stages crosses."""
@@ -127,6 +113,29 @@ class Placement:
         )
         assert crossed is not None, "two stages share no device"
         return crossed
+
+
+def group_replicas(pool: Pool, degrees: Parallelism) -> Replicas:
+    """How dense and expert replicas of one pipeline rank spread over the network."""
+    t, d, c = degrees.tensor, degrees.data, degrees.context
+    stride = degrees.expert * degrees.expert_shards
+    sizes = (d * c, max(1, t * c * d // stride))
+    dense, expert = (
+        group_hops(pool.levels, ranks=ranks, stride=step)
+        for ranks, step in zip(sizes, (t, stride), strict=True)
+    )
+    return Replicas.over(sizes, (dense, expert), zero_stage=degrees.zero_stage)
+
+
+def group_axis_hops(pool: Pool, degrees: Parallelism) -> dict[str, tuple[Hop, ...]]:
+    """How the groups inside a layer spread over the network."""
+    return axis_hops(
+        pool,
+        tensor=degrees.tensor,
+        context=degrees.context,
+        expert=degrees.expert,
+        expert_tensor=degrees.expert_shards,
+    )
 
 
 def rank_level(

@@ -238,7 +238,7 @@ def _longest_path(
         for stage, d in zip(stages, placement.data_parallel, strict=True)
     )
     return StepPrediction(
-        step_time_s=synced_s + optimizer_s,
+        step_time_s=synced_s + optimizer_s + placement.pool.accelerator.step_overhead_s,
         pipeline_s=pipeline_s,
         exposed_gradient_sync_s=synced_s - pipeline_s,
         optimizer_s=optimizer_s,

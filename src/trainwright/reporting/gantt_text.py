@@ -92,11 +92,20 @@ def gantt_text(
         raise InvalidInput.of("width", f"must be >= {MIN_WIDTH} characters, got {width}")
     panel = GanttPanel(timeline=timeline, memory_unit=memory_unit, time_unit=time_unit)
     margin = len(_rank_name(panel.num_ranks - 1)) + 1
-    columns = width - margin - _VALUE_WIDTH
+    columns = _whole_slots(panel, width - margin - _VALUE_WIDTH)
     canvas = _Canvas(panel=panel, charset=charset, columns=columns, margin=margin)
     lines = (*_bar_lines(canvas), *_axis_lines(canvas), *_memory_lines(canvas), _legend(canvas))
     text = "\n".join(line.rstrip() for line in lines) + "\n"
     return text if charset is Charset.UNICODE else text.replace("µ", "u")
+
+
+def _whole_slots(panel: GanttPanel, columns: int) -> int:
+    """As many columns as give every slot the same number, where all times are whole slots."""
+    slots = panel.timeline.makespan_s
+    whole = bool((panel.start_s % 1 == 0).all() and (panel.end_s % 1 == 0).all())
+    if panel.time_unit is not TimeUnit.SLOTS or not whole or not 0 < slots <= columns:
+        return columns
+    return columns - columns % int(slots)
 
 
 def _rank_name(rank: int) -> str:

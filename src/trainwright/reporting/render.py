@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
+from trainwright.plan.results.calibration import CalibrationResult
 from trainwright.plan.results.catalog import CatalogResult
 from trainwright.plan.results.difference import Difference
 from trainwright.plan.results.estimate import EstimateResult
@@ -13,6 +14,7 @@ from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
 from trainwright.plan.results.validation import ValidationResult
+from trainwright.reporting.calibration_table import calibration_report
 from trainwright.reporting.catalog_table import catalog_report
 from trainwright.reporting.difference_table import difference_report
 from trainwright.reporting.model_estimate_table import model_estimate_report
@@ -39,3 +41,4 @@ render.register(ModelEstimateResult, model_estimate_report)
 render.register(ScheduleResult, schedule_report)
 render.register(CatalogResult, catalog_report)
 render.register(ValidationResult, validation_report)
+render.register(CalibrationResult, calibration_report)

@@ -61,23 +61,24 @@ class ParetoPoint:
 def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tuple[ParetoPoint, ...]:
     """The front of all named families with the question's placement, least memory first.
 
-    Families that take a memory limit are built for each of `limits`; the default is `some_limits`.
+    Families that take a memory limit are built for each of `limits`, by default `some_limits`, and
+    for none.
     The question's own limits and work are ignored.
     """
     best: dict[int, tuple[float, str, Timeline]] = {}
     candidate = candidates(question)[0]
-    for limit in limits or some_limits(question, count=8):
-        for name, schedule in named_schedules(
-            candidate.placement,
-            question.num_microbatches,
-            costs=candidate.costs,
-            max_activations=limit,
-        ):
-            timeline = simulate(schedule, candidate.costs)
-            value_s = question.objective.of(timeline)
-            peak = max(schedule.peak_activations)
-            if peak not in best or value_s < best[peak][0]:
-                best[peak] = value_s, name, timeline
+    named = named_schedules(
+        candidate.placement,
+        question.num_microbatches,
+        costs=candidate.costs,
+        limits=(None, *(limits or some_limits(question, count=8))),
+    )
+    for name, schedule in named:
+        timeline = simulate(schedule, candidate.costs)
+        value_s = question.objective.of(timeline)
+        peak = max(schedule.peak_activations)
+        if peak not in best or value_s < best[peak][0]:
+            best[peak] = value_s, name, timeline
     return _front(_point(question, timeline, source=name) for _, name, timeline in best.values())
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plan.schedule import ActionKind, Schedule
 from trainwright.scheduling.families import FAMILIES, Family, FamilyRequest
+from trainwright.scheduling.families.wave import WAVE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,25 +26,47 @@ def named_schedules(
     num_microbatches: int,
     *,
     costs: ScheduleCosts,
-    max_activations: int | None,
+    limits: Collection[int | None],
 ) -> Iterator[tuple[str, Schedule]]:
-    """Orders of all families with this placement, by name; some may exceed the limit."""
+    """Orders of all families with this placement, by name; some may exceed the limits.
+
+    Families that obey limits are built for each of `limits` (activations of a rank, None for no
+    limit beside those of `costs`), unless what they gave for more fits.
+    """
     chunks, rest = divmod(placement.num_stages, placement.num_ranks)
     if rest:
         return
-    for family in FAMILIES.values():
-        limits = {max_activations, None}
-        for limit in sorted(limits, key=lambda limit: (limit is None, limit)):
-            request = FamilyRequest(
-                num_ranks=placement.num_ranks,
-                num_microbatches=num_microbatches,
-                virtual_stages=chunks,
-                max_activations=limit,
-                costs=costs,
-            )
-            schedule = _generated(family, request, placement)
-            if schedule is not None:
-                yield family.name, schedule
+    request = FamilyRequest(
+        num_ranks=placement.num_ranks,
+        num_microbatches=num_microbatches,
+        virtual_stages=chunks,
+        costs=costs,
+    )
+    for family in _distinct_families(placement):
+        if not family.obeys_limits:
+            schedules = [_generated(family, request, placement)]
+        else:
+            schedules = list(_within(family, request, placement, limits))
+        yield from ((family.name, schedule) for schedule in schedules if schedule is not None)
+
+
+def _distinct_families(placement: Placement) -> tuple[Family, ...]:
+    """Of families that are one generator under two names, the more general; a wave may be V."""
+    by_order = {family.order: family for family in FAMILIES.values()}
+    return tuple(f for f in by_order.values() if f is not WAVE or not placement.is_v)
+
+
+def _within(
+    family: Family, request: FamilyRequest, placement: Placement, limits: Collection[int | None]
+) -> Iterator[Schedule | None]:
+    peak = math.inf
+    for limit in sorted(limits, key=lambda limit: -math.inf if limit is None else -limit):
+        if limit is not None and peak <= limit:
+            continue
+        schedule = _generated(family, replace(request, max_activations=limit), placement)
+        if schedule is not None:
+            peak = max(schedule.peak_activations)
+        yield schedule
 
 
 def _generated(family: Family, request: FamilyRequest, placement: Placement) -> Schedule | None:

@@ -137,7 +137,7 @@ def _named(question: SearchQuestion, candidate: Candidate) -> Iterator[tuple[str
         candidate.placement,
         question.num_microbatches,
         costs=candidate.costs,
-        max_activations=candidate.activation_limit,
+        limits=(candidate.activation_limit,),
     )
     leaves_open = question.backward is Backward.ANY and not candidate.recomputed.any()
     for name, schedule in named:

@@ -42,6 +42,7 @@ _STUDENT: Final = {
 _NORMAL: Final = 1.645
 _ENOUGH_FOR_QUANTILES: Final = 20
 _LEAST_WIDTH: Final = 0.03
+_ALONE: Final = 0.10  # what one run tells of the next: the spread of published fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +74,33 @@ def fit_line(
             for run, old in questions
             if (q := _question(run, again)) is not None
         ]
-        found = _fit(questions, priors)
-    unseen = _unseen(questions, priors, found)
-    low, high = interval(unseen, num_constants=len(priors))
-    made = _calibration(device, line, found, source=source, rows=len(questions))
+        found = _fit(questions, priors, start={c.name: c.value for c in found.constants})
+    return _line_fit(questions, priors, found, source=source)
+
+
+def fit_questions(
+    questions: Sequence[tuple[MeasuredRun, Question]], priors: Sequence[Prior], *, source: str
+) -> LineFit:
+    """The same for runs with every setting stated, all on one accelerator and software line."""
+    return _line_fit(questions, priors, _fit(questions, priors), source=source)
+
+
+def mean_error(residuals: Sequence[float]) -> float:
+    """Mean absolute relative error of log residuals."""
+    return sum(abs(math.expm1(residual)) for residual in residuals) / len(residuals)
+
+
+def _line_fit(
+    questions: Sequence[tuple[MeasuredRun, Question]],
+    priors: Sequence[Prior],
+    found: Fit,
+    *,
+    source: str,
+) -> LineFit:
+    run, question = questions[0]
+    unseen = found.unseen if len(questions) > 1 else found.residuals
+    low, high = interval(unseen)
+    made = _calibration(run.accelerator, question.line, found, source=source, rows=len(questions))
     return LineFit(
         calibration=replace(made, low_ratio=low, high_ratio=high),
         runs=tuple(run for run, _ in questions),
@@ -95,7 +119,7 @@ def fold_of(run: MeasuredRun) -> int:
     return zlib.crc32(repr(group_of(run)).encode()) % NUM_FOLDS
 
 
-def interval(unseen: Sequence[float], *, num_constants: int) -> tuple[float, float]:
+def interval(unseen: Sequence[float]) -> tuple[float, float]:
     """The shortest range of measured / predicted that holds nine of ten unseen residuals.
 
     With few rows, Student's range of their spread instead.
@@ -109,7 +133,7 @@ def interval(unseen: Sequence[float], *, num_constants: int) -> tuple[float, flo
             key=lambda ends: ends[1] - ends[0],
         )
     else:
-        spread = math.sqrt(sum(r * r for r in ratios) / max(1, n))
+        spread = math.sqrt(sum(r * r for r in ratios) / n) if n > 1 else _ALONE / _student(1)
         low, high = -_student(n) * spread, _student(n) * spread
     return math.exp(min(low, -_LEAST_WIDTH)), math.exp(max(high, _LEAST_WIDTH))
 
@@ -130,8 +154,18 @@ def _question(run: MeasuredRun, known: Known) -> Question | None:
         return None
 
 
-def _fit(questions: Sequence[tuple[MeasuredRun, Question]], priors: Sequence[Prior]) -> Fit:
-    return fit(lambda values: _residuals(questions, values), priors)
+def _fit(
+    questions: Sequence[tuple[MeasuredRun, Question]],
+    priors: Sequence[Prior],
+    *,
+    start: Mapping[str, float] | None = None,
+) -> Fit:
+    return fit(
+        lambda values: _residuals(questions, values),
+        priors,
+        start=start,
+        folds=_folds(questions),
+    )
 
 
 def _residuals(
@@ -154,26 +188,11 @@ def _residuals(
     return found
 
 
-def _unseen(
-    questions: Sequence[tuple[MeasuredRun, Question]], priors: Sequence[Prior], found: Fit
-) -> tuple[float, ...]:
-    """Residual of each run under constants fitted without its fold, or without itself."""
-    folds = [fold_of(run) for run, _ in questions]
+def _folds(questions: Sequence[tuple[MeasuredRun, Question]]) -> list[int]:
+    """Folds that keep a configuration group together; few rows are left out one by one."""
     if len(questions) < _ENOUGH_FOR_QUANTILES:
-        folds = list(range(len(questions)))
-    if len(set(folds)) < 2:
-        return found.residuals
-    started = [replace(p, value=c.value) for p, c in zip(priors, found.constants, strict=True)]
-    unseen = list(found.residuals)
-    for fold in sorted(set(folds)):
-        rest = [q for q, own in zip(questions, folds, strict=True) if own != fold]
-        constants = _fit(rest, started if len(rest) > len(priors) else priors).constants
-        values = {c.name: c.value for c in constants}
-        held = [i for i, own in enumerate(folds) if own == fold]
-        residuals = _residuals([questions[i] for i in held], values)
-        for index, residual in zip(held, residuals, strict=True):
-            unseen[index] = residual
-    return tuple(unseen)
+        return list(range(len(questions)))
+    return [fold_of(run) for run, _ in questions]
 
 
 def _calibration(

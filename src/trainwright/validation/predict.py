@@ -34,12 +34,12 @@ class RunPrediction:
 def predict(question: Question) -> RunPrediction:
     """Price one question; raises like `Estimator.profile` and `predict_step`."""
     step = price(question)
-    time_s = step.step_time_s + question.cluster.accelerator.step_overhead_s
+    time_s, device = step.step_time_s, question.cluster.accelerator
     peak_bytes, static_bytes = _memory(question, step)
     return RunPrediction(
         step_time_s=time_s,
-        step_time_low_s=time_s,
-        step_time_high_s=time_s,
+        step_time_low_s=time_s * device.step_low_ratio,
+        step_time_high_s=time_s * device.step_high_ratio,
         peak_memory_bytes=peak_bytes,
         static_memory_bytes=static_bytes,
     )

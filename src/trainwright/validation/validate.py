@@ -65,15 +65,15 @@ def predictor(known: Known, layers: MeasuredLayers | None) -> Predictor:
 
     def predicted(run: MeasuredRun) -> tuple[RunPrediction, tuple[str, ...]]:
         line = line_of(run)
-        calibration = known.calibration(run.accelerator, line.name)
-        ratios = UNCALIBRATED
-        if calibration is not None:
-            ratios = (calibration.low_ratio, calibration.high_ratio)
         if run.setting("stage_replicas") is not None:
-            constants = staged_constants(run, known)
-            return predict_staged(run, layers, constants).within(*ratios), ()
+            priced = predict_staged(run, layers, staged_constants(run, known))
+            calibration = known.calibration(run.accelerator, line.name)
+            ratios = UNCALIBRATED
+            if calibration is not None:
+                ratios = (calibration.low_ratio, calibration.high_ratio)
+            return priced.within(*ratios), ()
         found = answer(run, line, config_of(run, line), cluster_of(run, line, known))
-        return found.prediction.within(*ratios), found.assumed
+        return found.prediction, found.assumed
 
     return predicted
 

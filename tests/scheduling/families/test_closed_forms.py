@@ -79,6 +79,14 @@ def test_bubbles_and_peaks_in_v_at_unit_times(p, rounds):
     assert known("1f1b-v")[1] == 2 * (2 * p // 3) + 2
 
 
+@pytest.mark.parametrize("p", [2, 3, 5, 8])
+@pytest.mark.parametrize("v", [1, 2, 3, 4, 5])
+def test_a_wave_in_the_memory_of_1f1b_loses_at_most_one_stair(p, v):
+    bubble, peak = bubble_and_peak("wave", p, 2 * p, virtual_stages=v)
+    assert bubble <= p - 1
+    assert peak <= v * p
+
+
 @pytest.mark.parametrize("p", [4, 5, 8])
 def test_adaptive_v_reaches_the_formula_at_every_limit(p):
     """3p-1-3k + max(3p, p+1+2ceil(k/2)), which is the bound 6p-1-3k up to k = 2p-2."""

@@ -72,10 +72,11 @@ def rules(request: FamilyRequest) -> Iterator[Fault]:
     """Groups of p must come out even."""
     p, m = request.num_ranks, request.num_microbatches
     if m % p:
+        near = " or ".join(str(count) for count in (m - m % p, m - m % p + p) if count)
         yield Fault(
             "num_microbatches",
             f"must be a multiple of {p} ranks for interleaved, got {m}; "
-            f"use {m - m % p or p} or {m - m % p + p}, or the family depth-first",
+            f"use {near}, or the family depth-first",
         )
 
 

@@ -5,7 +5,8 @@ transfers per microbatch fall away, and ranks hold long-lived and short-lived ac
 placement is that of Hanayo (Liu et al., SC 2023); orders are building blocks along the path of a
 microbatch with the backward split (`scheduling.path_block`), filled and reordered with real times.
 
-In the memory of 1F1B, vp chunk activations, hardly a bubble is left. v = 2 is V, and `adaptive-v`.
+In the memory of 1F1B, vp chunk activations, at most p-1 slots of one chunk are lost at equal times.
+v = 2 is V, and `adaptive-v`.
 """
 
 from __future__ import annotations

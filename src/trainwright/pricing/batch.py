@@ -1,0 +1,282 @@
+"""Thousands of configurations of one model on one cluster: the same figures, shared work.
+
+Layers are priced once per way to cut them, stages once per interval of blocks, schedules once per
+shape and times, memory in flight once per shape as counts. What is left for a configuration is a
+few sums. Illegal configurations are marked, not raised. The figures are those of
+`price_configuration`; a test holds both against each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.model import model_flops_per_sequence, precision_named
+from trainwright.plan.legality import broken_rules
+from trainwright.pricing.batch_chunks import Boundaries, Chunks, RankGroup, boundaries_of, chunks_of
+from trainwright.pricing.block_sums import BlockSums
+from trainwright.pricing.configuration import estimator_of, point_of, schedule_faults, shape_of
+from trainwright.pricing.peak_rows import PeakRows, peak_rows
+from trainwright.pricing.pipeline_run import (
+    TIMELESS,
+    PipelineShape,
+    PipelineTimes,
+    peak_shape,
+    quick_ends_s,
+    schedule_of,
+)
+from trainwright.pricing.placement import group_axis_hops, group_replicas
+from trainwright.pricing.sharding import (
+    DataParallelTimes,
+    data_parallel_times,
+    optimizer_time_s,
+    static_shards,
+)
+from trainwright.profile import Recompute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from numpy.typing import NDArray
+
+    from trainwright.cluster import Cluster
+    from trainwright.model import TransformerConfig
+    from trainwright.plan.configuration import Configuration
+    from trainwright.pricing.sharding import Replicas
+    from trainwright.profile import Profile
+
+    Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatchPrices:
+    """One entry per configuration; NaN where it is illegal, and then `faults` says why."""
+
+    step_time_s: Floats
+    peak_memory_bytes: Floats
+    mfu: Floats
+    faults: tuple[tuple[Fault, ...], ...]
+
+
+def price_batch(
+    model: TransformerConfig, cluster: Cluster, configurations: Sequence[Configuration]
+) -> BatchPrices:
+    """Time, peak memory and MFU of every configuration."""
+    pricer = BatchPricer(model=model, cluster=cluster)
+    prices = np.full((len(configurations), 3), np.nan)
+    faults: list[tuple[Fault, ...]] = []
+    for index, configuration in enumerate(configurations):
+        found: tuple[Fault, ...] = ()
+        try:
+            prices[index] = pricer.price(configuration)
+        except InvalidInput as error:
+            found = error.faults
+        except UnsupportedFeature as error:
+            found = (Fault("configuration", str(error)),)
+        faults.append(found)
+    return BatchPrices(
+        step_time_s=prices[:, 0],
+        peak_memory_bytes=prices[:, 1],
+        mfu=prices[:, 2],
+        faults=tuple(faults),
+    )
+
+
+@dataclass(slots=True)
+class BatchPricer:
+    """Prices one configuration after another and remembers everything they share."""
+
+    model: TransformerConfig
+    cluster: Cluster
+    _made: dict[Hashable, Any] = field(default_factory=dict)
+    _numbers: dict[str, dict[tuple[Hashable, ...], int]] = field(default_factory=dict)
+
+    def price(self, run: Configuration) -> tuple[float, float, float]:
+        """Step time, peak memory and MFU; raises `InvalidInput` where the run is illegal."""
+        degrees, layers = run.parallelism, self._layers(run)
+        self._require_legal(run, layers)
+        spread = (degrees.tensor, degrees.context, degrees.expert, degrees.expert_tensor)
+        replicated = self._number("replicated", (*spread, degrees.data, degrees.zero_stage))
+        replicas: Replicas = self._kept(
+            ("replicas", replicated), lambda: group_replicas(self.cluster.pool_of(), degrees)
+        )
+        shape = shape_of(run)
+        stages = (layers, run.recompute, run.recompute_blocks, run.blocks_per_stage)
+        pipeline = (shape.family, shape.num_ranks, shape.virtual_stages)
+        boundaries: tuple[Boundaries, int] = self._kept(
+            ("boundaries", *pipeline, degrees.devices_per_rank),
+            lambda: self._boundaries(shape, degrees.devices_per_rank),
+        )
+        cut = self._number("cut", (*stages, *pipeline, boundaries[1]))
+        chunks: Chunks = self._kept(
+            ("chunks", cut), lambda: chunks_of(run, boundaries[0], self._sums(run, layers))
+        )
+        m = shape.num_microbatches
+        shared: tuple[DataParallelTimes, ...] = self._kept(
+            ("shared", cut, replicated, m if degrees.zero_stage >= 2 else 0),
+            lambda: data_parallel_times(chunks.distinct, replicas, run.overlap, num_microbatches=m),
+        )
+        ends_s: Floats = self._kept(
+            ("ends", cut, m, _added(shared)),
+            lambda: quick_ends_s(shape, _times(chunks, shared, run)),
+        )
+        synced_s, optimizer_s, kept_bytes = self._ranks(
+            chunks, shared, ends_s, lambda group: self._group(group, replicas)
+        )
+        static_bytes = kept_bytes + run.overheads.workspace_bytes
+        if run.overheads.buffers:
+            static_bytes += chunks.buffer_bytes
+        held_bytes = self._held_bytes(run, shape, chunks, shared, cut)
+        peak_bytes = float((held_bytes + static_bytes).max())
+        step_s = synced_s + optimizer_s + self.cluster.accelerator.step_overhead_s
+        return step_s, peak_bytes, self._mfu(run, step_s)
+
+    def _ranks(
+        self,
+        chunks: Chunks,
+        shared: tuple[DataParallelTimes, ...],
+        ends_s: Floats,
+        price: Callable[[RankGroup], tuple[float, float]],
+    ) -> tuple[float, float, Floats]:
+        """End of the slowest rank with its synchronisation, optimizer, state of every rank."""
+        kept_bytes = np.empty(len(ends_s))
+        synced_s = optimizer_s = 0.0
+        for group in chunks.groups:
+            update_s, kept_bytes[group.ranks] = price(group)
+            exposed_s = group.tied_s + sum(shared[i].exposed_sync_s for i in group.stages)
+            synced_s = max(synced_s, float(ends_s[group.ranks].max()) + exposed_s)
+            optimizer_s = max(optimizer_s, update_s)
+        return synced_s, optimizer_s, kept_bytes
+
+    def _group(self, group: RankGroup, replicas: Replicas) -> tuple[float, float]:
+        """Seconds of the optimizer and static bytes of a rank."""
+        update_s = optimizer_time_s(group.state, replicas, self.cluster.accelerator)
+        return update_s, sum(static_shards(group.state, replicas)) + group.state.opaque_bytes
+
+    def _boundaries(self, shape: PipelineShape, size: int) -> tuple[Boundaries, int]:
+        """What ranks of `size` devices cross, and a number for it: many sizes cross the same."""
+        made = boundaries_of(shape, size, self.cluster.levels)
+        return made, self._number("boundaries", (made,))
+
+    def _held_bytes(
+        self,
+        run: Configuration,
+        shape: PipelineShape,
+        chunks: Chunks,
+        shared: tuple[DataParallelTimes, ...],
+        cut: int,
+    ) -> Floats:
+        """What the schedule holds on every rank; only a family that looks at times needs them."""
+        if shape.family not in TIMELESS:
+            schedule = schedule_of(shape, _times(chunks, shared, run))
+            return peak_rows(schedule).peaks(chunks.activations)
+        enough = peak_shape(shape)
+        found: Floats = self._kept(
+            ("held", cut, enough.num_microbatches),
+            lambda: _timeless_rows(enough).peaks(chunks.activations),
+        )
+        return found
+
+    def _sums(self, run: Configuration, layers: int) -> BlockSums:
+        profile: Profile = self._kept(
+            ("profile", layers),
+            lambda: estimator_of(self.model, self.cluster, run).profile(
+                replace(point_of(run), recompute=("none", "selective", "full"))
+            ),
+        )
+        found: BlockSums = self._kept(
+            ("sums", layers, run.recompute, run.recompute_blocks is None),
+            lambda: BlockSums(
+                profile=profile,
+                mode=run.recompute,
+                mtp_mode=run.recompute if run.recompute_blocks is None else Recompute.NONE,
+                tensor=run.parallelism.tensor,
+                hops=group_axis_hops(self.cluster.pool_of(), run.parallelism),
+            ),
+        )
+        return found
+
+    def _layers(self, run: Configuration) -> int:
+        """A number for what the price of a layer depends on."""
+        degrees = run.parallelism
+        cut = (degrees.tensor, degrees.context, degrees.expert, degrees.expert_tensor)
+        shape = (degrees.sequence_parallel, run.microbatch_size, run.sequence_length)
+        kernels = (run.fused_attention, run.fused_cross_entropy, run.vocabulary_multiple)
+        recipe = (self._same(run.recipe), self._same(run.overlap), run.recompute_modules)
+        return self._number("layers", (*cut, *shape, *kernels, *recipe))
+
+    def _same(self, value: Hashable) -> int:
+        """A number for equal values; a value is hashed only when it is first seen."""
+        known = self._made.get(id(value))
+        if known is None:
+            known = self._made[id(value)] = (value, self._number("value", (value,)))
+        number: int = known[1]
+        return number
+
+    def _number(self, kind: str, key: tuple[Hashable, ...]) -> int:
+        """A small number for a key, which is quicker to look up than the key."""
+        numbers = self._numbers.setdefault(kind, {})
+        return numbers.setdefault(key, len(numbers))
+
+    def _require_legal(self, run: Configuration, layers: int) -> None:
+        """Rules are asked once for all runs that differ in nothing they look at."""
+        degrees, pool = run.parallelism, self.cluster.pool_of()
+        m, rest = divmod(run.global_batch, run.microbatch_size * degrees.data)
+        pipeline = (degrees.pipeline, degrees.virtual_stages)
+        stages = (run.recompute_blocks, run.blocks_per_stage)
+        spanned = degrees.expert * degrees.expert_shards
+        fits = (degrees.devices_per_rank % spanned, degrees.num_devices <= pool.num_devices)
+        broken: tuple[Fault, ...] = self._kept(
+            ("legal", layers, *pipeline, *stages, *fits, rest == 0),
+            lambda: broken_rules(run, self.model, pool),
+        )
+        schedule: tuple[Fault, ...] = self._kept(
+            ("schedule", run.schedule, *pipeline, m), lambda: tuple(schedule_faults(run))
+        )
+        if broken or schedule:
+            raise InvalidInput((*broken_rules(run, self.model, pool), *schedule))
+
+    def _mfu(self, run: Configuration, step_s: float) -> float:
+        length, device = run.sequence_length, self.cluster.accelerator
+        flops: float = self._kept(
+            ("flops", length), lambda: model_flops_per_sequence(self.model, length)
+        )
+        precision = run.recipe.precision or device.default_precision
+        peak = device.peak(precision_named(precision).matmul_dtype)
+        return run.global_batch * flops / (step_s * peak * run.parallelism.num_devices)
+
+    def _kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = make()
+        return found
+
+
+def _added(shared: tuple[DataParallelTimes, ...]) -> tuple[tuple[float, float], ...]:
+    return tuple((each.added_forward_s, each.added_backward_s) for each in shared)
+
+
+def _times(
+    chunks: Chunks, shared: tuple[DataParallelTimes, ...], run: Configuration
+) -> PipelineTimes:
+    pairs = list(zip(chunks.distinct, shared, strict=True))
+    return PipelineTimes(
+        forward_s=chunks.of_stages([w.forward_s + s.added_forward_s for w, s in pairs]),
+        input_grad_s=chunks.of_stages([w.input_grad_s + s.added_backward_s for w, s in pairs]),
+        weight_grad_s=chunks.of_stages([w.weight_grad_s for w, _ in pairs]),
+        transfer_s=chunks.transfer_s,
+        blocking=1 - run.overlap.pipeline,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _timeless_rows(shape: PipelineShape) -> PeakRows:
+    zeros = np.zeros(0)
+    times = PipelineTimes(
+        forward_s=zeros, input_grad_s=zeros, weight_grad_s=zeros, transfer_s=zeros
+    )
+    return peak_rows(schedule_of(shape, times))

@@ -1,0 +1,97 @@
+"""What can be held at once under a schedule, as counts: memory of any stages in one product.
+
+A row says of one instant of one rank how many microbatches of each of its chunks are kept until
+their input gradient, how many until their weight gradient, and whose transients lie beside. The
+fullest instant of given stages is the largest of rows · bytes, and an instant that holds no more of
+anything than another of its rank is never the fullest, so few rows are left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.plan.schedule import ActionKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.plan.schedule import Schedule
+    from trainwright.pricing.memory_curve import StageActivations
+
+    Floats = NDArray[np.float64]
+
+_F, _I, _W, _B, _R = ActionKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PeakRows:
+    """`rows` [k, 3·c] counts for the up to c chunks of a rank; `stage` [k, c] says which they are.
+
+    Rows of rank r begin at `starts[r]`. A rank with fewer chunks counts none of stage 0.
+    """
+
+    rows: Floats
+    stage: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    def peaks(self, stages: StageActivations) -> Floats:
+        """Bytes that every rank holds at its fullest beside static memory, shape [p]."""
+        held = np.concatenate(
+            [
+                stages.until_input_grad[self.stage],
+                stages.until_weight_grad[self.stage],
+                stages.transient[self.stage],
+            ],
+            axis=1,
+        )
+        peaks: Floats = np.maximum.reduceat(np.einsum("kc,kc->k", self.rows, held), self.starts)
+        return peaks
+
+
+def peak_rows(schedule: Schedule) -> PeakRows:
+    """The instants of a schedule that can be the fullest."""
+    owned = schedule.placement.stages_of_rank
+    most = max(map(len, owned))
+    rows, stages = [], []
+    for rank, own in enumerate(owned):
+        found = _rank_rows(schedule, rank)
+        padded = np.zeros((len(found), 3, most))
+        padded[:, :, : len(own)] = found.reshape(len(found), 3, len(own))
+        rows.append(padded.reshape(len(found), 3 * most))
+        chunks = np.zeros(most, np.int64)
+        chunks[: len(own)] = own
+        stages.append(np.tile(chunks, (len(found), 1)))
+    starts = np.cumsum([0, *(len(part) for part in rows[:-1])])
+    return PeakRows(rows=np.concatenate(rows), stage=np.concatenate(stages), starts=starts)
+
+
+def _rank_rows(schedule: Schedule, rank: int) -> NDArray[np.int64]:
+    """Of each chunk: kept until input gradient, until weight gradient, transients."""
+    actions = schedule.actions[schedule.rows_of(rank)]
+    kind, stage = actions[:, 0], actions[:, 1]
+    mine = stage[:, np.newaxis] == np.array(schedule.placement.stages_of_rank[rank])
+    freed_by_input = mine & ((kind == _I) | (kind == _B))[:, np.newaxis]
+    freed_by_weight = mine & ((kind == _W) | (kind == _B))[:, np.newaxis]
+    begun = np.cumsum(mine & (kind == _F)[:, np.newaxis], axis=0)
+    counts = np.concatenate(
+        [
+            begun - np.cumsum(freed_by_input, axis=0) + freed_by_input,
+            begun - np.cumsum(freed_by_weight, axis=0) + freed_by_weight,
+            freed_by_input,
+        ],
+        axis=1,
+    )
+    return _undominated(np.unique(counts, axis=0))
+
+
+def _undominated(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of distinct rows of which no other has at least as much of everything."""
+    order = np.argsort(-rows.sum(axis=1), kind="stable")
+    left, kept = rows[order], []
+    while len(left):
+        kept.append(left[0])  # of the largest sum: nothing that is left has as much of everything
+        left = left[(left > left[0]).any(axis=1)]
+    return np.array(kept)

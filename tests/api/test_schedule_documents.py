@@ -1,0 +1,90 @@
+"""Schedule documents read back: the same, or refused where they contradict themselves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import trainwright
+from reference import needs_reference, reference
+from trainwright.api.documents import load_document
+from trainwright.errors import InvalidInput
+
+SIZE = {"ranks": 3, "microbatches": 6}
+
+
+def without_value(value) -> bool:
+    """Whether some key, at any depth, is there without a value."""
+    if isinstance(value, dict):
+        return any(entry is None or without_value(entry) for entry in value.values())
+    return isinstance(value, list) and any(entry is None or without_value(entry) for entry in value)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"family": "dualpipe-v"},
+        {"family": "v-half", "forward": "3ms", "input_grad": "3ms", "weight_grad": "2ms"},
+        {"search": True, "memory_limit": 2, "evaluations": 2000},
+        {"pareto": True, "placement": "v"},
+        {"family": "1f1b", "memory_limit": 1},
+        {"family": "1f1b", "memory_limit": 0},
+    ],
+    ids=str,
+)
+def test_a_document_is_read_as_it_was_written(asked, tmp_path):
+    report = trainwright.schedule(**SIZE, **asked)
+    report.save(tmp_path / "doc.json")
+    assert load_document(tmp_path / "doc.json") == report.document
+    assert not without_value(report.to_dict())
+    assert trainwright.explain(tmp_path / "doc.json").explain() == report.explain()
+
+
+@pytest.fixture
+def edited(tmp_path):
+    """The message for a document with some values changed by hand."""
+    value = trainwright.schedule(family="zb-h1", **SIZE).to_dict()
+
+    def refuse(**changes) -> str:
+        (tmp_path / "doc.json").write_text(json.dumps(value | changes), encoding="utf-8")
+        with pytest.raises(InvalidInput) as refused:
+            load_document(tmp_path / "doc.json")
+        return str(refused.value)
+
+    return refuse
+
+
+def test_an_edited_figure_is_refused_by_name(edited):
+    assert "makespan_s: must be 20.0, as the request gives, got 19.0" in edited(makespan_s=19.0)
+    assert "peak_activations" in edited(peak_activations=1)
+    assert "chunks_per_rank" in edited(chunks_per_rank=2)
+
+
+def test_a_claim_that_does_not_follow_is_refused(edited):
+    assert "lower_bound_s: must be from 0 to the 20.0 of the schedule" in edited(lower_bound_s=21.0)
+    assert "gap: must be 0.5" in edited(lower_bound_s=10.0)
+    assert 'status: must be "gap"' in edited(lower_bound_s=10.0, gap=0.5, status="optimal")
+    assert "status: must fit a document without orders" in edited(orders=[], rank_of_stage=[])
+    assert "objective: must be makespan or span" in edited(objective="cost")
+
+
+def test_orders_that_are_not_legal_are_refused(edited):
+    assert "either B or I must run once" in edited(orders=["0F0", "1F0", "2F0"], microbatches=1)
+    assert 'must look like "3F0"' in edited(orders=["hello", "", ""])
+
+
+@needs_reference
+@pytest.mark.parametrize("costs", ["unit_F_I_W_comm0", "F3_I4_W2_comm1"])
+def test_published_orders_have_the_published_prices(costs):
+    times = {"forward": 1, "input_grad": 1, "weight_grad": 1, "comm": 0}
+    if costs != "unit_F_I_W_comm0":
+        times = {"forward": 3, "input_grad": 4, "weight_grad": 2, "comm": 1}
+    folder = reference() / "schedules" / "csv"
+    rows = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+    assert rows
+    for row in rows:
+        found = trainwright.schedule(simulate=folder / row["file"], **times).document
+        assert found.makespan_s == row[costs]["makespan"], row["file"]
+        assert found.span_s == row[costs]["span"], row["file"]
+        assert list(found.peak_activations_per_rank) == row[costs]["peak_chunks"], row["file"]

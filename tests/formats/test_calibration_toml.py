@@ -1,0 +1,90 @@
+"""Calibrations survive their file, and faults of a file are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.cluster import CONSTANTS, Calibration, Constant
+from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.formats.calibration_toml import (
+    built_in_calibrations,
+    calibrations_text,
+    load_calibrations,
+    write_calibrations,
+)
+
+shares = st.floats(min_value=0.05, max_value=0.95).map(lambda x: round(x, 4))
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(CONSTANTS)), shares), unique_by=lambda p: p[0]))
+def test_what_is_written_is_read_back(tmp_path_factory, pairs: list[tuple[str, float]]) -> None:
+    path = tmp_path_factory.mktemp("made") / "own.toml"
+    made = Calibration(
+        accelerator="H100-80GB-SXM",
+        line="own",
+        source="2 training logs",
+        constants=tuple(Constant(name=n, value=v, low=v / 2, high=v) for n, v in pairs),
+        low_ratio=0.9,
+        high_ratio=1.1,
+        rows=2,
+    )
+    write_calibrations(path, [made])
+    (read,) = load_calibrations(path)
+    assert read.names == made.names
+    for here, there in zip(read.constants, made.constants, strict=True):
+        assert here.value == pytest.approx(there.value)
+    assert calibrations_text([read]) == path.read_text()
+
+
+def test_every_fault_of_a_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('[[calibration]]\nline = 3\nspeed = 1\nlow_ratio = "x"\n')
+    with pytest.raises(InvalidInput) as caught:
+        load_calibrations(path)
+    named = {fault.path for fault in caught.value.faults}
+    assert {"calibration[0].line", "calibration[0].speed", "calibration[0].low_ratio"} <= named
+
+
+def test_a_share_above_its_peak_is_refused() -> None:
+    constant = Constant(name="gemm_max", value=1.2, low=1.0, high=1.3)
+    with pytest.raises(InvalidInput, match="gemm_max"):
+        Calibration(
+            accelerator="X",
+            line="own",
+            source="",
+            constants=(constant,),
+            low_ratio=0.9,
+            high_ratio=1.1,
+        )
+
+
+def test_a_calibrated_cluster_has_the_constants_and_says_where_they_come_from() -> None:
+    cluster = catalog.cluster("dgx-a100")
+    values = {"gemm_max": 0.6, "scale_up_efficiency": 0.5, "scale_out_efficiency": 0.4}
+    made = Calibration(
+        accelerator="A100-80GB-SXM",
+        line="own",
+        source="here",
+        constants=tuple(Constant(name=n, value=v, low=v, high=v) for n, v in values.items()),
+        low_ratio=0.9,
+        high_ratio=1.2,
+    )
+    found = made.applied(cluster)
+    assert found.accelerator.efficiency.gemm.max == 0.6
+    assert found.accelerator.efficiency.memory == cluster.accelerator.efficiency.memory
+    assert [level.efficiency for level in found.levels] == [0.5, 0.4]
+    assert found.accelerator.step_high_ratio == 1.2
+    assert str(found.accelerator.provenance_of("efficiency").origin) == "fitted"
+
+
+def test_built_in_constants_are_of_accelerators_and_lines_named_once() -> None:
+    keys = [(c.accelerator, c.line) for c in built_in_calibrations()]
+    assert len(keys) == len(set(keys)) >= 10
+    for made in built_in_calibrations():
+        assert made.rows > 0 and made.source
+        assert all(c.low <= c.value <= c.high for c in made.constants)

@@ -1,0 +1,124 @@
+"""Rows of tables become the models they name, by exact sizes and by family."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+
+from trainwright.errors import UnsupportedFeature
+from trainwright.model import count_parameters
+from trainwright.plan.measured_run import MeasuredRun
+from trainwright.validation.lines import line_of
+from trainwright.validation.megatron_shapes import (
+    layout_stages,
+    megatron_config,
+    stage_blocks,
+    uses_fused_attention,
+)
+from trainwright.validation.shapes import config_of
+
+ROW = MeasuredRun(
+    row_id="made-1",
+    schema="made",
+    model="llama-3-70b",
+    accelerator="H100-80GB-SXM",
+    num_devices=8,
+    devices_per_node=8,
+    tensor=1,
+    pipeline=1,
+    data=8,
+    sequence_length=4096,
+    num_layers=80,
+    hidden_size=8192,
+    ffn_size=28672,
+    num_heads=64,
+    num_kv_heads=8,
+    vocabulary_size=128256,
+)
+SIZES = {
+    "llama-3.1-405b": (126, 16384, 53248, 128, 8, 128256),
+    "qwen3-30b-a3b": (48, 2048, 768, 32, 4, 151936),
+    "mixtral-8x7b": (32, 4096, 14336, 32, 8, 32000),
+    "nemotron-4-340b": (96, 18432, 73728, 96, 8, 256000),
+    "deepseek-v2": (60, 5120, 12288, 128, 128, 102400),
+}
+# Published totals; see the catalog for their sources.
+TOTALS = {
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "mixtral-8x7b": 46_702_792_704,
+    "nemotron-4-340b": 341_029_195_776,
+    "deepseek-v2": 235_741_434_880,
+}
+
+
+def row(name: str, **settings: str) -> MeasuredRun:
+    found = replace(ROW, model=name, settings=MappingProxyType(settings))
+    if name not in SIZES:
+        return found
+    layers, hidden, ffn, heads, kv, vocabulary = SIZES[name]
+    return replace(
+        found,
+        num_layers=layers,
+        hidden_size=hidden,
+        ffn_size=ffn,
+        num_heads=heads,
+        num_kv_heads=kv,
+        vocabulary_size=vocabulary,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(TOTALS))
+def test_the_families_have_their_published_parameters(name: str) -> None:
+    run = row(name)
+    assert count_parameters(config_of(run, line_of(run))) == TOTALS[name]
+
+
+def test_an_unknown_family_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFeature, match="mamba-3b"):
+        config_of(row("mamba-3b"), line_of(ROW))
+
+
+def test_a_row_without_sizes_says_which_are_missing() -> None:
+    with pytest.raises(UnsupportedFeature, match="ffn_size"):
+        config_of(replace(ROW, ffn_size=None), line_of(ROW))
+
+
+def test_a_megatron_row_takes_its_vocabulary_from_the_tokenizer() -> None:
+    bare = replace(ROW, vocabulary_size=None, num_kv_heads=None)
+    gpt = megatron_config(bare)
+    assert gpt.vocabulary_size == 50257 and gpt.hidden_dropout == 0.1 and gpt.tied_embeddings
+    settings = MappingProxyType({"tokenizer_type": "Llama2Tokenizer", "hidden_dropout": "0.0"})
+    llama = megatron_config(replace(bare, settings=settings))
+    assert llama.vocabulary_size == 32000 and llama.hidden_dropout == 0.0
+
+
+def test_a_gated_width_that_is_not_stated_follows_the_public_rule() -> None:
+    settings = MappingProxyType({"swiglu": "1"})
+    run = replace(ROW, ffn_size=None, hidden_size=512, num_heads=8, settings=settings)
+    assert megatron_config(run).ffn_size == 1344
+
+
+def test_layouts_are_written_out_stage_by_stage() -> None:
+    assert layout_stages("Et*2|(tt|)*2t|tmL") == ("Ett", "tt", "tt", "t", "tmL")
+    run = replace(ROW, settings=MappingProxyType({"pipeline_layout": "Et*2|(tt|)*2t|tmL"}))
+    assert stage_blocks(run, 8) == (2, 2, 2, 1, 1)
+
+
+def test_stated_ends_leave_the_rest_to_the_stages_between() -> None:
+    settings = {"decoder_first_pipeline_num_layers": "2", "decoder_last_pipeline_num_layers": "2"}
+    run = replace(ROW, pipeline=4, data=2, settings=MappingProxyType(settings))
+    assert stage_blocks(run, 12) == (2, 4, 4, 2)
+
+
+def test_attention_is_fused_by_the_engine_unless_told_otherwise() -> None:
+    def fused(**settings: str) -> bool:
+        return uses_fused_attention(replace(ROW, settings=MappingProxyType(settings)))
+
+    assert fused(transformer_impl="transformer_engine")
+    assert fused(transformer_impl="transformer_engine", attention_backend="flash")
+    assert not fused(transformer_impl="transformer_engine", attention_backend="unfused")
+    assert not fused(transformer_impl="local")

@@ -1,0 +1,29 @@
+"""Scores on the shared runs with the shipped constants; these runs were fitted, so no proof."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainwright.api.validate import missed_targets, read_targets, validate
+
+SHARED = os.environ.get("TRAINWRIGHT_SHARED")
+TARGETS = (
+    "vtrain_multi.time=0.08,megatron_scaling.time=0.03,korthikanti.time=0.03,"
+    "simumax_b200.time=0.05,simumax_b200.memory=0.01,sailor_gh200.time=0.07,"
+    "megatron_ci.memory=0.02,megatron_ci.static_memory=0.01"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED, reason="TRAINWRIGHT_SHARED names no reference data")
+def test_the_shared_runs_are_predicted_within_the_targets() -> None:
+    document = validate(Path(SHARED or "") / "data" / "measured").document
+    assert missed_targets(document, read_targets(TARGETS)) == ()
+    assert 0.85 <= (document.pooled_interval_coverage or 0) <= 0.97
+    for dataset in document.datasets:
+        assert dataset.modelled >= 0.8 * dataset.rows
+        if dataset.name == "simumax_b200":
+            assert dataset.false_fits == 0
