@@ -3,6 +3,7 @@
 #   make test       the fast tests (no torch, no browser)
 #   make test-all   the slower tests too (torch, a browser), installing what they need
 #   make test-papers published figures at length
+#   make test-laws  the fast tests on many more random cases, new ones on every run
 #   make check      format, lint, types, architecture
 #   make bench      the smoke benchmarks
 #   make sanitize   the same tests on an address + undefined-behaviour build
@@ -21,7 +22,7 @@ endif
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-all test-papers check format bench sanitize clean venv
+.PHONY: demo test test-all test-papers test-laws check format bench sanitize clean venv
 
 venv: $(VENV)/.installed
 
@@ -50,6 +51,9 @@ test-all: venv $(VENV)/.torch
 # Published figures at length: tens of minutes, beside the tests that every change runs.
 test-papers: venv
 	$(PYTEST) -m papers
+
+test-laws: venv
+	$(PYTEST) --hypothesis-profile=thorough
 
 $(VENV)/.torch: | $(VENV)/.python
 	$(BIN)/python -m pip install --quiet '$(TORCH)'

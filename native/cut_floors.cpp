@@ -8,9 +8,10 @@ namespace {
 
 constexpr double kMost = 0x1p28;          // larger values are not used
 constexpr int32_t kUnknown = -(1 << 30);  // in place of those
+constexpr double kHuge = 0x1p40;
 
-int32_t rounded_down(double units) {
-  return units >= kMost ? kUnknown : static_cast<int32_t>(std::floor(std::max(units, -kMost)));
+int32_t rounded_down(double units) {  // not a number: infinite costs of no bytes
+  return units < kMost ? static_cast<int32_t>(std::floor(std::max(units, -kMost))) : kUnknown;
 }
 
 std::vector<int32_t> least_of_groups(const std::vector<int32_t>& values, int32_t num_groups) {
@@ -49,7 +50,7 @@ void CutFloors::start(const StageTest::Boundary& boundary, int32_t degree, From&
   const double per_byte = in_->cut_s_per_byte * own.scale;
   for (const StageTest::Source& source : boundary.sources) {
     const double units = std::ceil(per_byte * boundary.bytes[source.first + degree]);
-    from.sources.push_back({source.layer, static_cast<int64_t>(std::min(units, 0x1p40)) + 1});
+    from.sources.push_back({source.layer, 1 + static_cast<int64_t>(units < kHuge ? units : kHuge)});
   }
 }
 

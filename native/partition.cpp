@@ -263,7 +263,7 @@ PartitionResult Search::run() {
       if (!result_.stages.empty()) move_cuts(120, 2e-3);
     }
     if (result_.restricted) {
-      for (int64_t per_cut : {400, 1000})
+      for (int64_t per_cut : {400, 1000, 4000})
         if (!result_.stages.empty()) move_cuts(per_cut, 1e-4);
     } else if (!stop_()) {
       result_.counters.downsets = sets.count;

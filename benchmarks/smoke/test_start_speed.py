@@ -10,6 +10,10 @@ import pytest
 from partition_cases import DATA
 
 PROGRAM = (sys.executable, "-m", "trainwright")
+ESTIMATE = (
+    *("estimate", "gpt3-175b", "--cluster", "dgx-a100", "--nodes", "128", "--tp", "8"),
+    *("--pp", "16", "--global-batch", "1536", "--sequence", "2048", "--virtual-stages", "3"),
+)
 PLAN = ("--devices", "2048", "--memory", "8GiB", "--microbatches", "1920", "--json")
 
 
@@ -40,3 +44,7 @@ def test_a_plan_of_a_profile_takes_less_than_half_a_second(benchmark) -> None:
         pytest.skip("needs reference data: set TRAINWRIGHT_SHARED")
     profile = str(DATA / "profiles" / "bert32a100.json")
     assert quickest_cpu_s(benchmark, "plan", profile, *PLAN) <= 0.5
+
+
+def test_an_estimate_takes_less_than_half_a_second(benchmark) -> None:
+    assert quickest_cpu_s(benchmark, *ESTIMATE, "--json") <= 0.5

@@ -11,12 +11,10 @@ from trainwright.execution.budget import Budget
 from trainwright.plan.placement import Placement
 from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.scheduling.families import FAMILIES
+from trainwright.plan.status import Status
 from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.search_question import SearchOutcome, SearchQuestion
 from trainwright.scheduling.validate import validate
-
-pytestmark = pytest.mark.papers
 
 SMALL = [4, 5, 6, 7, 8]
 # Spans to reach with the default work: the lower of the authors' generators and of the best
@@ -32,8 +30,6 @@ UNIFORM_STAGES = [
     ((1000, 1000, 1000, 50), 16, 64, [12, 18, 32], [463600, 430100, 389200]),
     ((1296, 1260, 870, 20), 16, 64, [12, 18, 32], [579246, 500056, 451698]),
 ]
-# Reached by a named family, and by the search alone only with some seeds.
-OF_A_FAMILY = {215000: "adaptive-v", 451698: "zb-v-handmade"}
 
 UNEQUAL_STAGES = [
     ({0: 1.15, 15: 1.4}, [8, 10, 16], [123785, 116390, 110160]),
@@ -62,6 +58,7 @@ def v_question(num_ranks: int, num_microbatches: int, limit: int, **times: objec
     )
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize(
     ("costs", "p", "m", "limit", "span"),
     [
@@ -71,9 +68,6 @@ def v_question(num_ranks: int, num_microbatches: int, limit: int, **times: objec
     ],
 )
 def test_spans_with_equal_stages(costs, p, m, limit, span):
-    family = OF_A_FAMILY.get(span)
-    if family is not None and family not in FAMILIES:
-        pytest.skip(f"needs the family {family}")
     forward_s, input_grad_s, weight_grad_s, transfer_s = costs
     question = v_question(
         p,
@@ -87,6 +81,7 @@ def test_spans_with_equal_stages(costs, p, m, limit, span):
     assert found(question).value_s <= span
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize(
     ("factors", "limit", "span"),
     [
@@ -111,6 +106,7 @@ def test_spans_with_unequal_stages(factors, limit, span):
     assert found(question).value_s <= span
 
 
+@pytest.mark.papers
 @needs_reference
 def test_no_published_v_schedule_is_shorter_at_its_limit():
     rows = json.loads((reference() / "schedules" / "v_probe.json").read_text())
@@ -126,16 +122,18 @@ def test_no_published_v_schedule_is_shorter_at_its_limit():
 
 
 @needs_reference
-def test_unequal_stages_reach_the_authors_and_the_bound_at_twice_the_memory():
+def test_unequal_stages_reach_the_authors_and_are_proved_optimal():
     rows = json.loads((reference() / "schedules" / "heterogeneous_probe.json").read_text())
     for row in rows:
         outcome = found(heterogeneous(row, Placement.loop(row["p"])))
         runs = (row["makespan_median_policy"], row["makespan_per_stage_times"])
         assert outcome.value_s <= min(run for run in runs if run is not None)
+        assert outcome.status is Status.OPTIMAL
         if row["limit"] == 2 * row["p"]:
             assert outcome.value_s == pytest.approx(row["head_plus_work_bound"])
 
 
+@pytest.mark.papers
 @needs_reference
 def test_free_placement_and_chunks_recover_a_third_of_the_head():
     rows = json.loads((reference() / "schedules" / "heterogeneous_probe.json").read_text())

@@ -52,7 +52,6 @@ def price_request(
     model: TransformerConfig, cluster: Cluster, request: ModelEstimateRequest
 ) -> ModelEstimateResult:
     """The document of a request: the step, and where it does not fit the changes that help."""
-    from trainwright.pricing.changes import changes_that_fit
     from trainwright.pricing.configuration import price_configuration
     from trainwright.pricing.interval import time_range
 
@@ -60,27 +59,6 @@ def price_request(
     spread = time_range(cluster.accelerator)
     step = price_configuration(model, cluster, run)
     fits = _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
-    changes: tuple[PricedChange, ...] = ()
-    if not fits:
-        found = changes_that_fit(
-            model,
-            cluster,
-            run,
-            lambda other: _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0,
-        )
-        changes = tuple(
-            PricedChange(
-                options=change.options,
-                description=change.description,
-                step_time_s=change.step.step_time_s,
-                slowdown=change.step.step_time_s / step.step_time_s,
-                device_time_ratio=change.device_s
-                / (step.step_time_s * run.parallelism.num_devices),
-                devices_used=change.configuration.parallelism.num_devices,
-                peak_memory_bytes=change.step.peak_memory_bytes,
-            )
-            for change in found
-        )
     verdict = Verdict.TIGHT if step.peak_memory_bytes <= limit_bytes else Verdict.DOES_NOT_FIT
     devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s or 0.0
     return ModelEstimateResult(
@@ -105,10 +83,38 @@ def price_request(
         margin_bytes=_margin_bytes(step.peak_memory_bytes, run, limit_bytes),
         fits=fits,
         verdict=Verdict.FITS if fits else verdict,
-        changes=changes,
+        changes=() if fits else _changes(model, cluster, run, step),
         warnings=tuple(_warnings(model, cluster, run)),
         assumptions=_assumptions(cluster, run, spread.source),
         request=request,
+    )
+
+
+def _changes(
+    model: TransformerConfig, cluster: Cluster, run: Configuration, step: StepPrediction
+) -> tuple[PricedChange, ...]:
+    """What makes the run fit, cheapest first, compared with its own `step`."""
+    from trainwright.pricing.changes import changes_that_fit
+
+    limit_bytes = cluster.accelerator.usable_bytes
+    found = changes_that_fit(
+        model,
+        cluster,
+        run,
+        lambda other: _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0,
+    )
+    device_s = step.step_time_s * run.parallelism.num_devices
+    return tuple(
+        PricedChange(
+            options=change.options,
+            description=change.description,
+            step_time_s=change.step.step_time_s,
+            slowdown=change.step.step_time_s / step.step_time_s,
+            device_time_ratio=change.device_s / device_s,
+            devices_used=change.configuration.parallelism.num_devices,
+            peak_memory_bytes=change.step.peak_memory_bytes,
+        )
+        for change in found
     )
 
 

@@ -56,12 +56,12 @@ def resolve_model(
     if isinstance(model, ProfileFile):
         return _no_unit(profile_input(model, name="profile", point=point), unit_s)
     path, name = Path(model), str(model)
-    is_file = exists(path)
-    if is_file and not (path.is_dir() and is_adapter(path)):
-        return _read_file(path, point=point, given=given or {}, unit_s=unit_s)
     if name == "-":
         raise InvalidInput.of("model", "must be a file; for standard input name /dev/stdin")
-    if is_file or is_hub_id(name):
+    there = exists(path)
+    if there and not (path.is_dir() and is_adapter(path)):
+        return _read_file(path, point=point, given=given or {}, unit_s=unit_s)
+    if there or is_hub_id(name):
         return _no_unit(_own(open_model(name)), unit_s)
     return _no_unit(_described(catalog_model(name)), unit_s)
 

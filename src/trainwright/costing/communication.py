@@ -22,6 +22,7 @@ from typing import Final
 from trainwright.cluster import Hop, NetworkLevel
 
 Hops = tuple[Hop, ...]
+Lines = tuple[tuple[float, float], ...]
 
 
 def collective_time_s(kind: str, payload_bytes: float, hops: Hops) -> float:
@@ -31,27 +32,44 @@ def collective_time_s(kind: str, payload_bytes: float, hops: Hops) -> float:
 
 def all_reduce_time_s(payload_bytes: float, hops: Hops) -> float:
     """The fastest of ring, tree and hierarchical."""
-    if not hops:
-        return 0.0
-    n, latency_s, byte_s = _flat(hops)
-    ring = 2 * (n - 1) * latency_s + 2 * (n - 1) / n * payload_bytes * byte_s
-    tree = 2 * math.ceil(math.log2(n)) * latency_s + 2 * payload_bytes * byte_s
-    if len(hops) == 1:
-        return min(ring, tree)
-    inner, outer = hops[:1], hops[1:]
-    across = all_reduce_time_s(payload_bytes / inner[0].ranks, outer)
-    return min(ring, tree, 2 * _ring_pass_s(payload_bytes, inner) + across)
+    return fastest_s(all_reduce_lines(hops), payload_bytes)
 
 
 def all_gather_time_s(payload_bytes: float, hops: Hops) -> float:
     """All-gather of a tensor of `payload_bytes` in all, or its mirror, reduce-scatter."""
+    return fastest_s(all_gather_lines(hops), payload_bytes)
+
+
+def fastest_s(lines: Lines, payload_bytes: float) -> float:
+    """The least of several start + payload · slope; 0 without any, for a group of one."""
+    return min((start_s + payload_bytes * byte_s for start_s, byte_s in lines), default=0.0)
+
+
+def all_reduce_lines(hops: Hops) -> Lines:
+    """Start and seconds per byte of each way to all-reduce: ring, tree, hierarchical."""
     if not hops:
-        return 0.0
-    flat = _ring_pass_s(payload_bytes, hops)
+        return ()
+    n, latency_s, byte_s = _flat(hops)
+    ring = (2 * (n - 1) * latency_s, 2 * (n - 1) / n * byte_s)
+    tree = (2 * math.ceil(math.log2(n)) * latency_s, 2 * byte_s)
     if len(hops) == 1:
-        return flat
-    across = all_gather_time_s(payload_bytes / hops[0].ranks, hops[1:])
-    return min(flat, _ring_pass_s(payload_bytes, hops[:1]) + across)
+        return ring, tree
+    start_s, slope = _ring_pass(hops[:1])
+    across = all_reduce_lines(hops[1:])
+    inside = hops[0].ranks
+    return ring, tree, *((2 * start_s + a, 2 * slope + b / inside) for a, b in across)
+
+
+def all_gather_lines(hops: Hops) -> Lines:
+    """Start and seconds per byte of each way to gather or scatter: one ring, or level by level."""
+    if not hops:
+        return ()
+    flat = _ring_pass(hops)
+    if len(hops) == 1:
+        return (flat,)
+    start_s, slope = _ring_pass(hops[:1])
+    across = all_gather_lines(hops[1:])
+    return flat, *((start_s + a, slope + b / hops[0].ranks) for a, b in across)
 
 
 def all_to_all_time_s(payload_bytes: float, hops: Hops) -> float:
@@ -94,9 +112,9 @@ def _flat(hops: Hops) -> tuple[int, float, float]:
     return n, latency_s, byte_s
 
 
-def _ring_pass_s(payload_bytes: float, hops: Hops) -> float:
+def _ring_pass(hops: Hops) -> tuple[float, float]:
     n, latency_s, byte_s = _flat(hops)
-    return (n - 1) * latency_s + (n - 1) / n * payload_bytes * byte_s
+    return (n - 1) * latency_s, (n - 1) / n * byte_s
 
 
 _COLLECTIVES: Final = {

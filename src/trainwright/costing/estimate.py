@@ -96,8 +96,8 @@ class Estimator:
         model = self.recipe.applied(self.model)
         graphs = [layer_graph(model, run) for run in self._runs(point)]
         rows = self._rows(graphs, point, pool)
-        table = _cost_table(rows, _boundary(graphs), _provenance(pool))
-        return Profile(structure=_structure(graphs), costs=table, point=point)
+        table = cost_table(rows, boundary(graphs), roofline_provenance(pool))
+        return Profile(structure=structure(graphs), costs=table, point=point)
 
     def _runs(self, point: ProfilePoint) -> Iterator[RunShape]:
         assert point.microbatch_size is not None
@@ -238,7 +238,7 @@ def _hops_of(pool: Pool, run: RunShape) -> dict[str, tuple[Hop, ...]]:
     )
 
 
-def _structure(graphs: Sequence[LayerGraph]) -> Structure:
+def structure(graphs: Sequence[LayerGraph]) -> Structure:
     """The chain of layers; an edge carries what the largest tensor degree sends per device."""
     graph = graphs[0]
     layers = tuple(
@@ -268,7 +268,7 @@ def _least_edge_bytes(graphs: Sequence[LayerGraph]) -> list[float]:
     return [min(g.edges[i].bytes for g in graphs) for i in range(len(graphs[0].edges))]
 
 
-def _boundary(graphs: Sequence[LayerGraph]) -> list[dict[int, list[float]]]:
+def boundary(graphs: Sequence[LayerGraph]) -> list[dict[int, list[float]]]:
     """For each class and tensor degree, what its edges carry beyond the structure's bytes."""
     least = _least_edge_bytes(graphs)
     first = graphs[0]
@@ -286,11 +286,12 @@ def _boundary(graphs: Sequence[LayerGraph]) -> list[dict[int, list[float]]]:
     return extra
 
 
-def _cost_table(
+def cost_table(
     rows: list[list[LayerPrice]],
     boundary: list[dict[int, list[float]]],
     provenance: Provenance,
 ) -> CostTable:
+    """The prices of each class, with what their edges carry, as arrays."""
     prices = [price for prices in rows for price in prices]
     extras = [b[p.tensor_parallel] for b, group in zip(boundary, rows, strict=True) for p in group]
     times = {phase: np.array([p.phase_s[phase] for p in prices]) for phase in Phase}
@@ -321,7 +322,8 @@ def _cost_table(
     )
 
 
-def _provenance(pool: Pool) -> Provenance:
+def roofline_provenance(pool: Pool) -> Provenance:
+    """Where the times of an estimated profile come from."""
     name = pool.accelerator.name
     return Provenance(
         origin=Origin.ASSUMED, source=f"roofline of {name} with efficiencies of its description"

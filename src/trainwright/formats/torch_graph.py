@@ -37,12 +37,14 @@ def traced_graph(
     measures: dict[Hashable, Measure] = {}
     classes: list[LayerClass] = []
     class_of: dict[Hashable, int] = {}
-    layers = []
+    layers, last = [], len(whole.calls) - 1
     for position, call in enumerate(whole.calls):
         if call.key not in measures:
             measures[call.key] = run_alone(call)
         kind = _kind(call.unit, whole, position)
-        key = (call.key, kind, tuple(sorted(_own_shared(call.unit, shared).items())))
+        held = tuple(sorted(_own_shared(call.unit, shared).items()))
+        # Layers of a class have edges alike, so the ends of the chain have classes of their own.
+        key = (call.key, kind, held, position == 0, position == last)
         if key not in class_of:
             class_of[key] = len(classes)
             parameters = _parameters(call.unit.module, _own_shared(call.unit, shared))
@@ -64,10 +66,10 @@ def traced_graph(
 
 def _kind(unit: Unit, whole: Pass, position: int) -> LayerKind:
     """What a unit looks like: by its type, and by whether blocks come before it."""
-    if unit.repeated:
-        return LayerKind.BLOCK
     if isinstance(unit.module, torch.nn.Embedding):
         return LayerKind.EMBEDDING
+    if unit.repeated:
+        return LayerKind.BLOCK
     after_blocks = any(call.unit.repeated for call in whole.calls[:position])
     if after_blocks and isinstance(unit.module, torch.nn.Linear):
         return LayerKind.LM_HEAD
@@ -95,19 +97,28 @@ def _parameters(module: torch.nn.Module, shared: dict[str, str]) -> tuple[Parame
 
 def _layer(kind: LayerKind, found: Measure, parameters: tuple[Parameter, ...]) -> LayerClass:
     """Products, attention and everything else as one operator each."""
-    kept = SavedTensor(
-        name="kept",
-        elements=found.saved_bytes,
-        element_bytes=1,
-        shard=Shard.TENSOR,
-        until=Phase.WEIGHT_GRAD,
+    kept = (
+        _kept("input", found.input_bytes, is_layer_input=True),
+        _kept("kept", found.saved_bytes),
     )
-    operators = [_products(found, parameters, (kept,) if found.saved_bytes else ())]
+    saved = tuple(tensor for tensor in kept if tensor.elements)
+    operators = [_products(found, parameters, saved)]
     if found.attention_flops:
         operators.append(_attention(found))
     operators.append(_elementwise(found.forward, found.backward))
     return LayerClass(
         kind=kind, operators=tuple(operators), transient_bytes=float(2 * found.output_bytes)
+    )
+
+
+def _kept(name: str, size: int, *, is_layer_input: bool = False) -> SavedTensor:
+    return SavedTensor(
+        name=name,
+        elements=size,
+        element_bytes=1,
+        shard=Shard.TENSOR,
+        until=Phase.WEIGHT_GRAD,
+        is_layer_input=is_layer_input,
     )
 
 
@@ -180,6 +191,7 @@ def _rest(module: torch.nn.Module, whole: Pass, measures: list[Measure]) -> Laye
         forward=Traffic(),
         backward=Traffic(),
         saved_bytes=whole.saved_outside,
+        input_bytes=0,
         output_bytes=whole.whole.output_bytes,
     )
     return _layer(LayerKind.LOSS, rest, own)

@@ -5,7 +5,7 @@ Needs torch; imported by `torch_trace` alone.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from trainwright.formats.torch_counting import (
     nbytes,
     refuse_uncounted,
     saved_storages,
+    storage_key,
     tensors_in,
 )
 
@@ -60,7 +61,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """What one pass over a module costs; attention apart from the products."""
+    """What one pass over a module costs; attention apart from the products.
+
+    `saved_bytes` leave out what the module was given; of that `input_bytes` are kept, or what a
+    recomputation of the whole module would have to keep.
+    """
 
     forward_flops: int
     input_grad_flops: int
@@ -70,6 +75,7 @@ class Measure:
     forward: Traffic
     backward: Traffic
     saved_bytes: int
+    input_bytes: int
     output_bytes: int
 
 
@@ -171,8 +177,7 @@ class _Watch:
 
     def saved_outside(self, module: torch.nn.Module) -> int:
         """Bytes kept for backward by what runs outside of all units."""
-        kept = saved_storages(self._outside, self.recorder, module)
-        return sum(tensor.untyped_storage().nbytes() for tensor in kept)
+        return _storage_bytes(saved_storages(self._outside, self.recorder, module))
 
 
 def measure(
@@ -211,7 +216,9 @@ def measure(
         before = recorder.traffic.snapshot()
         both = _gradient_flops(recorder, ends, [*inputs, *weights])
         backward = recorder.traffic.since(before)
-    storages = saved_storages(kept, recorder, module) if outputs else iter(())
+    storages = list(saved_storages(kept, recorder, module)) if outputs else []
+    given = {storage_key(t) for t in tensors_in((arguments, dict(keywords)))}
+    own = [t for t in storages if storage_key(t) in given] or (inputs[:1] if outputs else [])
     return Measure(
         forward_flops=forward,
         input_grad_flops=first,
@@ -220,9 +227,14 @@ def measure(
         attention_executed=attention.executed,
         forward=moved,
         backward=backward,
-        saved_bytes=sum(tensor.untyped_storage().nbytes() for tensor in storages),
+        saved_bytes=_storage_bytes(t for t in storages if storage_key(t) not in given),
+        input_bytes=_storage_bytes(own),
         output_bytes=sum(map(nbytes, tensors_in(results)[:1])),
     )
+
+
+def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
 def _called(

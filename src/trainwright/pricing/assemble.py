@@ -22,6 +22,7 @@ from trainwright.pricing.pipeline_run import (
 )
 from trainwright.pricing.sharding import (
     DataParallelTimes,
+    RankState,
     Replicas,
     data_parallel_times,
     optimizer_time_s,
@@ -155,7 +156,7 @@ def _rank(
         ),
         gradient_sync_s=sum(s.sync_s for s in shared) + tied_s,
         exposed_gradient_sync_s=sum(s.exposed_sync_s for s in shared) + tied_s,
-        optimizer_s=optimizer_time_s(own, layout.replicas, layout.accelerator),
+        optimizer_s=optimizer_time_s(RankState.of(own), layout.replicas, layout.accelerator),
         memory=_memory(work, own, chunks, layout, peak),
     )
 
@@ -167,7 +168,7 @@ def _memory(
     layout: Layout,
     peak: RankPeak,
 ) -> StageMemory:
-    weight, gradient, optimizer, gathered = static_shards(own, layout.replicas)
+    weight, gradient, optimizer, gathered = static_shards(RankState.of(own), layout.replicas)
     overheads = layout.overheads
     return StageMemory(
         weight_bytes=weight,

@@ -17,7 +17,7 @@ import numpy as np
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import model_flops_per_sequence, precision_named
 from trainwright.plan.legality import broken_rules
-from trainwright.pricing.batch_chunks import Chunks, RankGroup, chunks_of
+from trainwright.pricing.batch_chunks import Boundaries, Chunks, RankGroup, boundaries_of, chunks_of
 from trainwright.pricing.block_sums import BlockSums
 from trainwright.pricing.configuration import estimator_of, point_of, schedule_faults, shape_of
 from trainwright.pricing.peak_rows import PeakRows, peak_rows
@@ -26,7 +26,7 @@ from trainwright.pricing.pipeline_run import (
     PipelineShape,
     PipelineTimes,
     peak_shape,
-    pipeline_ends_s,
+    quick_ends_s,
     schedule_of,
 )
 from trainwright.pricing.placement import group_axis_hops, group_replicas
@@ -36,6 +36,7 @@ from trainwright.pricing.sharding import (
     optimizer_time_s,
     static_shards,
 )
+from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -106,10 +107,13 @@ class BatchPricer:
         shape = shape_of(run)
         stages = (layers, run.recompute, run.recompute_blocks, run.blocks_per_stage)
         pipeline = (shape.family, shape.num_ranks, shape.virtual_stages)
-        cut = self._number("cut", (*stages, *pipeline, degrees.devices_per_rank))
+        boundaries: tuple[Boundaries, int] = self._kept(
+            ("boundaries", *pipeline, degrees.devices_per_rank),
+            lambda: self._boundaries(shape, degrees.devices_per_rank),
+        )
+        cut = self._number("cut", (*stages, *pipeline, boundaries[1]))
         chunks: Chunks = self._kept(
-            ("chunks", cut),
-            lambda: chunks_of(run, shape, self._sums(run, layers), self.cluster.levels),
+            ("chunks", cut), lambda: chunks_of(run, boundaries[0], self._sums(run, layers))
         )
         m = shape.num_microbatches
         shared: tuple[DataParallelTimes, ...] = self._kept(
@@ -118,17 +122,17 @@ class BatchPricer:
         )
         ends_s: Floats = self._kept(
             ("ends", cut, m, _added(shared)),
-            lambda: pipeline_ends_s(shape, _times(chunks, shared, run)),
+            lambda: quick_ends_s(shape, _times(chunks, shared, run)),
         )
         synced_s, optimizer_s, kept_bytes = self._ranks(
-            chunks, shared, ends_s, lambda group: self._group(group, replicas, replicated)
+            chunks, shared, ends_s, lambda group: self._group(group, replicas)
         )
         static_bytes = kept_bytes + run.overheads.workspace_bytes
         if run.overheads.buffers:
             static_bytes += chunks.buffer_bytes
         held_bytes = self._held_bytes(run, shape, chunks, shared, cut)
         peak_bytes = float((held_bytes + static_bytes).max())
-        step_s = synced_s + optimizer_s
+        step_s = synced_s + optimizer_s + self.cluster.accelerator.step_overhead_s
         return step_s, peak_bytes, self._mfu(run, step_s)
 
     def _ranks(
@@ -139,26 +143,24 @@ class BatchPricer:
         price: Callable[[RankGroup], tuple[float, float]],
     ) -> tuple[float, float, Floats]:
         """End of the slowest rank with its synchronisation, optimizer, state of every rank."""
-        sync_s = {id(w): s.exposed_sync_s for w, s in zip(chunks.distinct, shared, strict=True)}
         kept_bytes = np.empty(len(ends_s))
         synced_s = optimizer_s = 0.0
         for group in chunks.groups:
             update_s, kept_bytes[group.ranks] = price(group)
-            exposed_s = group.tied_s + sum(sync_s[id(stage)] for stage in group.stages)
+            exposed_s = group.tied_s + sum(shared[i].exposed_sync_s for i in group.stages)
             synced_s = max(synced_s, float(ends_s[group.ranks].max()) + exposed_s)
             optimizer_s = max(optimizer_s, update_s)
         return synced_s, optimizer_s, kept_bytes
 
-    def _group(self, group: RankGroup, replicas: Replicas, replicated: int) -> tuple[float, float]:
+    def _group(self, group: RankGroup, replicas: Replicas) -> tuple[float, float]:
         """Seconds of the optimizer and static bytes of a rank."""
+        update_s = optimizer_time_s(group.state, replicas, self.cluster.accelerator)
+        return update_s, sum(static_shards(group.state, replicas)) + group.state.opaque_bytes
 
-        def made() -> tuple[float, float]:
-            opaque = sum(stage.opaque_bytes for stage in group.stages)
-            update_s = optimizer_time_s(group.stages, replicas, self.cluster.accelerator)
-            return update_s, sum(static_shards(group.stages, replicas)) + opaque
-
-        found: tuple[float, float] = self._kept(("group", replicated, *map(id, group.stages)), made)
-        return found
+    def _boundaries(self, shape: PipelineShape, size: int) -> tuple[Boundaries, int]:
+        """What ranks of `size` devices cross, and a number for it: many sizes cross the same."""
+        made = boundaries_of(shape, size, self.cluster.levels)
+        return made, self._number("boundaries", (made,))
 
     def _held_bytes(
         self,
@@ -187,10 +189,11 @@ class BatchPricer:
             ),
         )
         found: BlockSums = self._kept(
-            ("sums", layers, run.recompute),
+            ("sums", layers, run.recompute, run.recompute_blocks is None),
             lambda: BlockSums(
                 profile=profile,
                 mode=run.recompute,
+                mtp_mode=run.recompute if run.recompute_blocks is None else Recompute.NONE,
                 tensor=run.parallelism.tensor,
                 hops=group_axis_hops(self.cluster.pool_of(), run.parallelism),
             ),
@@ -220,17 +223,22 @@ class BatchPricer:
         return numbers.setdefault(key, len(numbers))
 
     def _require_legal(self, run: Configuration, layers: int) -> None:
-        """The rules that many configurations share are asked once; a batch each time."""
+        """Rules are asked once for all runs that differ in nothing they look at."""
         degrees, pool = run.parallelism, self.cluster.pool_of()
-        m, whole = divmod(run.global_batch, run.microbatch_size * degrees.data)
-        counts = (degrees.pipeline, degrees.virtual_stages, degrees.data, degrees.zero_stage)
-        stages = (run.schedule, run.recompute_blocks, run.blocks_per_stage)
-        faults: tuple[Fault, ...] = self._kept(
-            ("legal", layers, *counts, *stages, m, whole == 0),
-            lambda: (*broken_rules(run, self.model, pool), *schedule_faults(run)),
+        m, rest = divmod(run.global_batch, run.microbatch_size * degrees.data)
+        pipeline = (degrees.pipeline, degrees.virtual_stages)
+        stages = (run.recompute_blocks, run.blocks_per_stage)
+        spanned = degrees.expert * degrees.expert_shards
+        fits = (degrees.devices_per_rank % spanned, degrees.num_devices <= pool.num_devices)
+        broken: tuple[Fault, ...] = self._kept(
+            ("legal", layers, *pipeline, *stages, *fits, rest == 0),
+            lambda: broken_rules(run, self.model, pool),
         )
-        if faults:
-            raise InvalidInput(faults)
+        schedule: tuple[Fault, ...] = self._kept(
+            ("schedule", run.schedule, *pipeline, m), lambda: tuple(schedule_faults(run))
+        )
+        if broken or schedule:
+            raise InvalidInput((*broken_rules(run, self.model, pool), *schedule))
 
     def _mfu(self, run: Configuration, step_s: float) -> float:
         length, device = run.sequence_length, self.cluster.accelerator

@@ -16,7 +16,7 @@ from trainwright.pricing.block_sums import Interval
 from trainwright.pricing.memory_curve import StageActivations
 from trainwright.pricing.pipeline_run import placement_of
 from trainwright.pricing.placement import rank_level
-from trainwright.pricing.sharding import shared_gradient_time_s
+from trainwright.pricing.sharding import RankState, shared_gradient_time_s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankGroup:
-    """Ranks that run the same stages: the stages of one of them, and all of the ranks."""
+    """Ranks that run the same stages: which of the distinct ones, their state, all the ranks."""
 
-    stages: tuple[StageWork, ...]
+    stages: tuple[int, ...]
     ranks: NDArray[np.int64]
+    state: RankState
     tied_s: float
 
 
@@ -55,29 +56,43 @@ class Chunks:
         return np.array(values)[self.index]
 
 
-def chunks_of(
-    run: Configuration,
-    shape: PipelineShape,
-    sums: BlockSums,
-    levels: tuple[NetworkLevel, ...],
-) -> Chunks:
-    """Deal the blocks out and price what passes between ranks."""
-    works = _works(run, sums)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundaries:
+    """The ranks of all stages, the level between each two neighbours, and between the ends."""
+
+    owner: tuple[int, ...]
+    between: tuple[NetworkLevel | None, ...]
+    ends: NetworkLevel | None
+
+
+def boundaries_of(shape: PipelineShape, size: int, levels: tuple[NetworkLevel, ...]) -> Boundaries:
+    """What ranks of `size` devices have to cross."""
     owner = placement_of(shape).rank_of_stage
-    size = run.parallelism.devices_per_rank
-    boundary_bytes = sums.boundary_bytes
-    between = [rank_level(levels, a, b, size) for a, b in pairwise(owner)]
-    transfer_s = np.array([point_to_point_time_s(boundary_bytes, level) for level in between])
-    tied_s = _tied_s(works, owner, levels, size, sums)
+    return Boundaries(
+        owner=owner,
+        between=tuple(rank_level(levels, a, b, size) for a, b in pairwise(owner)),
+        ends=rank_level(levels, owner[0], owner[-1], size),
+    )
+
+
+def chunks_of(run: Configuration, boundaries: Boundaries, sums: BlockSums) -> Chunks:
+    """Deal the blocks out and price what passes between ranks."""
+    works, owner = _works(run, sums), boundaries.owner
+    size = sums.boundary_bytes
+    times_s = {level: point_to_point_time_s(size, level) for level in set(boundaries.between)}
+    transfer_s = np.array([times_s[level] for level in boundaries.between])
+    tied_s = _tied_s(works, boundaries.ends, sums)
     work = StepWork(
         stages=tuple(works),
         rank_of_stage=owner,
         transfer_s=transfer_s,
-        transfer_bytes=np.full(len(between), boundary_bytes),
+        transfer_bytes=np.full(len(transfer_s), size),
         tied_s=tied_s,
-        gathered_input_bytes=_gathered_input_bytes(run, boundary_bytes),
+        gathered_input_bytes=_gathered_input_bytes(run, size),
     )
-    stages_of = [work.chunks_of(rank) for rank in range(shape.num_ranks)]
+    stages_of = [[] for _ in range(max(owner) + 1)]  # type: list[list[int]]
+    for stage, rank in enumerate(owner):
+        stages_of[rank].append(stage)
     distinct = list({id(stage): stage for stage in works}.values())
     number = {id(stage): i for i, stage in enumerate(distinct)}
     index = np.array([number[id(stage)] for stage in works])
@@ -87,7 +102,7 @@ def chunks_of(
         transfer_s=transfer_s,
         activations=_activations(distinct, index),
         buffer_bytes=np.array([buffer_bytes(work, own) for own in stages_of]),
-        groups=_groups(works, stages_of, tied_s),
+        groups=_groups(works, index.tolist(), stages_of, tied_s),
     )
 
 
@@ -95,20 +110,28 @@ def _works(run: Configuration, sums: BlockSums) -> list[StageWork]:
     counts = run.blocks_per_stage or even_blocks(sums.num_blocks, run.num_stages)
     limit = sums.num_blocks if run.recompute_blocks is None else run.recompute_blocks
     last = len(counts) - 1
-    return [
-        sums.work(
-            Interval(
-                first=first,
-                last=first + count,
-                num_recomputed=min(count, limit),
-                has_front=stage == 0,
-                has_back=stage == last,
-            )
-        )
-        for stage, (first, count) in enumerate(
-            zip(accumulate(counts, initial=0), counts, strict=False)
-        )
-    ]
+    if not sums.is_uniform:
+        intervals = zip(accumulate(counts, initial=0), counts, strict=False)
+        return [
+            sums.work(_interval(first, count, limit, stage, last))
+            for stage, (first, count) in enumerate(intervals)
+        ]
+    front = sums.work(_interval(0, counts[0], limit, 0, last))
+    if last == 0:
+        return [front]
+    middle = {count: sums.work(_interval(0, count, limit, 1, 2)) for count in set(counts[1:-1])}
+    back = sums.work(_interval(0, counts[last], limit, last, last))
+    return [front, *(middle[count] for count in counts[1:-1]), back]
+
+
+def _interval(first: int, count: int, limit: int, stage: int, last: int) -> Interval:
+    return Interval(
+        first=first,
+        last=first + count,
+        num_recomputed=min(count, limit),
+        has_front=stage == 0,
+        has_back=stage == last,
+    )
 
 
 def _activations(distinct: list[StageWork], index: NDArray[np.int64]) -> StageActivations:
@@ -132,15 +155,10 @@ def _activations(distinct: list[StageWork], index: NDArray[np.int64]) -> StageAc
 
 
 def _tied_s(
-    works: list[StageWork],
-    owner: tuple[int, ...],
-    levels: tuple[NetworkLevel, ...],
-    size: int,
-    sums: BlockSums,
+    works: list[StageWork], level: NetworkLevel | None, sums: BlockSums
 ) -> tuple[float, ...]:
     """The first and the last stage hold tied embeddings both, where the model has any."""
     times_s = [0.0] * len(works)
-    level = rank_level(levels, owner[0], owner[-1], size)
     if sums.is_tied and level is not None:
         for stage in (0, len(works) - 1):
             hops = (Hop(level=level, ranks=2),)
@@ -155,16 +173,20 @@ def _gathered_input_bytes(run: Configuration, boundary_bytes: float) -> float:
 
 
 def _groups(
-    works: list[StageWork], stages_of: list[list[int]], tied_s: tuple[float, ...]
+    works: list[StageWork],
+    index: list[int],
+    stages_of: list[list[int]],
+    tied_s: tuple[float, ...],
 ) -> tuple[RankGroup, ...]:
-    found: dict[tuple[object, ...], list[int]] = {}
+    found: dict[tuple[float, ...], list[int]] = {}
     for rank, own in enumerate(stages_of):
         tied = sum(tied_s[stage] for stage in own)
-        found.setdefault((tied, *(id(works[stage]) for stage in own)), []).append(rank)
+        found.setdefault((tied, *(index[stage] for stage in own)), []).append(rank)
     return tuple(
         RankGroup(
-            stages=tuple(works[stage] for stage in stages_of[ranks[0]]),
+            stages=tuple(index[stage] for stage in stages_of[ranks[0]]),
             ranks=np.array(ranks),
+            state=RankState.of([works[stage] for stage in stages_of[ranks[0]]]),
             tied_s=sum(tied_s[stage] for stage in stages_of[ranks[0]]),
         )
         for ranks in found.values()

@@ -57,10 +57,14 @@ class Interval:
 
 @dataclass(slots=True)
 class BlockSums:
-    """The blocks of one profile at one recompute mode; intervals are kept once summed."""
+    """The blocks of one profile at one recompute mode; intervals are kept once summed.
+
+    `mtp_mode` is that of MTP layers, which follow the blocks only where all of those recompute.
+    """
 
     profile: Profile
     mode: Recompute
+    mtp_mode: Recompute
     tensor: int
     hops: AxisHops
     _rows: dict[Recompute, tuple[Floats, Floats]] = field(init=False)
@@ -84,6 +88,11 @@ class BlockSums:
     def boundary_bytes(self) -> float:
         """What crosses between two stages, per device and microbatch."""
         return self.profile.structure.edges[0].bytes
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all blocks are alike, so that an interval may begin anywhere."""
+        return len(set(self._classes)) == 1
 
     @property
     def is_tied(self) -> bool:
@@ -119,8 +128,10 @@ class BlockSums:
     def _whole(self, num_recomputed: int) -> StageWork:
         layers = self.profile.structure.layers
         blocks = [i for i, layer in enumerate(layers) if layer.name == _BLOCK]
-        again = {*blocks[:num_recomputed], *_mtp(layers)}
+        again = set(blocks[:num_recomputed])
         modes = [self.mode if i in again else Recompute.NONE for i in range(len(layers))]
+        for i in _mtp(layers):
+            modes[i] = self.mtp_mode
         return _work(*self._price([layer.id for layer in layers], modes))
 
     def _range(self, mode: Recompute, first: int, last: int) -> tuple[Floats, Floats]:
@@ -142,9 +153,9 @@ class BlockSums:
         return sums, np.array([most for _, most in rows])
 
     def _part(self, indices: range, names: list[str]) -> tuple[Floats, Floats]:
-        """Layers before or after the blocks; MTP recomputes as blocks do."""
+        """Layers before or after the blocks."""
         layers = self.profile.structure.layers
-        modes = [self.mode if names[i] == _MTP else Recompute.NONE for i in indices]
+        modes = [self.mtp_mode if names[i] == _MTP else Recompute.NONE for i in indices]
         return self._price([layers[i].id for i in indices], modes)
 
     def _price(self, layers: list[int], modes: Sequence[Recompute]) -> tuple[Floats, Floats]:

@@ -88,10 +88,10 @@ def _rank_rows(schedule: Schedule, rank: int) -> NDArray[np.int64]:
 
 
 def _undominated(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of which no other row has at least as much of everything."""
+    """Those of distinct rows of which no other has at least as much of everything."""
     order = np.argsort(-rows.sum(axis=1), kind="stable")
-    kept: list[NDArray[np.int64]] = []
-    for row in rows[order]:
-        if not any((other >= row).all() for other in kept):
-            kept.append(row)
+    left, kept = rows[order], []
+    while len(left):
+        kept.append(left[0])  # of the largest sum: nothing that is left has as much of everything
+        left = left[(left > left[0]).any(axis=1)]
     return np.array(kept)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -37,10 +37,21 @@ TIMELESS: Final = frozenset(
 _BOUNDED: Final = frozenset({"1f1b", "eager-1f1b", "interleaved", "depth-first", "zb-h1", "zb-h2"})
 # Those of them that take microbatches in groups of p.
 _GROUPED: Final = frozenset({"interleaved", "depth-first"})
-ALWAYS_SIMULATED: Final = 200_000  # actions: some milliseconds
+ALWAYS_SIMULATED: Final = 5_000_000  # actions: a tenth of a second, 100 MB
 _TOLERANCE: Final = 1e-12
-# Of p microbatches each: the shorter step, its drain, and how many can be in flight.
-_LONG_ENOUGH, _DRAINING, _IN_FLIGHT = 12, 4, 4
+
+
+class _Steady(NamedTuple):
+    """Of p microbatches each: a long enough step, its drain, and how many can be in flight."""
+
+    long: int
+    drain: int
+    in_flight: int
+
+
+_LEAN: Final = _Steady(6, 1, 2)  # at most p in flight on every rank
+_WIDE: Final = _Steady(12, 4, 4)
+_STEADY: Final = dict.fromkeys(_BOUNDED, _WIDE) | {"1f1b": _LEAN, "zb-h1": _LEAN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +141,13 @@ def pipeline_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats:
     Raises `InvalidInput` naming the rule of the family that the shape breaks.
     """
     actions = 2 * shape.num_ranks * shape.virtual_stages * shape.num_microbatches
-    if actions > ALWAYS_SIMULATED:
-        found = extrapolated_ends_s(shape, times)
-        if found is not None:
-            return found
-    return simulated_ends_s(shape, times)
+    return (quick_ends_s if actions > ALWAYS_SIMULATED else simulated_ends_s)(shape, times)
+
+
+def quick_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats:
+    """Like `pipeline_ends_s`, from a shorter step wherever that has a steady state."""
+    found = extrapolated_ends_s(shape, times)
+    return simulated_ends_s(shape, times) if found is None else found
 
 
 def simulated_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats:
@@ -155,8 +168,9 @@ def extrapolated_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats | 
         return None
     p, m = shape.num_ranks, shape.num_microbatches
     period = p if shape.family in _GROUPED else 1
-    shorter = shape.with_microbatches(_LONG_ENOUGH * p + m % p)
-    if shorter.num_microbatches >= m:
+    rest = m % p if shape.family in _GROUPED else 0
+    shorter = shape.with_microbatches(_STEADY[shape.family].long * p + rest)
+    if 3 * shorter.num_microbatches >= 2 * m:
         return None
     offsets, end_s = _simulated(shorter, times)
     steps = np.array(
@@ -178,13 +192,14 @@ def _steady_step(end_s: Floats, shape: PipelineShape, period: int) -> float:
     The last actions, which drain the pipeline, are left out, and so is its start.
     """
     per_microbatch, p = len(end_s) // shape.num_microbatches, shape.num_ranks
+    steady = _STEADY[shape.family]
     shift = per_microbatch * period
-    last = len(end_s) - per_microbatch * _DRAINING * p
-    window = end_s[last - per_microbatch * _IN_FLIGHT * p : last]
+    last = len(end_s) - per_microbatch * steady.drain * p
+    window = end_s[last - per_microbatch * steady.in_flight * p : last]
     follows = window - end_s[last - len(window) - shift : last - shift]
     step = float(follows[0])
-    steady = np.allclose(follows, step, rtol=0.0, atol=_TOLERANCE * float(end_s[-1]))
-    return step if steady else float("nan")
+    same = float(np.ptp(follows)) <= _TOLERANCE * float(end_s[-1])
+    return step if same else float("nan")
 
 
 def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.int64], Floats]:
@@ -232,6 +247,6 @@ def peak_shape(shape: PipelineShape) -> PipelineShape:
     """A shape with as many activations in flight and not many more microbatches."""
     if shape.family not in _BOUNDED:
         return shape
-    period = shape.num_ranks
-    enough = 6 * period + shape.num_microbatches % period
+    rest = shape.num_microbatches % shape.num_ranks if shape.family in _GROUPED else 0
+    enough = 6 * shape.num_ranks + rest
     return shape.with_microbatches(min(shape.num_microbatches, enough))

@@ -124,7 +124,7 @@ def group_replicas(pool: Pool, degrees: Parallelism) -> Replicas:
         group_hops(pool.levels, ranks=ranks, stride=step)
         for ranks, step in zip(sizes, (t, stride), strict=True)
     )
-    return Replicas(sizes=sizes, hops=(dense, expert), zero_stage=degrees.zero_stage)
+    return Replicas.over(sizes, (dense, expert), zero_stage=degrees.zero_stage)
 
 
 def group_axis_hops(pool: Pool, degrees: Parallelism) -> dict[str, tuple[Hop, ...]]:

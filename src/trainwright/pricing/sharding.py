@@ -17,27 +17,54 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainwright.costing.communication import all_gather_time_s, all_reduce_time_s
+import numpy as np
+
+from trainwright.costing.communication import (
+    all_gather_lines,
+    all_reduce_lines,
+    all_reduce_time_s,
+    fastest_s,
+)
 from trainwright.costing.compute import memory_time_s
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from trainwright.cluster import Accelerator, Hop
+    from trainwright.costing.communication import Lines
     from trainwright.plan.overlap import Overlap
     from trainwright.pricing.stage_work import StageWork
 
+    Floats = NDArray[np.float64]
     Hops = tuple[Hop, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """The groups over which a stage is replicated: (dense, expert) sizes and hops."""
+    """The groups over which a stage is replicated, (dense, expert): sizes and collectives.
+
+    `reduce` and `gather` hold start and seconds per byte of each way to all-reduce, and to gather
+    or scatter.
+    """
 
     sizes: tuple[int, int]
-    hops: tuple[Hops, Hops]
+    reduce: tuple[Lines, Lines]
+    gather: tuple[Lines, Lines]
     zero_stage: int
+
+    @classmethod
+    def over(cls, sizes: tuple[int, int], hops: tuple[Hops, Hops], *, zero_stage: int) -> Replicas:
+        """Groups of these sizes that cross the network at `hops`."""
+        dense, expert = hops
+        return cls(
+            sizes=sizes,
+            reduce=(all_reduce_lines(dense), all_reduce_lines(expert)),
+            gather=(all_gather_lines(dense), all_gather_lines(expert)),
+            zero_stage=zero_stage,
+        )
 
     def shards(self, group: int, kind: StaticKind) -> int:
         """Into how many parts the state of a kind is cut."""
@@ -84,13 +111,13 @@ def _times(
     under_forward_s = overlap.parameters * work.forward_s
     under_backward_s = overlap.gradients * work.backward_s
     if replicas.zero_stage == 0:
-        reduce_s = _time_s(all_reduce_time_s, sync, replicas)
+        reduce_s = _time_s(replicas.reduce, sync)
         exposed_s = max(0.0, reduce_s - under_backward_s)
         return DataParallelTimes(
             exposed_sync_s=exposed_s, gradients_s=reduce_s, exposed_gradients_s=exposed_s
         )
-    gather_s = _time_s(all_gather_time_s, weights, replicas)
-    scatter_s = _time_s(all_gather_time_s, sync, replicas)
+    gather_s = _time_s(replicas.gather, weights)
+    scatter_s = _time_s(replicas.gather, sync)
     gather_exposed_s = max(0.0, gather_s - under_forward_s)
     scatter_exposed_s = max(0.0, scatter_s - under_backward_s)
     m = num_microbatches
@@ -127,45 +154,53 @@ def _times(
             )
 
 
-def _time_s(
-    collective: Callable[[float, Hops], float], sizes: Sequence[float], replicas: Replicas
-) -> float:
+def _time_s(lines: tuple[Lines, Lines], sizes: Sequence[float]) -> float:
     """Of the dense and the expert group, one after the other; nothing to send takes no time."""
-    return sum(
-        collective(size, hops) for size, hops in zip(sizes, replicas.hops, strict=True) if size > 0
-    )
+    return sum(fastest_s(ways, size) for ways, size in zip(lines, sizes, strict=True) if size > 0)
 
 
-def optimizer_time_s(
-    works: Sequence[StageWork], replicas: Replicas, accelerator: Accelerator
-) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """State of one rank before sharding: bytes of (dense, expert) × `StaticKind`."""
+
+    static_bytes: tuple[tuple[float, ...], ...]
+    largest_weight_bytes: float
+    opaque_bytes: float
+
+    @classmethod
+    def of(cls, works: Sequence[StageWork]) -> RankState:
+        """Add the stages of a rank up."""
+        static: Floats = np.sum([work.static_bytes for work in works], axis=0)
+        return cls(
+            static_bytes=tuple(map(tuple, static.tolist())),
+            largest_weight_bytes=max(work.largest_weight_bytes for work in works),
+            opaque_bytes=sum(work.opaque_bytes for work in works),
+        )
+
+
+def optimizer_time_s(state: RankState, replicas: Replicas, accelerator: Accelerator) -> float:
     """Bytes the update touches: gradients once, states read and written, weights written."""
-    touched = 0.0
-    for work in works:
-        for group, (weight, gradient, optimizer) in enumerate(work.static_bytes.tolist()):
-            state = gradient + 2 * optimizer + weight
-            touched += state / replicas.shards(group, StaticKind.OPTIMIZER)
+    touched = sum(
+        (gradient + 2 * optimizer + weight) / replicas.shards(group, StaticKind.OPTIMIZER)
+        for group, (weight, gradient, optimizer) in enumerate(state.static_bytes)
+    )
     return memory_time_s(touched, accelerator) if touched else 0.0
 
 
-def static_shards(
-    works: Sequence[StageWork], replicas: Replicas
-) -> tuple[float, float, float, float]:
+def static_shards(state: RankState, replicas: Replicas) -> tuple[float, float, float, float]:
     """Weight, gradient, optimizer and gathered weight bytes of one device.
 
-    ZeRO-3 gathers the weights of a layer in use and of the next one, at most all of a stage.
+    ZeRO-3 gathers the weights of a layer in use and of the next one, at most all of the rank.
     """
-    kept = dict.fromkeys(StaticKind, 0.0)
-    for work in works:
-        for group in (0, 1):
-            for kind in StaticKind:
-                kept[kind] += float(work.static_bytes[group, kind]) / replicas.shards(group, kind)
+    dense, expert = state.static_bytes
+    weight, gradient, optimizer = (
+        dense[kind] / replicas.shards(0, kind) + expert[kind] / replicas.shards(1, kind)
+        for kind in StaticKind
+    )
     gathered = 0.0
     if replicas.zero_stage == 3:
-        largest = max(work.largest_weight_bytes for work in works)
-        whole = sum(float(work.static_bytes[:, StaticKind.WEIGHT].sum()) for work in works)
-        gathered = min(2 * largest * (1 - 1 / replicas.sizes[0]), whole)
-    weight, gradient, optimizer = (kept[kind] for kind in StaticKind)
+        whole = dense[StaticKind.WEIGHT] + expert[StaticKind.WEIGHT]
+        gathered = min(2 * state.largest_weight_bytes * (1 - 1 / replicas.sizes[0]), whole)
     return weight, gradient, optimizer, gathered
 
 

@@ -1,0 +1,56 @@
+"""Scanning supersets, the way of large graphs, equals exhaustive search on small ones too.
+
+Small graphs keep cursors for all pairs of downsets; without room for any, they are scanned and the
+gap is closed by windows, which nothing else compares with an oracle.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from random import Random
+
+import pytest
+
+from instances import profile_of, setting_of
+from oracles import least_time
+from strategies import random_piper
+from trainwright._native import _core
+from trainwright.partitioning.compile import compile_problem
+from trainwright.partitioning.restrictions import UNRESTRICTED
+
+MANY_DIVISORS = 10_080  # 72 of them, more than a scan keeps a row of limits for
+
+
+def solved(piper, *, max_pairs):
+    native = compile_problem(profile_of(piper), setting_of(piper), UNRESTRICTED).native
+    return _core.solve_partition(native, time_limit_s=inf, poll=None, max_pairs=max_pairs)
+
+
+def assert_scan_equals(piper, least):
+    found = solved(piper, max_pairs=0)
+    if least is None:
+        assert found.status == "infeasible"
+        return
+    assert found.status == "optimal"
+    assert found.time_per_sample_s == pytest.approx(least, rel=1e-9, abs=0)
+    assert least * (1 - 1e-9) <= found.lower_bound_s <= least * (1 + 1e-12)
+
+
+def test_a_scan_equals_exhaustive_search_on_a_fixed_corpus():
+    for seed in range(300):
+        piper = random_piper(Random(seed))
+        assert_scan_equals(piper, least_time(piper))
+
+
+def test_a_scan_equals_cursors_when_the_batch_has_many_divisors():
+    for seed in range(40):
+        piper = random_piper(Random(seed))
+        piper = piper | {"maxDevices": MANY_DIVISORS, "mbsInBatch": MANY_DIVISORS}
+        piper.pop("maxBatchSize", None)
+        by_cursors = solved(piper, max_pairs=None)
+        found = solved(piper, max_pairs=0)
+        assert found.status == by_cursors.status
+        if found.status == "optimal":
+            assert found.time_per_sample_s == pytest.approx(
+                by_cursors.time_per_sample_s, rel=1e-9, abs=0
+            )
