@@ -24,6 +24,7 @@ def test_the_shared_runs_are_predicted_within_the_targets() -> None:
     assert missed_targets(document, read_targets(TARGETS)) == ()
     assert 0.85 <= (document.pooled_interval_coverage or 0) <= 0.97
     for dataset in document.datasets:
-        assert dataset.modelled >= 0.8 * dataset.rows
+        if f"{dataset.name}." in TARGETS:
+            assert dataset.modelled >= 0.95 * dataset.rows
         if dataset.name == "simumax_b200":
             assert dataset.false_fits == 0

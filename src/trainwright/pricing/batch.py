@@ -17,7 +17,7 @@ import numpy as np
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import model_flops_per_sequence, precision_named
 from trainwright.plan.legality import broken_rules
-from trainwright.pricing.batch_chunks import Boundaries, Chunks, RankGroup, boundaries_of, chunks_of
+from trainwright.pricing.batch_chunks import Boundaries, Chunks, boundaries_of, chunks_of
 from trainwright.pricing.block_sums import BlockSums
 from trainwright.pricing.configuration import estimator_of, point_of, schedule_faults, shape_of
 from trainwright.pricing.peak_rows import PeakRows, peak_rows
@@ -26,12 +26,13 @@ from trainwright.pricing.pipeline_run import (
     PipelineShape,
     PipelineTimes,
     peak_shape,
-    quick_ends_s,
     schedule_of,
+    shorter_shape,
+    simulated_ends_s,
+    steady_state,
 )
 from trainwright.pricing.placement import group_axis_hops, group_replicas
 from trainwright.pricing.sharding import (
-    DataParallelTimes,
     data_parallel_times,
     optimizer_time_s,
     static_shards,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.model import TransformerConfig
     from trainwright.plan.configuration import Configuration
-    from trainwright.pricing.sharding import Replicas
     from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
@@ -86,6 +86,16 @@ def price_batch(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Ranks:
+    """What data parallelism adds to each distinct stage per microbatch, and to each rank [p]."""
+
+    added: tuple[tuple[float, float], ...]
+    exposed_sync_s: Floats
+    static_bytes: Floats
+    optimizer_s: float
+
+
 @dataclass(slots=True)
 class BatchPricer:
     """Prices one configuration after another and remembers everything they share."""
@@ -101,9 +111,6 @@ class BatchPricer:
         self._require_legal(run, layers)
         spread = (degrees.tensor, degrees.context, degrees.expert, degrees.expert_tensor)
         replicated = self._number("replicated", (*spread, degrees.data, degrees.zero_stage))
-        replicas: Replicas = self._kept(
-            ("replicas", replicated), lambda: group_replicas(self.cluster.pool_of(), degrees)
-        )
         shape = shape_of(run)
         stages = (layers, run.recompute, run.recompute_blocks, run.blocks_per_stage)
         pipeline = (shape.family, shape.num_ranks, shape.virtual_stages)
@@ -116,46 +123,63 @@ class BatchPricer:
             ("chunks", cut), lambda: chunks_of(run, boundaries[0], self._sums(run, layers))
         )
         m = shape.num_microbatches
-        shared: tuple[DataParallelTimes, ...] = self._kept(
-            ("shared", cut, replicated, m if degrees.zero_stage >= 2 else 0),
-            lambda: data_parallel_times(chunks.distinct, replicas, run.overlap, num_microbatches=m),
+        ranks: _Ranks = self._kept(
+            ("ranks", cut, replicated, m if degrees.zero_stage >= 2 else 0),
+            lambda: self._ranks(run, chunks, m),
         )
         ends_s: Floats = self._kept(
-            ("ends", cut, m, _added(shared)),
-            lambda: quick_ends_s(shape, _times(chunks, shared, run)),
+            ("ends", cut, m, ranks.added),
+            lambda: self._ends_s(run, shape, chunks, ranks, cut),
         )
-        synced_s, optimizer_s, kept_bytes = self._ranks(
-            chunks, shared, ends_s, lambda group: self._group(group, replicas)
-        )
-        static_bytes = kept_bytes + run.overheads.workspace_bytes
+        held_bytes = self._held_bytes(run, shape, chunks, ranks, cut) + ranks.static_bytes
         if run.overheads.buffers:
-            static_bytes += chunks.buffer_bytes
-        held_bytes = self._held_bytes(run, shape, chunks, shared, cut)
-        peak_bytes = float((held_bytes + static_bytes).max())
-        step_s = synced_s + optimizer_s + self.cluster.accelerator.step_overhead_s
+            held_bytes = held_bytes + chunks.buffer_bytes
+        peak_bytes = float(held_bytes.max()) + run.overheads.workspace_bytes
+        synced_s = float((ends_s + ranks.exposed_sync_s).max())
+        step_s = synced_s + ranks.optimizer_s + self.cluster.accelerator.step_overhead_s
         return step_s, peak_bytes, self._mfu(run, step_s)
 
-    def _ranks(
+    def _ends_s(
         self,
+        run: Configuration,
+        shape: PipelineShape,
         chunks: Chunks,
-        shared: tuple[DataParallelTimes, ...],
-        ends_s: Floats,
-        price: Callable[[RankGroup], tuple[float, float]],
-    ) -> tuple[float, float, Floats]:
-        """End of the slowest rank with its synchronisation, optimizer, state of every rank."""
-        kept_bytes = np.empty(len(ends_s))
-        synced_s = optimizer_s = 0.0
-        for group in chunks.groups:
-            update_s, kept_bytes[group.ranks] = price(group)
-            exposed_s = group.tied_s + sum(shared[i].exposed_sync_s for i in group.stages)
-            synced_s = max(synced_s, float(ends_s[group.ranks].max()) + exposed_s)
-            optimizer_s = max(optimizer_s, update_s)
-        return synced_s, optimizer_s, kept_bytes
+        ranks: _Ranks,
+        cut: int,
+    ) -> Floats:
+        """Ends of the ranks; steps of one pipeline and different lengths share a steady state."""
+        shorter = shorter_shape(shape)
+        if shorter is not None:
+            # In a tuple, so that "there is none" is kept too.
+            (state,) = self._kept(
+                ("steady", cut, shorter.num_microbatches, ranks.added),
+                lambda: (steady_state(shorter, _times(chunks, ranks, run)),),
+            )
+            if state is not None:
+                ends_s: Floats = state.ends_s(shape.num_microbatches)
+                return ends_s
+        return simulated_ends_s(shape, _times(chunks, ranks, run))
 
-    def _group(self, group: RankGroup, replicas: Replicas) -> tuple[float, float]:
-        """Seconds of the optimizer and static bytes of a rank."""
-        update_s = optimizer_time_s(group.state, replicas, self.cluster.accelerator)
-        return update_s, sum(static_shards(group.state, replicas)) + group.state.opaque_bytes
+    def _ranks(self, run: Configuration, chunks: Chunks, num_microbatches: int) -> _Ranks:
+        replicas = group_replicas(self.cluster.pool_of(), run.parallelism)
+        shared = data_parallel_times(
+            chunks.distinct, replicas, run.overlap, num_microbatches=num_microbatches
+        )
+        static_bytes, exposed_s = np.empty((2, len(chunks.buffer_bytes)))
+        optimizer_s = 0.0
+        for group in chunks.groups:
+            kept = sum(static_shards(group.state, replicas)) + group.state.opaque_bytes
+            static_bytes[group.ranks] = kept
+            exposed = group.tied_s + sum(shared[i].exposed_sync_s for i in group.stages)
+            exposed_s[group.ranks] = exposed
+            update_s = optimizer_time_s(group.state, replicas, self.cluster.accelerator)
+            optimizer_s = max(optimizer_s, update_s)
+        return _Ranks(
+            added=tuple((each.added_forward_s, each.added_backward_s) for each in shared),
+            exposed_sync_s=exposed_s,
+            static_bytes=static_bytes,
+            optimizer_s=optimizer_s,
+        )
 
     def _boundaries(self, shape: PipelineShape, size: int) -> tuple[Boundaries, int]:
         """What ranks of `size` devices cross, and a number for it: many sizes cross the same."""
@@ -167,12 +191,12 @@ class BatchPricer:
         run: Configuration,
         shape: PipelineShape,
         chunks: Chunks,
-        shared: tuple[DataParallelTimes, ...],
+        ranks: _Ranks,
         cut: int,
     ) -> Floats:
         """What the schedule holds on every rank; only a family that looks at times needs them."""
         if shape.family not in TIMELESS:
-            schedule = schedule_of(shape, _times(chunks, shared, run))
+            schedule = schedule_of(shape, _times(chunks, ranks, run))
             return peak_rows(schedule).peaks(chunks.activations)
         enough = peak_shape(shape)
         found: Floats = self._kept(
@@ -256,18 +280,12 @@ class BatchPricer:
         return found
 
 
-def _added(shared: tuple[DataParallelTimes, ...]) -> tuple[tuple[float, float], ...]:
-    return tuple((each.added_forward_s, each.added_backward_s) for each in shared)
-
-
-def _times(
-    chunks: Chunks, shared: tuple[DataParallelTimes, ...], run: Configuration
-) -> PipelineTimes:
-    pairs = list(zip(chunks.distinct, shared, strict=True))
+def _times(chunks: Chunks, ranks: _Ranks, run: Configuration) -> PipelineTimes:
+    pairs = list(zip(chunks.distinct, ranks.added, strict=True))
     return PipelineTimes(
-        forward_s=chunks.of_stages([w.forward_s + s.added_forward_s for w, s in pairs]),
-        input_grad_s=chunks.of_stages([w.input_grad_s + s.added_backward_s for w, s in pairs]),
-        weight_grad_s=chunks.of_stages([w.weight_grad_s for w, _ in pairs]),
+        forward_s=chunks.of_stages([work.forward_s + forward for work, (forward, _) in pairs]),
+        input_grad_s=chunks.of_stages([work.input_grad_s + back for work, (_, back) in pairs]),
+        weight_grad_s=chunks.of_stages([work.weight_grad_s for work, _ in pairs]),
         transfer_s=chunks.transfer_s,
         blocking=1 - run.overlap.pipeline,
     )

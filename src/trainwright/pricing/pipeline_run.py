@@ -49,9 +49,14 @@ class _Steady(NamedTuple):
     in_flight: int
 
 
-_LEAN: Final = _Steady(6, 1, 2)  # at most p in flight on every rank
-_WIDE: Final = _Steady(12, 4, 4)
-_STEADY: Final = dict.fromkeys(_BOUNDED, _WIDE) | {"1f1b": _LEAN, "zb-h1": _LEAN}
+_LEAN: Final = _Steady(5, 1, 2)  # at most p in flight on every rank
+_USUAL: Final = _Steady(8, 2, 3)
+_WIDE: Final = _Steady(12, 4, 4)  # the last group may be nearly twice as large
+_STEADY: Final = dict.fromkeys(_BOUNDED, _USUAL) | {
+    "1f1b": _LEAN,
+    "zb-h1": _LEAN,
+    "depth-first": _WIDE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,32 +163,58 @@ def simulated_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats:
 
 
 def extrapolated_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats | None:
-    """From a shorter step with a steady state, or None without one.
+    """From a shorter step with a steady state; None without one, or if it is hardly shorter."""
+    shorter = shorter_shape(shape)
+    if shorter is None:
+        return None
+    state = steady_state(shorter, times)
+    return None if state is None else state.ends_s(shape.num_microbatches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SteadyState:
+    """A step whose middle repeats: ends of its ranks [p], and what each more microbatch adds."""
+
+    num_microbatches: int
+    short_ends_s: Floats
+    microbatch_s: float
+
+    def ends_s(self, num_microbatches: int) -> Floats:
+        """Ends of the ranks in a longer step, a whole number of periods away."""
+        return self.short_ends_s + (num_microbatches - self.num_microbatches) * self.microbatch_s
+
+
+def shorter_shape(shape: PipelineShape) -> PipelineShape | None:
+    """A step long enough for a steady state, where that is at most two thirds of this one."""
+    if shape.family not in _BOUNDED:
+        return None
+    rest = shape.num_microbatches % shape.num_ranks if shape.family in _GROUPED else 0
+    count = _STEADY[shape.family].long * shape.num_ranks + rest
+    return shape.with_microbatches(count) if 3 * count < 2 * shape.num_microbatches else None
+
+
+def steady_state(shape: PipelineShape, times: PipelineTimes) -> SteadyState | None:
+    """What repeats in a step that is long enough, or None where nothing does.
 
     The ends of a microbatch's actions follow from those of the microbatches in flight with it. Once
     as many of them in a row as can be in flight follow their predecessors at one distance, on all
     ranks, so do all others until the pipeline drains.
     """
-    if shape.family not in _BOUNDED:
-        return None
-    p, m = shape.num_ranks, shape.num_microbatches
-    period = p if shape.family in _GROUPED else 1
-    rest = m % p if shape.family in _GROUPED else 0
-    shorter = shape.with_microbatches(_STEADY[shape.family].long * p + rest)
-    if 3 * shorter.num_microbatches >= 2 * m:
-        return None
-    offsets, end_s = _simulated(shorter, times)
+    period = shape.num_ranks if shape.family in _GROUPED else 1
+    offsets, end_s = _simulated(shape, times)
     steps = np.array(
         [
-            _steady_step(end_s[first:last], shorter, period)
+            _steady_step(end_s[first:last], shape, period)
             for first, last in pairwise(offsets.tolist())
         ]
     )
     if not np.ptp(steps) <= _TOLERANCE * float(end_s.max()):  # also where one is not a number
         return None
-    repeats = (m - shorter.num_microbatches) // period
-    ends: Floats = end_s[offsets[1:] - 1] + repeats * float(steps.mean())
-    return ends
+    return SteadyState(
+        num_microbatches=shape.num_microbatches,
+        short_ends_s=end_s[offsets[1:] - 1],
+        microbatch_s=float(steps.mean()) / period,
+    )
 
 
 def _steady_step(end_s: Floats, shape: PipelineShape, period: int) -> float:

@@ -25,18 +25,24 @@ def plot_validation(found: ValidationResult, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra("--plot", extra="plot") from None
+        raise MissingExtra("drawing predictions needs matplotlib", extra="plot") from None
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     for axes, (title, predicted, measured) in zip(figure.subplots(1, 2), _PANELS, strict=True):
         scale, seen = _SCALES[predicted], []
-        for dataset in found.datasets:
+        for index, dataset in enumerate(found.datasets):
             pairs = [
                 (getattr(run, measured) * scale, getattr(run, predicted) * scale)
                 for run in dataset.runs
                 if getattr(run, measured) is not None and getattr(run, predicted) is not None
             ]
             if pairs:
-                axes.scatter(*zip(*pairs, strict=True), s=12, alpha=0.6, label=dataset.name)
+                axes.scatter(
+                    *zip(*pairs, strict=True),
+                    s=12,
+                    alpha=0.6,
+                    c=f"C{index % 10}",
+                    label=dataset.name,
+                )
                 seen += [value for pair in pairs for value in pair]
         axes.set(xscale="log", yscale="log", title=title, xlabel="measured", ylabel="predicted")
         if seen:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.plan.schedule import ActionKind
@@ -40,6 +41,8 @@ _SMALL = 30_000  # above, orders are judged by fewer microbatches and only their
 _TRIALS = 200_000  # spent on filling orders
 _PASSES = 40  # simulations of the schedule while placing weight gradients, in each round
 _ROUNDS = 4
+_IMPROVABLE = 6_500_000  # actions times ranks
+_NUM_LARGE = 5  # orders tried in full where they can be improved
 _POLISHED = 40_000  # actions of all orders that are polished, which are 3 to 24
 
 
@@ -65,11 +68,9 @@ def best_of(
 
     Orders are tried as given, until one meets a lower bound or the effort is spent.
     """
+    enough_s = _enough_s(placement, costs, num_microbatches)
     if 3 * costs.num_stages * num_microbatches > _SMALL:
-        never_idle_s = num_microbatches * _busiest_s(placement, costs)
-        return _best_of_large(orders, costs, num_microbatches, never_idle_s * (1 + 1e-9))
-    bound = best_bound(LeastCosts.of(placement, costs), num_microbatches, objective=Objective.SPAN)
-    enough_s = bound.value_s * (1 + 1e-9)
+        return _best_of_large(orders, costs, num_microbatches, enough_s)
     trials = []
     for trial in _trials(orders, costs, num_microbatches):
         closed = _with_schedule(trial, reorder(trial.schedule, costs), costs)
@@ -86,17 +87,44 @@ def best_of(
 def _best_of_large(
     orders: Sequence[Order], costs: ScheduleCosts, num_microbatches: int, enough_s: float
 ) -> Schedule | None:
-    """The order that is best with fewer microbatches and also fits with all of them."""
+    """Of the orders that are best with fewer microbatches, the best that fits with all of them."""
     fewer = max(1, _SMALL // (3 * costs.num_stages))
-    trials = _trials(orders, costs, min(fewer, num_microbatches))
-    for trial in sorted(trials, key=lambda trial: trial.cost):
+    trials = sorted(
+        _trials(orders, costs, min(fewer, num_microbatches)), key=lambda trial: trial.cost
+    )
+    is_improvable = _is_improvable(costs, num_microbatches)
+    finalists = []
+    for trial in islice(
+        _filled_trials(trials, costs, num_microbatches), _NUM_LARGE if is_improvable else 1
+    ):
+        if trial.timeline.span_s <= enough_s and not is_improvable:
+            return trial.schedule
+        closed = _with_schedule(trial, _reorder_ends(trial.schedule, costs), costs)
+        if closed.timeline.span_s <= enough_s:
+            return closed.schedule
+        finalists.append(closed)
+    best = min(finalists, key=lambda trial: trial.cost, default=None)
+    if best is None or not is_improvable:
+        return None if best is None else best.schedule
+    return _improved(best.schedule, costs, rounds=1)
+
+
+def _is_improvable(costs: ScheduleCosts, num_microbatches: int) -> bool:
+    """Whether every rank can have a turn; each costs a simulation of all actions."""
+    num_actions = 3 * costs.num_stages * num_microbatches
+    return num_actions * costs.memory.num_ranks <= _IMPROVABLE
+
+
+def _filled_trials(
+    trials: Sequence[_Trial], costs: ScheduleCosts, num_microbatches: int
+) -> Iterator[_Trial]:
+    """The trials with another number of microbatches, those that fit."""
+    for trial in trials:
         filled = fill_weight_grads(
             trial.order(num_microbatches), costs, tolerated_idle_s=trial.tolerated_idle_s
         )
         if filled is not None:
-            done = simulate(filled, costs).span_s <= enough_s
-            return filled if done else _reorder_ends(filled, costs)
-    return None
+            yield _with_schedule(trial, filled, costs)
 
 
 def _trials(
@@ -118,10 +146,15 @@ def _trials(
             return
 
 
-def _busiest_s(placement: Placement, costs: ScheduleCosts) -> float:
-    """Seconds per microbatch of the rank that has most work, backwards split."""
+def _enough_s(placement: Placement, costs: ScheduleCosts, num_microbatches: int) -> float:
+    """No span is shorter: a lower bound, of very large schedules only that no rank may wait."""
+    if _is_improvable(costs, num_microbatches):
+        least = LeastCosts.of(placement, costs)
+        bound = best_bound(least, num_microbatches, objective=Objective.SPAN)
+        return bound.value_s * (1 + 1e-9)
     split_s = costs.duration_s[[ActionKind.F, ActionKind.I, ActionKind.W]].sum(axis=0)
-    return float(max(split_s[list(stages)].sum() for stages in placement.stages_of_rank))
+    busiest_s = max(split_s[list(stages)].sum() for stages in placement.stages_of_rank)
+    return float(num_microbatches * busiest_s) * (1 + 1e-9)
 
 
 def _with_schedule(trial: _Trial, schedule: Schedule, costs: ScheduleCosts) -> _Trial:
@@ -136,11 +169,15 @@ def polish(schedule: Schedule, costs: ScheduleCosts) -> Schedule:
     schedule = reorder(schedule, costs)
     if schedule.num_actions > _SMALL:
         return schedule
+    return _improved(schedule, costs, rounds=_ROUNDS)
+
+
+def _improved(schedule: Schedule, costs: ScheduleCosts, *, rounds: int) -> Schedule:
+    """Place weight gradients anew and close gaps, until nothing is gained."""
+    budget = schedule.num_actions * max(_PASSES, 3 * schedule.num_ranks)
     span_s = math.inf
-    for _ in range(_ROUNDS):
-        placed = improve_weight_grads(
-            schedule, costs, objective=Objective.SPAN, budget=_PASSES * schedule.num_actions
-        )
+    for _ in range(rounds):
+        placed = improve_weight_grads(schedule, costs, objective=Objective.SPAN, budget=budget)
         schedule = reorder(placed, costs)
         timeline = simulate(schedule, costs)
         if timeline.span_s >= span_s:

@@ -21,6 +21,8 @@ from trainwright.validation.question import Question, configuration_of
 _LARGEST_MICROBATCH = 8
 _MOST_VIRTUAL_STAGES = 24
 RECOMPUTE_ORDER = ("none", "selective", "full")
+# torchtitan's choice operator by operator keeps about what our selective mode keeps.
+_SAME_AS = {"per_op": "selective"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,12 @@ def _fits(found: Answer, limit: float) -> bool:
 
 def _recompute_choices(run: MeasuredRun, line: SoftwareLine) -> tuple[str, ...]:
     stated = run.recompute or line.default_recompute
-    return RECOMPUTE_ORDER if stated is None else (stated,)
+    if stated is None:
+        return RECOMPUTE_ORDER
+    mode = _SAME_AS.get(stated, stated)
+    if mode not in RECOMPUTE_ORDER:
+        raise UnsupportedFeature(f"recomputation {stated} is not modelled")
+    return (mode,)
 
 
 def _questions(
