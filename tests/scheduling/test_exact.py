@@ -60,6 +60,7 @@ def tiny_questions(draw: st.DrawFn) -> SearchQuestion:
     )
 
 
+@pytest.mark.exact
 @needs_solver
 @settings(max_examples=25)
 @given(tiny_questions())
@@ -72,6 +73,7 @@ def test_on_tiny_pipelines_the_search_finds_the_optimum(question):
     assert searched.value_s == pytest.approx(exact.value_s, rel=1e-9)
 
 
+@pytest.mark.exact
 @needs_solver
 def test_the_solver_improves_on_a_search_without_effort():
     placement = Placement.v(2)
@@ -113,6 +115,7 @@ def test_without_the_solver_its_extra_is_named(monkeypatch):
         solve_exactly(question, found(question), budget=Budget())
 
 
+@pytest.mark.exact
 @needs_solver
 def test_what_the_solver_cannot_model_is_refused():
     placement = Placement.loop(2)
