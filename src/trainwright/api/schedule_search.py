@@ -61,10 +61,13 @@ def by_search(
     parts = schedule.placement.num_stages // question.costs.num_stages
     limit = None if case.max_activations is None else case.max_activations * parts
     own = bound_for(replace(case, max_activations=limit), schedule, outcome.timeline.costs)
+    own = max(outcome.pipeline_bound, own, key=lambda bound: bound.value_s)
+    is_open = outcome.tried > 1
     return Answer(
         family=_SEARCH,
         timeline=outcome.timeline,
-        bound=max(outcome.bound, own, key=lambda bound: bound.value_s),
+        bound=outcome.bound if is_open else own,
+        pipeline_bound=own if is_open else None,
         found_by=outcome.winner,
         tried=outcome.tried,
         parts_per_stage=parts,
