@@ -115,7 +115,7 @@ def timeline_of(document: ScheduleResult, *, source: str | None = None) -> Timel
     if not document.orders:
         return None
     schedule = schedule_of(document, source=source)
-    validate(schedule)
+    validate(schedule, source=source)
     return simulate(schedule, case_of(document, source=source).costs_of(schedule))
 
 

@@ -153,6 +153,14 @@ def _described(case: ScheduleCase, placement: str) -> Placement:
         names = ", ".join(PLACEMENT_NAMES)
         raise InvalidInput.of("placement", f'must be one of {names}, got "{placement}"')
     chunks = case.chunks or (1 if placement == "any" else DEFAULT_CHUNKS)
+    if placement == "v" and chunks != DEFAULT_CHUNKS and case.virtual_stages is None:
+        if case.spec.rank_of_stage is not None:
+            problem = f"is no V but {chunks} per rank; leave it out, or placement"
+            raise InvalidInput.of("rank_of_stage", problem, source=case.name)
+        problem = (
+            f"V has {DEFAULT_CHUNKS} stages per rank, the spec {chunks}; wave takes any number"
+        )
+        raise InvalidInput.of("placement", problem)
     if placement == "v" and chunks != DEFAULT_CHUNKS:
         problem = f"V has {DEFAULT_CHUNKS} per rank, got {chunks}; wave takes any number"
         raise InvalidInput.of("virtual-stages", problem)

@@ -208,6 +208,8 @@ def _verification(document: ScheduleResult) -> Iterator[str]:
     for run in found.controls:
         caught = "caught" if not run.passed else "NOT caught"
         yield f"  broken on purpose, {caught}: {_run_line(run)}"
+    if found.controls_left_out is not None:
+        yield f"  nothing broken on purpose was run: {found.controls_left_out}"
 
 
 def _run_line(run: GradientCheck) -> str:

@@ -103,11 +103,15 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What real runs gave: of the orders themselves, and of files broken on purpose."""
+    """What real runs gave: of the orders themselves, and of files broken on purpose.
+
+    `controls_left_out` says why there are none of the latter.
+    """
 
     passed: bool
     runs: tuple[GradientCheck, ...]
     controls: tuple[GradientCheck, ...]
+    controls_left_out: str | None = None
     folded_from: str | None = None
 
 
