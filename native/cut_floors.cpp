@@ -30,6 +30,9 @@ CutFloors::CutFloors(const Instance& instance, const Downsets& sets, const Stage
     own.scale = BoundTable::cut_scale(instance, t);
     const double slack = 1 + test.rounding_s(t) * own.scale;
     const double per_byte = instance.cut_s_per_byte * own.scale;
+    own.in_units.reserve(sets.count);
+    own.out_units.reserve(sets.count);
+    own.gradient.reserve(sets.count);
     for (int32_t i = 0; i < sets.count; ++i) {
       own.in_units.push_back(rounded_down(per_byte * test.in_bytes(i, t) - slack));
       own.out_units.push_back(rounded_down(per_byte * test.out_bytes(i, t) - slack));

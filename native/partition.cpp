@@ -251,7 +251,8 @@ void Search::close_gap(LevelSweep& sweep) {
   PassAnswer answer = ask(sweep, result_.time_per_sample_s * (1 - kFirstStep), true);
   if (answer == PassAnswer::stopped) return;
   if (answer == PassAnswer::no && !halve(sweep, 1.3 * kWindow)) return;
-  const int64_t most_labels = kWindowLabels * sweep.num_labels();
+  const int64_t most_labels =
+      kWindowLabels * std::max(sweep.num_labels(), result_.counters.downsets);
   double width = kWindow;
   while (result_.time_per_sample_s > 0 && result_.lower_bound_s < last_threshold_s() && !stop_()) {
     const double best = result_.time_per_sample_s;

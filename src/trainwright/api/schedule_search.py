@@ -24,6 +24,7 @@ from trainwright.scheduling.families import FAMILIES
 from trainwright.scheduling.pareto import named_front, searched_front, some_limits
 from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.search_question import (
+    DEFAULT_SEED,
     PLACEMENT_NAMES,
     LimitTooSmall,
     SearchQuestion,
@@ -143,7 +144,7 @@ def _question(case: ScheduleCase, options: SearchOptions) -> SearchQuestion | Sh
             objective=Objective(case.objective),
             recompute_saved_bytes=case.spec.saved_bytes,
             evaluations=options.evaluations,
-            seed=options.seed or 0,
+            seed=DEFAULT_SEED if options.seed is None else options.seed,
         )
 
 
