@@ -75,6 +75,24 @@ def test_on_tiny_pipelines_the_search_finds_the_optimum(question):
 
 @pytest.mark.exact
 @needs_solver
+def test_a_proof_about_one_placement_is_none_about_the_others():
+    question = SearchQuestion(
+        placement="any",
+        num_ranks=2,
+        num_microbatches=3,
+        costs=ScheduleCosts.of(Placement.loop(2)),
+        max_activations=1,
+        evaluations=200,
+    )
+    searched = found(question)
+    exact = solve_exactly(question, searched, budget=Budget())
+    assert exact.tried > 1
+    assert exact.bound == searched.bound
+    assert exact.pipeline_bound.value_s >= searched.pipeline_bound.value_s >= exact.lower_bound_s
+    assert exact.value_s >= exact.pipeline_bound.value_s * (1 - 1e-9)
+
+
+@needs_solver
 def test_the_solver_improves_on_a_search_without_effort():
     placement = Placement.v(2)
     question = SearchQuestion(
