@@ -3,7 +3,8 @@ import sys
 
 SCRIPT = """
 from trainwright.scheduling.families import FamilyRequest, generate
-held = [generate(name, FamilyRequest(num_ranks=4, num_microbatches=8)) for name in ("v-half", "zb-1p")]
+request = FamilyRequest(num_ranks=4, num_microbatches=8)
+held = [generate(name, request) for name in ("v-half", "zb-1p")]
 """
 
 
