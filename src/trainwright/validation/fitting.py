@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -27,6 +28,7 @@ from trainwright.validation.shapes import config_of
 
 NUM_FOLDS: Final = 5
 COVERED: Final = 0.9
+_LEFT_OUT: Final = 0.85
 _ROUNDS: Final = 2
 # Two-sided 90 % quantiles of Student's t by degrees of freedom; the normal one beyond.
 _STUDENT: Final = {
@@ -109,7 +111,7 @@ def _line_fit(
 ) -> LineFit:
     run, question = questions[0]
     unseen = found.unseen if len(questions) > 1 else found.residuals
-    low, high = interval(unseen)
+    low, high = interval(unseen, [group_of(run) for run, _ in questions])
     made = _calibration(run.accelerator, question.line, found, source=source, rows=len(questions))
     return LineFit(
         calibration=replace(made, low_ratio=low, high_ratio=high),
@@ -127,14 +129,15 @@ def _set_apart(
     """The same with intervals of the runs under a circumstance and of the others, if enough."""
     if apart is None:
         return found
-    sides: tuple[list[float], list[float]] = ([], [])
-    for (_, q), residual in zip(questions, found.unseen, strict=True):
-        sides[apart in circumstances(q.model, q.cluster, q.configuration)].append(residual)
+    sides: tuple[list[tuple[float, object]], list[tuple[float, object]]] = ([], [])
+    for (run, q), residual in zip(questions, found.unseen, strict=True):
+        side = sides[apart in circumstances(q.model, q.cluster, q.configuration)]
+        side.append((residual, group_of(run)))
     others, held = sides
     if min(len(others), len(held)) < _LEAST_APART:
         return found
-    low, high = interval(others)
-    spread_low, spread_high = interval(held)
+    low, high = interval([r for r, _ in others], [g for _, g in others])
+    spread_low, spread_high = interval([r for r, _ in held], [g for _, g in held])
     spread = Spread(when=apart, low_ratio=spread_low, high_ratio=spread_high, rows=len(held))
     made = replace(found.calibration, low_ratio=low, high_ratio=high, spreads=(spread,))
     return replace(found, calibration=made)
@@ -150,23 +153,57 @@ def fold_of(run: MeasuredRun) -> int:
     return zlib.crc32(repr(group_of(run)).encode()) % NUM_FOLDS
 
 
-def interval(unseen: Sequence[float]) -> tuple[float, float]:
+def interval(
+    unseen: Sequence[float], groups: Sequence[object] | None = None
+) -> tuple[float, float]:
     """The shortest range of measured / predicted that holds nine of ten unseen residuals.
 
-    With few rows, Student's range of their spread instead.
+    Rows of one of `groups` resemble each other, so the range is drawn wider, row by row, until it
+    also holds 85 % of the rows of groups it was not drawn from. With few rows, Student's range of
+    their spread instead.
     """
     ratios = sorted(-residual for residual in unseen)  # log(measured / predicted)
     n = len(ratios)
     if n >= _ENOUGH_FOR_QUANTILES:
-        inside = min(n, math.ceil(COVERED * (n + 1)))
-        low, high = min(
-            ((ratios[i], ratios[i + inside - 1]) for i in range(n - inside + 1)),
-            key=lambda ends: ends[1] - ends[0],
-        )
+        spare = 0 if groups is None else _spare_rows([-r for r in unseen], groups)
+        low, high = _shortest(ratios, spare)
     else:
         spread = math.sqrt(sum(r * r for r in ratios) / n) if n > 1 else _ALONE / _student(1)
         low, high = -_student(n) * spread, _student(n) * spread
     return math.exp(min(low, -_LEAST_WIDTH)), math.exp(max(high, _LEAST_WIDTH))
+
+
+def _shortest(ratios: Sequence[float], spare: int) -> tuple[float, float]:
+    """The shortest range that holds nine of ten sorted ratios of n + 1, and `spare` more."""
+    n = len(ratios)
+    inside = min(n, math.ceil(COVERED * (n + 1)) + spare)
+    return min(
+        ((ratios[i], ratios[i + inside - 1]) for i in range(n - inside + 1)),
+        key=lambda ends: ends[1] - ends[0],
+    )
+
+
+def _spare_rows(ratios: Sequence[float], groups: Sequence[object]) -> int:
+    """How many more rows a range must hold to reach `_LEFT_OUT` of groups left out."""
+    members: dict[object, list[float]] = defaultdict(list)
+    for ratio, group in zip(ratios, groups, strict=True):
+        members[group].append(ratio)
+    others = {
+        group: sorted(r for g, held in members.items() if g != group for r in held)
+        for group in members
+    }
+    if not all(others.values()):
+        return 0
+    most = len(ratios) - math.ceil(COVERED * (len(ratios) + 1))
+    for spare in range(most + 1):
+        held = 0
+        for group, own in members.items():
+            low, high = _shortest(others[group], spare)
+            low, high = min(low, -_LEAST_WIDTH), max(high, _LEAST_WIDTH)
+            held += sum(low <= ratio <= high for ratio in own)
+        if held >= _LEFT_OUT * len(ratios):
+            return spare
+    return max(0, most)
 
 
 def _student(n: int) -> float:
