@@ -112,6 +112,14 @@ def test_without_torch_the_extra_is_named(folder):
     )
 
 
+def test_an_interpolated_microbatch_is_told(run, folder):
+    larger = TIMES.replace("m,A,1,", "m,A,4,").partition("\n")[2]
+    (folder / "times.csv").write_text(TIMES + larger, encoding="utf-8")
+    found = run("profile", "m", *TABLES, "--micro-batch", "2")
+    assert "microbatch 2 is not in the tables" in found.out
+    assert "interpolated: layers of m on A" in found.out
+
+
 @needs_reference
 def test_published_layer_tables_are_read(run):
     tables = [reference() / "profiles" / f"sailor_layer_{x}.csv" for x in ("times", "memory")]

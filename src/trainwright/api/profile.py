@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.api.profile_timing import DEFAULT_BUDGET_S, graphs_of, open_device, time_all
 from trainwright.api.result import Report
-from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.layer_profile import LayerProfileResult, LayerRow
 
 if TYPE_CHECKING:
@@ -16,14 +17,13 @@ if TYPE_CHECKING:
     from trainwright.cluster import Pool
     from trainwright.execution import Budget
     from trainwright.measuring.profile_layers import Device
-    from trainwright.model import LayerGraph, TransformerConfig
+    from trainwright.model import LayerGraph
     from trainwright.profile import Profile
     from trainwright.profile.layer_timing import LayerTiming
 
 DEVICES: Final = ("cpu", "cuda")
 TIMED_PRECISIONS: Final = ("bf16", "fp16", "fp32")
 DEFAULT_SEQUENCE: Final = 2048
-DEFAULT_BUDGET_S: Final = 60.0
 
 
 class ProfileReport(Report[LayerProfileResult]):
@@ -76,12 +76,12 @@ def profile_model(
         raise InvalidInput.of("model", "must be a model; this one is a profile already")
     config = given.config
     pool = None if cluster is None else _pool(cluster, max(degrees))
-    found = _find_device(device)
+    found = open_device(device)
     chosen = precision or ("bf16" if found.kind == "cuda" else "fp32")
     length = sequence or min(DEFAULT_SEQUENCE, config.max_positions or DEFAULT_SEQUENCE)
-    graphs = _graphs(config, degrees, micro_batch=micro_batch, sequence=length, precision=chosen)
+    graphs = graphs_of(config, degrees, micro_batch=micro_batch, sequence=length, precision=chosen)
     budget = budget or Limited(time_limit_s=DEFAULT_BUDGET_S)
-    timings = _time_all(config, graphs, found, budget)
+    timings = time_all(config, graphs, found, budget)
     made = _profile(graphs, timings, found, pool)
     warnings = [*given.warnings, *_measuring_warnings(made, timings, pool)]
     return _report(made, timings, warnings)
@@ -119,7 +119,7 @@ def import_layers(
         precision=precision_named(precision or "fp32"),
         source=f"layers of {model} on {accelerator}: {', '.join(map(display_name, tables))}",
     )
-    return _report(made, {}, ())
+    return _report(made, {}, _interpolation_warnings(made, micro_batch))
 
 
 def _degrees(tensor: Iterable[int]) -> tuple[int, ...]:
@@ -141,49 +141,6 @@ def _check_names(device: str | None, precision: str | None) -> None:
         raise InvalidInput(faults)
 
 
-_OPTION_OF: Final = {
-    "sequence_length": "sequence",
-    "tensor_parallel": "tensor",
-    "microbatch_size": "micro-batch",
-}
-
-
-def _graphs(
-    config: TransformerConfig,
-    degrees: Sequence[int],
-    *,
-    micro_batch: int,
-    sequence: int,
-    precision: str,
-) -> list[LayerGraph]:
-    """The layers of the model at each tensor degree."""
-    from trainwright.api.inputs import naming_options
-    from trainwright.model import RunShape, layer_graph
-    from trainwright.model.precision import precision_named
-
-    with naming_options(_OPTION_OF):
-        return [
-            layer_graph(
-                config,
-                RunShape(
-                    microbatch_size=micro_batch,
-                    sequence_length=sequence,
-                    tensor_parallel=degree,
-                    precision=precision_named(precision),
-                ),
-            )
-            for degree in degrees
-        ]
-
-
-def _find_device(kind: str | None) -> Device:
-    try:
-        from trainwright.measuring.profile_layers import find_device
-    except ImportError as error:
-        raise MissingExtra("timing layers needs PyTorch", extra="torch") from error
-    return find_device(kind)
-
-
 def _pool(cluster: str | Path, widest: int) -> Pool:
     """The network that prices collectives; it must have devices for the widest group."""
     from trainwright.formats.catalog import open_cluster
@@ -194,50 +151,6 @@ def _pool(cluster: str | Path, widest: int) -> Pool:
             "tensor", f"must be <= the {pool.num_devices} devices of the cluster, got {widest}"
         )
     return pool
-
-
-def _time_all(
-    config: TransformerConfig, graphs: Sequence[LayerGraph], device: Device, budget: Budget
-) -> dict[tuple[int, int], LayerTiming]:
-    """Timings by (layer class, tensor degree); what does not fit is refused before any work."""
-    from trainwright.execution import Progress
-    from trainwright.measuring.layer_modules import refuse_untimed
-    from trainwright.measuring.profile_layers import time_layer
-
-    refuse_untimed(config, graphs[0].run)
-    _refuse_too_large(graphs, device)
-    waiting = [(graph, index) for graph in graphs for index in range(len(graph.classes))]
-    limit_s, started_s = budget.time_limit_s or DEFAULT_BUDGET_S, budget.elapsed_s
-    timings = {}
-    for done, (graph, index) in enumerate(waiting):
-        layer, run = graph.classes[index], graph.run
-        budget.poll(Progress(stage=f"timing {layer.kind}", elapsed_s=budget.elapsed_s))
-        if budget.interrupted:
-            raise UnsupportedFeature("a profile lacks layers when it is interrupted")
-        first = graph.layers.index(index)
-        choices = config.block(first - 1) if 0 < first <= config.num_layers else config
-        left_s = max(0.0, limit_s - (budget.elapsed_s - started_s))
-        share_s = left_s / (len(waiting) - done)
-        timings[index, run.tensor_parallel] = time_layer(
-            layer.kind, choices, run, device=device, time_limit_s=share_s
-        )
-    return timings
-
-
-def _refuse_too_large(graphs: Sequence[LayerGraph], device: Device) -> None:
-    from trainwright.costing.measured_graph import needed_bytes
-    from trainwright.units import format_bytes
-
-    for graph in graphs:
-        for layer in graph.classes:
-            needed = needed_bytes(layer, graph.run)
-            if needed > device.available_bytes:
-                raise UnsupportedFeature(
-                    f"a layer of kind {layer.kind} at tensor degree {graph.run.tensor_parallel} "
-                    f"needs about {format_bytes(needed)}, and {device.name} has "
-                    f"{format_bytes(device.available_bytes)} free",
-                    alternative="use a smaller --micro-batch or --sequence, or a larger --tensor",
-                )
 
 
 def _profile(
@@ -285,6 +198,14 @@ def _measuring_warnings(
             f"times spread by up to {max(spreads):.0%} between passes: the device was not at rest"
         )
     return warnings
+
+
+def _interpolation_warnings(profile: Profile, micro_batch: int) -> list[str]:
+    from trainwright.provenance import Origin
+
+    if profile.costs.provenance.origin is Origin.MEASURED:
+        return []
+    return [f"microbatch {micro_batch} is not in the tables: times are interpolated"]
 
 
 def _report(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainwright.cli import options
-from trainwright.cli.output import budget as budget_of
-from trainwright.cli.output import check_output, emit, finish, parse_count
+from trainwright.cli.output import check_output, emit, parse_count
 from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from trainwright.api.profile import ProfileReport
+    from trainwright.execution import Progress
 
 
 def profile(
@@ -53,6 +57,7 @@ def profile(
 ) -> None:
     """Time a model's layers on the device at hand; write a profile that `plan` takes."""
     from trainwright.api.profile import import_layers, profile_model
+    from trainwright.execution import Budget
     from trainwright.units import parse_duration
 
     check_output(output, model, *(csv or ()))
@@ -73,26 +78,35 @@ def profile(
             tensor=degrees,
             precision=precision,
         )
-        emit(report, as_json=as_json, output=output)
+        _emit(report, as_json=as_json, output=output)
         return
     _warn_unused(accelerator=accelerator)
     length = parse_count(sequence, "sequence")
-    with budget_of(limit_s) as limited:
-        report = profile_model(
-            model,
-            device=device,
-            sequence=length,
-            micro_batch=size,
-            tensor=degrees,
-            precision=precision,
-            cluster=cluster,
-            budget=limited,
-        )
+    # Ctrl-C ends at once: a profile without some layers is of no use.
+    limited = Budget(time_limit_s=limit_s, on_progress=_tell if sys.stderr.isatty() else None)
+    report = profile_model(
+        model,
+        device=device,
+        sequence=length,
+        micro_batch=size,
+        tensor=degrees,
+        precision=precision,
+        cluster=cluster,
+        budget=limited,
+    )
+    _emit(report, as_json=as_json, output=output)
+
+
+def _tell(progress: Progress) -> None:
+    typer.echo(progress.stage, err=True)
+
+
+def _emit(report: ProfileReport, *, as_json: bool, output: Path | None) -> None:
+    """The table or the profile; a profile has no room for warnings, so they go beside it."""
     if as_json:
         for warning in report.document.warnings:
             typer.echo(f"warning: {warning}", err=True)
     emit(report, as_json=as_json, output=output)
-    finish(0, interrupted=limited.interrupted)
 
 
 def _warn_unused(**given: str | None) -> None:

@@ -15,20 +15,23 @@ if TYPE_CHECKING:
 _COLUMNS = (
     ("layer", "left"),
     ("count", "right"),
-    ("tensor", "right"),
+    ("t", "right"),
     ("forward", "right"),
-    ("input grad", "right"),
-    ("weight grad", "right"),
+    ("input", "right"),
+    ("weight", "right"),
     ("total", "right"),
     ("spread", "right"),
-    ("passes", "right"),
+    ("runs", "right"),
     ("saved", "right"),
     ("beside", "right"),
 )
 
 
 def layer_profile_report(found: LayerProfileResult) -> RenderableType:
-    """One row per layer class and tensor degree, then where it comes from and what to know."""
+    """One row per layer class and tensor degree t, then its origin and what to know.
+
+    "input" and "weight" are the two gradients, "beside" the peak beyond what is saved.
+    """
     from rich.console import Group
     from rich.text import Text
 
