@@ -1,7 +1,7 @@
 # Everything a fresh machine needs: Python >= 3.11, a C++20 compiler and make.
 #   make demo       plan a real model and print the plan
 #   make test       the fast tests (no torch, no browser)
-#   make test-all   the slower tests too (torch, a browser), installing what they need
+#   make test-all   the slower tests too (torch, a solver, a browser), installing what they need
 #   make test-papers published figures at length
 #   make test-laws  the fast tests on many more random cases, new ones on every run
 #   make check      format, lint, types, architecture
@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 SANITIZE_VENV := .venv-sanitize
 # What the pipeline adapter is tested with; pip takes the CPU build where one is offered.
 TORCH ?= torch==2.13.0
+SOLVER ?= ortools>=9.10
 
 # Reference data is found through this variable alone; tests that need it skip visibly without it.
 ifneq ($(wildcard ../shared/data),)
@@ -45,8 +46,8 @@ demo: venv
 test: venv
 	$(PYTEST)
 
-test-all: venv $(VENV)/.torch
-	$(PYTEST) -m 'slow or torch or browser'
+test-all: venv $(VENV)/.extras
+	$(PYTEST) -m 'slow or torch or exact or browser'
 
 # Published figures at length: tens of minutes, beside the tests that every change runs.
 test-papers: venv
@@ -55,8 +56,8 @@ test-papers: venv
 test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough
 
-$(VENV)/.torch: | $(VENV)/.python
-	$(BIN)/python -m pip install --quiet '$(TORCH)'
+$(VENV)/.extras: | $(VENV)/.python
+	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)'
 	touch $@
 
 check: venv

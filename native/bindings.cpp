@@ -10,6 +10,8 @@ void bind_simulate(nanobind::module_& module);
 
 NB_MODULE(_core, module) {
   module.doc() = "The native core of trainwright.";
+  // Results that a script's own globals still hold when Python ends are no leak.
+  nanobind::set_leak_warnings(false);
   bind_partition(module);
   bind_pipeline_ends(module);
   bind_schedule_search(module);

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import trainwright
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
-from trainwright.formats.schedule_spec import ScheduleSpec
+from trainwright.formats.schedule_spec import LARGEST_AMOUNT, ScheduleSpec
 from trainwright.plan.placement import Placement
 from trainwright.plan.schedule import Action, ActionKind, Schedule
 from trainwright.plan.status import Status
@@ -126,8 +126,59 @@ def test_a_cut_stage_is_priced_again_as_a_part(tmp_path):
     found.save(tmp_path / "any.json")
     again = trainwright.schedule(simulate=tmp_path / "any.json")
     assert again.makespan_s == found.makespan_s
-    assert again.document.lower_bound_s == found.document.lower_bound_s
+    own = found.document.bound_at_placement
+    assert again.document.lower_bound_s == own.lower_bound_s >= found.document.lower_bound_s
     assert trainwright.explain(tmp_path / "any.json").document == found.document
+
+
+@pytest.mark.parametrize("limit", [None, 2, 3])
+@pytest.mark.parametrize("times", [{}, {"comm": 0.3}, {"forward": 2.0, "weight_grad": 0.5}])
+def test_bound_gap_and_status_of_an_open_placement_agree(limit, times):
+    found = trainwright.schedule(
+        search=True, ranks=2, microbatches=3, memory_limit=limit, evaluations=300, **times
+    ).document
+    own = found.bound_at_placement
+    assert found.tried > 1
+    assert found.lower_bound_s <= own.lower_bound_s * (1 + 1e-9)
+    assert own.lower_bound_s <= found.makespan_s * (1 + 1e-9)
+    assert found.gap == pytest.approx(1 - found.lower_bound_s / found.makespan_s, abs=1e-9)
+    assert found.gap >= own.gap - 1e-9
+    assert (found.status is Status.OPTIMAL) == (found.gap <= 1e-9)
+
+
+def test_a_bound_on_every_placement_tried_proves_the_best_of_them():
+    found = trainwright.schedule(
+        search=True, placement="any", ranks=3, microbatches=5, evaluations=1000
+    ).document
+    assert (found.makespan_s, found.lower_bound_s, found.gap) == (15.5, 15.5, 0.0)
+    assert found.status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize("method", [{"family": "v-half"}, {"search": True, "evaluations": 50}])
+def test_the_largest_times_are_added_up_without_overflow(method):
+    one = trainwright.schedule(**method, placement="v", **SIZE).document
+    times = dict.fromkeys(("forward", "input_grad", "weight_grad"), LARGEST_AMOUNT)
+    largest = trainwright.schedule(**method, placement="v", **times, **SIZE).document
+    assert largest.makespan_s == pytest.approx(one.makespan_s * LARGEST_AMOUNT)
+    assert largest.gap == pytest.approx(one.gap)
+
+
+@pytest.mark.parametrize("name", ["forward_s", "transfer_s", "forward_bytes", "static_bytes"])
+def test_an_amount_in_a_spec_that_would_overflow_totals_is_named(name):
+    ones = dict.fromkeys(("forward_s", "input_grad_s", "weight_grad_s"), (1.0,))
+    with pytest.raises(InvalidInput, match=rf"{name}\[0\]: must be at most 1e\+100, so that"):
+        ScheduleSpec(**{**ones, name: (1e308,)})
+
+
+def test_one_placement_has_one_bound():
+    found = trainwright.schedule(search=True, placement="v", evaluations=100, **SIZE).document
+    assert found.bound_at_placement is None
+
+
+def test_a_stage_is_not_cut_to_win_by_rounding():
+    found = trainwright.schedule(search=True, ranks=1, microbatches=1).document
+    assert (found.chunks_per_rank, found.makespan_s, found.lower_bound_s) == (1, 3.0, 3.0)
+    assert found.status is Status.OPTIMAL
 
 
 def test_unequal_stages_per_rank_are_taken_from_the_spec():
@@ -188,6 +239,8 @@ def test_a_group_or_a_number_of_chunks_is_used_or_named_in_a_warning(family):
     [
         ({"forward": float("nan")}, "forward: must be finite and >= 0, got nan"),
         ({"forward": -1.0}, "forward: must be finite and >= 0, got -1.0"),
+        ({"forward": 1e308}, "forward: must be at most 1e.100, so that the total stays finite"),
+        ({"comm": "1e101"}, "comm: must be at most 1e.100"),
         ({"forward": True}, "forward: must be a number or text with a unit, got True"),
         ({"memory_limit": -1}, "memory-limit: must be a whole number of activations"),
         ({"ranks": 2.5}, "ranks: must be a whole number from 1 to"),

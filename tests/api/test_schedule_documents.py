@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,7 @@ import trainwright
 from reference import needs_reference, reference
 from trainwright.api.documents import load_document
 from trainwright.errors import InvalidInput
+from trainwright.plan.results.schedule import ScheduleResult
 
 SIZE = {"ranks": 3, "microbatches": 6}
 
@@ -88,3 +92,40 @@ def test_published_orders_have_the_published_prices(costs):
         assert found.makespan_s == row[costs]["makespan"], row["file"]
         assert found.span_s == row[costs]["span"], row["file"]
         assert list(found.peak_activations_per_rank) == row[costs]["peak_chunks"], row["file"]
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "schedule.md"
+
+
+def told_keys() -> dict[str, str]:
+    """Keys of the page's table, with when they are there."""
+    section = PAGE.read_text(encoding="utf-8").partition("## The document")[2]
+    rows = re.findall(r"^\| (`[^|]+) \| [^|]+ \| ([^|]+) \|$", section, re.MULTILINE)
+    return {key: when for keys, when in rows for key in re.findall(r"`(\w+)`", keys)}
+
+
+def test_the_page_tells_of_every_key():
+    assert set(told_keys()) == {field.name for field in fields(ScheduleResult)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "there"),
+    [
+        ({"family": "1f1b"}, {"always", "with a schedule"}),
+        ({"family": "1f1b", "memory_limit": 1}, {"always", "where `status` is `infeasible`"}),
+        (
+            {"search": True, "evaluations": 50},
+            {
+                *("always", "with a schedule", "after a search or front", "after a search"),
+                *("where a search tried several", "where that is more than 1"),
+            },
+        ),
+    ],
+)
+def test_keys_are_there_when_the_page_says_so(asked, there):
+    document = json.loads(trainwright.schedule(ranks=2, microbatches=3, **asked).to_json())
+    held = {key for key, value in document.items() if value not in ([], ())}
+    told = told_keys()
+    wanted = {key for key, when in told.items() if when in there} - {"warnings"}
+    by_work = {key for key, when in told.items() if when == "for what was done"}
+    assert held - by_work - {"warnings"} == wanted

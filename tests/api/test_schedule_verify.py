@@ -37,8 +37,19 @@ def test_gradients_are_those_of_the_model_in_one_piece(asked):
     assert found.passed, found
     assert [run.form for run in found.runs] == ["compute_only", "compute_comms"]
     assert len(found.controls) == 2
+    assert found.controls_left_out is None
     assert "verify: PASS" in report.explain()
     assert max(run.max_error for run in found.runs) <= 1e-6
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_one_microbatch_leaves_nothing_to_break_and_that_is_said():
+    report = trainwright.schedule(family="1f1b", ranks=2, microbatches=1).verified()
+    found = report.document.verification
+    assert (found.passed, found.controls) == (True, ())
+    assert "one microbatch leaves no sum" in found.controls_left_out
+    assert f"nothing broken on purpose was run: {found.controls_left_out}" in report.explain()
 
 
 @pytest.mark.torch

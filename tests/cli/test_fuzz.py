@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from small_profiles import transformer, write_json
@@ -64,7 +64,6 @@ def options(draw, names, texts):
 flags = st.lists(st.sampled_from(FLAGS).map("--{}".format), max_size=3, unique=True)
 
 
-@settings(max_examples=80)
 @given(options(COUNTS, values), options(NAMES, words | topics), flags)
 @example(["--devices", "inf"], [], [])
 @example(["--bandwidth", "1e-305"], [], [])
@@ -75,7 +74,6 @@ def test_plan_of_a_profile(counts, names, chosen):
     run("plan", "small.json", *counts, *names, *chosen)
 
 
-@settings(max_examples=40)
 @given(options(COUNTS[:-1], values), words)
 def test_estimate_and_explain(counts, text):
     run("estimate", "small.json", "--plan", "plan.json", *counts, "--json")
@@ -83,7 +81,6 @@ def test_estimate_and_explain(counts, text):
     run("explain", text, "--json")
 
 
-@settings(max_examples=40)
 @given(options(MODEL, values), flags)
 @example(["--global-batch", "1e12"], [])
 @example(["--nodes", "1e9"], [])
@@ -93,7 +90,6 @@ def test_plan_of_a_model(counts, chosen):
     run("plan", "gpt2", *cluster, "--time-limit", "5s", *counts, *chosen)
 
 
-@settings(max_examples=40)
 @given(st.lists(words | st.sampled_from(["plan", "diff", "--json", "-o", "--help"]), max_size=4))
 def test_any_words(arguments):
     run(*[word for word in arguments if word != "-o"])
@@ -114,7 +110,6 @@ odd = st.one_of(
 )
 
 
-@settings(max_examples=50)
 @given(st.data())
 def test_explain_and_diff_of_documents_with_odd_values(data):
     with open("plan.json", encoding="utf-8") as file:  # noqa: PTH123

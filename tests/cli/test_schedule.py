@@ -36,6 +36,12 @@ SPEC = {
     "static_bytes": [20e9, 22e9],
     "limit_bytes": [40e9],
 }
+SLOTS = {
+    "kind": "schedule_spec",
+    "forward_s": [1],
+    "input_grad_s": [1],
+    "weight_grad_s": [1],
+}
 DEADLOCK = "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n"
 
 
@@ -330,6 +336,74 @@ def test_a_spec_with_a_wrong_value_is_refused_with_its_place(run, folder):
     done = run("schedule", "--search", "--spec", "bad.json")
     assert done.code == 2
     assert "forward_s[1]: must be >= 0, got -1" in done.err
+
+
+@pytest.mark.parametrize("stages", [3, 6, 12])
+def test_a_placement_in_a_spec_that_is_not_the_one_asked_for_is_blamed(run, folder, stages):
+    loop = SLOTS | {"rank_of_stage": [stage % 3 for stage in range(stages)]}
+    (folder / "loop.json").write_text(json.dumps(loop), encoding="utf-8")
+    asked = ("--spec", "loop.json", "--placement", "v", "--microbatches", "4")
+    done = run("schedule", "--search", *asked, *QUICK)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error in loop.json: rank_of_stage: ")
+
+
+def test_lists_of_a_spec_that_are_not_for_v_are_blamed(run, folder):
+    (folder / "six.json").write_text(json.dumps(SLOTS | {"forward_s": [1] * 6}), encoding="utf-8")
+    size = ("--spec", "six.json", "--ranks", "2", "--microbatches", "4")
+    done = run("schedule", "--search", *size, "--placement", "v")
+    assert done.code == 2
+    assert "placement: V has 2 stages per rank, the spec 3; wave takes any number" in done.err
+    assert run("schedule", "--search", *size, "--placement", "wave", *QUICK).code == 0
+
+
+@pytest.mark.parametrize(
+    ("hole", "said"),
+    [
+        ("0F0,0F1,0B0\n", "got 1 F; 0B1 is missing"),
+        ("0F0,0B0,0B1\n", "F must run once for stage 0 microbatch 1, got 1 B; 0F1 is missing"),
+        ("0F0,0F1,0I0,0W0,0I1\n", "got 1 F, 1 I; 0W1 is missing"),
+        (DEADLOCK, "deadlock: 0B0 on rank 0 waits for 1B0"),
+    ],
+)
+def test_orders_that_cannot_run_are_named_with_their_file(run, folder, hole, said):
+    (folder / "hole.csv").write_text(hole, encoding="utf-8")
+    done = run("schedule", "--simulate", "hole.csv")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error in hole.csv: orders: ")
+    assert said in done.err
+
+
+def test_microbatches_that_are_renumbered_are_told_of(run, folder):
+    (folder / "x.csv").write_text("0F1,0F0,0B1,0B0\n", encoding="utf-8")
+    done = run("schedule", "--simulate", "x.csv", "--orders", "y.csv", "--json")
+    assert (folder / "y.csv").read_text(encoding="utf-8").strip() == "0F0,0F1,0B0,0B1"
+    (warning,) = done.document["warnings"]
+    assert warning.startswith("microbatches are renumbered in y.csv: PyTorch's last stage")
+    same = run("schedule", "--simulate", "x.csv", "--orders", "y.json", "--json")
+    assert same.document["warnings"] == []
+    assert run(*SMALL, "--orders", "y.csv", "--json").document["warnings"] == []
+
+
+def test_a_form_without_orders_is_named_in_a_warning(run):
+    document = run(*SMALL, "--orders-form", "compute_comms", "--json").document
+    assert document["warnings"] == ["orders-form does not apply without orders and was not used"]
+
+
+def test_a_time_that_overflows_is_refused_by_its_name(run):
+    done = run(*SMALL, "--forward", "1e308", "--json")
+    assert (done.code, done.out) == (2, "")
+    assert "forward: must be at most 1e+100, so that the total stays finite, got" in done.err
+
+
+def test_a_trace_counts_what_is_counted(run, folder, spec):
+    run(*SMALL, "--gantt", "slots.json")
+    run("schedule", "--search", "--spec", spec, *QUICK, "--gantt", "bytes.json")
+    for unit, name in (("activations", "slots.json"), ("bytes", "bytes.json")):
+        events = json.loads((folder / name).read_text(encoding="utf-8"))["traceEvents"]
+        counters = [event for event in events if event["ph"] == "C"]
+        assert counters
+        assert {key for event in counters for key in event["args"]} == {unit}
 
 
 def test_an_option_without_effect_is_named_in_a_warning(run):

@@ -8,10 +8,12 @@ import pytest
 
 import trainwright
 from trainwright.plan.results.gradient_check import GradientCheck
-from trainwright.plan.results.schedule import Verification
+from trainwright.plan.results.schedule import BoundAtPlacement, Verification
 from trainwright.plan.status import Status
 from trainwright.reporting.render import render
 from trainwright.reporting.text import to_text
+
+AT_ITS_BOUND = BoundAtPlacement(lower_bound_s=45.0, bound="rank-work", gap=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def test_every_status_has_its_own_words(document):
     said = {
         headline(replace(document, status=Status.OPTIMAL)),
         headline(replace(document, status=Status.GAP)),
-        headline(replace(document, status=Status.GAP, gap=0.0, tried=3)),
+        headline(replace(document, status=Status.GAP, bound_at_placement=AT_ITS_BOUND)),
         headline(replace(document, status=Status.INFEASIBLE)),
         headline(replace(document, status=Status.INFEASIBLE, makespan_s=None)),
         headline(replace(document, status=Status.UNKNOWN)),

@@ -60,6 +60,7 @@ def tiny_questions(draw: st.DrawFn) -> SearchQuestion:
     )
 
 
+@pytest.mark.exact
 @needs_solver
 @settings(max_examples=25)
 @given(tiny_questions())
@@ -70,6 +71,25 @@ def test_on_tiny_pipelines_the_search_finds_the_optimum(question):
     validate(exact.schedule)
     assert exact.timeline.fits
     assert searched.value_s == pytest.approx(exact.value_s, rel=1e-9)
+
+
+@pytest.mark.exact
+@needs_solver
+def test_a_proof_about_one_placement_is_none_about_the_others():
+    question = SearchQuestion(
+        placement="any",
+        num_ranks=2,
+        num_microbatches=3,
+        costs=ScheduleCosts.of(Placement.loop(2)),
+        max_activations=1,
+        evaluations=200,
+    )
+    searched = found(question)
+    exact = solve_exactly(question, searched, budget=Budget())
+    assert exact.tried > 1
+    assert exact.bound == searched.bound
+    assert exact.pipeline_bound.value_s >= searched.pipeline_bound.value_s >= exact.lower_bound_s
+    assert exact.value_s >= exact.pipeline_bound.value_s * (1 - 1e-9)
 
 
 @needs_solver
@@ -113,6 +133,7 @@ def test_without_the_solver_its_extra_is_named(monkeypatch):
         solve_exactly(question, found(question), budget=Budget())
 
 
+@pytest.mark.exact
 @needs_solver
 def test_what_the_solver_cannot_model_is_refused():
     placement = Placement.loop(2)

@@ -1,5 +1,6 @@
 """Laws of the schedule search; what it reaches on published rows is in test_search_reference."""
 
+import itertools
 import math
 
 import numpy as np
@@ -25,6 +26,7 @@ from trainwright.scheduling.search_question import (
     SearchQuestion,
 )
 from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.stage_parts import cut_stages
 from trainwright.scheduling.validate import validate
 
 F, I, W, B, R = ActionKind  # noqa: E741
@@ -214,6 +216,36 @@ def test_free_placement_beats_one_chunk_per_rank():
     assert free.tried > 1
     stages_per_original = free.schedule.placement.num_stages // 4
     assert max(free.schedule.peak_activations) <= 4 * stages_per_original
+
+
+def test_the_bound_on_all_pipelines_holds_for_each_of_them():
+    costs = ScheduleCosts.of(Placement.loop(2), forward_s=[1, 2], transfer_s=0.25)
+    options = {"num_ranks": 2, "num_microbatches": 3, "evaluations": 500}
+    everything = found(SearchQuestion(placement="any", costs=costs, **options))
+    for parts in range(1, 5):
+        finer = cut_stages(costs, parts)
+        for place in (Placement.loop, Placement.wave):
+            placement = place(2, virtual_stages=parts)
+            one = found(SearchQuestion(placement=placement, costs=finer, **options))
+            assert everything.lower_bound_s <= one.lower_bound_s * (1 + 1e-9)
+
+
+def test_the_bound_with_recompute_holds_whichever_stages_recompute():
+    placement = Placement.v(2)
+    memory = ScheduleMemory.of(
+        placement,
+        forward_bytes=4.0,
+        input_grad_bytes=-1.0,
+        weight_grad_bytes=-3.0,
+        limit_bytes=9.0,
+    )
+    costs = ScheduleCosts.of(placement, recompute_s=1.0, memory=memory)
+    options = {"placement": placement, "num_ranks": 2, "num_microbatches": 4, "evaluations": 300}
+    question = SearchQuestion(costs=costs, recompute_saved_bytes=3.0, **options)
+    outcome = found(question)
+    for chosen in itertools.product([0.0, 3.0], repeat=4):
+        one = found(SearchQuestion(costs=costs, recompute_saved_bytes=chosen, **options))
+        assert outcome.lower_bound_s <= one.value_s * (1 + 1e-9)
 
 
 def test_a_fused_backward_is_chosen_where_splitting_costs_more_than_it_brings():

@@ -26,14 +26,16 @@ _F, _I, _W, _B, _R = ActionKind
 class Answer:
     """The schedule found, if any, and what is proved about it.
 
-    `tried` counts the pipelines (placements, chunks, modes) it was chosen from; the bound is about
-    its own. Each stage that the costs describe is `parts_per_stage` stages of the schedule.
-    `shortfall` says why nothing was found, or why what was given does not fit.
+    `tried` counts the pipelines (placements, chunks, modes) it was chosen from; `bound` is about
+    all of them, and where there are several `pipeline_bound` about its own. Each stage that the
+    costs describe is `parts_per_stage` stages of the schedule. `shortfall` says why nothing was
+    found, or why what was given does not fit.
     """
 
     family: str
     timeline: Timeline | None = None
     bound: Bound | None = None
+    pipeline_bound: Bound | None = None
     shortfall: Shortfall | None = None
     found_by: str | None = None
     tried: int = 1

@@ -19,6 +19,7 @@ from trainwright.formats.schedule_json import order_rows, read_order_rows
 from trainwright.formats.schedule_spec import ScheduleSpec
 from trainwright.plan.results.schedule import (
     BoundAtPeak,
+    BoundAtPlacement,
     CriticalPath,
     FrontPoint,
     ScheduleRequest,
@@ -114,7 +115,7 @@ def timeline_of(document: ScheduleResult, *, source: str | None = None) -> Timel
     if not document.orders:
         return None
     schedule = schedule_of(document, source=source)
-    validate(schedule)
+    validate(schedule, source=source)
     return simulate(schedule, case_of(document, source=source).costs_of(schedule))
 
 
@@ -151,8 +152,7 @@ def _with_schedule(
     assert bound is not None, "a schedule comes with a bound"
     objective = Objective(case.objective)
     gap = relative_gap(objective.of(timeline), bound.value_s)
-    met = gap <= OPTIMAL_TOLERANCE and answer.tried == 1
-    status = Status.OPTIMAL if met else Status.GAP
+    status = Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP
     return replace(
         bare,
         status=status if answer.shortfall is None else Status.INFEASIBLE,
@@ -161,6 +161,7 @@ def _with_schedule(
         bound=str(bound.name),
         bound_kind=BoundKind.PROVED,
         gap=gap,
+        bound_at_placement=_bound_at_placement(answer, objective.of(timeline)),
         bound_at_peak=_bound_at_peak(timeline, objective),
         rank_of_stage=timeline.schedule.placement.rank_of_stage,
         orders=order_rows(timeline.schedule),
@@ -187,6 +188,17 @@ def figures(timeline: Timeline, *, counts_bytes: bool) -> dict[str, Any]:
         "peak_memory_bytes_per_rank": by_bytes,
         "critical_path": summarise(critical_path(timeline), timeline),
     }
+
+
+def _bound_at_placement(answer: Answer, value_s: float) -> BoundAtPlacement | None:
+    bound = answer.pipeline_bound
+    if bound is None:
+        return None
+    return BoundAtPlacement(
+        lower_bound_s=bound.value_s,
+        bound=str(bound.name),
+        gap=relative_gap(value_s, bound.value_s),
+    )
 
 
 def _bound_at_peak(timeline: Timeline, objective: Objective) -> BoundAtPeak:

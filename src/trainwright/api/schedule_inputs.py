@@ -202,6 +202,7 @@ def _costs_of(
     from trainwright.formats.schedule_spec import ScheduleSpec, load_schedule_spec
 
     read, unit = _read_times(given)
+    _require_sizes(read)
     fields: dict[str, Any] = {_FIELD_OF[name]: (value,) for name, value in read.items()}
     if spec is None and otherwise is None:
         ones = dict.fromkeys(("forward_s", "input_grad_s", "weight_grad_s"), (1.0,))
@@ -248,6 +249,15 @@ def _read_times(given: Mapping[str, Time]) -> tuple[dict[str, float], TimeUnit |
     return values, TimeUnit.SECONDS
 
 
+def _require_sizes(amounts: Mapping[str, float]) -> None:
+    from trainwright.formats.schedule_spec import too_large
+
+    problems = {name: too_large(value) for name, value in amounts.items()}
+    faults = [Fault(name, problem) for name, problem in problems.items() if problem is not None]
+    if faults:
+        raise InvalidInput(faults)
+
+
 def _number(value: float, name: str) -> float:
     if type(value) is bool or not isinstance(value, (int, float)):
         raise InvalidInput.of(name, f"must be a number or text with a unit, got {value!r}")
@@ -263,6 +273,7 @@ def _limits(
     limit_bytes: float | None = None
     if isinstance(memory_limit, str) and not _is_plain(memory_limit):
         limit_bytes, memory_limit = parse_memory(memory_limit, name="memory-limit"), None
+        _require_sizes({"memory-limit": limit_bytes})
     if memory_limit is not None and max_activations is not None:
         raise InvalidInput.of("memory-limit", "counts what max-activations does; give one of them")
     limit = memory_limit if memory_limit is not None else max_activations

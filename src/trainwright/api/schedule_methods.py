@@ -49,7 +49,7 @@ def answer_with(
         answer = by_family(case, family, budget=budget)
     elif method is Method.SIMULATE:
         assert orders is not None, "the method follows from the option"
-        answer = by_simulation(case, orders.schedule)
+        answer = by_simulation(case, orders.schedule, source=orders.source)
     elif method in (Method.FRONT, Method.SEARCHED_FRONT):
         answer = by_front(case, options, method=method, budget=budget)
     else:
@@ -119,7 +119,7 @@ def by_family(case: ScheduleCase, name: str, *, budget: Budget) -> Answer:
     )
 
 
-def by_simulation(case: ScheduleCase, schedule: Schedule) -> Answer:
+def by_simulation(case: ScheduleCase, schedule: Schedule, *, source: str | None = None) -> Answer:
     """Price given orders; those that do not fit are priced all the same."""
     placement = schedule.placement
     for option, given, found in (
@@ -132,7 +132,7 @@ def by_simulation(case: ScheduleCase, schedule: Schedule) -> Answer:
     if stated not in (None, schedule.num_microbatches):
         problem = f"must be {schedule.num_microbatches}, as in the orders, or left out"
         raise InvalidInput.of("num_microbatches", f"{problem}, got {stated}", source=case.name)
-    validate(schedule)
+    validate(schedule, source=source)
     costs = case.costs_of(schedule)
     timeline = simulate(schedule, costs)
     return Answer(

@@ -19,6 +19,7 @@ class GivenOrders:
 
     schedule: Schedule
     name: str
+    source: str | None = None
     case: ScheduleCase | None = None
 
 
@@ -38,15 +39,16 @@ def open_orders(given: str | Path | Schedule) -> GivenOrders:
 
     data, source, name = read_bytes(given, name="simulate"), str(given), display_name(given)
     if not is_json(data):
-        return GivenOrders(schedule=parse_orders(data, source=source), name=name)
+        return GivenOrders(schedule=parse_orders(data, source=source), name=name, source=source)
     text = scan_json(data, source=source, what="orders")
     if text.value.get("kind") != "schedule":
         schedule = read_orders(text.value, source=source, text_faults=text.faults)
-        return GivenOrders(schedule=schedule, name=name)
+        return GivenOrders(schedule=schedule, name=name, source=source)
     kinds = {"schedule": ScheduleResult}
     document = decode_document(text.value, kinds, source=source, text_faults=text.faults)
     return GivenOrders(
         schedule=schedule_of(document, source=source),
         name=name,
+        source=source,
         case=case_of(document, source=source),
     )

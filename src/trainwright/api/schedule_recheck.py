@@ -60,6 +60,18 @@ def _claims(document: ScheduleResult, timeline: Timeline) -> Iterator[Fault]:
     gap = relative_gap(value_s, bound_s)
     if document.gap is None or abs(document.gap - gap) > OPTIMAL_TOLERANCE:
         yield Fault("gap", f"must be {gap!r}, as bound and schedule give, got {document.gap!r}")
+    at_placement = document.bound_at_placement
+    if at_placement is not None:
+        own_s, own_gap = (
+            at_placement.lower_bound_s,
+            relative_gap(value_s, at_placement.lower_bound_s),
+        )
+        if not bound_s * (1 - OPTIMAL_TOLERANCE) <= own_s <= value_s * (1 + OPTIMAL_TOLERANCE):
+            wanted = f"must be from lower_bound_s to the {value_s!r} of the schedule"
+            yield Fault("bound_at_placement.lower_bound_s", f"{wanted}, got {own_s!r}")
+        elif abs(at_placement.gap - own_gap) > OPTIMAL_TOLERANCE:
+            problem = f"must be {own_gap!r}, as bound and schedule give, got {at_placement.gap!r}"
+            yield Fault("bound_at_placement.gap", problem)
     proved = document.bound_kind is BoundKind.PROVED and gap <= OPTIMAL_TOLERANCE
     if document.status is Status.OPTIMAL and not proved:
         yield Fault("status", 'must be "gap" unless bound and time prove more, got "optimal"')

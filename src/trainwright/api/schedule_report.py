@@ -89,6 +89,21 @@ class ScheduleReport(Report[ScheduleResult]):
 
         write_text(path, self.orders_text(order_form(path, form)))
 
+    def notes_on_orders(self, path: str | Path, *, form: str | None = None) -> tuple[str, ...]:
+        """What `save_orders` changes in the orders it writes."""
+        from trainwright.scheduling.pytorch_rules import meets_in_order
+
+        if order_form(path, form) == "json" or meets_in_order(self._found().schedule):
+            return ()
+        return (
+            f"microbatches are renumbered in {path}: PyTorch's last stage must meet 0, 1, 2, …",
+        )
+
+    def with_warnings(self, *warnings: str) -> ScheduleReport:
+        """The same report with more warnings."""
+        every = (*self.document.warnings, *warnings)
+        return replace(self, document=replace(self.document, warnings=every))
+
     def orders_text(self, form: str) -> str:
         """The orders as the text of a file in one of `ORDER_FORMS`."""
         import json
@@ -118,7 +133,8 @@ class ScheduleReport(Report[ScheduleResult]):
         suffix = picture_form(path)
         timeline = self._found()
         if suffix.startswith(".json"):
-            write_chrome_trace(path, timeline)
+            unit = self._memory_unit().value
+            write_chrome_trace(path, timeline, memory_unit=unit)
             return
         timeline = self._with_limit(timeline)
         critical = critical_path(timeline)

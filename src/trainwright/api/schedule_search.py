@@ -62,10 +62,13 @@ def by_search(
     parts = schedule.placement.num_stages // question.costs.num_stages
     limit = None if case.max_activations is None else case.max_activations * parts
     own = bound_for(replace(case, max_activations=limit), schedule, outcome.timeline.costs)
+    own = max(outcome.pipeline_bound, own, key=lambda bound: bound.value_s)
+    is_open = outcome.tried > 1
     return Answer(
         family=_SEARCH,
         timeline=outcome.timeline,
-        bound=max(outcome.bound, own, key=lambda bound: bound.value_s),
+        bound=outcome.bound if is_open else own,
+        pipeline_bound=own if is_open else None,
         found_by=outcome.winner,
         tried=outcome.tried,
         parts_per_stage=parts,
@@ -151,6 +154,14 @@ def _described(case: ScheduleCase, placement: str) -> Placement:
         names = ", ".join(PLACEMENT_NAMES)
         raise InvalidInput.of("placement", f'must be one of {names}, got "{placement}"')
     chunks = case.chunks or (1 if placement == "any" else DEFAULT_CHUNKS)
+    if placement == "v" and chunks != DEFAULT_CHUNKS and case.virtual_stages is None:
+        if case.spec.rank_of_stage is not None:
+            problem = f"is no V but {chunks} per rank; leave it out, or placement"
+            raise InvalidInput.of("rank_of_stage", problem, source=case.name)
+        problem = (
+            f"V has {DEFAULT_CHUNKS} stages per rank, the spec {chunks}; wave takes any number"
+        )
+        raise InvalidInput.of("placement", problem)
     if placement == "v" and chunks != DEFAULT_CHUNKS:
         problem = f"V has {DEFAULT_CHUNKS} per rank, got {chunks}; wave takes any number"
         raise InvalidInput.of("virtual-stages", problem)

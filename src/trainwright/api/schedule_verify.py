@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from trainwright.plan.timeline import Timeline
 
 
+_NO_CONTROLS = "one microbatch leaves no sum of gradients to divide and no order to swap"
+
+
 def verify_folded(document: ScheduleResult, timeline: Timeline) -> Verification:
     """Run a schedule; one of more ranks than are run for real is first folded to fewer."""
     ranks = timeline.schedule.num_ranks
@@ -56,7 +59,7 @@ def verify(timeline: Timeline, *, folded_from: str | None = None) -> Verificatio
 
     runs = [run(computations, CsvForm.COMPUTE_ONLY), run(lowered, CsvForm.COMPUTE_COMMS)]
     controls = []
-    if schedule.num_microbatches > 1:  # with one there is nothing to divide by, and none to swap
+    if schedule.num_microbatches > 1:
         controls = [
             run(without_gradient_reduction(lowered), CsvForm.COMPUTE_COMMS),
             run(with_swapped_microbatches(computations), CsvForm.COMPUTE_ONLY),
@@ -67,5 +70,6 @@ def verify(timeline: Timeline, *, folded_from: str | None = None) -> Verificatio
         passed=all(check.passed for check in own) and not any(check.passed for check in broken),
         runs=own,
         controls=broken,
+        controls_left_out=None if controls else _NO_CONTROLS,
         folded_from=folded_from,
     )

@@ -143,11 +143,16 @@ def schedule(
             budget=allowed,
         )
         found = report.timeline is not None
+        if orders_form is not None and orders is None:
+            report = report.with_warnings(
+                "orders-form does not apply without orders and was not used"
+            )
         try:
             if found and verify:
                 report = report.verified()
             if found and orders is not None:
                 report.save_orders(orders, form=orders_form)
+                report = report.with_warnings(*report.notes_on_orders(orders, form=orders_form))
             if found and gantt is not None:
                 report.save_gantt(gantt)
         finally:  # what was found is shown, also where it cannot be run, written or drawn

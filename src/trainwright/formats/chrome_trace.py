@@ -35,16 +35,25 @@ Event = dict[str, Any]
 
 
 def format_chrome_trace(
-    timeline: Timeline, *, title: str = "pipeline schedule", max_flows: int = MAX_FLOWS
+    timeline: Timeline,
+    *,
+    title: str = "pipeline schedule",
+    max_flows: int = MAX_FLOWS,
+    memory_unit: str = "bytes",
 ) -> str:
     """The text of a `.json` trace, events by time.
 
     Transfers that take no time are left out, and so are flow arrows where there would be more than
-    `max_flows`. `args` of an action are its kind, stage and microbatch.
+    `max_flows`. `args` of an action are its kind, stage and microbatch; `memory_unit` names what
+    the counters count.
     """
     compute = _action_events(timeline)
     moved = _transfer_events(timeline, max_flows)
-    counters = [event for rank in range(_num_ranks(timeline)) for event in _memory(timeline, rank)]
+    counters = [
+        event
+        for rank in range(_num_ranks(timeline))
+        for event in _memory(timeline, rank, unit=memory_unit)
+    ]
     timed = sorted((*compute, *moved, *counters), key=lambda event: float(event["ts"]))
     document = {
         "traceEvents": [*_names(timeline, (*compute, *moved)), *timed],
@@ -54,9 +63,9 @@ def format_chrome_trace(
     return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
 
-def write_chrome_trace(path: str | Path, timeline: Timeline) -> None:
+def write_chrome_trace(path: str | Path, timeline: Timeline, *, memory_unit: str = "bytes") -> None:
     """Write a trace in one step, compressed where the name ends in `.gz`."""
-    data = format_chrome_trace(timeline).encode()
+    data = format_chrome_trace(timeline, memory_unit=memory_unit).encode()
     zipped = Path(path).suffix == ".gz"
     write_bytes(path, gzip.compress(data, compresslevel=6, mtime=0) if zipped else data)
 
@@ -151,7 +160,7 @@ def _lanes(
     return lanes
 
 
-def _memory(timeline: Timeline, rank: int) -> Iterator[Event]:
+def _memory(timeline: Timeline, rank: int, *, unit: str) -> Iterator[Event]:
     """The level of a rank after everything that happens at an instant, where it changes."""
     curve = timeline.memory_curve(rank)
     times = _microseconds(timeline, np.maximum(curve.time_s, timeline.start_s.min()))
@@ -161,7 +170,7 @@ def _memory(timeline: Timeline, rank: int) -> Iterator[Event]:
     changed = np.append(True, levels[1:] != levels[:-1])
     for time, level in zip(times[changed].tolist(), levels[changed].tolist(), strict=True):
         counter = {"name": "memory", "ph": "C", "pid": rank, "tid": 0, "ts": time}
-        yield {**counter, "args": {"bytes": level}}
+        yield {**counter, "args": {unit: level}}
 
 
 def _names(timeline: Timeline, events: tuple[Event, ...]) -> Iterator[Event]:

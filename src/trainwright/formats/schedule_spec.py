@@ -28,6 +28,7 @@ from trainwright.plan.schedule_memory import ScheduleMemory
 from trainwright.profile.setting import LARGEST_COUNT
 
 FORMAT_VERSION = 1
+LARGEST_AMOUNT = 1e100  # seconds or bytes; sums over all actions, and products of both, are finite
 
 Amounts: TypeAlias = tuple[Annotated[float, AtLeast(0)], ...]
 Deltas: TypeAlias = tuple[float, ...]
@@ -82,7 +83,7 @@ class ScheduleSpec(Closed):
     ] = ()
 
     def __post_init__(self) -> None:
-        faults = [*self._rank_faults(), *self._memory_faults()]
+        faults = [*self._size_faults(), *self._rank_faults(), *self._memory_faults()]
         if self.rank_of_stage is None:
             faults += self._disagreements()
         elif self.placement is not None:
@@ -173,6 +174,15 @@ class ScheduleSpec(Closed):
             if (entries := len(getattr(self, name))) > 1:
                 yield name, fewer, entries + fewer
 
+    def _size_faults(self) -> Iterator[Fault]:
+        for name in (field.name for field in fields(self)):
+            if not name.endswith(("_s", "_bytes")):
+                continue
+            for at, value in enumerate(getattr(self, name)):
+                unlimited = name == "limit_bytes" and value == np.inf
+                if not unlimited and (problem := too_large(value)) is not None:
+                    yield Fault(f"{name}[{at}]", problem)
+
     def _rank_faults(self) -> Iterator[Fault]:
         if self.rank_of_stage is None:
             return
@@ -203,6 +213,14 @@ class ScheduleSpec(Closed):
         for name, size in sizes.items():
             if (entries := len(getattr(self, name))) > 1 and entries != size:
                 yield Fault(name, f"must have {size} entries or 1 for {of}, got {entries}")
+
+
+def too_large(value: float) -> str | None:
+    """What is wrong with a time or size that would make totals overflow."""
+    if abs(value) <= LARGEST_AMOUNT:
+        return None
+    rule = f"must be at most {LARGEST_AMOUNT:g}, so that the total stays finite"
+    return f"{rule}, got {value:g}; scale all of its kind down alike"
 
 
 def schedule_spec_schema() -> dict[str, Any]:

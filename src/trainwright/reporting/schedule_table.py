@@ -64,10 +64,11 @@ def _headline(document: ScheduleResult) -> str:
 def _verdict(document: ScheduleResult) -> str:
     if document.status is Status.OPTIMAL:
         return f"{document.objective} optimal, proved"
-    if document.status is Status.GAP and (document.gap or 0.0) <= OPTIMAL_TOLERANCE:
-        return f"{document.objective} at the bound of this placement, of {document.tried} tried"
     if document.status is Status.GAP:
-        return f"{document.objective} within {format_percent_up(document.gap or 0.0)} of the best"
+        best = f"{document.objective} within {format_percent_up(document.gap or 0.0)} of the best"
+        own = document.bound_at_placement
+        met = own is not None and own.gap <= OPTIMAL_TOLERANCE
+        return f"{best}, optimal for its placement" if met else best
     if document.status is Status.INFEASIBLE:
         return "infeasible" if document.makespan_s is None else "does NOT fit"
     return "unknown: the limit was reached before a schedule was found"
@@ -86,13 +87,22 @@ def _figures(document: ScheduleResult) -> RenderableType:
         note = "of all ranks" if name == "makespan" else "of the rank that is longest at work"
         add_row(made, name, time(value_s), _percent(bubble), note)
     if document.lower_bound_s is not None:
-        note = f"no {document.objective} is shorter, by {document.bound}"
+        where = f" in any of {document.tried} pipelines tried" if document.tried else ""
+        note = f"no {document.objective} is shorter{where}, by {document.bound}"
         add_row(made, "bound", time(document.lower_bound_s), "", note)
+    own = document.bound_at_placement
+    if own is not None and own.lower_bound_s > (document.lower_bound_s or 0.0):
+        add_row(made, "", time(own.lower_bound_s), "", f"nor of this placement, by {own.bound}")
     at_peak = document.bound_at_peak
-    if at_peak is not None and at_peak.lower_bound_s > (document.lower_bound_s or 0.0):
+    if at_peak is not None and at_peak.lower_bound_s > _best_bound_s(document):
         note = f"nor with no more than {at_peak.max_activations} activations, by {at_peak.bound}"
         add_row(made, "", time(at_peak.lower_bound_s), "", note)
     return made
+
+
+def _best_bound_s(document: ScheduleResult) -> float:
+    own = document.bound_at_placement
+    return max(document.lower_bound_s or 0.0, own.lower_bound_s if own else 0.0)
 
 
 def _percent(share: float | None) -> str:
@@ -198,6 +208,8 @@ def _verification(document: ScheduleResult) -> Iterator[str]:
     for run in found.controls:
         caught = "caught" if not run.passed else "NOT caught"
         yield f"  broken on purpose, {caught}: {_run_line(run)}"
+    if found.controls_left_out is not None:
+        yield f"  nothing broken on purpose was run: {found.controls_left_out}"
 
 
 def _run_line(run: GradientCheck) -> str:

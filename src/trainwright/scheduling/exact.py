@@ -74,12 +74,17 @@ def solve_exactly(
     proved_s = model.seconds(math.ceil(solver.best_objective_bound - 1e-6))
     best = min((timeline, found.timeline), key=found.objective.of)
     value_s = found.objective.of(best)
-    bound = found.bound
-    if proved_s > bound.value_s * (1 + 1e-12):
-        bound = Bound(min(proved_s, value_s), BoundName.SOLVER)
+    own = found.pipeline_bound
+    if proved_s > own.value_s * (1 + 1e-12):
+        own = Bound(min(proved_s, value_s), BoundName.SOLVER)
+    bound = own if found.tried == 1 else found.bound  # what others allow was not asked
     shortened = value_s < found.value_s
     return replace(
-        found, timeline=best, bound=bound, winner="solver" if shortened else found.winner
+        found,
+        timeline=best,
+        bound=bound,
+        pipeline_bound=own,
+        winner="solver" if shortened else found.winner,
     )
 
 
@@ -226,7 +231,7 @@ class _Model:
     def _add_objective(self) -> None:
         found = self.found
         length = self.model.new_int_var(
-            math.ceil(found.lower_bound_s * self.scale.units_per_s - 1e-6),
+            math.ceil(found.pipeline_bound.value_s * self.scale.units_per_s - 1e-6),
             self.scale.whole(found.value_s),
             "length",
         )

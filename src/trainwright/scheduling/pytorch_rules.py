@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from trainwright.plan.schedule import Schedule
 
 
+def meets_in_order(schedule: Schedule) -> bool:
+    """Whether microbatches are already numbered as the last stage meets them."""
+    met = schedule.forward_order(schedule.placement.num_stages - 1)
+    return bool((met == np.arange(len(met))).all())
+
+
 def as_pytorch_runs(schedule: Schedule) -> Schedule:
     """The same schedule with microbatches numbered as the last stage meets them; O(actions).
 

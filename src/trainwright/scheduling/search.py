@@ -27,7 +27,12 @@ from trainwright.scheduling.bounds import best_bound
 from trainwright.scheduling.least_costs import LeastCosts
 from trainwright.scheduling.least_memory import one_at_a_time
 from trainwright.scheduling.portfolio import in_modes, named_schedules
-from trainwright.scheduling.search_candidates import Candidate, candidates
+from trainwright.scheduling.search_candidates import (
+    Candidate,
+    activation_limit,
+    candidates,
+    recomputed_everywhere,
+)
 from trainwright.scheduling.search_question import (
     Backward,
     LimitTooSmall,
@@ -39,11 +44,13 @@ from trainwright.scheduling.simulate import native_orders, simulate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trainwright.plan.placement import Placement
     from trainwright.plan.schedule_bound import Bound
     from trainwright.plan.timeline import Timeline
 
 _FIRST_ROUND = 0.4  # of the work, shared by all candidates; the best of them get the rest
 _FINALISTS = 2
+_ROUNDING = 1e-12  # relative: what sums in another order differ by
 _TIMES_FIT_A_CACHE = 20_000  # actions; beyond, each one looked at takes longer
 
 
@@ -69,10 +76,11 @@ def search_schedule(
         return _outcome(question, [_searched(question, attempts[0], 1.0, budget)])
     share = _FIRST_ROUND / len(attempts)
     attempts = [_searched(question, attempt, share, budget) for attempt in attempts]
-    attempts.sort(key=lambda attempt: attempt.value_s)
     rest = (1.0 - _FIRST_ROUND) / _FINALISTS
-    finalists = [_searched(question, attempt, rest, budget) for attempt in attempts[:_FINALISTS]]
-    return _outcome(question, [*finalists, *attempts[_FINALISTS:]])
+    order = sorted(range(len(attempts)), key=lambda at: attempts[at].value_s)
+    for at in order[:_FINALISTS]:
+        attempts[at] = _searched(question, attempts[at], rest, budget)
+    return _outcome(question, attempts)
 
 
 def _least_of(tries: Sequence[Candidate], misfits: Sequence[LimitTooSmall | None]) -> LimitTooSmall:
@@ -151,7 +159,7 @@ def _searched(
     question: SearchQuestion, attempt: _Attempt, share: float, budget: Budget
 ) -> _Attempt:
     """Spend a share of the question's work on one candidate."""
-    if attempt.interrupted or attempt.value_s <= attempt.bound.value_s * (1 + 1e-12):
+    if attempt.interrupted or attempt.value_s <= attempt.bound.value_s * (1 + _ROUNDING):
         return attempt
     candidate = attempt.candidate
     problem = _problem(question, candidate)
@@ -198,12 +206,15 @@ def _winner(found: _core.FoundOrders, attempt: _Attempt) -> str:
 
 
 def _outcome(question: SearchQuestion, attempts: Sequence[_Attempt]) -> SearchOutcome:
-    best = min(attempts, key=lambda attempt: attempt.value_s)
+    """The best of the attempts, the plainest first: finer ones do not win by rounding."""
+    least_s = min(attempt.value_s for attempt in attempts) * (1 + _ROUNDING)
+    best = next(attempt for attempt in attempts if attempt.value_s <= least_s)
     work = sum(attempt.work for attempt in attempts)
     return SearchOutcome(
         timeline=best.timeline,
         objective=question.objective,
-        bound=best.bound,
+        bound=_bound_of_all(question, attempts),
+        pipeline_bound=best.bound,
         winner=best.winner,
         evaluations=work // best.timeline.schedule.num_actions,
         seed=question.seed,
@@ -240,6 +251,26 @@ def lower_bound(question: SearchQuestion, candidate: Candidate) -> Bound:
         max_activations=candidate.activation_limit,
         fused=None if split_or_fused else candidate.fused,
         recomputed=candidate.recomputed,
+    )
+    return best_bound(least, question.num_microbatches, objective=question.objective)
+
+
+def _bound_of_all(question: SearchQuestion, attempts: Sequence[_Attempt]) -> Bound:
+    """The least of the bounds on what the question leaves open, the plainest of equal ones."""
+    bounds = [attempt.bound for attempt in attempts]
+    if question.recompute_saved_bytes is not None and len(attempts) > 1:
+        placements = dict.fromkeys(attempt.candidate.placement for attempt in attempts)
+        bounds = [_bound_of_any_recompute(question, placement) for placement in placements]
+    least_s = min(bound.value_s for bound in bounds) * (1 + _ROUNDING)
+    return next(bound for bound in bounds if bound.value_s <= least_s)
+
+
+def _bound_of_any_recompute(question: SearchQuestion, placement: Placement) -> Bound:
+    """Whichever stages recompute, of which candidates are a few: all keep less, R is free."""
+    least = LeastCosts.of(
+        placement,
+        recomputed_everywhere(question, parts=placement.num_stages // question.costs.num_stages),
+        max_activations=activation_limit(question, placement),
     )
     return best_bound(least, question.num_microbatches, objective=question.objective)
 

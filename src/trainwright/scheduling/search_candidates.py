@@ -92,7 +92,6 @@ def _placements(question: SearchQuestion) -> Iterator[tuple[Placement, int]]:
 
 def _modes(question: SearchQuestion, placement: Placement, parts: int) -> Iterator[Candidate]:
     costs = cut_stages(question.costs, parts)
-    limit = question.max_activations
     for recomputed in _recompute_choices(question, costs, parts):
         own = costs
         if recomputed.any():
@@ -103,8 +102,21 @@ def _modes(question: SearchQuestion, placement: Placement, parts: int) -> Iterat
                 costs=own,
                 fused=fused,
                 recomputed=recomputed,
-                activation_limit=None if limit is None else limit * parts,
+                activation_limit=activation_limit(question, placement),
             )
+
+
+def activation_limit(question: SearchQuestion, placement: Placement) -> int | None:
+    """The limit in chunks of a placement; the question counts its own stages."""
+    limit, stages = question.max_activations, question.costs.num_stages
+    return None if limit is None else limit * (placement.num_stages // stages)
+
+
+def recomputed_everywhere(question: SearchQuestion, *, parts: int) -> ScheduleCosts:
+    """Costs, each stage cut in `parts`, of a pipeline that recomputes all it may."""
+    costs = cut_stages(question.costs, parts)
+    every = np.ones(costs.num_stages, np.bool_)
+    return with_recompute(costs, _saved_bytes(question, parts), recomputed=every)
 
 
 def _fusion_choices(backward: Backward, costs: ScheduleCosts) -> Iterator[NDArray[np.bool_]]:

@@ -100,13 +100,14 @@ class SearchOutcome:
     """The best schedule found, re-simulated with the question's costs.
 
     `winner` is the family it is, or the phase of the search that found it; `evaluations` counts
-    whole simulations. The bound holds for the placement, chunks and modes of the schedule, which
-    a question with choices may have picked among others: `tried` counts them.
+    whole simulations. `bound` holds for every pipeline (placement, chunks, modes) that the question
+    leaves open, of which `tried` were searched; `pipeline_bound` for that of the schedule alone.
     """
 
     timeline: Timeline
     objective: Objective
     bound: Bound
+    pipeline_bound: Bound
     winner: str
     evaluations: int
     seed: int
@@ -125,7 +126,7 @@ class SearchOutcome:
 
     @property
     def lower_bound_s(self) -> float:
-        """No schedule of this placement within the limits is shorter."""
+        """No schedule that the question allows is shorter."""
         return self.bound.value_s
 
     @property
@@ -135,9 +136,8 @@ class SearchOutcome:
 
     @property
     def status(self) -> Status:
-        """`optimal` where the bound is met for the only placement asked about."""
-        met = self.gap <= OPTIMAL_TOLERANCE
-        return Status.OPTIMAL if met and self.tried == 1 else Status.GAP
+        """`optimal` where the bound on all that the question allows is met."""
+        return Status.OPTIMAL if self.gap <= OPTIMAL_TOLERANCE else Status.GAP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,11 +23,11 @@ from trainwright.scheduling.simulate import native_costs, native_orders
 _F, _I, _W, _B, _R = ActionKind
 
 
-def validate(schedule: Schedule) -> None:
-    """Raise InvalidInput with the first law the schedule breaks; O(actions)."""
+def validate(schedule: Schedule, *, source: str | None = None) -> None:
+    """Raise InvalidInput, naming the file `source`, with the first law broken; O(actions)."""
     for law in (_owned, _counted, _ordered, _paired, _acyclic):
         for fault in law(schedule):
-            raise InvalidInput((fault,))
+            raise InvalidInput((fault,), source=source)
 
 
 def _owned(schedule: Schedule) -> Iterator[Fault]:
@@ -46,17 +46,19 @@ def _counted(schedule: Schedule) -> Iterator[Fault]:
     flat = np.ravel_multi_index(tuple(schedule.actions.T), shape)
     counts = np.bincount(flat, minlength=int(np.prod(shape))).reshape(shape)
     rules = (
-        (counts[_F] != 1, "F must run once"),
-        (counts[_I] + counts[_B] != 1, "either B or I must run once"),
-        (counts[_W] != counts[_I], "W must run once where I does, and only there"),
-        (counts[_R] > 1, "R must run at most once"),
+        (_F, counts[_F], counts[_F] != 1, "F must run once"),
+        (_B, counts[_I] + counts[_B], counts[_I] + counts[_B] != 1, "either B or I must run once"),
+        (_W, counts[_W], counts[_W] != counts[_I], "W must run once where I does, and only there"),
+        (_R, counts[_R], counts[_R] > 1, "R must run at most once"),
     )
-    for broken, rule in rules:
+    for kind, runs, broken, rule in rules:
         for stage, microbatch in np.argwhere(broken):
-            found = {kind.name: int(counts[kind, stage, microbatch]) for kind in ActionKind}
+            found = {other.name: int(counts[other, stage, microbatch]) for other in ActionKind}
             listed = ", ".join(f"{count} {name}" for name, count in found.items() if count)
             where = f"stage {stage} microbatch {microbatch}"
-            yield Fault("orders", f"{rule} for {where}, got {listed or 'nothing'}")
+            missing = f"; {Action(kind, int(stage), int(microbatch))} is missing"
+            more = "" if runs[stage, microbatch] else missing
+            yield Fault("orders", f"{rule} for {where}, got {listed or 'nothing'}{more}")
 
 
 def _ordered(schedule: Schedule) -> Iterator[Fault]:

@@ -66,6 +66,15 @@ class CriticalPath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundAtPlacement:
+    """How much shorter a schedule of the placement found could be, where others were tried, too."""
+
+    lower_bound_s: float
+    bound: str
+    gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoundAtPeak:
     """How much shorter a schedule of this placement could be that holds no more activations."""
 
@@ -94,11 +103,15 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What real runs gave: of the orders themselves, and of files broken on purpose."""
+    """What real runs gave: of the orders themselves, and of files broken on purpose.
+
+    `controls_left_out` says why there are none of the latter.
+    """
 
     passed: bool
     runs: tuple[GradientCheck, ...]
     controls: tuple[GradientCheck, ...]
+    controls_left_out: str | None = None
     folded_from: str | None = None
 
 
@@ -108,9 +121,10 @@ class ScheduleResult:
 
     `makespan_s` is the last end minus the first start, `span_s` the largest over ranks of the same
     on one rank; `lower_bound_s` and `gap` are about the one named by `objective`, and hold for
-    every schedule of this placement within the limits asked for. Activations count chunks. `orders`
-    has a row of actions per rank, as in PyTorch's CSV. A search may cut every stage that the costs
-    describe into `parts_per_stage` equal ones. `generate_s` is CPU seconds.
+    every schedule within the limits asked for: of this placement, or where several were `tried`, of
+    all of them; then `bound_at_placement` is about the one found. Activations count chunks.
+    `orders` has a row of actions per rank, as in PyTorch's CSV. A search may cut every stage that
+    the costs describe into `parts_per_stage` equal ones. `generate_s` is CPU seconds.
     """
 
     kind: str = "schedule"
@@ -136,6 +150,7 @@ class ScheduleResult:
     bound: str | None = None
     bound_kind: BoundKind | None = None
     gap: float | None = None
+    bound_at_placement: BoundAtPlacement | None = None
     bound_at_peak: BoundAtPeak | None = None
     critical_path: CriticalPath | None = None
     binding: Shortfall | None = None
