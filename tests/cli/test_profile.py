@@ -70,6 +70,7 @@ def test_json_on_stdout_is_the_profile(run):
         ("m,A,1,1,2,1.0", "m,A,1,1,2,-1", "line 4"),
         ("m,A,1,1,2,1.0", "m,A,1,1,2,nan", "line 4"),
         ("m,A,1,1,2", "m,A,0,1,2", "line 4"),
+        ("m,A,1,1,2", "m,A,1,1,4", "layer_index: must run from 0 without gaps for m, A, 1, 1"),
         ("backward_s", "back", "backward_s: must be a column"),
     ],
 )

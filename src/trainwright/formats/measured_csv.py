@@ -114,6 +114,7 @@ def read_layer_files(paths: Sequence[Path]) -> MeasuredLayers:
     sizes: dict[tuple[Any, ...], dict[int, tuple[float, float, float]]] = {}
     for path in paths:
         faults: list[Fault] = []
+        target = times
         for line, row in _rows(path, _LAYER_KEYS):
             schema, target = (_TIMES, times) if "forward_s" in row else (_SIZES, sizes)
             missing = [name for name in (*schema[0], *schema[1]) if name not in row]
@@ -126,6 +127,11 @@ def read_layer_files(paths: Sequence[Path]) -> MeasuredLayers:
                 target.setdefault(key, {})[_index(row["layer_index"])] = (first, second, third)
             except ValueError:
                 faults.append(Fault(f"line {line}", "must have counts and amounts >= 0"))
+        faults += [
+            Fault("layer_index", f"must run from 0 without gaps for {', '.join(map(str, key))}")
+            for key, layers in target.items()
+            if sorted(layers) != list(range(len(layers)))
+        ]
         if faults:
             raise InvalidInput(faults[:_MOST_FAULTS], source=str(path))
     return MeasuredLayers(times_s=_frozen(times), sizes=_frozen(sizes))
