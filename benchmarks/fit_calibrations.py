@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainwright.api.validate import find_profiles, known
-from trainwright.cluster import Calibration
+from trainwright.cluster import Calibration, Circumstance
 from trainwright.formats.calibration_toml import load_calibrations, write_calibrations
 from trainwright.formats.measured_csv import measured_files, read_layer_tables, read_measured
 from trainwright.plan.measured_run import MeasuredRun
@@ -65,6 +65,14 @@ CONSTANTS = {
     "torchtitan": (*BASIC, *ATTENTION, "fp8_ratio"),
     "nemo": (*BASIC, "fp8_ratio"),
     "megatron-core-ci": ("host_pass_s", "step_overhead_s"),
+}
+
+# Whose steps scatter for a reason that a run states: shared networks of a node, or experts.
+APART = {
+    "megatron-deepspeed-2022": Circumstance.SHARED_NODES,
+    "llm-foundry": Circumstance.SHARED_NODES,
+    "nemo": Circumstance.EXPERTS,
+    "megatron-core-ci": Circumstance.EXPERTS,
 }
 
 
@@ -148,7 +156,7 @@ def main(folder: Path, out: Path, only: frozenset[str]) -> None:
             continue
         runs = collapsed(runs)
         priors = [prior_of(name, DEFAULTS[name]) for name in CONSTANTS[line]]
-        found = fit_line(runs, catalog, priors, source=source)
+        found = fit_line(runs, catalog, priors, source=source, apart=APART.get(line))
         made[device, line] = found.calibration
         values = " ".join(f"{c.name} {c.value:.3g}" for c in found.calibration.constants)
         print(f"{device} {line}: {len(found.runs)} rows, {time.process_time() - started:.0f} s")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.cluster import CONSTANTS, Calibration, Constant
+from trainwright.cluster import CONSTANTS, Calibration, Circumstance, Constant, Spread
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import (
@@ -32,10 +32,14 @@ def test_what_is_written_is_read_back(tmp_path_factory, pairs: list[tuple[str, f
         low_ratio=0.9,
         high_ratio=1.1,
         rows=2,
+        spreads=tuple(
+            Spread(when=when, low_ratio=0.8, high_ratio=1.3, rows=7) for when in Circumstance
+        ),
     )
     write_calibrations(path, [made])
     (read,) = load_calibrations(path)
     assert read.names == made.names
+    assert read.spreads == made.spreads
     for here, there in zip(read.constants, made.constants, strict=True):
         assert here.value == pytest.approx(there.value)
     assert calibrations_text([read]) == path.read_text()
@@ -48,6 +52,20 @@ def test_every_fault_of_a_file_is_named(tmp_path: Path) -> None:
         load_calibrations(path)
     named = {fault.path for fault in caught.value.faults}
     assert {"calibration[0].line", "calibration[0].speed", "calibration[0].low_ratio"} <= named
+
+
+def test_a_circumstance_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        '[[calibration]]\naccelerator = "X"\nline = "own"\nsource = ""\n'
+        "low_ratio = 0.9\nhigh_ratio = 1.1\n"
+        '[[calibration.spreads]]\nwhen = "mondays"\nlow_ratio = 0.9\nday = 1\n'
+    )
+    with pytest.raises(InvalidInput) as caught:
+        load_calibrations(path)
+    here = "calibration[0].spreads[0]"
+    named = {fault.path for fault in caught.value.faults}
+    assert named == {f"{here}.when", f"{here}.day", f"{here}.high_ratio"}
 
 
 def test_a_share_above_its_peak_is_refused() -> None:

@@ -63,6 +63,15 @@ def best_s(asked: ModelQuestion) -> float:
 
 SMALL = question()
 TIGHT = question("llama3-8b", batch=16, sequence=4096, memory_gib=24)
+
+
+def with_overhead(asked: ModelQuestion, overhead_s: float) -> ModelQuestion:
+    (pool,) = asked.cluster.pools
+    device = replace(pool.accelerator, step_overhead_s=overhead_s)
+    cluster = replace(asked.cluster, pools=(replace(pool, accelerator=device),))
+    return replace(asked, cluster=cluster)
+
+
 CASES = {"small": SMALL, "tight": TIGHT, "two nodes": question("bert-large", nodes=2, sequence=512)}
 
 
@@ -109,6 +118,14 @@ def test_no_plan_beats_the_bound_of_its_candidate_or_of_the_search(asked):
         bound_s = step_bound_s(candidate, work_s=work_s, num_microbatches=microbatches)
         assert bound_s <= found.step.step_time_s
         assert outcome.lower_bound_s <= bound_s
+
+
+@pytest.mark.parametrize("plan", [plan_model, plan_per_stage])
+def test_what_every_step_takes_once_is_in_the_bound(plan):
+    without = plan(SMALL, Budget())
+    found = plan(with_overhead(SMALL, 5.0), Budget())
+    assert found.lower_bound_s == pytest.approx(without.lower_bound_s + 5.0)
+    assert found.lower_bound_s <= found.priced[0].step.step_time_s
 
 
 @pytest.mark.parametrize("asked", CASES.values(), ids=CASES)

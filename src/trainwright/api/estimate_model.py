@@ -56,7 +56,7 @@ def price_request(
     from trainwright.pricing.interval import time_range
 
     run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
-    spread = time_range(cluster.accelerator)
+    spread = time_range(model, cluster, run)
     step = price_configuration(model, cluster, run)
     fits = _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
     verdict = Verdict.TIGHT if step.peak_memory_bytes <= limit_bytes else Verdict.DOES_NOT_FIT

@@ -4,11 +4,13 @@ from trainwright.cluster.accelerator import Accelerator, Efficiency, Saturating
 from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
 from trainwright.cluster.cluster import Cluster, Pool
 from trainwright.cluster.network import Hop, LevelKind, NetworkLevel, crossed_level, group_hops
+from trainwright.cluster.spread import Circumstance, Spread
 
 __all__ = [
     "CONSTANTS",
     "Accelerator",
     "Calibration",
+    "Circumstance",
     "Cluster",
     "Constant",
     "Efficiency",
@@ -17,6 +19,7 @@ __all__ = [
     "NetworkLevel",
     "Pool",
     "Saturating",
+    "Spread",
     "crossed_level",
     "group_hops",
 ]

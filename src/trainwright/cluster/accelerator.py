@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trainwright.cluster.spread import Spread
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.provenance import Origin, Provenance
 from trainwright.units import GIB
@@ -52,8 +53,9 @@ class Accelerator:
     of it. `sources` says of a field, by name, where its figure comes from. The host needs
     `host_pass_s` to start the kernels of one block in one pass (forward, backward, repeated
     forward) and `step_overhead_s` for what a step does once: properties of an installation. Nine of
-    ten measured steps take from `step_low_ratio` to `step_high_ratio` times the predicted time;
-    default efficiencies leave out host time and imperfect kernels, so they err on the fast side.
+    ten measured steps take from `step_low_ratio` to `step_high_ratio` times the predicted time, or
+    the range of the first of `step_spreads` whose circumstance holds; default efficiencies leave
+    out host time and imperfect kernels, so they err on the fast side.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Accelerator:
     step_overhead_s: float = 0.0
     step_low_ratio: float = 0.85
     step_high_ratio: float = 1.60
+    step_spreads: tuple[Spread, ...] = ()
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())

@@ -16,6 +16,7 @@ from typing import Final
 from trainwright.cluster.accelerator import Accelerator, Saturating
 from trainwright.cluster.cluster import Cluster, Pool
 from trainwright.cluster.network import NetworkLevel
+from trainwright.cluster.spread import Spread
 from trainwright.errors import Fault, InvalidInput
 from trainwright.provenance import Origin, Provenance
 
@@ -61,7 +62,8 @@ class Constant:
 class Calibration:
     """The constants of `accelerator` under `line`, and how far predictions with them miss.
 
-    A step takes between `low_ratio` and `high_ratio` times its prediction in nine cases of ten.
+    A step takes between `low_ratio` and `high_ratio` times its prediction in nine cases of ten, and
+    in the range of the first of `spreads` whose circumstance holds.
     """
 
     accelerator: str
@@ -71,6 +73,7 @@ class Calibration:
     high_ratio: float
     source: str
     rows: int = 0
+    spreads: tuple[Spread, ...] = ()
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -134,6 +137,7 @@ class Calibration:
             step_overhead_s=self.value("step_overhead_s", device.step_overhead_s),
             step_low_ratio=self.low_ratio,
             step_high_ratio=self.high_ratio,
+            step_spreads=self.spreads,
             sources=tuple(sources.items()),
         )
 

@@ -324,7 +324,9 @@ def cost_table(
 
 def roofline_provenance(pool: Pool) -> Provenance:
     """Where the times of an estimated profile come from."""
-    name = pool.accelerator.name
+    name, efficiency = pool.accelerator.name, pool.accelerator.provenance_of("efficiency")
+    if efficiency.origin is Origin.FITTED:
+        return replace(efficiency, source=f"roofline of {name}, {efficiency.source}")
     return Provenance(
         origin=Origin.ASSUMED, source=f"roofline of {name} with efficiencies of its description"
     )

@@ -10,6 +10,10 @@ low_ratio = 0.95                  # nine of ten steps take between low_ratio and
 high_ratio = 1.06                 # high_ratio times the predicted time
 [calibration.constants]
 gemm_max = { value = 0.66, low = 0.62, high = 0.70 }
+[[calibration.spreads]]           # where steps scatter more, a range of its own
+when = "experts"
+low_ratio = 0.80
+high_ratio = 1.30
 ```
 """
 
@@ -22,12 +26,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from trainwright.cluster import Calibration, Constant
+from trainwright.cluster import Calibration, Circumstance, Constant, Spread
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import write_text
 
 _TEXTS: Final = ("accelerator", "line", "source")
-_KEYS: Final = (*_TEXTS, "rows", "low_ratio", "high_ratio", "constants")
+_KEYS: Final = (*_TEXTS, "rows", "low_ratio", "high_ratio", "constants", "spreads")
+_SPREAD_KEYS: Final = ("when", "rows", "low_ratio", "high_ratio")
 
 
 @cache
@@ -86,6 +91,14 @@ def _text(calibration: Calibration) -> str:
         f"{c.name} = {{ value = {c.value:.5g}, low = {c.low:.5g}, high = {c.high:.5g} }}"
         for c in calibration.constants
     ]
+    for spread in calibration.spreads:
+        lines += [
+            "[[calibration.spreads]]",
+            f'when = "{spread.when}"',
+            f"rows = {spread.rows}",
+            f"low_ratio = {spread.low_ratio:.4g}",
+            f"high_ratio = {spread.high_ratio:.4g}",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -102,6 +115,7 @@ def _faults(table: object, path: str) -> Iterator[Fault]:
     for key in ("low_ratio", "high_ratio"):
         if not _is_number(table.get(key)):
             yield Fault(f"{path}.{key}", f"must be a number, got {table.get(key)!r}")
+    yield from _spread_faults(table.get("spreads", []), f"{path}.spreads")
     constants = table.get("constants", {})
     if not isinstance(constants, dict):
         yield Fault(f"{path}.constants", "must be a table")
@@ -110,6 +124,26 @@ def _faults(table: object, path: str) -> Iterator[Fault]:
         parts = value if isinstance(value, dict) else {"value": value}
         if not ("value" in parts and all(_is_number(part) for part in parts.values())):
             yield Fault(f"{path}.constants.{name}", "must be { value = …, low = …, high = … }")
+
+
+def _spread_faults(tables: object, path: str) -> Iterator[Fault]:
+    if not isinstance(tables, list):
+        yield Fault(path, "must be a list of tables")
+        return
+    known = tuple(circumstance.value for circumstance in Circumstance)
+    for index, table in enumerate(tables):
+        here = f"{path}[{index}]"
+        if not isinstance(table, dict):
+            yield Fault(here, "must be a table")
+            continue
+        for key in table:
+            if key not in _SPREAD_KEYS:
+                yield Fault(f"{here}.{key}", f"must be one of {', '.join(_SPREAD_KEYS)}")
+        if table.get("when") not in known:
+            yield Fault(f"{here}.when", f"must be one of {', '.join(known)}")
+        for key in ("low_ratio", "high_ratio"):
+            if not _is_number(table.get(key)):
+                yield Fault(f"{here}.{key}", f"must be a number, got {table.get(key)!r}")
 
 
 def _is_number(value: object) -> bool:
@@ -137,4 +171,13 @@ def _calibration(table: Mapping[str, Any]) -> Calibration:
         low_ratio=float(table["low_ratio"]),
         high_ratio=float(table["high_ratio"]),
         constants=tuple(constants),
+        spreads=tuple(
+            Spread(
+                when=Circumstance(stated["when"]),
+                low_ratio=float(stated["low_ratio"]),
+                high_ratio=float(stated["high_ratio"]),
+                rows=int(stated.get("rows", 0)),
+            )
+            for stated in table.get("spreads", [])
+        ),
     )

@@ -210,7 +210,12 @@ def _bounded(
                 tensor=tensor,
                 data_parallel=restrictions.data_parallel,
             ):
-                bound = step_bound_s(candidate, work_s=work_s, num_microbatches=num_microbatches)
+                bound = step_bound_s(
+                    candidate,
+                    work_s=work_s,
+                    num_microbatches=num_microbatches,
+                    overhead_s=question.cluster.accelerator.step_overhead_s,
+                )
                 yield bound, candidate
 
 

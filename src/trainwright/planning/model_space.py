@@ -102,8 +102,12 @@ def candidates(
             )
 
 
-def step_bound_s(candidate: Candidate, *, work_s: float, num_microbatches: int) -> float:
+def step_bound_s(
+    candidate: Candidate, *, work_s: float, num_microbatches: int, overhead_s: float = 0.0
+) -> float:
     """No 1F1B plan of the candidate has a shorter step; `work_s` is one microbatch's, all stages.
+
+    `overhead_s` is what every step takes once, whatever the plan.
 
     With P_r the work of stage r and m microbatches per replica, the first forward reaches stage r
     after the forwards of all earlier stages, and their backwards follow its last one, so
@@ -114,4 +118,4 @@ def step_bound_s(candidate: Candidate, *, work_s: float, num_microbatches: int) 
     """
     m = num_microbatches // candidate.data
     unfinished: float = (1 - 1 / m) ** candidate.pipeline
-    return work_s / (1 - unfinished)
+    return work_s / (1 - unfinished) + overhead_s

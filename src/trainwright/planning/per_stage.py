@@ -69,7 +69,8 @@ def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     priced = best_first([*uniform.priced, *filter(None, found)])
     may_fit = not priced and any(_may_fit(question, p, n, budget) for n, p in offered)
     best_s = priced[0].step.step_time_s if priced else math.inf
-    bound_s = min(bound_s / question.num_devices, best_s)
+    overhead_s = question.cluster.accelerator.step_overhead_s
+    bound_s = min(bound_s / question.num_devices + overhead_s, best_s)
     return ModelOutcome(
         priced=priced,
         lower_bound_s=bound_s if math.isfinite(bound_s) else 0.0,

@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from trainwright.cluster.spread import Circumstance
 from trainwright.provenance import Origin
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Accelerator
+    from trainwright.cluster import Cluster
+    from trainwright.model import TransformerConfig
+    from trainwright.plan.configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +30,31 @@ class TimeRange:
 _UNCALIBRATED: Final = "assumed: default efficiencies, not fitted to this accelerator and software"
 
 
-def time_range(device: Accelerator) -> TimeRange:
-    """The range of a device's description, fitted with its efficiencies or assumed."""
+def time_range(
+    model: TransformerConfig, cluster: Cluster, configuration: Configuration
+) -> TimeRange:
+    """The range of the cluster's device for such a run, fitted with its efficiencies or assumed."""
+    device = cluster.accelerator
+    held = circumstances(model, cluster, configuration)
+    spread = next((spread for spread in device.step_spreads if spread.when in held), None)
     origin = device.provenance_of("efficiency")
     fitted = origin.origin is Origin.FITTED
     return TimeRange(
-        low_ratio=device.step_low_ratio,
-        high_ratio=device.step_high_ratio,
+        low_ratio=device.step_low_ratio if spread is None else spread.low_ratio,
+        high_ratio=device.step_high_ratio if spread is None else spread.high_ratio,
         source=f"fitted: {origin.source}" if fitted else _UNCALIBRATED,
     )
+
+
+def circumstances(
+    model: TransformerConfig, cluster: Cluster, configuration: Configuration
+) -> frozenset[Circumstance]:
+    """What holds of a run that makes steps scatter."""
+    degrees, node = configuration.parallelism, cluster.pools[0].levels[0].size
+    held = set()
+    spans_nodes = degrees.num_devices > node
+    if spans_nodes and degrees.data > 1 and degrees.tensor * degrees.context < node:
+        held.add(Circumstance.SHARED_NODES)
+    if model.experts is not None:
+        held.add(Circumstance.EXPERTS)
+    return frozenset(held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainwright.plan.status import Status
+from trainwright.provenance import Origin
 from trainwright.reporting.text import add_row, ranges, table
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
@@ -48,6 +49,12 @@ def model_plan_report(document: ModelPlanResult) -> RenderableType:
     return Group(*parts)
 
 
+def _confidence(document: ModelPlanResult) -> str:
+    """Whether the times rest on constants fitted to measured runs."""
+    fitted = document.assumptions.get("times", "").startswith(f"{Origin.FITTED}:")
+    return "fitted estimate" if fitted else "unfitted estimate"
+
+
 def _headline(document: ModelPlanResult) -> Iterator[str]:
     request = document.request
     cluster = request.cluster.name if request.cluster else "?"
@@ -59,7 +66,7 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
     yield (
         f"{where}: {format_seconds(document.step_time_s)} per step, "
         f"{document.tokens_per_s or 0:,.0f} tokens/s, MFU {document.mfu or 0:.1%} "
-        f"(unfitted estimate): "
+        f"({_confidence(document)}): "
         f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
     )
     if document.parallelism is not None:

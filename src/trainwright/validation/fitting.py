@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from trainwright.cluster import Calibration, Constant
+from trainwright.cluster import Calibration, Circumstance, Constant, Spread
 from trainwright.errors import InvalidInput, TrainwrightError
 from trainwright.plan.measured_run import MeasuredRun
 from trainwright.pricing.calibration import Fit, Prior, fit
+from trainwright.pricing.interval import circumstances
 from trainwright.validation.fill import answer
 from trainwright.validation.lines import SoftwareLine, line_of
 from trainwright.validation.machines import Known, cluster_of
@@ -41,6 +42,7 @@ _STUDENT: Final = {
 }
 _NORMAL: Final = 1.645
 _ENOUGH_FOR_QUANTILES: Final = 20
+_LEAST_APART: Final = 6
 _LEAST_WIDTH: Final = 0.03
 _ALONE: Final = 0.10  # what one run tells of the next: the spread of published fits
 
@@ -56,9 +58,17 @@ class LineFit:
 
 
 def fit_line(
-    runs: Sequence[MeasuredRun], known: Known, priors: Sequence[Prior], *, source: str
+    runs: Sequence[MeasuredRun],
+    known: Known,
+    priors: Sequence[Prior],
+    *,
+    source: str,
+    apart: Circumstance | None = None,
 ) -> LineFit:
-    """Constants, intervals and residuals; raises `InvalidInput` where no run can be priced."""
+    """Constants, intervals and residuals; runs under `apart` get an interval of their own.
+
+    Raises `InvalidInput` where no run can be priced.
+    """
     bare = replace(known, calibrations=())
     questions = [(run, q) for run in runs if (q := _question(run, bare)) is not None]
     if not questions:
@@ -75,7 +85,7 @@ def fit_line(
             if (q := _question(run, again)) is not None
         ]
         found = _fit(questions, priors, start={c.name: c.value for c in found.constants})
-    return _line_fit(questions, priors, found, source=source)
+    return _set_apart(_line_fit(questions, priors, found, source=source), questions, apart)
 
 
 def fit_questions(
@@ -107,6 +117,27 @@ def _line_fit(
         seen=found.residuals,
         unseen=unseen,
     )
+
+
+def _set_apart(
+    found: LineFit,
+    questions: Sequence[tuple[MeasuredRun, Question]],
+    apart: Circumstance | None,
+) -> LineFit:
+    """The same with intervals of the runs under a circumstance and of the others, if enough."""
+    if apart is None:
+        return found
+    sides: tuple[list[float], list[float]] = ([], [])
+    for (_, q), residual in zip(questions, found.unseen, strict=True):
+        sides[apart in circumstances(q.model, q.cluster, q.configuration)].append(residual)
+    others, held = sides
+    if min(len(others), len(held)) < _LEAST_APART:
+        return found
+    low, high = interval(others)
+    spread_low, spread_high = interval(held)
+    spread = Spread(when=apart, low_ratio=spread_low, high_ratio=spread_high, rows=len(held))
+    made = replace(found.calibration, low_ratio=low, high_ratio=high, spreads=(spread,))
+    return replace(found, calibration=made)
 
 
 def group_of(run: MeasuredRun) -> tuple[object, ...]:

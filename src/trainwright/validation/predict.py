@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from trainwright.plan import StepPrediction
 from trainwright.pricing import predict_step
 from trainwright.pricing.configuration import estimator_of, plan_of, point_of
+from trainwright.pricing.interval import time_range
 from trainwright.validation.engine_memory import engine_peak_bytes
 from trainwright.validation.megatron_memory import megatron_memory
 from trainwright.validation.question import Question
@@ -34,12 +35,13 @@ class RunPrediction:
 def predict(question: Question) -> RunPrediction:
     """Price one question; raises like `Estimator.profile` and `predict_step`."""
     step = price(question)
-    time_s, device = step.step_time_s, question.cluster.accelerator
+    time_s = step.step_time_s
+    spread = time_range(question.model, question.cluster, question.configuration)
     peak_bytes, static_bytes = _memory(question, step)
     return RunPrediction(
         step_time_s=time_s,
-        step_time_low_s=time_s * device.step_low_ratio,
-        step_time_high_s=time_s * device.step_high_ratio,
+        step_time_low_s=time_s * spread.low_ratio,
+        step_time_high_s=time_s * spread.high_ratio,
         peak_memory_bytes=peak_bytes,
         static_memory_bytes=static_bytes,
     )

@@ -1,0 +1,41 @@
+"""The host's time to start a block's kernels is a floor of each of its passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainwright.cluster import Accelerator
+from trainwright.costing.layer import Platform, price_layer
+from trainwright.costing.memory import KEEP_ALL
+from trainwright.formats import catalog
+from trainwright.model import LayerClass, LayerKind, Phase, RunShape, layer_graph
+from trainwright.profile import Recompute
+
+SLOW_HOST_S = 1e3  # far beyond any kernel
+
+
+def block_of(model: str, run: RunShape) -> LayerClass:
+    graph = layer_graph(catalog.model(model).config, run)
+    return next(layer for layer in graph.classes if layer.kind is LayerKind.BLOCK)
+
+
+def passes_s(model: str, device: Accelerator) -> tuple[float, float]:
+    run = RunShape(microbatch_size=1, sequence_length=512)
+    platform = Platform(accelerator=device, dtype="bf16", hops={})
+    (price,) = price_layer(block_of(model, run), run, {Recompute.NONE: KEEP_ALL}, platform)
+    backward_s = price.phase_s[Phase.INPUT_GRAD] + price.phase_s[Phase.WEIGHT_GRAD]
+    return price.phase_s[Phase.FORWARD], backward_s
+
+
+@pytest.mark.parametrize(("model", "passes"), [("llama3-8b", 1), ("mixtral-8x7b", 2)])
+def test_a_slow_host_sets_the_pace_and_experts_take_it_twice(model, passes):
+    device = replace(catalog.accelerators()["H100-80GB-SXM"], host_pass_s=SLOW_HOST_S)
+    assert passes_s(model, device) == pytest.approx((passes * SLOW_HOST_S,) * 2)
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
+def test_a_fast_host_changes_nothing(model):
+    device = catalog.accelerators()["H100-80GB-SXM"]
+    assert passes_s(model, replace(device, host_pass_s=1e-9)) == passes_s(model, device)
