@@ -125,6 +125,7 @@ def test_options_exist(page, capfd):
         "diff",
         "validate",
         "calibrate",
+        "profile",
         "catalog",
     ):
         with pytest.raises(SystemExit):

@@ -20,6 +20,7 @@ from trainwright.api.diff import diff  # noqa: E402
 from trainwright.api.estimate import estimate  # noqa: E402
 from trainwright.api.explain import explain  # noqa: E402
 from trainwright.api.plan import plan  # noqa: E402
+from trainwright.api.profile import ProfileReport, import_layers, profile_model  # noqa: E402
 from trainwright.api.result import Report, Result  # noqa: E402
 from trainwright.api.schedule import schedule  # noqa: E402
 from trainwright.api.schedule_report import ScheduleReport  # noqa: E402
@@ -40,6 +41,7 @@ __all__ = [
     "Infeasible",
     "InvalidInput",
     "MissingExtra",
+    "ProfileReport",
     "Progress",
     "Report",
     "Result",
@@ -51,7 +53,9 @@ __all__ = [
     "diff",
     "estimate",
     "explain",
+    "import_layers",
     "plan",
+    "profile_model",
     "schedule",
     "validate",
 ]

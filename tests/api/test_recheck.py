@@ -161,6 +161,7 @@ def test_a_model_plan_of_another_version_is_shown_with_a_warning(path, tmp_path,
     assert explained(document).document.warnings == ()
     document["step_time_s"] *= 2
     document["gap"] = 1 - document["lower_bound_s"] / document["step_time_s"]
+    document["status"] = "gap"
     (warning,) = explained(document).document.warnings
     assert warning.startswith("made by version 0.0.1; ")
     assert "computes other figures: step_time_s: must be" in warning

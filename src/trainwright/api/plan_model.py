@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.planning.model_planner import ModelOutcome, Priced
+    from trainwright.planning.model_planner import ModelOutcome
     from trainwright.planning.model_question import ModelQuestion
+    from trainwright.planning.split_plan import Priced
 
 _OPTION_OF: Final = {
     "global_batch": "global-batch",

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from trainwright._version import __version__
-from trainwright.cli import calibrate, catalog, diff, estimate, explain, plan, schedule, validate
+from trainwright.cli import (
+    calibrate,
+    catalog,
+    diff,
+    estimate,
+    explain,
+    plan,
+    profile,
+    schedule,
+    validate,
+)
 from trainwright.errors import InvalidInput, TrainwrightError
 
 if TYPE_CHECKING:
@@ -35,6 +45,7 @@ _COMMANDS = (
     diff.diff,
     validate.validate,
     calibrate.calibrate,
+    profile.profile,
     catalog.catalog,
 )
 for _command in _COMMANDS:

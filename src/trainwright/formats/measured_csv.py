@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -57,6 +57,15 @@ _SPECIAL: Final = ("zero_stage", "sequence_parallel")
 REQUIRED_COLUMNS: Final = (*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, *_SPECIAL)
 
 
+_LAYER_KEYS: Final = ("model", "tp", "layer_index")
+# Key and value columns of the two tables of layers.
+_TIMES: Final = (
+    ("model", "accelerator", "micro_batch_seqs", "tp"),
+    ("forward_s", "backward_s", "update_s"),
+)
+_SIZES: Final = (("model", "tp"), ("parameters", "output_bytes", "saved_activation_bytes"))
+
+
 def measured_files(folder: Path) -> tuple[Path, ...]:
     """The CSV files of a folder, by name; raises `InvalidInput` where there are none."""
     try:
@@ -87,29 +96,44 @@ def read_measured(path: Path) -> tuple[MeasuredRun, ...]:
 def read_layer_tables(folder: Path) -> MeasuredLayers | None:
     """Per-layer times and sizes of a folder of profiles; `None` where it holds none.
 
-    Reads `*_layer_times.csv` (seconds per model, accelerator, microbatch, tensor degree and layer)
-    and `*_layer_memory.csv` (parameters and bytes at microbatch 1).
+    Reads `*_layer_times.csv` and `*_layer_memory.csv`, as `read_layer_files` does.
     """
-    if not folder.is_dir():
+    if not folder.is_dir() or not any(folder.glob("*_layer_times.csv")):
         return None
-    times: dict[tuple[str, str, int, int], dict[int, tuple[float, float, float]]] = {}
-    sizes: dict[tuple[str, int], dict[int, tuple[float, float, float]]] = {}
-    for path in sorted(folder.glob("*_layer_times.csv")):
-        for _, row in _rows(path, ("model", "accelerator", "micro_batch_seqs", "tp")):
-            key = (row["model"], row["accelerator"], int(row["micro_batch_seqs"]), int(row["tp"]))
-            layer = int(row["layer_index"])
-            values = (float(row["forward_s"]), float(row["backward_s"]), float(row["update_s"]))
-            times.setdefault(key, {})[layer] = values
-    for path in sorted(folder.glob("*_layer_memory.csv")):
-        for _, row in _rows(path, ("model", "tp", "layer_index", "parameters")):
-            layer = int(row["layer_index"])
-            sizes.setdefault((row["model"], int(row["tp"])), {})[layer] = (
-                float(row["parameters"]),
-                float(row["output_bytes"]),
-                float(row["saved_activation_bytes"]),
-            )
-    if not times:
-        return None
+    names = ("*_layer_times.csv", "*_layer_memory.csv")
+    return read_layer_files([path for name in names for path in sorted(folder.glob(name))])
+
+
+def read_layer_files(paths: Sequence[Path]) -> MeasuredLayers:
+    """Tables of layer times and of layer sizes, told apart by their columns.
+
+    Times are seconds per model, accelerator, microbatch, tensor degree and layer; sizes are
+    parameters and bytes at microbatch 1. Raises `InvalidInput` naming every faulty line.
+    """
+    times: dict[tuple[Any, ...], dict[int, tuple[float, float, float]]] = {}
+    sizes: dict[tuple[Any, ...], dict[int, tuple[float, float, float]]] = {}
+    for path in paths:
+        faults: list[Fault] = []
+        target = times
+        for line, row in _rows(path, _LAYER_KEYS):
+            schema, target = (_TIMES, times) if "forward_s" in row else (_SIZES, sizes)
+            missing = [name for name in (*schema[0], *schema[1]) if name not in row]
+            if missing:
+                wanted = [Fault(name, "must be a column of the file") for name in missing]
+                raise InvalidInput(wanted, source=str(path))
+            try:
+                key = tuple(_KEY_READERS.get(name, str)(row[name]) for name in schema[0])
+                first, second, third = (_quantity(row[name]) for name in schema[1])
+                target.setdefault(key, {})[_index(row["layer_index"])] = (first, second, third)
+            except ValueError:
+                faults.append(Fault(f"line {line}", "must have counts and amounts >= 0"))
+        faults += [
+            Fault("layer_index", f"must run from 0 without gaps for {', '.join(map(str, key))}")
+            for key, layers in target.items()
+            if sorted(layers) != list(range(len(layers)))
+        ]
+        if faults:
+            raise InvalidInput(faults[:_MOST_FAULTS], source=str(path))
     return MeasuredLayers(times_s=_frozen(times), sizes=_frozen(sizes))
 
 
@@ -179,3 +203,20 @@ def _amount(text: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise ValueError
     return value
+
+
+def _quantity(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError
+    return value
+
+
+def _index(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError
+    return value
+
+
+_KEY_READERS: Final[Mapping[str, Callable[[str], Any]]] = {"micro_batch_seqs": _count, "tp": _count}

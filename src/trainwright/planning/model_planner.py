@@ -1,12 +1,14 @@
-"""Planning a model without a measured profile: candidates best-first, each cut exactly.
+"""Planning a model without a measured profile: candidates best-first, each with its best split.
 
-The estimator prices the layers at (microbatch size, tensor degree); the partitioner cuts each
-candidate under its memory limit; the step is priced by `pricing`. Candidates are taken in the order
-of their lower bounds, so the search ends as soon as the next bound is no better than the best step.
+The estimator prices the layers at (microbatch size, tensor degree). A candidate has a coarse bound
+at once; when that comes to be the least of all, the best split of its layers gives a sharp one;
+when that comes to be the least, the split is priced by `pricing`. So the search ends as soon as the
+next bound is no better than the best step.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -15,17 +17,7 @@ import numpy as np
 
 from trainwright.costing.estimate import Estimator
 from trainwright.execution import Progress
-from trainwright.model import model_flops_per_sequence
-from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.restrictions import surviving_rows
-from trainwright.partitioning.ties import recompute_least
-from trainwright.plan.parallelism import Parallelism
-from trainwright.plan.status import Status
-from trainwright.planning.model_problem import (
-    candidate_restrictions,
-    lean_problem,
-    roomy_problem,
-)
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import (
     Candidate,
@@ -34,29 +26,22 @@ from trainwright.planning.model_space import (
     step_bound_s,
     tensor_degrees,
 )
-from trainwright.pricing.step import predict_step
+from trainwright.planning.split_bound import Split, best_split
+from trainwright.planning.split_plan import Priced, candidate_degrees, price_split
+from trainwright.planning.stage_kinds import StageKinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.plan import Plan, StepPrediction
+    from trainwright.plan import Plan
     from trainwright.profile import Profile
 
 _Depth: TypeAlias = tuple[int, int, int]
 
 NUM_ALTERNATIVES: Final = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
-    """A candidate with its plan, the profile it was cut from, and its predicted step."""
-
-    candidate: Candidate
-    plan: Plan
-    profile: Profile
-    step: StepPrediction
+_WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +68,19 @@ class _Shelf:
     question: ModelQuestion
     estimator: Estimator
     made: dict[tuple[int, int], Profile] = field(default_factory=dict)
+    cut: dict[tuple[int, int], StageKinds] = field(default_factory=dict)
+
+    def profile_of(self, candidate: Candidate) -> Profile:
+        """The profile at a candidate's point."""
+        return self.profile(candidate.microbatch_size, candidate.tensor)
+
+    def kinds(self, microbatch_size: int, tensor: int) -> StageKinds:
+        """The kinds of stages of a profile."""
+        key = (microbatch_size, tensor)
+        if key not in self.cut:
+            profile = self.profile(microbatch_size, tensor)
+            self.cut[key] = StageKinds.of(profile, self.question.restrictions)
+        return self.cut[key]
 
     def profile(self, microbatch_size: int, tensor: int) -> Profile:
         key = (microbatch_size, tensor)
@@ -98,51 +96,105 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     shelf = _Shelf(question, Estimator(model=question.model, cluster=question.cluster))
     waiting = sorted(_bounded(question, shelf, budget), key=lambda p: (p[0], _order(p[1])))
     is_complete = not budget.stopped  # else some candidates are not among those waiting
-    bound_s = waiting[0][0] if waiting and is_complete else 0.0
-    priced, tried = _price_in_order(question, waiting, shelf, budget)
-    best_s = min((found.step.step_time_s for found in priced), default=math.inf)
-    exhausted = is_complete and not budget.stopped
-    if exhausted and not priced:
-        leanest = {_depth(c): c for _, c in reversed(waiting)}
-        exhausted = all(_is_too_large(question, c, shelf, budget) for c in leanest.values())
-    left = waiting[tried:]
-    pruned = sum(candidate_bound_s >= best_s for candidate_bound_s, _ in left)
+    search = _Search(question, shelf, budget, [(b, i, None) for i, (b, _) in enumerate(waiting)])
+    in_order = [candidate for _, candidate in waiting]
+    search.run(in_order)
+    search.add_runners_up(in_order)
+    best_s = search.best_s
+    bound_s = min([best_s, search.least_priced_s, *(bound for bound, *_ in search.heap)])
+    pruned = search.excluded + sum(bound >= best_s for bound, *_ in search.heap)
     return ModelOutcome(
-        priced=best_first(priced)[: 1 + NUM_ALTERNATIVES],
-        lower_bound_s=min(bound_s, best_s) if math.isfinite(bound_s) else 0.0,
+        priced=best_first(search.priced)[: 1 + NUM_ALTERNATIVES],
+        lower_bound_s=bound_s if is_complete and math.isfinite(bound_s) else 0.0,
         considered=len(waiting),
         pruned=pruned,
-        not_reached=len(left) - pruned,
-        exhausted=exhausted,
+        not_reached=sum(bound < best_s for bound, *_ in search.heap),
+        exhausted=is_complete and not budget.stopped and not search.undecided,
         interrupted=budget.interrupted,
     )
 
 
-def _price_in_order(
-    question: ModelQuestion,
-    waiting: Sequence[tuple[float, Candidate]],
-    shelf: _Shelf,
-    budget: Budget,
-) -> tuple[list[Priced], int]:
-    """Plans of the candidates that fit, and how many were tried until none can be better."""
-    flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
-    priced: list[Priced] = []
-    best_s, too_large = math.inf, set[_Depth]()
-    for tried, (bound_s, candidate) in enumerate(waiting):
-        progress = Progress(
-            stage="planning", elapsed_s=budget.elapsed_s, best=best_s, lower_bound=waiting[0][0]
+@dataclass(slots=True)
+class _Search:
+    """Best-first: a candidate is bounded coarsely, then by its best split, then priced.
+
+    `heap` holds (bound, candidate's number, its best split once known), all of one candidate's
+    entries one after the other; `excluded` counts candidates whose best split cannot be better than
+    a plan that was found, `undecided` those whose best split fits by the bound, but no plan did.
+    """
+
+    question: ModelQuestion
+    shelf: _Shelf
+    budget: Budget
+    heap: list[tuple[float, int, Split | None]]
+    priced: list[Priced] = field(default_factory=list)
+    best_s: float = math.inf
+    least_priced_s: float = math.inf
+    excluded: int = 0
+    undecided: int = 0
+    too_large: set[_Depth] = field(default_factory=set)
+
+    def run(self, candidates: Sequence[Candidate]) -> None:
+        """Until no candidate left can be better than the best plan, or the budget ends."""
+        while self.heap and self.heap[0][0] < self.best_s:
+            if self.budget.poll(self._progress):
+                return
+            bound_s, number, split = heapq.heappop(self.heap)
+            if split is None:
+                self._sharpen(bound_s, number, candidates[number])
+            else:
+                self._price(split, candidates[number])
+
+    @property
+    def _progress(self) -> Progress:
+        left_s = self.heap[0][0] if self.heap else math.inf
+        return Progress(
+            stage="planning",
+            elapsed_s=self.budget.elapsed_s,
+            best=self.best_s,
+            lower_bound=min(left_s, self.least_priced_s, self.best_s),
         )
-        if bound_s >= best_s or budget.poll(progress):
-            return priced, tried
-        if _depth(candidate) in too_large:
-            continue
-        found = _price(question, candidate, shelf, flops, budget)
-        if found is None:
-            too_large.add(_depth(candidate))
+
+    def add_runners_up(self, candidates: Sequence[Candidate]) -> None:
+        """Price the best of the splits at hand until there are enough alternatives."""
+        known = sorted((e for e in self.heap if e[2] is not None), key=lambda e: e[:2])
+        for entry in known[: max(0, 1 + NUM_ALTERNATIVES - len(self.priced))]:
+            _, number, split = entry
+            if split is None or self.budget.poll(self._progress):
+                return
+            self.heap.remove(entry)
+            heapq.heapify(self.heap)
+            self._price(split, candidates[number])
+
+    def _sharpen(self, bound_s: float, number: int, candidate: Candidate) -> None:
+        if _depth(candidate) in self.too_large:
+            return
+        split = best_split(
+            self.shelf.kinds(candidate.microbatch_size, candidate.tensor),
+            candidate_degrees(self.question, candidate),
+            self.question.cluster,
+            num_microbatches=self.question.workload.global_batch
+            // (candidate.microbatch_size * candidate.data),
+            limit_s=_WORTH_KEEPING * self.best_s,
+        )
+        if math.isinf(split.bound_s):
+            self.too_large.add(_depth(candidate))
+        elif split.bound_s >= _WORTH_KEEPING * self.best_s:
+            self.excluded += 1
         else:
-            priced.append(found)
-            best_s = min(best_s, found.step.step_time_s)
-    return priced, len(waiting)
+            sharper = replace(split, bound_s=max(bound_s, split.bound_s))
+            heapq.heappush(self.heap, (sharper.bound_s, number, sharper))
+
+    def _price(self, split: Split, candidate: Candidate) -> None:
+        self.least_priced_s = min(self.least_priced_s, split.bound_s)
+        found = price_split(
+            self.question, candidate, self.shelf.profile_of(candidate), split, self.budget
+        )
+        if found is None:
+            self.undecided += 1
+        else:
+            self.priced.append(found)
+            self.best_s = min(self.best_s, found.step.step_time_s)
 
 
 def best_first(priced: Iterable[Priced]) -> tuple[Priced, ...]:
@@ -225,43 +277,3 @@ def _least_work_s(profile: Profile, restrictions: Restrictions) -> float:
     durations = np.where(kept, costs.duration_s, np.inf)
     by_class = [float(durations[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
     return sum(by_class[layer.layer_class] for layer in profile.structure.layers)
-
-
-def _price(
-    question: ModelQuestion, candidate: Candidate, shelf: _Shelf, flops: float, budget: Budget
-) -> Priced | None:
-    profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
-    restrictions = candidate_restrictions(question, candidate)
-    roomy, setting = roomy_problem(question, candidate, profile)
-    found = solve(roomy, setting, restrictions=restrictions, budget=budget)
-    cut = recompute_least(found, roomy, setting, restrictions=restrictions)
-    if cut.plan is None:
-        return None
-    plan = replace(
-        cut.plan,
-        microbatch_size=candidate.microbatch_size,
-        parallelism=Parallelism(
-            tensor=candidate.tensor,
-            pipeline=len(cut.plan.stages),
-            data=candidate.data,
-            sequence_parallel=candidate.tensor > 1,
-            zero_stage=question.zero_stage,
-        ),
-    )
-    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
-    if step.peak_memory_bytes > question.cluster.accelerator.usable_bytes:
-        return None
-    return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
-
-
-def _is_too_large(
-    question: ModelQuestion, candidate: Candidate, shelf: _Shelf, budget: Budget
-) -> bool:
-    """Whether it is proved, in the time left, that no plan of the candidate fits."""
-    if budget.stopped:
-        return False
-    profile = shelf.profile(candidate.microbatch_size, candidate.tensor)
-    lean, setting = lean_problem(question, candidate, profile)
-    restrictions = candidate_restrictions(question, candidate)
-    cut = solve(lean, setting, restrictions=restrictions, budget=budget)
-    return cut.status is Status.INFEASIBLE

@@ -22,7 +22,6 @@ from trainwright.partitioning.ties import recompute_least
 from trainwright.plan.status import Status
 from trainwright.planning.model_planner import (
     ModelOutcome,
-    Priced,
     best_first,
     plan_model,
 )
@@ -33,6 +32,7 @@ from trainwright.planning.model_problem import (
 )
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
+from trainwright.planning.split_plan import Priced
 from trainwright.pricing.step import predict_step
 
 if TYPE_CHECKING:

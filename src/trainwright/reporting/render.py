@@ -9,6 +9,7 @@ from trainwright.plan.results.calibration import CalibrationResult
 from trainwright.plan.results.catalog import CatalogResult
 from trainwright.plan.results.difference import Difference
 from trainwright.plan.results.estimate import EstimateResult
+from trainwright.plan.results.layer_profile import LayerProfileResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.plan import PlanResult
@@ -17,6 +18,7 @@ from trainwright.plan.results.validation import ValidationResult
 from trainwright.reporting.calibration_table import calibration_report
 from trainwright.reporting.catalog_table import catalog_report
 from trainwright.reporting.difference_table import difference_report
+from trainwright.reporting.layer_profile_table import layer_profile_report
 from trainwright.reporting.model_estimate_table import model_estimate_report
 from trainwright.reporting.model_plan_table import model_plan_report
 from trainwright.reporting.plan_table import estimate_report, plan_report
@@ -42,3 +44,4 @@ render.register(ScheduleResult, schedule_report)
 render.register(CatalogResult, catalog_report)
 render.register(ValidationResult, validation_report)
 render.register(CalibrationResult, calibration_report)
+render.register(LayerProfileResult, layer_profile_report)

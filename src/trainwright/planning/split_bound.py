@@ -1,0 +1,324 @@
+"""The best split of a candidate under 1F1B, and a bound on every other: a DP over stage ends.
+
+With P_r = F_r + B_r the time of stage r per microbatch, x_r a transfer from stage r to the next,
+m microbatches, w = min(p - r, m) of them in flight, and A_r the end of rank r after its start:
+
+    A_r ≥ P_r + 2·x_r + A_{r+1}             the next rank lies between F and B
+    A_r ≥ m·P_r + max(0, q - (w - 1)·F_r) + max(0, q - (w - 1)·B_r)
+    A_r ≥ m·P_r + 2·q - (w - 1)·P_r + i·(q - (w - 1)·P_r),  i·w < m - w
+
+with q = R_{r+1} + 2·x_r, the way of one microbatch through all later stages and back. Before it
+waits for the first backward the rank runs w forwards, and it runs w - 1 backwards while it waits
+for the last one (second line; for m ≤ w without the last term). Forward k + w follows backward k,
+so w microbatches take no less than P_r + q (third line). A step ends no earlier than any rank, its
+exposed synchronisation and its optimizer. The least of these over all splits follows from the last
+rank backwards, each stage at its fastest recomputation that fits into memory with w microbatches in
+flight. O(p·L·W), W the longest stage.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.costing.communication import point_to_point_time_s
+from trainwright.costing.compute import memory_time_s
+from trainwright.plan.overlap import DEFAULT_OVERLAP
+from trainwright.plan.parallelism import Parallelism
+from trainwright.pricing.placement import group_replicas, rank_level
+from trainwright.profile import StaticKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.cluster import Cluster
+    from trainwright.costing.communication import Lines
+    from trainwright.planning.stage_kinds import StageKinds
+    from trainwright.pricing.sharding import Replicas
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+_HAIR = 1e-9  # of the room for activations, left free for rounding
+_TIE = 1e-3  # how much a shorter stage counts among splits that the bound does not tell apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """No split of the candidate ends before `bound_s`; `cuts` is one that may reach it.
+
+    `bound_s` is infinite where nothing fits; then, and where the bound exceeds the limit that was
+    given, there are no cuts, nor where only rounding would let one fit. `chosen` counts for each
+    stage the layers that run as each row.
+    """
+
+    bound_s: float
+    cuts: tuple[int, ...] = ()
+    chosen: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Tables:
+    """Of kinds by microbatches in flight, [p, K]: seconds per microbatch, and after the last."""
+
+    forward_s: Floats
+    time_s: Floats
+    tail_s: Floats
+
+
+def best_split(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    *,
+    num_microbatches: int,
+    limit_s: float = math.inf,
+) -> Split:
+    """The split of least bound; stages that alone exceed `limit_s` are not looked at.
+
+    `num_microbatches` is that of one replica. A bound above the limit is cut down to it.
+    """
+    size, p, m = kinds.num_layers, degrees.pipeline, num_microbatches
+    longest = _longest(kinds, size - p + 1, limit_s / m)
+    if p * longest < size:
+        return Split(bound_s=limit_s)
+    first = np.arange(size)[:, np.newaxis]
+    after = first + np.arange(1, longest + 1)
+    inside = after <= size
+    after = np.minimum(after, size)
+    used, own = np.unique(np.where(inside, kinds.kind_of[first, after], 0), return_inverse=True)
+    own = own.reshape(after.shape)
+    tables = _tables(kinds, used, degrees, cluster, num_microbatches=m)
+    transfers = _transfers(kinds, degrees, cluster)
+    later = _Later.none(size)
+    picks = np.zeros((p, size), dtype=np.int64)
+    for rank in reversed(range(p)):
+        own_s = _RankTimes(
+            in_flight=min(p - rank, m),
+            forward_s=tables.forward_s[rank][own],
+            time_s=np.where(inside, tables.time_s[rank][own], np.inf),
+            tail_s=tables.tail_s[rank][own],
+            transfer_s=transfers[rank][after],
+        )
+        later, picks[rank] = _before(later, own_s, after, num_microbatches=m)
+    bound_s = float(later.finish_s[0]) + cluster.accelerator.step_overhead_s
+    if not bound_s < limit_s:
+        return Split(bound_s=limit_s)
+    return _decoded(kinds, degrees, cluster, picks, bound_s, num_microbatches=m)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _RankTimes:
+    """One rank by its first layer and its length, [L, W]; infinite where a stage cannot be."""
+
+    in_flight: int
+    forward_s: Floats
+    time_s: Floats
+    tail_s: Floats
+    transfer_s: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Later:
+    """The least of all splits of the ranks from one on, by its first layer, [L + 1].
+
+    `way_s` is that of one microbatch through all and back, `end_s` of the rank's last action and
+    `finish_s` of the step, both after the rank's start.
+    """
+
+    way_s: Floats
+    end_s: Floats
+    finish_s: Floats
+
+    @classmethod
+    def none(cls, size: int) -> _Later:
+        """Past the last rank: no layers take no time, others cannot be run."""
+        left = np.full(size + 1, np.inf)
+        left[size] = 0.0
+        return cls(way_s=left, end_s=left, finish_s=left)
+
+
+def _before(
+    later: _Later, own: _RankTimes, after: Ints, *, num_microbatches: int
+) -> tuple[_Later, Ints]:
+    """With one more rank before, and the length of its stage, less one, by its first layer."""
+    away_s = 2 * own.transfer_s + later.way_s[after]
+    alone_s = _alone(own, away_s, num_microbatches)
+    ends_s = np.maximum(alone_s, own.time_s + 2 * own.transfer_s + later.end_s[after])
+    next_s = own.forward_s + own.transfer_s + later.finish_s[after]
+    finishes_s = np.maximum(ends_s + own.tail_s, next_s)
+    picks: Ints = (finishes_s + _TIE * alone_s).argmin(axis=1)
+    columns = (own.time_s + away_s, ends_s, finishes_s)
+    way_s, end_s, finish_s = (np.append(each.min(axis=1), np.inf) for each in columns)
+    return _Later(way_s=way_s, end_s=end_s, finish_s=finish_s), picks
+
+
+def _alone(own: _RankTimes, away_s: Floats, num_microbatches: int) -> Floats:
+    """How long a rank runs at least; `away_s` is the way from its forward to its backward."""
+    w, m = own.in_flight, num_microbatches
+    feasible = np.isfinite(own.time_s) & np.isfinite(away_s)
+    time_s = np.where(feasible, own.time_s, 0.0)
+    away_s = np.where(feasible, away_s, 0.0)
+    idle_s = np.maximum(0.0, away_s - (w - 1) * own.forward_s)
+    if m > w:
+        cool_down_s = np.maximum(0.0, away_s - (w - 1) * (time_s - own.forward_s))
+        late_s = away_s - (w - 1) * time_s
+        late_rounds_s = away_s + late_s + (m - w - 1) // w * late_s
+        idle_s = np.maximum(idle_s + cool_down_s, np.where(late_s > 0, late_rounds_s, 0.0))
+    return np.where(feasible, m * time_s + idle_s, np.inf)
+
+
+def _longest(kinds: StageKinds, most: int, limit_s: float) -> int:
+    """Layers of the longest stage that a microbatch can pass within the limit."""
+    if not math.isfinite(limit_s):
+        return most
+    first, longest = np.arange(kinds.num_layers), 0
+    for length in range(1, most + 1):
+        own = kinds.kind_of[first[: kinds.num_layers - length + 1], first[length - 1 :] + 1]
+        if float(kinds.least_time_s[own].min()) > limit_s:
+            break
+        longest = length
+    return longest
+
+
+def _tables(
+    kinds: StageKinds, used: Ints, degrees: Parallelism, cluster: Cluster, *, num_microbatches: int
+) -> _Tables:
+    p, replicas = degrees.pipeline, group_replicas(cluster.pool_of(), degrees)
+    in_flight = np.minimum(np.arange(p, 0, -1), num_microbatches)
+    static_bytes = held_bytes(kinds, replicas)[used].tolist()
+    usable_bytes = cluster.accelerator.usable_bytes
+    time_s = np.full((p, len(used)), np.inf)
+    level_bytes = kinds.level_bytes.tolist()
+    for column, kind in enumerate(used.tolist()):
+        for level in kinds.levels_of[kind]:
+            room = usable_bytes - static_bytes[column] - level_bytes[level]
+            if room >= 0:
+                front = kinds.front(kind, level)
+                found = np.searchsorted(front.kept_bytes, room / in_flight, side="right") - 1
+                fitting = np.where(found >= 0, front.time_s[found], np.inf)
+                np.minimum(time_s[:, column], fitting, out=time_s[:, column])
+    forward_s = np.broadcast_to(kinds.forward_s[used], time_s.shape)
+    return _with_replicas(kinds, used, time_s, forward_s, replicas, cluster)
+
+
+def held_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
+    """State of one device by kind, with weights that ZeRO-3 gathers, shape [K]."""
+    shards = np.array([[replicas.shards(g, kind) for kind in StaticKind] for g in range(2)])
+    held = (kinds.static_bytes / shards).sum(axis=(1, 2)) + kinds.opaque_bytes
+    if replicas.zero_stage == 3:
+        whole = kinds.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1)
+        held = held + np.minimum(2 * kinds.weight_bytes * (1 - 1 / replicas.sizes[0]), whole)
+    total: Floats = held
+    return total
+
+
+def _with_replicas(
+    kinds: StageKinds,
+    used: Ints,
+    time_s: Floats,
+    forward_s: Floats,
+    replicas: Replicas,
+    cluster: Cluster,
+) -> _Tables:
+    """What data parallelism adds per microbatch and at the end; see `pricing.sharding`."""
+    static, sync = kinds.static_bytes[used], kinds.sync_bytes[used]
+    overlap, stage = DEFAULT_OVERLAP, replicas.zero_stage
+    with np.errstate(invalid="ignore"):
+        backward_s = np.where(np.isfinite(time_s), time_s - forward_s, 0.0)
+    under_backward_s = overlap.gradients * backward_s
+    update_s = _optimizer_s(static, replicas, cluster)
+    if stage == 0:
+        reduce_s = _lines_s(replicas.reduce, sync)
+        tail_s = np.maximum(0.0, reduce_s - under_backward_s)
+        return _Tables(forward_s=forward_s, time_s=time_s, tail_s=tail_s + update_s)
+    gather_s = _lines_s(replicas.gather, static[:, :, StaticKind.WEIGHT])
+    scatter_s = _lines_s(replicas.gather, sync)
+    gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
+    scattered_s = np.maximum(0.0, scatter_s - under_backward_s)
+    if stage == 1:
+        tail_s = scattered_s + gathered_s + update_s
+        return _Tables(forward_s=forward_s, time_s=time_s, tail_s=tail_s)
+    if stage == 2:
+        tail_s = gathered_s + update_s
+        return _Tables(forward_s=forward_s, time_s=time_s + scattered_s, tail_s=tail_s)
+    both_s = np.maximum(0.0, gather_s + scatter_s - under_backward_s)
+    return _Tables(
+        forward_s=forward_s + gathered_s,
+        time_s=time_s + gathered_s + both_s,
+        tail_s=np.broadcast_to(update_s, time_s.shape),
+    )
+
+
+def _optimizer_s(static: Floats, replicas: Replicas, cluster: Cluster) -> Floats:
+    """Seconds of the update by kind, from state of shape [K, 2, 3]; see `pricing.sharding`."""
+    shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
+    touched = (static @ np.array([1.0, 1.0, 2.0])) @ (1 / np.array(shards))
+    device = cluster.accelerator
+    return np.array([memory_time_s(b, device) if b else 0.0 for b in touched.tolist()])
+
+
+def _lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
+    """Of the dense and the expert group, one after the other, for sizes of shape [K, 2]."""
+    total = np.zeros(len(sizes))
+    for group, ways in enumerate(lines):
+        if ways:
+            own = sizes[:, group]
+            each = np.min([start_s + own * byte_s for start_s, byte_s in ways], axis=0)
+            total += np.where(own > 0, each, 0.0)
+    return total
+
+
+def _transfers(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Floats:
+    """Seconds from each rank to the next by the layer that the next begins with, [p, L + 1]."""
+    size, p, levels = kinds.num_layers, degrees.pipeline, cluster.pool_of().levels
+    crossing = np.zeros(size + 1)
+    for edge in kinds.profile.structure.edges:
+        if edge.target == edge.source + 1:
+            crossing[edge.target] = edge.bytes
+    at_level: dict[str, Floats] = {}
+    times_s = np.zeros((p, size + 1))
+    for rank in range(p - 1):
+        level = rank_level(levels, rank, rank + 1, degrees.devices_per_rank)
+        assert level is not None, "two ranks share no device"
+        if level.name not in at_level:
+            own_s = [point_to_point_time_s(b, level) for b in crossing.tolist()]
+            at_level[level.name] = np.array(own_s)
+        times_s[rank, 1:size] = at_level[level.name][1:size]
+    return times_s
+
+
+def _decoded(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    picks: Ints,
+    bound_s: float,
+    *,
+    num_microbatches: int,
+) -> Split:
+    replicas = group_replicas(cluster.pool_of(), degrees)
+    held, p, start = held_bytes(kinds, replicas), degrees.pipeline, 0
+    usable_bytes = cluster.accelerator.usable_bytes
+    cuts, chosen = [0], []
+    for rank in range(p):
+        after = start + 1 + int(picks[rank, start])
+        kind = int(kinds.kind_of[start, after])
+        in_flight = min(p - rank, num_microbatches)
+        ways = []
+        for level in kinds.levels_of[kind]:
+            room = (usable_bytes - held[kind] - kinds.level_bytes[level]) * (1 - _HAIR)
+            if room >= 0:
+                front = kinds.front(kind, level)
+                at = int(np.searchsorted(front.kept_bytes, room / in_flight, side="right")) - 1
+                if at >= 0:
+                    ways.append((float(front.time_s[at]), level, front.chosen[at]))
+        if not ways:
+            return Split(bound_s=bound_s)
+        chosen.append(tuple(min(ways, key=lambda way: way[:2])[2].tolist()))
+        cuts.append(after)
+        start = after
+    return Split(bound_s=bound_s, cuts=tuple(cuts), chosen=tuple(chosen))

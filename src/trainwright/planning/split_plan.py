@@ -1,0 +1,117 @@
+"""From the best split of a candidate to a priced plan.
+
+The split that reaches the bound is decoded and simulated. The bound leaves out how bottlenecks
+delay each other, so where the simulated step is longer the partitioner's split, whose longest stage
+is the shortest possible, is tried beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from trainwright.model import model_flops_per_sequence
+from trainwright.partitioning.downset_dp import solve
+from trainwright.partitioning.ties import recompute_least
+from trainwright.plan import Plan, Stage
+from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
+from trainwright.pricing.step import predict_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.execution import Budget
+    from trainwright.plan import StepPrediction
+    from trainwright.planning.model_question import ModelQuestion
+    from trainwright.planning.model_space import Candidate
+    from trainwright.planning.split_bound import Split
+    from trainwright.profile import Profile
+
+_NEAR: Final = 1.001  # a step this close to its bound is not worth another split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A candidate with its plan, the profile it was cut from, and its predicted step."""
+
+    candidate: Candidate
+    plan: Plan
+    profile: Profile
+    step: StepPrediction
+
+
+def candidate_degrees(question: ModelQuestion, candidate: Candidate) -> Parallelism:
+    """The candidate's degrees in full."""
+    return Parallelism(
+        tensor=candidate.tensor,
+        pipeline=candidate.pipeline,
+        data=candidate.data,
+        sequence_parallel=candidate.tensor > 1,
+        zero_stage=question.zero_stage,
+    )
+
+
+def price_split(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, split: Split, budget: Budget
+) -> Priced | None:
+    """The faster of the plan of the split and, if that misses its bound, the partitioner's."""
+    decoded = None
+    if split.cuts:
+        decoded = _priced(question, candidate, profile, _stages_of(split, candidate, profile))
+    if decoded is not None and decoded.step.step_time_s <= _NEAR * split.bound_s:
+        return decoded
+    found = (decoded, _partitioned(question, candidate, profile, budget))
+    return min(
+        (each for each in found if each is not None),
+        key=lambda each: each.step.step_time_s,
+        default=None,
+    )
+
+
+def _stages_of(split: Split, candidate: Candidate, profile: Profile) -> Iterator[Stage]:
+    """The stages of a split; in each the layers of a class that recompute most come first."""
+    costs, layers = profile.costs, profile.structure.layers
+    for (first, after), chosen in zip(pairwise(split.cuts), split.chosen, strict=True):
+        own, left, options = layers[first:after], list(chosen), []
+        for layer in own:
+            row = max(row for row in costs.rows_of(layer.layer_class) if left[row])
+            left[row] -= 1
+            options.append(costs.option_ids[row])
+        yield Stage.uniform(
+            tuple(layer.id for layer in own),
+            tuple(options),
+            data_parallel=candidate.data,
+            tensor_parallel=candidate.tensor,
+        )
+
+
+def _partitioned(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, budget: Budget
+) -> Priced | None:
+    restrictions = candidate_restrictions(question, candidate)
+    roomy, setting = roomy_problem(question, candidate, profile)
+    found = solve(roomy, setting, restrictions=restrictions, budget=budget)
+    cut = recompute_least(found, roomy, setting, restrictions=restrictions)
+    if cut.plan is None or len(cut.plan.stages) != candidate.pipeline:
+        return None
+    return _priced(question, candidate, profile, iter(cut.plan.stages))
+
+
+def _priced(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, stages: Iterator[Stage]
+) -> Priced | None:
+    """The plan priced; None where it does not fit."""
+    workload = question.workload
+    plan = Plan(
+        stages=tuple(stages),
+        num_microbatches=workload.global_batch // candidate.microbatch_size,
+        microbatch_size=candidate.microbatch_size,
+        parallelism=candidate_degrees(question, candidate),
+    )
+    flops = model_flops_per_sequence(question.model, workload.sequence_length)
+    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
+    if step.peak_memory_bytes > question.cluster.accelerator.usable_bytes:
+        return None
+    return Priced(candidate=candidate, plan=plan, profile=profile, step=step)

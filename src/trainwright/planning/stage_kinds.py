@@ -1,0 +1,222 @@
+"""Every stage a chain of layers can be cut into, told apart by its number of layers of each class.
+
+Blocks of a model are alike, so the L²/2 intervals of its layers are a few hundred *kinds*. What a
+kind costs is worked out once, and so is its *front*: of all ways to recompute its layers, those
+that keep fewer bytes than any as fast. Options come in levels by their transient bytes, of which a
+stage needs the largest: a level offers all options up to its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from trainwright.partitioning.restrictions import surviving_rows
+from trainwright.profile import StaticKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.profile import Profile
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+
+class Front(NamedTuple):
+    """N ways to run a stage, by kept bytes ascending, each faster than those before it.
+
+    `kept_bytes` [N] and `time_s` [N] are of one microbatch, forward and backward; `chosen` [N, R]
+    counts the layers that run as each row of the cost table.
+    """
+
+    kept_bytes: Floats
+    time_s: Floats
+    chosen: Ints
+
+
+@dataclass(slots=True, eq=False)
+class StageKinds:
+    """The K kinds of stages of a profile's chain of L layers in C classes.
+
+    `counts` [K, C], `kind_of` [L, L + 1] by first layer and the layer after the last, -1 where
+    empty, `forward_s` [K] of one microbatch, `static_bytes` [K, 2, 3] and `sync_bytes` [K, 2] as in
+    the cost table with tied parameters once, `weight_bytes` [K] of the heaviest layer. At a level a
+    stage needs `level_bytes` [levels] for transients; `levels_of` [K] are those that may be best.
+    """
+
+    profile: Profile
+    kept_rows: NDArray[np.bool_]
+    counts: Ints
+    kind_of: Ints
+    forward_s: Floats
+    least_time_s: Floats
+    static_bytes: Floats
+    opaque_bytes: Floats
+    sync_bytes: Floats
+    weight_bytes: Floats
+    level_bytes: Floats
+    levels_of: tuple[tuple[int, ...], ...]
+    _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
+    _of_class: dict[tuple[int, int, int], Front] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, profile: Profile, restrictions: Restrictions) -> StageKinds:
+        """The kinds of `profile`, whose layers form a chain, with the options that are left."""
+        costs = profile.costs
+        kept_rows = surviving_rows(costs, restrictions)
+        assert costs.phases is not None, "an estimate has phases"
+        counts, kind_of = _kinds([layer.layer_class for layer in profile.structure.layers])
+        level_bytes, levels_of = _levels(profile, kept_rows, counts)
+
+        def least(rows: Floats) -> Floats:
+            masked = np.where(kept_rows, rows, np.inf)
+            found: Floats = np.minimum.reduceat(masked, costs.class_offsets[:-1])
+            return found
+
+        def summed(values: Floats) -> Floats:
+            total: Floats = np.where(counts > 0, counts * values, 0.0).sum(axis=1)
+            return total
+
+        first = costs.class_offsets[:-1]
+        weights = costs.static_bytes[first][:, :, StaticKind.WEIGHT].sum(axis=1)
+        static = np.tensordot(counts.astype(np.float64), costs.static_bytes[first], axes=1)
+        sync = counts @ costs.gradient_sync_bytes[first]
+        _count_tied_once(profile, counts, static, sync)
+        return cls(
+            profile=profile,
+            kept_rows=kept_rows,
+            counts=counts,
+            kind_of=kind_of,
+            forward_s=summed(least(costs.phases.forward_s)),
+            least_time_s=summed(least(costs.phases.total_s)),
+            static_bytes=static,
+            opaque_bytes=counts @ costs.opaque_static_bytes[first],
+            sync_bytes=sync,
+            weight_bytes=np.where(counts > 0, weights, 0.0).max(axis=1),
+            level_bytes=level_bytes,
+            levels_of=levels_of,
+        )
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.kind_of)
+
+    def front(self, kind: int, level: int) -> Front:
+        """All that is worth choosing for the layers of a kind, with options up to `level`."""
+        key = (kind, level)
+        if key not in self._fronts:
+            found = _nothing(self.profile.costs.num_rows)
+            for layer_class, count in enumerate(self.counts[kind].tolist()):
+                if count:
+                    found = _both(found, self._class_front(layer_class, count, level))
+            self._fronts[key] = found
+        return self._fronts[key]
+
+    def _class_front(self, layer_class: int, count: int, level: int) -> Front:
+        key = (layer_class, count, level)
+        if key not in self._of_class:
+            self._of_class[key] = self._made_class_front(layer_class, count, level)
+        return self._of_class[key]
+
+    def _made_class_front(self, layer_class: int, count: int, level: int) -> Front:
+        costs = self.profile.costs
+        assert costs.phases is not None
+        rows = [
+            row
+            for row in costs.rows_of(layer_class)
+            if self.kept_rows[row] and costs.transient_bytes[row] <= self.level_bytes[level]
+        ]
+        ways = np.array([_dealt(cuts, count) for cuts in _cuts(count, len(rows))], dtype=np.int64)
+        ways = ways.reshape(len(ways), len(rows))
+        chosen = np.zeros((len(ways), costs.num_rows), dtype=np.int64)
+        chosen[:, rows] = ways
+        kept_bytes = ways @ costs.saved_bytes[rows]
+        return _pareto(kept_bytes, ways @ costs.phases.total_s[rows], chosen)
+
+
+def _kinds(classes: list[int]) -> tuple[Ints, Ints]:
+    size = len(classes)
+    before = np.zeros((size + 1, max(classes) + 1), dtype=np.int64)
+    before[np.arange(1, size + 1), classes] = 1
+    before = np.cumsum(before, axis=0)
+    first, last = np.triu_indices(size + 1, k=1)
+    counts, inverse = np.unique(before[last] - before[first], axis=0, return_inverse=True)
+    kind_of = np.full((size, size + 1), -1, dtype=np.int64)
+    kind_of[first, last] = inverse.reshape(-1)
+    return counts, kind_of
+
+
+def _count_tied_once(profile: Profile, counts: Ints, static: Floats, sync: Floats) -> None:
+    """A stage that holds several layers of a group of tied parameters holds these once."""
+    costs, layers = profile.costs, profile.structure.layers
+    for group in profile.structure.shared_parameters:
+        classes = [layers[layer].layer_class for layer in group.layers]
+        first = int(costs.class_offsets[classes[0]])
+        own = costs.static_bytes[first, 0]
+        weight = float(own[StaticKind.WEIGHT])
+        tied = group.bytes / int(costs.tensor_parallel[first])
+        shared = own * (min(1.0, tied / weight) if weight > 0 else 0.0)
+        twice = np.maximum(0, (counts[:, classes] > 0).sum(axis=1) - 1)
+        static[:, 0] -= twice[:, np.newaxis] * shared
+        sync[:, 0] -= twice * shared[StaticKind.GRADIENT]
+
+
+def _levels(
+    profile: Profile, kept: NDArray[np.bool_], counts: Ints
+) -> tuple[Floats, tuple[tuple[int, ...], ...]]:
+    """Transient bytes of each level, and for each kind the levels at which all its layers can run.
+
+    A level that none of a kind's own options has needs more than the one below and offers no more.
+    """
+    costs = profile.costs
+    level_bytes = np.unique(costs.transient_bytes[kept])
+    level_of = np.searchsorted(level_bytes, costs.transient_bytes)
+    own = [
+        sorted({int(level_of[row]) for row in costs.rows_of(c) if kept[row]})
+        for c in range(costs.num_classes)
+    ]
+    levels_of = []
+    for kind in counts:
+        present = [own[c] for c in np.flatnonzero(kind)]
+        if all(present):
+            lowest = max(levels[0] for levels in present)
+            offered = {level for levels in present for level in levels if level >= lowest}
+            levels_of.append(tuple(sorted(offered)))
+        else:
+            levels_of.append(())
+    return level_bytes, tuple(levels_of)
+
+
+def _cuts(count: int, options: int) -> list[tuple[int, ...]]:
+    return list(combinations_with_replacement(range(count + 1), max(0, options - 1)))
+
+
+def _dealt(cuts: tuple[int, ...], count: int) -> list[int]:
+    edges = (0, *cuts, count)
+    return [high - low for low, high in pairwise(edges)]
+
+
+def _nothing(rows: int) -> Front:
+    return Front(np.zeros(1), np.zeros(1), np.zeros((1, rows), dtype=np.int64))
+
+
+def _both(a: Front, b: Front) -> Front:
+    kept_bytes = np.add.outer(a.kept_bytes, b.kept_bytes).reshape(-1)
+    time_s = np.add.outer(a.time_s, b.time_s).reshape(-1)
+    chosen = (a.chosen[:, np.newaxis] + b.chosen[np.newaxis]).reshape(len(kept_bytes), -1)
+    return _pareto(kept_bytes, time_s, chosen)
+
+
+def _pareto(kept_bytes: Floats, time_s: Floats, chosen: Ints) -> Front:
+    order = np.lexsort((time_s, kept_bytes))
+    time_s = time_s[order]
+    best_before = np.minimum.accumulate(np.concatenate(([np.inf], time_s[:-1])))
+    worth = time_s < best_before
+    order = order[worth]
+    return Front(kept_bytes[order], time_s[worth], chosen[order])
