@@ -93,17 +93,17 @@ def best_split(
     own = own.reshape(after.shape)
     tables = _tables(kinds, used, degrees, cluster, num_microbatches=m)
     transfers = _transfers(kinds, degrees, cluster)
-    later = _Later.none(size)
+    later = LaterRanks.none(size)
     picks = np.zeros((p, size), dtype=np.int64)
     for rank in reversed(range(p)):
-        own_s = _RankTimes(
+        own_s = RankTimes(
             in_flight=min(p - rank, m),
             forward_s=tables.forward_s[rank][own],
             time_s=np.where(inside, tables.time_s[rank][own], np.inf),
             tail_s=tables.tail_s[rank][own],
             transfer_s=transfers[rank][after],
         )
-        later, picks[rank] = _before(later, own_s, after, num_microbatches=m)
+        later, picks[rank] = add_rank(later, own_s, after, num_microbatches=m)
     bound_s = float(later.finish_s[0]) + cluster.accelerator.step_overhead_s
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
@@ -111,7 +111,7 @@ def best_split(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _RankTimes:
+class RankTimes:
     """One rank by its first layer and its length, [L, W]; infinite where a stage cannot be."""
 
     in_flight: int
@@ -122,7 +122,7 @@ class _RankTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Later:
+class LaterRanks:
     """The least of all splits of the ranks from one on, by its first layer, [L + 1].
 
     `way_s` is that of one microbatch through all and back, `end_s` of the rank's last action and
@@ -134,16 +134,16 @@ class _Later:
     finish_s: Floats
 
     @classmethod
-    def none(cls, size: int) -> _Later:
+    def none(cls, size: int) -> LaterRanks:
         """Past the last rank: no layers take no time, others cannot be run."""
         left = np.full(size + 1, np.inf)
         left[size] = 0.0
         return cls(way_s=left, end_s=left, finish_s=left)
 
 
-def _before(
-    later: _Later, own: _RankTimes, after: Ints, *, num_microbatches: int
-) -> tuple[_Later, Ints]:
+def add_rank(
+    later: LaterRanks, own: RankTimes, after: Ints, *, num_microbatches: int
+) -> tuple[LaterRanks, Ints]:
     """With one more rank before, and the length of its stage, less one, by its first layer."""
     away_s = 2 * own.transfer_s + later.way_s[after]
     alone_s = _alone(own, away_s, num_microbatches)
@@ -153,10 +153,10 @@ def _before(
     picks: Ints = (finishes_s + _TIE * alone_s).argmin(axis=1)
     columns = (own.time_s + away_s, ends_s, finishes_s)
     way_s, end_s, finish_s = (np.append(each.min(axis=1), np.inf) for each in columns)
-    return _Later(way_s=way_s, end_s=end_s, finish_s=finish_s), picks
+    return LaterRanks(way_s=way_s, end_s=end_s, finish_s=finish_s), picks
 
 
-def _alone(own: _RankTimes, away_s: Floats, num_microbatches: int) -> Floats:
+def _alone(own: RankTimes, away_s: Floats, num_microbatches: int) -> Floats:
     """How long a rank runs at least; `away_s` is the way from its forward to its backward."""
     w, m = own.in_flight, num_microbatches
     feasible = np.isfinite(own.time_s) & np.isfinite(away_s)
