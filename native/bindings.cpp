@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 void bind_partition(nanobind::module_& module);
+void bind_peel(nanobind::module_& module);
 void bind_pipeline_ends(nanobind::module_& module);
 void bind_schedule_passes(nanobind::module_& module);
 void bind_schedule_search(nanobind::module_& module);
@@ -13,6 +14,7 @@ NB_MODULE(_core, module) {
   // Results that a script's own globals still hold when Python ends are no leak.
   nanobind::set_leak_warnings(false);
   bind_partition(module);
+  bind_peel(module);
   bind_pipeline_ends(module);
   bind_schedule_search(module);
   bind_simulate(module);

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.planning.kind_ways import Ways
+    from trainwright.planning.packed_fronts import PackedFronts
     from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
@@ -61,6 +63,8 @@ class StageKinds:
     weight_bytes: Floats
     level_bytes: Floats
     levels_of: tuple[tuple[int, ...], ...]
+    packed: dict[int, PackedFronts] = field(default_factory=dict)
+    ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
     _of_class: dict[tuple[int, int, int], Front] = field(default_factory=dict)
 
