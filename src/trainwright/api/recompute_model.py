@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from trainwright.api.plan_model import allowed_by
 from trainwright.api.recompute import inside, read_plan
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plan.parallelism import Parallelism
 
 if TYPE_CHECKING:
+    from trainwright.plan.parallelism import Parallelism
     from trainwright.plan.results.model_plan import ModelPlanResult
     from trainwright.plan.results.request import PlanRequest
     from trainwright.planning.model_question import ModelQuestion
+    from trainwright.planning.model_space import Point
 
 
 def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
@@ -25,7 +26,7 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     from trainwright.costing.estimate import Estimator
     from trainwright.model import model_flops_per_sequence
     from trainwright.plan import Plan
-    from trainwright.planning.model_question import estimate_profile
+    from trainwright.planning.model_question import estimate_profile_of_degrees
     from trainwright.pricing.step import predict_step
 
     question = _question(document.request)
@@ -34,15 +35,16 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
         stages=read_plan(document),
         num_microbatches=question.workload.global_batch // size,
         microbatch_size=size,
-        parallelism=_parallelism(document, question),
+        schedule=document.schedule or "1f1b",
+        parallelism=_parallelism(document),
     )
     if plan.devices_used > question.num_devices:
         wanted = f"must be at most the {question.num_devices} asked for"
         raise InvalidInput.of("devices_used", f"{wanted}, got {plan.devices_used}")
-    profile = estimate_profile(
+    profile = estimate_profile_of_degrees(
         Estimator(model=question.model, cluster=question.cluster),
         question,
-        microbatch_size=size,
+        _point(document, size),
         tensor=_tensor_degrees(document, question),
     )
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
@@ -107,21 +109,38 @@ def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:
     return size
 
 
-def _parallelism(document: ModelPlanResult, question: ModelQuestion) -> Parallelism | None:
-    """The degrees of the stages, where the document says that all agree."""
-    if document.parallelism is None:
+def _parallelism(document: ModelPlanResult) -> Parallelism | None:
+    """The degrees of the document, where it says that all stages agree; the stages' are its."""
+    stated = document.parallelism
+    if stated is None:
         return None
     tensor, data = document.stages[0].tensor_parallel, document.stages[0].data_parallel
     for index, stage in enumerate(document.stages):
         if (stage.tensor_parallel, stage.data_parallel) != (tensor, data):
             problem = f"must have the degrees of stages[0], data {data} and tensor {tensor}"
             raise InvalidInput.of(f"stages[{index}]", problem)
-    return Parallelism(
+    return replace(
+        stated,
         tensor=tensor,
-        pipeline=len(document.stages),
+        pipeline=len(document.stages) // stated.virtual_stages,
         data=data,
         sequence_parallel=tensor > 1,
-        zero_stage=question.allowed.zero_stages[0],
+    )
+
+
+def _point(document: ModelPlanResult, microbatch_size: int) -> Point:
+    from trainwright.planning.model_space import Point
+
+    tensor = document.stages[0].tensor_parallel
+    stated = document.parallelism
+    if stated is None:
+        return Point(microbatch_size=microbatch_size, tensor=tensor)
+    return Point(
+        microbatch_size=microbatch_size,
+        tensor=tensor,
+        context=stated.context,
+        expert=stated.expert,
+        expert_tensor=stated.expert_tensor,
     )
 
 
