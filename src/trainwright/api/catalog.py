@@ -1,4 +1,4 @@
-"""`trainwright catalog`: the models, accelerators, clusters and schedules and targets that are built in."""
+"""`trainwright catalog`: models, accelerators, clusters, schedules and targets that are built in."""
 
 from __future__ import annotations
 
