@@ -1,4 +1,4 @@
-"""`trainwright catalog`: models, accelerators, clusters, schedules and targets that are built in."""
+"""`trainwright catalog`: models, accelerators, clusters, schedules and targets, all built in."""
 
 from __future__ import annotations
 
