@@ -90,6 +90,10 @@ def _without_recompute(costs: CostTable, row: int) -> int | None:
     own = costs.rows_of(int(np.searchsorted(costs.class_offsets, row, side="right")) - 1)
     degree = costs.tensor_parallel[row]
     return next(
-        (r for r in own if costs.recompute[r] is Recompute.NONE and costs.tensor_parallel[r] == degree),
+        (
+            r
+            for r in own
+            if costs.recompute[r] is Recompute.NONE and costs.tensor_parallel[r] == degree
+        ),
         None,
     )
