@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_planner import ModelOutcome
     from trainwright.planning.model_question import ModelQuestion
 
@@ -29,8 +30,10 @@ _OPTION_OF: Final = {
     "sequence_length": "sequence",
     "num_devices": "devices",
     "microbatch_size": "micro-batch",
-    "zero_stage": "zero",
+    "zero_stages": "zero",
+    "recompute": "recompute",
 }
+_DEFAULT_ZERO_STAGE: Final = 1
 LARGEST_CLUSTER: Final = 10**9  # devices or nodes; far beyond any machine
 
 
@@ -105,7 +108,7 @@ def plan_model(
     """Search the uniform plans (or, opted in, those with degrees per stage)."""
     from trainwright.planning.model_infeasible import diagnose_model
     from trainwright.planning.model_planner import plan_model as search
-    from trainwright.planning.model_question import DEFAULT_ZERO_STAGE, ModelQuestion
+    from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Workload
     from trainwright.planning.per_stage import plan_per_stage
 
@@ -116,10 +119,8 @@ def plan_model(
             workload=Workload(
                 global_batch=workload.global_batch, sequence_length=workload.sequence_length
             ),
-            restrictions=restrictions,
             num_devices=num_devices,
-            microbatch_size=micro_batch,
-            zero_stage=DEFAULT_ZERO_STAGE if zero_stage is None else zero_stage,
+            allowed=allowed_by(restrictions, micro_batch=micro_batch, zero_stage=zero_stage),
         )
         started_s = budget.cpu_s
         outcome = (plan_per_stage if per_stage_degrees else search)(question, budget)
@@ -138,7 +139,14 @@ def plan_model(
         pruned=outcome.pruned,
         not_reached=outcome.not_reached,
         request=_request(
-            given, question, workload, per_stage_degrees=per_stage_degrees, budget=budget
+            given,
+            question,
+            workload,
+            restrictions=restrictions,
+            micro_batch=micro_batch,
+            zero_stage=zero_stage,
+            per_stage_degrees=per_stage_degrees,
+            budget=budget,
         ),
     )
     if outcome.priced:
@@ -151,6 +159,23 @@ def plan_model(
         diagnosis = diagnose_model(question, budget)
         document = replace(document, binding=diagnosis.binding, relaxations=diagnosis.relaxations)
     return replace(document, search_s=budget.cpu_s - started_s)
+
+
+def allowed_by(
+    restrictions: Restrictions, *, micro_batch: int | None, zero_stage: int | None
+) -> Allowed:
+    """What the options leave; ZeRO 1 where no stage is named."""
+    from trainwright.planning.allowed import ANY, Allowed, Span
+    from trainwright.profile import Recompute
+
+    modes = tuple(Recompute) if restrictions.recompute else (Recompute.NONE,)
+    return Allowed(
+        tensor=ANY if restrictions.tensor_parallel else Span.only(1),
+        data=ANY if restrictions.data_parallel else Span.only(1),
+        microbatch_size=ANY if micro_batch is None else Span.only(micro_batch),
+        zero_stages=(_DEFAULT_ZERO_STAGE if zero_stage is None else zero_stage,),
+        recompute=tuple(mode for mode in modes if mode not in restrictions.excluded_options),
+    )
 
 
 def _status(outcome: ModelOutcome) -> Status:
@@ -175,12 +200,14 @@ def _request(
     question: ModelQuestion,
     workload: WorkloadRecord,
     *,
+    restrictions: Restrictions,
+    micro_batch: int | None,
+    zero_stage: int | None,
     per_stage_degrees: bool,
     budget: Budget,
 ) -> PlanRequest:
     from trainwright.formats.document_json import encode
 
-    restrictions = question.restrictions
     return PlanRequest(
         trainwright_version=__version__,
         model=given.embedded,
@@ -193,8 +220,8 @@ def _request(
             recompute=restrictions.recompute,
             excluded_options=tuple(sorted(restrictions.excluded_options)),
             per_stage_degrees=per_stage_degrees,
-            micro_batch=question.microbatch_size,
-            zero_stage=question.zero_stage,
+            micro_batch=micro_batch,
+            zero_stage=_DEFAULT_ZERO_STAGE if zero_stage is None else zero_stage,
         ),
         time_limit_s=budget.time_limit_s,
     )
