@@ -107,8 +107,9 @@ class Surroundings:
     `memory_efficiency` is the share of the memory bandwidth that a transfer reaches, by its bytes.
     The network is flat: every chip sends and receives `link_bandwidth_bytes_per_s`. Defaults are
     the public figures of TPUv4 (Jouppi et al., ISCA 2023: 1.05 GHz, 1.2 TB/s, six links of
-    50 GB/s), with 80 GiB instead of 32 as the largest memory PHAZE considers. Starting an operator
-    takes `launch_s`, an assumption.
+    50 GB/s), with 80 GiB instead of 32 as the largest memory PHAZE considers. Two are assumptions:
+    starting an operator takes `launch_s`; the global buffer moves `glb_bytes_per_cycle` at most,
+    twice what the reference design's cores can take (the second-level cache of A100: 5120).
     """
 
     clock_hz: float = 1.05e9
@@ -117,6 +118,7 @@ class Surroundings:
     link_bandwidth_bytes_per_s: float = 300e9
     link_latency_s: float = 1e-6
     launch_s: float = 1e-6
+    glb_bytes_per_cycle: float = 8192.0
     memory_efficiency: Saturating = field(default=Saturating(max=1.0, half=0.0))
 
     def __post_init__(self) -> None:
@@ -138,6 +140,7 @@ _POSITIVE: Final = (
     "memory_bytes",
     "memory_bandwidth_bytes_per_s",
     "link_bandwidth_bytes_per_s",
+    "glb_bytes_per_cycle",
 )
 
 
