@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.api.inputs import embed, naming_options
-from trainwright.api.model_records import with_plan
+from trainwright.api.model_records import alternatives, with_plan
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plan.results.model_plan import Alternative, ModelPlanResult
+from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.request import PlanRequest, SpaceRecord, WorkloadRecord
 from trainwright.plan.status import BoundKind, Status, relative_gap
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_planner import ModelOutcome
     from trainwright.planning.model_question import ModelQuestion
-    from trainwright.planning.split_plan import Priced
 
 _OPTION_OF: Final = {
     "global_batch": "global-batch",
@@ -153,8 +152,8 @@ def plan_model(
     if outcome.priced:
         best = outcome.priced[0]
         document = replace(
-            with_plan(document, best.plan, best.profile, best.step),
-            alternatives=tuple(_alternatives(outcome.priced)),
+            with_plan(document, question, best.plan, best.profile, best.step),
+            alternatives=tuple(alternatives(question, outcome.priced)),
         )
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
@@ -194,21 +193,6 @@ def _warnings(restrictions: Restrictions, outcome: ModelOutcome) -> Iterator[str
         yield f'exclude-option: layers of a model offer {offered}, none is "{option}"'
     if outcome.priced and outcome.priced[0].plan.parallelism is None:
         yield "degrees that differ between stages: no framework runs such a plan yet"
-
-
-def _alternatives(priced: tuple[Priced, ...]) -> Iterator[Alternative]:
-    """The runners-up that have one degree for all stages."""
-    best_s = priced[0].step.step_time_s
-    for other in priced[1:]:
-        degrees, micro_batch = other.plan.parallelism, other.plan.microbatch_size
-        if degrees is not None and micro_batch is not None:
-            yield Alternative(
-                parallelism=degrees,
-                micro_batch=micro_batch,
-                step_time_s=other.step.step_time_s,
-                slowdown=other.step.step_time_s / best_s,
-                peak_memory_bytes=other.step.peak_memory_bytes,
-            )
 
 
 def _request(

@@ -49,7 +49,7 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     )
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
     step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
-    computed = with_plan(document, plan, profile, step)
+    computed = with_plan(document, question, plan, profile, step)
     return replace(
         computed,
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
