@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 def plan_model(call: ModelCall, budget: Budget, *, warnings: Sequence[str] = ()) -> ModelPlanResult:
     """Search the uniform plans (or, opted in, those with degrees per stage)."""
+    from trainwright.planning.framework import plan_runnable
     from trainwright.planning.model_infeasible import diagnose_model
-    from trainwright.planning.model_planner import plan_model as search
     from trainwright.planning.per_stage import plan_per_stage
 
     question, started_s = call.question, budget.cpu_s
-    plan = plan_per_stage if call.per_stage_degrees else search
+    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
     with naming_options(QUESTION_OPTION_OF):
         outcome = plan(question, budget, num_alternatives=call.top)
     document = ModelPlanResult(

@@ -84,9 +84,9 @@ def allowed_by(options: SpaceOptions) -> Allowed:
     except InvalidInput as error:
         faults += error.faults
     if options.schedules is not None:
-        families = tuple(_words(options.schedules))
-        faults += _unknown_families(families)
+        families = _families(options.schedules, faults)
     faults += (f for name, span in spans.items() for f in _span_faults(SPANS[name], span))
+    framework = _framework(options.framework, faults)
     if faults:
         raise InvalidInput(faults)
     return Allowed(
@@ -94,8 +94,20 @@ def allowed_by(options: SpaceOptions) -> Allowed:
         zero_stages=stages,
         recompute=modes,
         schedules=families,
-        framework=options.framework,
+        framework=framework,
     )
+
+
+def _framework(name: str | None, faults: list[Fault]) -> str | None:
+    from trainwright.plan.capability import target_named
+
+    if name is None:
+        return None
+    try:
+        return target_named(name)
+    except InvalidInput as error:
+        faults += (Fault("framework", fault.problem) for fault in error.faults)
+    return None
 
 
 def parse_span(given: str | int | Span, name: str) -> Span:
@@ -168,14 +180,17 @@ def _modes(options: SpaceOptions, faults: list[Fault]) -> tuple[Recompute, ...]:
     return left
 
 
-def _unknown_families(names: Iterable[str]) -> Iterator[Fault]:
+def _families(given: str | Iterable[str], faults: list[Fault]) -> tuple[str, ...]:
+    """By the names of the registry, whatever alias was given."""
     from trainwright.scheduling.families import family_named
 
-    for name in names:
+    names: list[str] = []
+    for word in _words(given):
         try:
-            family_named(name)
+            names.append(family_named(word).name)
         except InvalidInput as error:
-            yield from (Fault("schedule", fault.problem) for fault in error.faults)
+            faults += (Fault("schedule", fault.problem) for fault in error.faults)
+    return tuple(dict.fromkeys(names))
 
 
 def record_of(allowed: Allowed, *, excluded: Iterable[str], per_stage_degrees: bool) -> SpaceRecord:
