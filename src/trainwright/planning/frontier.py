@@ -24,10 +24,12 @@ from trainwright.planning.point_work import (
     expert_exchange_s,
     floor_without_experts_s,
 )
-from trainwright.planning.schedules import Schedule, legal_layouts, schedules_of
+from trainwright.planning.schedules import Schedule, legal_layouts, replicated, schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from trainwright.execution import Budget
@@ -181,24 +183,31 @@ class Frontier:
         """Price the layers and bound every pair under every ZeRO stage and schedule."""
         point = node.point
         work = PointWork.of(self.shelf.profile(point))
-        layouts = self._pairs(point)
-        for schedule in self._schedules:
-            kept = legal_layouts(schedule, layouts, self.question.model.num_layers)
-            for zero_stage in self.question.allowed.zero_stages:
-                bounds_s = self._coarse.bounds_s(
-                    work, point, kept, zero_stage=zero_stage, schedule=schedule
+        for schedule, zero_stage, layouts in self._spaces(point):
+            bounds_s = self._coarse.bounds_s(
+                work, point, layouts, zero_stage=zero_stage, schedule=schedule
+            )
+            order = np.argsort(bounds_s, kind="stable")
+            order = order[: int(np.isfinite(bounds_s).sum())]
+            if len(order):
+                pairs = _Pairs(
+                    point=point,
+                    zero_stage=zero_stage,
+                    schedule=schedule,
+                    layouts=layouts.at(order),
+                    bounds_s=bounds_s[order],
                 )
-                order = np.argsort(bounds_s, kind="stable")
-                order = order[: int(np.isfinite(bounds_s).sum())]
-                if len(order):
-                    pairs = _Pairs(
-                        point=point,
-                        zero_stage=zero_stage,
-                        schedule=schedule,
-                        layouts=kept.at(order),
-                        bounds_s=bounds_s[order],
-                    )
-                    self._push(float(pairs.bounds_s[0]), pairs)
+                self._push(float(pairs.bounds_s[0]), pairs)
+
+    def _spaces(self, point: Point) -> Iterator[tuple[Schedule, int, Layouts]]:
+        """The legal pairs under every schedule and ZeRO stage; stages that are alike once."""
+        layouts, blocks = self._pairs(point), self.question.model.num_layers
+        first, *others = self.question.allowed.zero_stages
+        for schedule in self._schedules:
+            legal = legal_layouts(schedule, layouts, blocks)
+            yield schedule, first, legal
+            for zero_stage in others:
+                yield schedule, zero_stage, replicated(point, legal)
 
     def _next_of(self, pairs: _Pairs) -> Candidate:
         index, point = pairs.done, pairs.point
@@ -244,6 +253,4 @@ class Frontier:
 
     def _count(self, point: Point) -> int:
         """Candidates at a point."""
-        layouts, blocks = self._pairs(point), self.question.model.num_layers
-        pairs = sum(legal_layouts(each, layouts, blocks).size for each in self._schedules)
-        return pairs * len(self.question.allowed.zero_stages)
+        return sum(layouts.size for _, _, layouts in self._spaces(point))

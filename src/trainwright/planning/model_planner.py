@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NUM_ALTERNATIVES: Final = 5
 _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
+_TRIES: Final = 16  # nodes opened for each runner-up
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
 
 
@@ -111,7 +112,7 @@ class _Search:
                 continue
             taken = self.frontier.take()
             if taken is not None:
-                self._sharpen(*taken)
+                self._sharpen(*taken, limit_s=_WORTH_KEEPING * self.best_s)
 
     @property
     def _progress(self) -> Progress:
@@ -123,14 +124,21 @@ class _Search:
         )
 
     def add_runners_up(self, count: int) -> None:
-        """Price the best of the splits at hand until there are enough alternatives."""
-        for _ in range(max(0, 1 + count - len(self.priced))):
-            if not self.splits or self.budget.poll(self._progress):
+        """Price the next best splits until there are enough alternatives, or it takes too long."""
+        tries = _TRIES * count
+        while len(self.priced) <= count and tries and not self.budget.poll(self._progress):
+            if self.splits:
+                _, _, candidate, split = heapq.heappop(self.splits)
+                self._price(candidate, split)
+            elif math.isfinite(self.frontier.least_s):
+                tries -= 1
+                taken = self.frontier.take()
+                if taken is not None:
+                    self._sharpen(*taken, limit_s=math.inf)
+            else:
                 return
-            _, _, candidate, split = heapq.heappop(self.splits)
-            self._price(candidate, split)
 
-    def _sharpen(self, bound_s: float, candidate: Candidate) -> None:
+    def _sharpen(self, bound_s: float, candidate: Candidate, *, limit_s: float) -> None:
         group = replace(candidate, data=1)  # of one depth, fewer replicas are never leaner
         if candidate.data <= self.too_large.get(group, 0):
             return
@@ -140,11 +148,11 @@ class _Search:
             self.shelf.question.cluster,
             num_microbatches=self.shelf.question.workload.global_batch
             // (candidate.microbatch_size * candidate.data),
-            limit_s=_WORTH_KEEPING * self.best_s,
+            limit_s=limit_s,
         )
         if math.isinf(split.bound_s):
             self.too_large[group] = candidate.data
-        elif split.bound_s < _WORTH_KEEPING * self.best_s:
+        elif split.bound_s < limit_s:
             sharper = replace(split, bound_s=max(bound_s, split.bound_s))
             if sharper.bound_s < _WORTH_TRYING * self.best_s:
                 self._price(candidate, sharper)
