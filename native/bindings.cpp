@@ -4,6 +4,7 @@
 
 void bind_partition(nanobind::module_& module);
 void bind_pipeline_ends(nanobind::module_& module);
+void bind_placement(nanobind::module_& module);
 void bind_schedule_passes(nanobind::module_& module);
 void bind_schedule_search(nanobind::module_& module);
 void bind_simulate(nanobind::module_& module);
@@ -14,6 +15,7 @@ NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);
   bind_partition(module);
   bind_pipeline_ends(module);
+  bind_placement(module);
   bind_schedule_search(module);
   bind_simulate(module);
   bind_schedule_passes(module);
