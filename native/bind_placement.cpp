@@ -1,9 +1,12 @@
 // Binding of device placement: one chain at many speeds, or one layer graph that branches.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -24,6 +27,8 @@ using trainwright::numpy::Table;
 using trainwright::numpy::to_numpy;
 
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Arrays of layers and edges, checked, and kept alive by the caller's references.
 struct LayerArrays {
@@ -79,9 +84,19 @@ PlacementRules for_layers(PlacementRules rules, const LayerArrays& layers) {
   return rules;
 }
 
+using Poll = std::optional<nb::callable>;
+
+std::function<bool()> asking(const Poll& poll) {
+  if (!poll) return {};
+  return [&poll] {
+    nb::gil_scoped_acquire acquire;
+    return nb::cast<bool>((*poll)());
+  };
+}
+
 nb::dict place_chain(Table<double> forward_s, Table<double> backward_s, Array<double> cutoff_s,
                      const LayerArrays& layers, double memory_bytes, const std::string& recompute,
-                     const PlacementRules& given) {
+                     const PlacementRules& given, const Poll& poll) {
   const size_t designs = forward_s.shape(0), n = layers.parameter_bytes.size();
   if (forward_s.shape(1) != n || backward_s.shape(0) != designs || backward_s.shape(1) != n ||
       cutoff_s.size() != designs || n == 0) {
@@ -90,6 +105,8 @@ nb::dict place_chain(Table<double> forward_s, Table<double> backward_s, Array<do
   std::vector<double> time_s;
   std::vector<int64_t> data_parallel, stage_offset{0};
   std::vector<int32_t> stage_end;
+  bool stopped = false;
+  const std::function<bool()> ask = asking(poll);
   const PlacementRules rules = for_layers(given, layers);
   const ChainShape shape = shape_of(layers, memory_bytes, recompute, rules);
   {
@@ -97,7 +114,10 @@ nb::dict place_chain(Table<double> forward_s, Table<double> backward_s, Array<do
     trainwright::ChainStages stages(shape);
     for (size_t a = 0; a < designs; ++a) {
       const auto& graph = stages.at({forward_s.data() + a * n, n}, {backward_s.data() + a * n, n});
-      const auto placed = trainwright::place(graph, rules, cutoff_s(a));
+      trainwright::PlacedStages placed;
+      placed.stopped = stopped;
+      if (!stopped) placed = trainwright::place(graph, rules, cutoff_s(a), ask);
+      stopped = placed.stopped || (a % 256 == 255 && ask && ask());
       time_s.push_back(placed.time_s);
       data_parallel.push_back(placed.data_parallel);
       for (const int64_t arc : placed.arcs) {
@@ -111,12 +131,13 @@ nb::dict place_chain(Table<double> forward_s, Table<double> backward_s, Array<do
   found["data_parallel"] = to_numpy(std::move(data_parallel));
   found["stage_offset"] = to_numpy(std::move(stage_offset));
   found["stage_end"] = to_numpy(std::move(stage_end));
+  found["stopped"] = stopped;
   return found;
 }
 
 nb::dict place_graph(Array<double> forward_s, Array<double> backward_s, int64_t max_stage_sets,
                      const LayerArrays& layers, double memory_bytes, const std::string& recompute,
-                     const PlacementRules& given) {
+                     const PlacementRules& given, const Poll& poll) {
   const size_t n = layers.parameter_bytes.size();
   if (forward_s.size() != n || backward_s.size() != n || n == 0) {
     throw std::invalid_argument("times must be of shape [layers]");
@@ -127,12 +148,13 @@ nb::dict place_graph(Array<double> forward_s, Array<double> backward_s, int64_t 
   std::vector<int32_t> order;
   std::vector<int64_t> stage_offset{0};
   bool complete = false;
+  const std::function<bool()> ask = asking(poll);
   {
     nb::gil_scoped_release release;
     const trainwright::DagStages stages(shape, span_of(forward_s), span_of(backward_s),
                                         max_stage_sets);
     complete = stages.complete();
-    if (complete) placed = trainwright::place(stages.graph(), rules);
+    if (complete) placed = trainwright::place(stages.graph(), rules, kInfinity, ask);
     const auto num_stages = static_cast<int64_t>(placed.arcs.size());
     for (int64_t k = 0; k < num_stages; ++k) {
       const int64_t arc = placed.arcs[static_cast<size_t>(k)];
@@ -148,6 +170,7 @@ nb::dict place_graph(Array<double> forward_s, Array<double> backward_s, int64_t 
   }
   nb::dict found;
   found["complete"] = complete;
+  found["stopped"] = placed.stopped;
   found["time_s"] = placed.time_s;
   found["data_parallel"] = placed.data_parallel;
   found["stage_offset"] = to_numpy(std::move(stage_offset));
@@ -189,7 +212,7 @@ void bind_placement(nb::module_& module) {
           "max_data_parallel"_a, "bandwidth_bytes_per_s"_a, "sync_factor"_a, "sync_first_stage"_a,
           "cap_in_flight"_a);
   module.def("place_chain", &place_chain, nb::kw_only(), "forward_s"_a, "backward_s"_a,
-             "cutoff_s"_a, "layers"_a, "memory_bytes"_a, "recompute"_a, "rules"_a);
+             "cutoff_s"_a, "layers"_a, "memory_bytes"_a, "recompute"_a, "rules"_a, "poll"_a.none());
   module.def("place_graph", &place_graph, nb::kw_only(), "forward_s"_a, "backward_s"_a,
-             "max_stage_sets"_a, "layers"_a, "memory_bytes"_a, "recompute"_a, "rules"_a);
+             "max_stage_sets"_a, "layers"_a, "memory_bytes"_a, "recompute"_a, "rules"_a, "poll"_a.none());
 }

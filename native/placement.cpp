@@ -8,6 +8,7 @@ namespace trainwright {
 namespace {
 
 constexpr double kTie = 1e-12;
+constexpr int64_t kArcsBetweenPolls = 2'000'000;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -54,11 +55,13 @@ struct Choice {
 // All suffixes whose stages hold at most `cap` microbatches, and the best plans they make.
 class Sweep {
  public:
-  Sweep(const StageGraph& graph, const PlacementRules& rules, int64_t cap, double cutoff_s)
+  Sweep(const StageGraph& graph, const PlacementRules& rules, int64_t cap, double cutoff_s,
+        const std::function<bool()>& poll)
       : graph_(graph),
         rules_(rules),
         cap_(cap),
         cutoff_s_(cutoff_s),
+        poll_(poll),
         num_cuts_(graph.num_cuts()),
         width_(rules.max_narrow + 1),
         scratch_(static_cast<size_t>(width_)) {
@@ -77,6 +80,8 @@ class Sweep {
     }
     return best_;
   }
+
+  bool stopped() const { return stopped_; }
 
   // Stages of a plan as good as `choice`, each as short as it can be from the front.
   std::vector<int64_t> decode(const Choice& choice) const {
@@ -141,6 +146,7 @@ class Sweep {
     level.offset.push_back(0);
     for (int32_t cut = 0; cut < num_cuts_; ++cut) {
       gather(cut, s, cut == 0 ? whole_s : part_s);
+      if (stopped_) return false;
       for (std::vector<Label>& found : scratch_) {
         level.labels.insert(level.labels.end(), found.begin(), found.end());
         level.offset.push_back(static_cast<int64_t>(level.labels.size()));
@@ -152,11 +158,17 @@ class Sweep {
   }
 
   void gather(int32_t cut, int64_t s, double most_s) {
+    const auto begin = static_cast<size_t>(cut);
+    arcs_seen_ += graph_.arc_offset[begin + 1] - graph_.arc_offset[begin];
+    if (arcs_seen_ > kArcsBetweenPolls) {
+      arcs_seen_ = 0;
+      stopped_ = poll_ && poll_();
+    }
     for (int64_t a = graph_.arc_offset[static_cast<size_t>(cut)];
          a < graph_.arc_offset[static_cast<size_t>(cut) + 1]; ++a) {
       const StageArc& arc = graph_.arcs[static_cast<size_t>(a)];
       const Label own = label_of(cut, arc, s);
-      if (!(own.load_s <= most_s)) continue;
+      if (own.load_s > most_s || own.load_s == kInfinity) continue;
       const int64_t narrow = is_narrow(arc);
       for (int64_t q = 0; q + narrow < width_; ++q) {
         const auto [first, last] = front(arc.target, s - 1, q);
@@ -224,6 +236,9 @@ class Sweep {
   const PlacementRules& rules_;
   int64_t cap_;
   double cutoff_s_;
+  const std::function<bool()>& poll_;
+  int64_t arcs_seen_ = 0;
+  bool stopped_ = false;
   int64_t num_cuts_;
   int64_t width_;
   std::vector<std::vector<Label>> scratch_;
@@ -234,7 +249,8 @@ class Sweep {
 
 }  // namespace
 
-PlacedStages place(const StageGraph& graph, const PlacementRules& rules, double cutoff_s) {
+PlacedStages place(const StageGraph& graph, const PlacementRules& rules, double cutoff_s,
+                   const std::function<bool()>& poll) {
   PlacedStages found;
   // Microbatches of a replica bound those in flight only where they are fewer than the stages.
   std::vector<int64_t> caps{std::max(rules.max_stages, rules.num_microbatches)};
@@ -244,11 +260,15 @@ PlacedStages place(const StageGraph& graph, const PlacementRules& rules, double 
     if (rules.cap_in_flight && helps) caps.push_back(share);
   }
   for (const int64_t cap : caps) {
-    Sweep sweep(graph, rules, cap, std::min(cutoff_s, found.time_s));
+    Sweep sweep(graph, rules, cap, std::min(cutoff_s, found.time_s), poll);
     const Choice& choice = sweep.run();
     const bool better = choice.time_s < found.time_s * (1 - kTie) || found.data_parallel == 0;
     if (choice.data_parallel > 0 && better) {
       found = {choice.time_s, choice.data_parallel, sweep.decode(choice)};
+    }
+    if (sweep.stopped()) {
+      found.stopped = true;
+      break;
     }
   }
   return found;

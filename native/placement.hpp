@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -57,11 +58,12 @@ struct PlacedStages {
   double time_s = std::numeric_limits<double>::infinity();  // of a batch; infinite: nothing fits
   int64_t data_parallel = 0;
   std::vector<int64_t> arcs;  // of the stages, in pipeline order
+  bool stopped = false;       // before all was looked at
 };
 
 // The fastest placement not slower than `cutoff_s`; equal times (to 1e-12) go to the smaller d,
-// then to fewer stages, then to earlier cuts.
-PlacedStages place(const StageGraph& graph, const PlacementRules& rules,
-                   double cutoff_s = std::numeric_limits<double>::infinity());
+// then to fewer stages, then to earlier cuts. `poll` is asked now and then whether to stop.
+PlacedStages place(const StageGraph& graph, const PlacementRules& rules, double cutoff_s,
+                   const std::function<bool()>& poll);
 
 }  // namespace trainwright

@@ -249,9 +249,11 @@ class PlacedChains(TypedDict):
     data_parallel: NDArray[np.int64]
     stage_offset: NDArray[np.int64]
     stage_end: NDArray[np.int32]
+    stopped: bool
 
 class PlacedGraph(TypedDict):
     complete: bool
+    stopped: bool
     time_s: float
     data_parallel: int
     stage_offset: NDArray[np.int64]
@@ -266,6 +268,7 @@ def place_chain(
     memory_bytes: float,
     recompute: str,
     rules: PlacementRules,
+    poll: Callable[[], bool] | None,
 ) -> PlacedChains: ...
 def place_graph(
     *,
@@ -276,4 +279,5 @@ def place_graph(
     memory_bytes: float,
     recompute: str,
     rules: PlacementRules,
+    poll: Callable[[], bool] | None,
 ) -> PlacedGraph: ...
