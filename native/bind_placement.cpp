@@ -214,5 +214,6 @@ void bind_placement(nb::module_& module) {
   module.def("place_chain", &place_chain, nb::kw_only(), "forward_s"_a, "backward_s"_a,
              "cutoff_s"_a, "layers"_a, "memory_bytes"_a, "recompute"_a, "rules"_a, "poll"_a.none());
   module.def("place_graph", &place_graph, nb::kw_only(), "forward_s"_a, "backward_s"_a,
-             "max_stage_sets"_a, "layers"_a, "memory_bytes"_a, "recompute"_a, "rules"_a, "poll"_a.none());
+             "max_stage_sets"_a, "layers"_a, "memory_bytes"_a, "recompute"_a, "rules"_a,
+             "poll"_a.none());
 }

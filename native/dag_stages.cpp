@@ -97,7 +97,8 @@ StageArc DagStages::priced(const Stage& stage) const {
   };
   arc.plain_until = fits(activation_bytes);
   if (shape_.recompute != Recompute::never) arc.recomputed_until = fits(entering_bytes);
-  if (shape_.recompute == Recompute::always) arc.plain_until = std::min<int64_t>(arc.plain_until, 1);
+  if (shape_.recompute == Recompute::always)
+    arc.plain_until = std::min<int64_t>(arc.plain_until, 1);
   if (std::max(arc.plain_until, arc.recomputed_until) == 0) return arc;
   arc.plain_s = arc.recomputed_s = std::numeric_limits<double>::infinity();
   for (const Ends& ends : pareto_orders(stage)) {

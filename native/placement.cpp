@@ -116,8 +116,7 @@ class Sweep {
 
   // Rounds of the pipeline with s stages on as many replicas as could be: no plan has fewer.
   double least_rounds(int64_t s) const {
-    const int64_t most =
-        std::min(rules_.num_devices / fewest_devices(s), rules_.max_data_parallel);
+    const int64_t most = std::min(rules_.num_devices / fewest_devices(s), rules_.max_data_parallel);
     if (most < 1) return kInfinity;
     return static_cast<double>(ceil_div(rules_.num_microbatches, most) + s - 1);
   }

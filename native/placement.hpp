@@ -13,7 +13,8 @@
 //
 // where bytes are those of the first stage alone, or of the heaviest. A stage with s - 1 stages
 // after it holds min(s, cap) microbatches, and recomputes where it may and does not fit otherwise.
-// O(arcs x stages x (1 + q)) times the size of the fronts, which is 1 with bytes of the first stage.
+// O(arcs x stages x (1 + q)) times the size of the fronts, which is 1 with bytes of the first
+// stage.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +25,12 @@
 namespace trainwright {
 
 struct StageArc {
-  int32_t target = 0;           // the cut behind the stage
-  bool narrow = false;          // takes one device instead of t
-  double parameter_bytes = 0;   // to synchronise between replicas
-  double plain_s = 0;           // forward and backward of one microbatch
-  int64_t plain_until = 0;      // most microbatches in flight that fit
-  double recomputed_s = 0;      // with the forward run again
+  int32_t target = 0;            // the cut behind the stage
+  bool narrow = false;           // takes one device instead of t
+  double parameter_bytes = 0;    // to synchronise between replicas
+  double plain_s = 0;            // forward and backward of one microbatch
+  int64_t plain_until = 0;       // most microbatches in flight that fit
+  double recomputed_s = 0;       // with the forward run again
   int64_t recomputed_until = 0;  // 0 where recomputing is not allowed
 };
 

@@ -37,10 +37,11 @@ def plan(
     compare: bool = False,
     point: int | None = None,
     time_unit: str | None = None,
+    cost_model: str | None = None,
     calibration: str | Path | None = None,
     budget: Budget | None = None,
 ) -> Result:
-    """Plan `model`: a profile (file or noun), a `config.json`, or the name of a catalog model.
+    """Plan `model`: a profile or placement problem, a `config.json`, or a catalog model's name.
 
     A profile takes `devices`, `memory`, `bandwidth` and `microbatches` (they override what its file
     states); a model takes `cluster`, `nodes` or `devices`, `memory` (of a device, in place of the
@@ -50,6 +51,8 @@ def plan(
     `block_layer`, or "all"; if absent, the transformer blocks where the profile has some, else all.
     `time_unit` ("ms", …) is that of a Piper profile's times, seconds if absent.
     What does not apply to the kind of model given is not used, and a warning in the result says so.
+    A placement problem (PHAZE's input) takes the options of a profile that restrict the search,
+    and `cost_model`: "native" (if absent), "phaze-compat" or "phaze-general-dag".
     `budget` may hold a time limit.
 
     The result carries the plan, a lower bound and the gap; `status` is `optimal` only where proved,
@@ -57,8 +60,9 @@ def plan(
     Raises `InvalidInput` with every fault of the input.
     """
     from trainwright.api.inputs import resolve_setting, setting_overrides
-    from trainwright.api.models import ModelInput, resolve_model
+    from trainwright.api.models import ModelInput, resolve_input
     from trainwright.api.plan_model import plan_model, resolve_cluster, resolve_workload
+    from trainwright.api.plan_placement import PlacementInput, PlacementQuestion, plan_placement
     from trainwright.api.plan_profile import ProfileQuestion, plan_profile
     from trainwright.execution import Budget as NoLimit
     from trainwright.partitioning.restrictions import Restrictions
@@ -67,13 +71,40 @@ def plan(
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
-    given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
+    given = resolve_input(model, point=point, given=overrides, time_unit=time_unit)
     restrictions = Restrictions(
         data_parallel=data_parallel,
         tensor_parallel=tensor_parallel,
         recompute=recompute,
         excluded_options=frozenset(exclude_options),
     )
+    if isinstance(given, PlacementInput):
+        not_used = _given(
+            cluster=cluster,
+            nodes=nodes,
+            global_batch=global_batch,
+            sequence=sequence,
+            micro_batch=micro_batch,
+            zero=zero_stage,
+            per_stage_degrees=per_stage_degrees,
+            calibration=calibration,
+            exclude_option=sorted(restrictions.excluded_options) or None,
+            planner=None if planner == "exact" else planner,
+            block_layer=block_layer,
+            compare=compare,
+            point=point,
+        )
+        return Result(
+            plan_placement(
+                PlacementQuestion(
+                    given=given,
+                    restrictions=restrictions,
+                    cost_model=cost_model or "native",
+                    warnings=tuple(f"{name} does not apply and was not used" for name in not_used),
+                ),
+                budget,
+            )
+        )
     if isinstance(given, ModelInput):
         where, num_devices = resolve_cluster(
             cluster, nodes=nodes, devices=devices, memory_bytes=overrides.get("memory_bytes")
@@ -89,6 +120,7 @@ def plan(
             block_layer=block_layer,
             compare=compare,
             point=point,
+            cost_model=cost_model,
         )
         return Result(
             plan_model(
@@ -113,6 +145,7 @@ def plan(
         zero=zero_stage,
         per_stage_degrees=per_stage_degrees,
         calibration=calibration,
+        cost_model=cost_model,
     )
     question = ProfileQuestion(
         given=given,

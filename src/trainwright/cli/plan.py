@@ -79,6 +79,13 @@ def plan(
     ] = False,
     point: options.Point = None,
     time_unit: options.TimeUnit = None,
+    cost_model: Annotated[
+        str | None,
+        typer.Option(
+            help="For a placement problem: native, phaze-compat or phaze-general-dag.",
+            metavar="NAME",
+        ),
+    ] = None,
     time_limit: Annotated[
         str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
     ] = None,
@@ -117,6 +124,7 @@ def plan(
             compare=compare,
             point=parse_count(point, "point", least=0),
             time_unit=time_unit,
+            cost_model=cost_model,
             budget=allowed,
         )
     emit(result, as_json=as_json, output=output)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -155,9 +156,7 @@ def _place_width(
             return _Placed(
                 time_s=found["time_s"],
                 data_parallel=found["data_parallel"],
-                stages=tuple(
-                    tuple(order[a:b]) for a, b in zip(cuts[:-1], cuts[1:], strict=True)
-                ),
+                stages=tuple(tuple(order[a:b]) for a, b in pairwise(cuts)),
                 complete=not found["stopped"],
             )
     chains = place_many(
@@ -199,6 +198,7 @@ def _plan(
             for stage, count in zip(found.stages, held, strict=True)
         ),
         depth=depth,
+        positions=tuple(range(depth)),
     )
 
 

@@ -29,8 +29,9 @@ MEMORY_TOLERANCE: Final = 1e-12
 class PlacedPlan:
     """Stages as layer ids in the order they run, at one tensor width and one number of replicas.
 
-    `recomputes` has an entry per stage. A fixed strategy may be deeper than it has stages, and
-    gives every stage `tensor_parallel` devices; a search gives one to stages without split layers.
+    `recomputes` has an entry per stage, and so has `positions`: where in a pipeline of `depth`
+    stages it stands, for a fixed strategy may leave stages empty. Such a strategy also gives every
+    stage `tensor_parallel` devices; a search gives one to a stage without split layers.
     """
 
     tensor_parallel: int
@@ -38,6 +39,7 @@ class PlacedPlan:
     stages: tuple[tuple[int, ...], ...]
     recomputes: tuple[bool, ...]
     depth: int
+    positions: tuple[int, ...]
     narrow_stages: bool = True
 
 
@@ -135,7 +137,9 @@ def _price_stage(
 ) -> PlacedStageCost:
     index_of = {layer: i for i, layer in enumerate(table.layer_ids)}
     layers = [index_of[layer] for layer in plan.stages[index]]
-    held = held_by(index, plan.depth, plan.data_parallel, case, rules.caps_in_flight)
+    held = held_by(
+        plan.positions[index], plan.depth, plan.data_parallel, case, rules.caps_in_flight
+    )
     recompute = plan.recomputes[index]
     forward_s, backward_s = _replay(layers, table, case, recompute=recompute)
     is_split = any(table.is_split[v] for v in layers) or not plan.narrow_stages
@@ -208,7 +212,7 @@ def _faults(plan: PlacedPlan, case: PlacementCase) -> Iterator[Fault]:
         yield Fault("data_parallel", f"must be >= 1, got {plan.data_parallel}")
     if not plan.stages or not all(plan.stages):
         yield Fault("stages", "must each have at least 1 layer")
-    if len(plan.recomputes) != len(plan.stages) or plan.depth < len(plan.stages):
+    if not len(plan.recomputes) == len(plan.stages) == len(plan.positions) <= plan.depth:
         yield Fault("stages", "must each say whether they recompute, and be at most the depth")
     listed = [layer for stage in plan.stages for layer in stage]
     if sorted(listed) != sorted(table.layer_ids):

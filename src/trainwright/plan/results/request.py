@@ -54,7 +54,10 @@ class WorkloadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The request of `plan` and `estimate`; `cluster` and `workload` belong to a model's."""
+    """The request of `plan` and `estimate`; `cluster` and `workload` belong to a model's.
+
+    `cost_model` belongs to a placement problem.
+    """
 
     trainwright_version: str
     model: Embedded
@@ -63,4 +66,5 @@ class PlanRequest:
     cluster: Embedded | None = None
     workload: WorkloadRecord | None = None
     num_devices: int | None = None
+    cost_model: str | None = None
     time_limit_s: float | None = None
