@@ -135,10 +135,10 @@ def _read_fixed(reader: FieldReader, part: dict[str, Any], at: Path) -> FixedStr
 
 def _read_widths(reader: FieldReader, part: dict[str, Any], at: Path) -> list[WidthTable]:
     nodes, edges = reader.mapping(part, "nodes", at), reader.mapping(part, "edges", at)
-    if nodes is None or edges is None:
-        return []
-    if not nodes:
+    if nodes == {}:
         reader.fault((*at, "nodes"), "must have at least 1 tensor width, got 0")
+    if not nodes or edges is None:
+        return []
     tables = (_read_width(reader, nodes, edges, text, at) for text in nodes)
     found = [table for table in tables if table is not None]
     for extra in edges.keys() - nodes.keys():
