@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "PlanResult": ("plan_table", "plan_report"),
+        "PlacementResult": ("placement_table", "placement_report"),
         "EstimateResult": ("plan_table", "estimate_report"),
         "Difference": ("difference_table", "difference_report"),
         "ModelPlanResult": ("model_plan_table", "model_plan_report"),
