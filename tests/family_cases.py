@@ -7,11 +7,10 @@ from itertools import combinations, pairwise
 
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
-from trainwright.partitioning.restrictions import UNRESTRICTED
 from trainwright.plan import Plan, Stage
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Workload
+from trainwright.planning.model_space import Point, Workload
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.pricing.step import predict_step
 
@@ -57,14 +56,12 @@ def case(
         model=config,
         cluster=devices,
         workload=Workload(global_batch=num_microbatches * data, sequence_length=4096),
-        restrictions=UNRESTRICTED,
         num_devices=devices.num_devices,
-        zero_stage=zero_stage,
     )
     estimator = Estimator(model=config, cluster=devices)
-    profile = estimate_profile(estimator, question, microbatch_size=1, tensor=(1,))
+    profile = estimate_profile(estimator, question, Point(microbatch_size=1, tensor=1))
     return Case(
-        kinds=StageKinds.of(profile, UNRESTRICTED),
+        kinds=StageKinds.of(profile),
         degrees=Parallelism(
             pipeline=pipeline, data=data, virtual_stages=virtual_stages, zero_stage=zero_stage
         ),

@@ -78,7 +78,7 @@ def test_catalog_lists_models(run, snapshot):
 
 def test_catalog_without_a_topic_lists_all(run):
     everything = run("catalog").out
-    for topic in ("models", "accelerators", "clusters", "families"):
+    for topic in ("models", "accelerators", "clusters", "families", "targets"):
         assert run("catalog", topic).out.strip() in everything
 
 
@@ -110,3 +110,10 @@ def test_brackets_in_names_are_no_markup(run, folder):
     shown = run("diff", "[x.json", "y.json")
     assert shown.code == 0
     assert "[/b]" in shown.out
+
+
+def test_several_numbers_of_devices_are_one_table(run, snapshot):
+    asked = ("plan", "gpt2", "--cluster", "dgx-h100", "--devices", "8..32", "--top", "1")
+    work = ("--global-batch", "64", "--sequence", "1024", "--tokens", "3e11", "--price", "2.5")
+    shown = run(*asked, *work, "--objective", "cost", "--pareto", "step-time,cost")
+    assert shown.report == snapshot

@@ -52,12 +52,12 @@ class ChainWork:
 
     @classmethod
     def of(cls, kinds: StageKinds) -> ChainWork:
-        """The chain of `kinds` with the options that are left."""
+        """The chain of `kinds` with all its options."""
         times, costs = LayerTimes.of(kinds), kinds.profile.costs
         assert costs.phases is not None, "an estimate has phases"
         total_s = costs.phases.total_s
-        counts = kinds.kept_rows & (total_s > 0)
-        shares = costs.phases.forward_s[counts] / total_s[counts]
+        works = total_s > 0
+        shares = costs.phases.forward_s[works] / total_s[works]
         classes = [layer.layer_class for layer in kinds.profile.structure.layers]
         return cls(
             total_s=float(times.total_before_s[-1]),

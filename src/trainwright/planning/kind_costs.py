@@ -47,14 +47,13 @@ class LayerTimes:
 
     @classmethod
     def of(cls, kinds: StageKinds) -> LayerTimes:
-        """From the rows that are left of each class."""
+        """From the rows of each class."""
         costs = kinds.profile.costs
         assert costs.phases is not None, "an estimate has phases"
         classes = [layer.layer_class for layer in kinds.profile.structure.layers]
 
         def least(rows: Floats) -> Floats:
-            masked = np.where(kinds.kept_rows, rows, np.inf)
-            found: Floats = np.minimum.reduceat(masked, costs.class_offsets[:-1])
+            found: Floats = np.minimum.reduceat(rows, costs.class_offsets[:-1])
             return found
 
         def before(values: Floats) -> Floats:

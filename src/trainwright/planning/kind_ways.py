@@ -62,7 +62,7 @@ def _class_ways(kinds: StageKinds, layer_class: int, count: int, level: int) -> 
     rows = [
         row
         for row in costs.rows_of(layer_class)
-        if kinds.kept_rows[row] and costs.transient_bytes[row] <= kinds.level_bytes[level]
+        if costs.transient_bytes[row] <= kinds.level_bytes[level]
     ]
     inner = combinations_with_replacement(range(count + 1), max(0, len(rows) - 1))
     edges = np.array([(0, *cut, count) for cut in inner], dtype=np.int64)

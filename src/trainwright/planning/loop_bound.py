@@ -115,7 +115,6 @@ class ChainCosts:
 
     layer_class: Ints
     class_offsets: Ints
-    usable: NDArray[np.bool_]
     forward_s: Floats
     backward_s: Floats
     kept_bytes: Floats
@@ -176,7 +175,6 @@ def _least_split(costs: ChainCosts, paths: PathCounts, weights: Floats, prices: 
         + np.multiply.outer(held, costs.kept_bytes)
         + np.multiply.outer(static, costs.static_bytes)
     )
-    unit = np.where(costs.usable, unit, np.inf)
     starts = costs.class_offsets[:-1]
     by_class = np.minimum.reduceat(unit, starts, axis=1)
     stage_of = _cheapest(by_class[:, costs.layer_class])

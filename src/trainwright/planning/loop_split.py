@@ -158,7 +158,6 @@ class _Loop:
         costs = ChainCosts(
             layer_class=self.layer_class,
             class_offsets=np.asarray(table.class_offsets),
-            usable=self.kinds.kept_rows,
             forward_s=np.asarray(table.phases.forward_s),
             backward_s=np.asarray(table.phases.total_s - table.phases.forward_s),
             kept_bytes=np.asarray(table.saved_bytes),
@@ -273,7 +272,7 @@ class _Loop:
         assert costs.phases is not None, "an estimate has phases"
         own, total_s = np.zeros(costs.num_rows, dtype=np.int64), costs.phases.total_s
         for layer_class, count in enumerate(self.kinds.counts[kind].tolist()):
-            rows = [row for row in costs.rows_of(layer_class) if self.kinds.kept_rows[row]]
+            rows = list(costs.rows_of(layer_class))
             own[rows[int(np.argmin(total_s[rows]))]] = count
         return own
 
@@ -300,11 +299,8 @@ class _Loop:
     def _alternatives(self, row: int) -> list[int]:
         offsets = np.asarray(self.kinds.profile.costs.class_offsets)
         layer_class = int(np.searchsorted(offsets, row, side="right")) - 1
-        return [
-            other
-            for other in self.kinds.profile.costs.rows_of(layer_class)
-            if other != row and self.kinds.kept_rows[other]
-        ]
+        rows = self.kinds.profile.costs.rows_of(layer_class)
+        return [other for other in rows if other != row]
 
     def _step_s(self, chosen: tuple[tuple[int, ...], ...]) -> float:
         """The pipeline simulated; what follows it differs little between splits."""

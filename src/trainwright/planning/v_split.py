@@ -272,8 +272,7 @@ def _slowest_s(kinds: StageKinds) -> Floats:
     """Seconds of a microbatch by kind, with all the recomputation that is left, [K]."""
     costs = kinds.profile.costs
     assert costs.phases is not None, "an estimate has phases"
-    masked = np.where(kinds.kept_rows, costs.phases.total_s, 0.0)
-    longest_s: Floats = np.maximum.reduceat(masked, costs.class_offsets[:-1])
+    longest_s: Floats = np.maximum.reduceat(costs.phases.total_s, costs.class_offsets[:-1])
     slowest_s: Floats = kinds.counts.astype(np.float64) @ longest_s
     return slowest_s
 
