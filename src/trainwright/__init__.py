@@ -26,6 +26,7 @@ from trainwright.api.schedule import schedule  # noqa: E402
 from trainwright.api.schedule_report import ScheduleReport  # noqa: E402
 from trainwright.api.sweep import sweep  # noqa: E402
 from trainwright.api.validate import validate  # noqa: E402
+from trainwright.api.what_if import what_if  # noqa: E402
 from trainwright.errors import (  # noqa: E402
     CheckFailed,
     Infeasible,
@@ -60,4 +61,5 @@ __all__ = [
     "schedule",
     "sweep",
     "validate",
+    "what_if",
 ]

@@ -23,6 +23,7 @@ from trainwright.cli import (
     profile,
     schedule,
     validate,
+    whatif,
 )
 from trainwright.errors import InvalidInput, TrainwrightError
 
@@ -43,6 +44,7 @@ _COMMANDS = (
     schedule.schedule,
     explain.explain,
     diff.diff,
+    whatif.whatif,
     validate.validate,
     calibrate.calibrate,
     profile.profile,
