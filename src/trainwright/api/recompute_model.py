@@ -10,9 +10,11 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.parallelism import Parallelism
 
 if TYPE_CHECKING:
+    from trainwright.plan import Plan, StepPrediction
     from trainwright.plan.results.model_plan import ModelPlanResult
     from trainwright.plan.results.request import PlanRequest
     from trainwright.planning.model_question import ModelQuestion
+    from trainwright.profile import Profile
 
 
 def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
@@ -21,11 +23,28 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
     from trainwright.api.model_records import with_plan
+
+    question, plan, profile = planned(document)
+    step = predicted(question, plan, profile)
+    computed = with_plan(document, plan, profile, step)
+    return replace(
+        computed,
+        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
+        alternatives=tuple(
+            replace(other, slowdown=other.step_time_s / step.step_time_s)
+            for other in document.alternatives
+        ),
+    )
+
+
+def planned(document: ModelPlanResult) -> tuple[ModelQuestion, Plan, Profile]:
+    """What was asked, the plan that answers it, and the profile it was cut from.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
+    """
     from trainwright.costing.estimate import Estimator
-    from trainwright.model import model_flops_per_sequence
     from trainwright.plan import Plan
     from trainwright.planning.model_question import estimate_profile
-    from trainwright.pricing.step import predict_step
 
     question = _question(document.request)
     size = _microbatch_size(document, question)
@@ -44,17 +63,16 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
         microbatch_size=size,
         tensor=_tensor_degrees(document, question),
     )
+    return question, plan, profile
+
+
+def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
+    """The price of the plan."""
+    from trainwright.model import model_flops_per_sequence
+    from trainwright.pricing.step import predict_step
+
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
-    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
-    computed = with_plan(document, plan, profile, step)
-    return replace(
-        computed,
-        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
-        alternatives=tuple(
-            replace(other, slowdown=other.step_time_s / step.step_time_s)
-            for other in document.alternatives
-        ),
-    )
+    return predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
 
 
 def _question(request: PlanRequest) -> ModelQuestion:

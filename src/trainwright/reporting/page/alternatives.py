@@ -1,0 +1,105 @@
+"""The runners-up of a model's plan: a scatter to pick from, and a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainwright.reporting.page.blocks import Cell, Column, Point, Scatter, Table
+from trainwright.reporting.page.cells import seconds, share, size
+from trainwright.reporting.page.degrees import changed, describe
+from trainwright.reporting.page.scatter import time_against_memory
+from trainwright.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.plan.results.model_plan import Alternative, ModelPlanResult
+
+
+def alternative_blocks(document: ModelPlanResult) -> tuple[Scatter, Table]:
+    """The plan and its runners-up, by step time and peak memory."""
+    points = (_winner(document), *(_point(document, other) for other in document.alternatives))
+    limit = document.memory_limit_bytes
+    return time_against_memory(points, limit_bytes=limit), _table(document)
+
+
+def _winner(document: ModelPlanResult) -> Point:
+    step_s = document.step_time_s or 0.0
+    peak = max(document.peak_memory_bytes_per_rank, default=0.0)
+    layout = describe(document.parallelism) if document.parallelism else "degrees per stage"
+    return Point(
+        name=f"the plan: {layout}, microbatch {document.micro_batch}",
+        x=step_s,
+        y=peak,
+        x_text=format_seconds(step_s),
+        y_text=format_bytes(peak),
+        facts=(
+            ("step", format_seconds(step_s)),
+            ("peak memory", format_bytes(peak)),
+            ("this is", "the plan of this page"),
+        ),
+        is_winner=True,
+    )
+
+
+def _point(document: ModelPlanResult, other: Alternative) -> Point:
+    return Point(
+        name=f"{describe(other.parallelism)}, microbatch {other.micro_batch}",
+        x=other.step_time_s,
+        y=other.peak_memory_bytes,
+        x_text=format_seconds(other.step_time_s),
+        y_text=format_bytes(other.peak_memory_bytes),
+        facts=tuple(_differences(document, other)),
+    )
+
+
+def _differences(document: ModelPlanResult, other: Alternative) -> Iterator[tuple[str, str]]:
+    """What this one has that the plan has not."""
+    before_s = document.step_time_s or 0.0
+    later_s = other.step_time_s - before_s
+    step = format_seconds(other.step_time_s)
+    yield "step", f"{step}, {other.slowdown - 1:+.1%} ({format_seconds(later_s)} longer)"
+    more = other.peak_memory_bytes - max(document.peak_memory_bytes_per_rank, default=0.0)
+    sign = "+" if more >= 0 else "−"
+    peak = format_bytes(other.peak_memory_bytes)
+    yield "peak memory", f"{peak}, {sign}{format_bytes(abs(more))}"
+    if document.parallelism is not None:
+        yield from changed(document.parallelism, other.parallelism)
+    if other.micro_batch != document.micro_batch:
+        yield "microbatch", f"{document.micro_batch} → {other.micro_batch}"
+
+
+def _table(document: ModelPlanResult) -> Table:
+    peak = max(document.peak_memory_bytes_per_rank, default=0.0)
+    layout = describe(document.parallelism) if document.parallelism else "degrees per stage"
+    rows = [
+        (
+            Cell.of(layout),
+            Cell.of(document.micro_batch or 0),
+            seconds(document.step_time_s or 0.0),
+            share(0.0),
+            size(peak),
+        )
+    ]
+    rows += [
+        (
+            Cell.of(describe(other.parallelism)),
+            Cell.of(other.micro_batch),
+            seconds(other.step_time_s),
+            share(other.slowdown - 1),
+            size(other.peak_memory_bytes),
+        )
+        for other in document.alternatives
+    ]
+    return Table(
+        title="The plan and its runners-up",
+        columns=(
+            Column(title="layout", key="layout", is_number=False),
+            Column(title="microbatch", key="micro_batch"),
+            Column(title="step", key="step_time_s"),
+            Column(title="slower", key="slower"),
+            Column(title="peak memory", key="peak_memory_bytes"),
+        ),
+        rows=tuple(rows),
+        marked=frozenset({0}),
+    )

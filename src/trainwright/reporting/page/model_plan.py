@@ -1,0 +1,208 @@
+"""The page of a model's plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainwright.plan.status import Status
+from trainwright.provenance import Origin
+from trainwright.reporting.page.alternatives import alternative_blocks
+from trainwright.reporting.page.blocks import Card, Facts, Notes, Section
+from trainwright.reporting.page.degrees import describe
+from trainwright.reporting.page.network_blocks import network_bars, network_table
+from trainwright.reporting.page.provenance import provenance_section, reproduce_section
+from trainwright.reporting.page.step_blocks import gantt, memory_bars, rank_table, time_bars
+from trainwright.reporting.page.step_terms import busiest_rank
+from trainwright.reporting.page.subject import Content, Figure
+from trainwright.reporting.page.why_blocks import step_bar, term_table
+from trainwright.units import format_bytes, format_percent_up, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.plan.results.model_plan import ModelPlanResult
+    from trainwright.reporting.page.subject import PricedStep, Subject
+
+_VERDICTS = {
+    Status.OPTIMAL: "optimal, proved",
+    Status.GAP: "a plan with a proved bound",
+    Status.INFEASIBLE: "infeasible, proved",
+    Status.UNKNOWN: "unknown",
+}
+
+
+def model_plan_content(subject: Subject[ModelPlanResult]) -> Content:
+    """Everything the page says about a plan of a model."""
+    document = subject.document
+    request = document.request
+    cluster = request.cluster.name if request.cluster else "?"
+    devices = document.devices_used or request.num_devices
+    return Content(
+        title=f"{request.model.name} on {devices} devices of {cluster}",
+        subtitle=_subtitle(document),
+        figures=tuple(_figures(document)),
+        sections=tuple(_sections(subject)),
+    )
+
+
+def _subtitle(document: ModelPlanResult) -> str:
+    workload = document.request.workload
+    parts = [f"Plan: {_VERDICTS[document.status]}"]
+    if document.parallelism is not None:
+        parts.append(describe(document.parallelism))
+        parts.append(f"microbatch {document.micro_batch}, schedule {document.schedule}")
+    if workload is not None:
+        parts.append(
+            f"{workload.global_batch:,} sequences of {workload.sequence_length:,} tokens per step"
+        )
+    return " · ".join(parts)
+
+
+def _figures(document: ModelPlanResult) -> Iterator[Figure]:
+    step_s, tokens, mfu = document.step_time_s, document.tokens_per_s, document.mfu
+    peak = max(document.peak_memory_bytes_per_rank, default=None)
+    shown = (
+        ("step_time_s", "step", step_s, format_seconds(step_s) if step_s else ""),
+        ("tokens_per_s", "tokens/s", tokens, f"{tokens:,.0f}" if tokens else ""),
+        ("mfu", "MFU", mfu, f"{mfu:.1%}" if mfu else ""),
+        ("peak_memory_bytes", "peak memory", peak, format_bytes(peak) if peak else ""),
+        ("devices_used", "devices", document.devices_used, f"{document.devices_used or ''}"),
+    )
+    for key, title, value, text in shown:
+        yield Figure(key=key, title=title, value=value, text=text)
+    layout = describe(document.parallelism) if document.parallelism else str(document.status)
+    yield Figure(key="layout", title="layout", value=layout, text=layout)
+
+
+def _sections(subject: Subject[ModelPlanResult]) -> Iterator[Section]:
+    document, priced = subject.document, subject.priced
+    yield Section(name="summary", title="Summary", cards=tuple(_cards(document)))
+    yield _why(document, priced)
+    if priced is not None:
+        degrees = tuple((stage.data_parallel, stage.tensor_parallel) for stage in document.stages)
+        limit = document.memory_limit_bytes
+        table = rank_table(priced, degrees=degrees, limit_bytes=limit)
+        yield Section(name="plan", title="The plan", blocks=(table,))
+        bars = (time_bars(priced), memory_bars(priced, limit))
+        yield Section(name="ranks", title="Time and memory of the ranks", blocks=bars)
+    if priced is not None and subject.panel is not None:
+        blocks = (gantt(subject.panel, priced),)
+        yield Section(name="schedule", title="Schedule and memory over time", blocks=blocks)
+    if priced is not None and priced.network:
+        step_s = priced.step.step_time_s
+        network = (network_bars(priced.network, step_s), network_table(priced.network, step_s))
+        yield Section(name="network", title="Network", blocks=network)
+    if document.alternatives:
+        found = alternative_blocks(document)
+        yield Section(name="alternatives", title="What else was considered", blocks=found)
+    yield provenance_section(subject, document.assumptions)
+    request = document.request
+    yield reproduce_section(subject, tuple(filter(None, (request.model, request.cluster))))
+
+
+def _cards(document: ModelPlanResult) -> Iterator[Card]:
+    if document.step_time_s is None:
+        yield Card(label="status", value=str(document.status), tone="bad")
+        return
+    yield Card(
+        label="step time",
+        value=format_seconds(document.step_time_s),
+        note=_confidence(document),
+    )
+    devices, tokens = document.devices_used or 1, document.tokens_per_s or 0.0
+    per_device = f"{tokens / devices:,.0f} per device"
+    yield Card(label="tokens per second", value=f"{tokens:,.0f}", note=per_device)
+    yield Card(label="MFU", value=f"{document.mfu or 0:.1%}", note="of the devices' dense peak")
+    yield _memory_card(document)
+    bubble = document.bubble_of_makespan or 0.0
+    yield Card(label="bubble", value=f"{bubble:.1%}", note="of the pipeline, on the busiest rank")
+    if tokens:
+        hours = devices * 1e9 / tokens / 3600
+        yield Card(label="cost", value=f"{hours:,.4g}", note="device hours per billion tokens")
+    yield _gap_card(document)
+
+
+def _confidence(document: ModelPlanResult) -> str:
+    """Whether the times rest on constants fitted to measured runs."""
+    fitted = document.assumptions.get("times", "").startswith(f"{Origin.FITTED}:")
+    return "from fitted constants" if fitted else "from constants not fitted to measured runs"
+
+
+def _memory_card(document: ModelPlanResult) -> Card:
+    peaks, limit = document.peak_memory_bytes_per_rank, document.memory_limit_bytes
+    peak = max(peaks)
+    if limit is None:
+        return Card(label="peak memory", value=format_bytes(peak))
+    left = limit - peak
+    note = f"rank {peaks.index(peak)}, {format_bytes(left)} left of {format_bytes(limit)}"
+    tone = "bad" if left < 0 else "plain"
+    return Card(label="peak memory", value=format_bytes(peak), note=note, tone=tone)
+
+
+def _gap_card(document: ModelPlanResult) -> Card:
+    bound = document.lower_bound_s or 0.0
+    note = f"no plan of the space takes less than {format_seconds(bound)}"
+    if document.status is Status.OPTIMAL:
+        return Card(label="optimality", value="proved", note=note, tone="good")
+    gap = format_percent_up(document.gap or 0.0)
+    return Card(label="optimality gap", value=f"≤ {gap}", note=note)
+
+
+def _why(document: ModelPlanResult, priced: PricedStep | None) -> Section:
+    blocks: list[object] = []
+    if priced is not None:
+        blocks += [step_bar(priced), term_table(priced)]
+    blocks.append(Facts(title="What blocks a better plan", rows=tuple(_blocks(document, priced))))
+    if document.relaxations:
+        lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
+        blocks.append(Notes(title="Any one of these is enough", lines=lines))
+    title = "Why it is not faster" if document.stages else "Why nothing fits"
+    return Section(name="why", title=title, blocks=tuple(blocks))  # type: ignore[arg-type]
+
+
+def _blocks(
+    document: ModelPlanResult, priced: PricedStep | None
+) -> Iterator[tuple[str, str]]:
+    if document.binding is not None:
+        yield "what cannot fit", document.binding.description
+    if document.step_time_s is not None and document.lower_bound_s is not None:
+        gap = format_percent_up(document.gap or 0.0)
+        kind = document.bound_kind or "unproved"
+        yield (
+            f"bound ({kind})",
+            f"{format_seconds(document.lower_bound_s)}: at most {gap} can be won in this space",
+        )
+    if priced is not None:
+        step, limit = priced.step, document.memory_limit_bytes
+        fullest = step.stages[step.fullest_stage].memory.total_bytes
+        if limit:
+            yield (
+                "memory",
+                f"rank {step.fullest_stage} fills {fullest / limit:.1%} of what is usable; "
+                f"rank {busiest_rank(priced)} sets the pace",
+            )
+    left = f", {document.not_reached:,} not reached" if document.not_reached else ""
+    yield (
+        "layouts",
+        f"{document.considered:,} considered, {document.pruned:,} of them excluded by their "
+        f"bounds{left}",
+    )
+    off = tuple(_switched_off(document))
+    if off:
+        yield "not searched", ", ".join(off)
+    if document.interrupted:
+        yield "interrupted", "this is the best plan found so far"
+
+
+def _switched_off(document: ModelPlanResult) -> Iterator[str]:
+    space = document.request.space
+    for name in ("data_parallel", "tensor_parallel", "recompute"):
+        if not getattr(space, name):
+            yield name.replace("_", " ")
+    yield from (f"option {option}" for option in space.excluded_options)
+    if space.micro_batch is not None:
+        yield f"microbatches other than {space.micro_batch}"
+    if space.zero_stage is not None:
+        yield f"ZeRO stages other than {space.zero_stage}"
+    if not space.per_stage_degrees:
+        yield "degrees that differ between stages"
