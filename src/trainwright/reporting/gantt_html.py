@@ -24,11 +24,15 @@ def gantt_html(*panels: GanttPanel, title: str | None = None) -> str:
         raise InvalidInput.of("panels", "must have at least 1 schedule to draw, got none")
     style = "\n".join((*theme_css(), asset("gantt.css"), asset("gantt_page.css")))
     scripts = [asset(name) for name in SCRIPTS]
-    return environment().get_template("gantt_page.html.j2").render(
-        title=title or " and ".join(panel.title for panel in panels),
-        style=style,
-        scripts=scripts,
-        policy=policy(style, scripts),
-        data=script_safe(figure_data(panels)),
-        figure=figure_words(panels),
+    return (
+        environment()
+        .get_template("gantt_page.html.j2")
+        .render(
+            title=title or " and ".join(panel.title for panel in panels),
+            style=style,
+            scripts=scripts,
+            policy=policy(style, scripts),
+            data=script_safe(figure_data(panels)),
+            figure=figure_words(panels),
+        )
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """One figure of the summary; `tone` is plain, good, warn or bad."""

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from trainwright.plan.status import Status
 from trainwright.provenance import Origin
+from trainwright.reporting.layout import layout_line
 from trainwright.reporting.page.alternatives import alternative_blocks
 from trainwright.reporting.page.blocks import Card, Facts, Notes, Section
-from trainwright.reporting.page.degrees import describe
 from trainwright.reporting.page.network_blocks import network_bars, network_table
 from trainwright.reporting.page.provenance import provenance_section, reproduce_section
 from trainwright.reporting.page.step_blocks import gantt, memory_bars, rank_table, time_bars
-from trainwright.reporting.page.step_terms import busiest_rank
 from trainwright.reporting.page.subject import Content, Figure
 from trainwright.reporting.page.why_blocks import step_bar, term_table
 from trainwright.units import format_bytes, format_percent_up, format_seconds
@@ -49,7 +48,7 @@ def _subtitle(document: ModelPlanResult) -> str:
     workload = document.request.workload
     parts = [f"Plan: {_VERDICTS[document.status]}"]
     if document.parallelism is not None:
-        parts.append(describe(document.parallelism))
+        parts.append(layout_line(document.parallelism))
         parts.append(f"microbatch {document.micro_batch}, schedule {document.schedule}")
     if workload is not None:
         parts.append(
@@ -70,7 +69,7 @@ def _figures(document: ModelPlanResult) -> Iterator[Figure]:
     )
     for key, title, value, text in shown:
         yield Figure(key=key, title=title, value=value, text=text)
-    layout = describe(document.parallelism) if document.parallelism else str(document.status)
+    layout = layout_line(document.parallelism) if document.parallelism else str(document.status)
     yield Figure(key="layout", title="layout", value=layout, text=layout)
 
 
@@ -79,9 +78,8 @@ def _sections(subject: Subject[ModelPlanResult]) -> Iterator[Section]:
     yield Section(name="summary", title="Summary", cards=tuple(_cards(document)))
     yield _why(document, priced)
     if priced is not None:
-        degrees = tuple((stage.data_parallel, stage.tensor_parallel) for stage in document.stages)
         limit = document.memory_limit_bytes
-        table = rank_table(priced, degrees=degrees, limit_bytes=limit)
+        table = rank_table(priced, limit_bytes=limit)
         yield Section(name="plan", title="The plan", blocks=(table,))
         bars = (time_bars(priced), memory_bars(priced, limit))
         yield Section(name="ranks", title="Time and memory of the ranks", blocks=bars)
@@ -107,7 +105,7 @@ def _cards(document: ModelPlanResult) -> Iterator[Card]:
     yield Card(
         label="step time",
         value=format_seconds(document.step_time_s),
-        note=_confidence(document),
+        note=_interval(document),
     )
     devices, tokens = document.devices_used or 1, document.tokens_per_s or 0.0
     per_device = f"{tokens / devices:,.0f} per device"
@@ -122,10 +120,14 @@ def _cards(document: ModelPlanResult) -> Iterator[Card]:
     yield _gap_card(document)
 
 
-def _confidence(document: ModelPlanResult) -> str:
-    """Whether the times rest on constants fitted to measured runs."""
+def _interval(document: ModelPlanResult) -> str:
+    """The range of nine of ten measured steps, and whether it rests on any."""
+    low_s, high_s = document.step_time_low_s, document.step_time_high_s
     fitted = document.assumptions.get("times", "").startswith(f"{Origin.FITTED}:")
-    return "from fitted constants" if fitted else "from constants not fitted to measured runs"
+    known = "fitted" if fitted else "not fitted to measured runs"
+    if low_s is None or high_s is None:
+        return known
+    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90 %; {known}"
 
 
 def _memory_card(document: ModelPlanResult) -> Card:
@@ -160,9 +162,7 @@ def _why(document: ModelPlanResult, priced: PricedStep | None) -> Section:
     return Section(name="why", title=title, blocks=tuple(blocks))  # type: ignore[arg-type]
 
 
-def _blocks(
-    document: ModelPlanResult, priced: PricedStep | None
-) -> Iterator[tuple[str, str]]:
+def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tuple[str, str]]:
     if document.binding is not None:
         yield "what cannot fit", document.binding.description
     if document.step_time_s is not None and document.lower_bound_s is not None:
@@ -179,7 +179,7 @@ def _blocks(
             yield (
                 "memory",
                 f"rank {step.fullest_stage} fills {fullest / limit:.1%} of what is usable; "
-                f"rank {busiest_rank(priced)} sets the pace",
+                f"rank {priced.busiest_rank} sets the pace",
             )
     left = f", {document.not_reached:,} not reached" if document.not_reached else ""
     yield (

@@ -19,11 +19,11 @@ def network_bars(levels: tuple[LevelUse, ...], step_time_s: float) -> BarChart:
         exposed_s = sum(axis.exposed_s for axis in level.axes)
         hidden_s = sum(axis.hidden_s for axis in level.axes)
         idle_s = max(step_time_s - exposed_s - hidden_s, 0.0)
-        amounts = (("exposed", exposed_s), ("hidden", hidden_s), ("waiting", idle_s))
+        amounts = (("exposed", exposed_s), ("hidden", hidden_s), ("unused", idle_s))
         parts = tuple(
             Part(
                 kind=kind,
-                label="unused" if kind == "waiting" else kind,
+                label=kind,
                 amount=amount,
                 text=format_seconds(amount),
             )

@@ -18,8 +18,12 @@ PARTS: Final = {
     "context": ("#f0c04a", "#f0c04a"),
     "expert": ("#8a4f7d", "#a86a9a"),
     "traffic": ("#e69f00", "#e8a51c"),
-    "waiting": ("#d3d8de", "#39414b"),
-    "gradients": ("#009e73", "#0fa67c"),
+    "sync": ("#009e73", "#0fa67c"),
+    "transfers": ("#8cc8ea", "#8cc8ea"),
+    "bubble": ("#d3d8de", "#39414b"),
+    "unused": ("#d3d8de", "#39414b"),
+    "data": ("#009e73", "#0fa67c"),
+    "overhead": ("#8d99a6", "#6b7682"),
     "optimizer": ("#4a5562", "#b3bfcc"),
     "weights": ("#0072b2", "#1681c4"),
     "gradient": ("#8cc8ea", "#8cc8ea"),
@@ -45,7 +49,9 @@ TONES: Final = {
 def palette_css() -> tuple[str, ...]:
     """Custom properties for both themes, as `gantt_figure.theme_css` has them."""
     light, dark = (_properties(index) for index in (0, 1))
-    rules = [f".p-{name} {{ fill: var(--p-{name}); background: var(--p-{name}) }}" for name in PARTS]
+    rules = [
+        f".p-{name} {{ fill: var(--p-{name}); background: var(--p-{name}) }}" for name in PARTS
+    ]
     inks = [f".ink-{name} {{ fill: var(--i-{name}) }}" for name in PARTS]
     return (
         f":root {{ {light} }}",

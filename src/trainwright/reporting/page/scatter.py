@@ -76,9 +76,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
 
 
-def _ticks(
-    low: float, high: float, unit: float, at: Callable[[float], str]
-) -> list[Tick]:
+def _ticks(low: float, high: float, unit: float, at: Callable[[float], str]) -> list[Tick]:
     """At most a few multiples of 1, 2 or 5 times a power of ten, in `unit`."""
     least = (high - low) / unit / _MOST_TICKS
     power = 10.0 ** math.floor(math.log10(least))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright.reporting.page.blocks import Bar, BarChart, Cell, Column, Gantt, Part, Table
 from trainwright.reporting.page.cells import seconds, share, size
-from trainwright.reporting.page.step_terms import busiest_rank, rank_terms
 from trainwright.reporting.text import ranges
 from trainwright.units import format_bytes, format_seconds
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     from trainwright.plan.prediction import StageMemory
     from trainwright.reporting.gantt_panel import GanttPanel
-    from trainwright.reporting.page.step_terms import Term
     from trainwright.reporting.page.subject import PricedStep
 
 _MEMORY = (
@@ -31,15 +29,12 @@ _MEMORY = (
 )
 
 
-def rank_table(
-    priced: PricedStep, *, degrees: tuple[tuple[int, int], ...], limit_bytes: float | None
-) -> Table:
-    """One row per pipeline rank; `degrees` are (data, tensor) of each."""
-    slowest = busiest_rank(priced)
+def rank_table(priced: PricedStep, *, limit_bytes: float | None) -> Table:
+    """One row per pipeline rank."""
+    slowest = priced.busiest_rank
     fullest = priced.step.fullest_stage
     rows = tuple(
-        tuple(_rank_cells(priced, rank, degrees[rank], limit_bytes))
-        for rank in range(len(priced.step.stages))
+        tuple(_rank_cells(priced, rank, limit_bytes)) for rank in range(len(priced.step.stages))
     )
     return Table(
         title="Plan",
@@ -70,14 +65,13 @@ _RANK_COLUMNS = (
 )
 
 
-def _rank_cells(
-    priced: PricedStep, rank: int, degrees: tuple[int, int], limit_bytes: float | None
-) -> Iterator[Cell]:
+def _rank_cells(priced: PricedStep, rank: int, limit_bytes: float | None) -> Iterator[Cell]:
     stage, layers = priced.step.stages[rank], priced.layers_of_rank[rank]
     yield Cell.of(rank)
     yield Cell.of(ranges(layers))
-    yield Cell.of(degrees[0])
-    yield Cell.of(degrees[1])
+    data, tensor = priced.degrees_of_rank[rank]
+    yield Cell.of(data)
+    yield Cell.of(tensor)
     repeated = priced.recomputed_of_rank[rank]
     yield Cell(text=f"{repeated} of {len(layers)}", value=repeated)
     for value_s in (
@@ -98,30 +92,47 @@ def _rank_cells(
 
 def time_bars(priced: PricedStep) -> BarChart:
     """What every rank does with the step."""
+    step_s = priced.step.step_time_s
     bars = tuple(
         Bar(
             label=str(rank),
-            parts=tuple(map(time_part, rank_terms(priced, rank))),
-            total=f"{1 - _waiting_s(priced, rank) / priced.step.step_time_s:.1%} busy",
+            parts=time_parts(parts_s),
+            total=f"{1 - _idle_s(parts_s) / step_s:.1%} busy",
         )
-        for rank in range(len(priced.step.stages))
+        for rank, parts_s in enumerate(priced.parts_of_rank_s)
     )
     return BarChart(
         title="Time of a step by rank",
         bars=bars,
-        note=f"Every bar is the step, {format_seconds(priced.step.step_time_s)}. Waiting is fill "
-        "and drain of the pipeline, unequal ranks and transfers.",
+        note=f"Every bar is the step, {format_seconds(step_s)}; the bubble is fill and drain of "
+        "the pipeline and ranks that wait for slower ones.",
     )
 
 
-def _waiting_s(priced: PricedStep, rank: int) -> float:
-    return sum(term.seconds for term in rank_terms(priced, rank) if term.kind == "waiting")
+def _idle_s(parts_s: dict[str, float]) -> float:
+    return parts_s["bubble"] + parts_s["transfers"]
 
 
-def time_part(term: Term) -> Part:
-    """A term as a segment."""
-    return Part(
-        kind=term.kind, label=term.label, amount=term.seconds, text=format_seconds(term.seconds)
+TIME_PARTS: Final = {
+    "compute": "compute",
+    "recompute": "recomputation",
+    "tensor": "tensor parallelism",
+    "context": "context parallelism",
+    "expert": "expert parallelism",
+    "data": "data parallelism",
+    "optimizer": "optimizer",
+    "overhead": "overhead",
+    "transfers": "pipeline transfers",
+    "bubble": "bubble",
+}
+
+
+def time_parts(parts_s: dict[str, float]) -> tuple[Part, ...]:
+    """The parts of a step as segments, waiting last."""
+    return tuple(
+        Part(kind=name, label=label, amount=parts_s[name], text=format_seconds(parts_s[name]))
+        for name, label in TIME_PARTS.items()
+        if name in parts_s
     )
 
 

@@ -24,15 +24,24 @@ Document = TypeVar("Document")
 class PricedStep:
     """The step of a model's plan: its price, and the microbatches of one replica.
 
-    `layers_of_rank` are indices of the model's layer graph, `recomputed_of_rank` how many of them
-    repeat their forward, fully or in part.
+    `parts_of_rank_s` says where the step of each rank goes, `layers_of_rank` are indices of the
+    model's layer graph, `recomputed_of_rank` how many of them repeat their forward, fully or in
+    part, `degrees_of_rank` data and tensor degrees.
     """
 
     step: StepPrediction
     num_microbatches: int
+    parts_of_rank_s: tuple[dict[str, float], ...]
     layers_of_rank: tuple[tuple[int, ...], ...]
     recomputed_of_rank: tuple[int, ...]
+    degrees_of_rank: tuple[tuple[int, int], ...]
     network: tuple[LevelUse, ...] = ()
+
+    @property
+    def busiest_rank(self) -> int:
+        """The rank that works longest, the first where several do."""
+        work = [stage.forward_s + stage.backward_s for stage in self.step.stages]
+        return work.index(max(work))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

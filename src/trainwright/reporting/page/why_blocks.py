@@ -1,4 +1,4 @@
-"""Why a step is not faster: its largest terms, and what sets each of them."""
+"""Why a step is not faster: its largest parts, and what sets each of them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ from typing import TYPE_CHECKING
 
 from trainwright.reporting.page.blocks import Bar, BarChart, Cell, Column, Table
 from trainwright.reporting.page.cells import seconds, share
-from trainwright.reporting.page.step_blocks import time_part
-from trainwright.reporting.page.step_terms import busiest_rank, rank_terms
+from trainwright.reporting.page.step_blocks import TIME_PARTS, time_parts
 from trainwright.units import format_seconds
 
 if TYPE_CHECKING:
-    from trainwright.reporting.page.step_terms import Term
     from trainwright.reporting.page.subject import PricedStep
 
-
-def term_rows(priced: PricedStep) -> tuple[tuple[Term, float], ...]:
-    """The terms of the busiest rank that take time, longest first, with their share of the step."""
-    found = [term for term in rank_terms(priced, busiest_rank(priced)) if term.seconds > 0]
-    found.sort(key=lambda term: -term.seconds)
-    return tuple((term, term.seconds / priced.step.step_time_s) for term in found)
+_MOST_TERMS = 5
 
 
 def step_bar(priced: PricedStep) -> BarChart:
     """The step of the busiest rank as one bar."""
-    rank = busiest_rank(priced)
-    parts = tuple(map(time_part, rank_terms(priced, rank)))
+    rank = priced.busiest_rank
+    parts = time_parts(priced.parts_of_rank_s[rank])
     total = format_seconds(priced.step.step_time_s)
     return BarChart(
         title=f"Where the step goes: rank {rank}, the busiest",
@@ -35,17 +28,20 @@ def step_bar(priced: PricedStep) -> BarChart:
 
 def term_table(priced: PricedStep) -> Table:
     """The largest terms, with what sets them."""
+    found = priced.parts_of_rank_s[priced.busiest_rank]
+    largest = sorted(found.items(), key=lambda item: -item[1])[:_MOST_TERMS]
     rows = tuple(
         (
-            Cell.of(term.label),
-            seconds(term.seconds),
-            share(of_step),
-            Cell.of(_what_sets(term.kind, priced)),
+            Cell.of(TIME_PARTS[name]),
+            seconds(spent_s),
+            share(spent_s / priced.step.step_time_s),
+            Cell.of(_what_sets(name, priced)),
         )
-        for term, of_step in term_rows(priced)[:5]
+        for name, spent_s in largest
+        if spent_s > 0
     )
     return Table(
-        title="The five largest terms",
+        title="The largest terms",
         columns=(
             Column(title="term", key="term", is_number=False),
             Column(title="per step", key="seconds"),
@@ -56,27 +52,31 @@ def term_table(priced: PricedStep) -> Table:
     )
 
 
-def _what_sets(kind: str, priced: PricedStep) -> str:
-    step, m, rank = priced.step, priced.num_microbatches, busiest_rank(priced)
+def _what_sets(name: str, priced: PricedStep) -> str:
+    step, m, rank = priced.step, priced.num_microbatches, priced.busiest_rank
     ranks = len(step.stages)
     work_s = [stage.forward_s + stage.backward_s for stage in step.stages]
-    match kind:
+    match name:
         case "compute":
             mean = sum(work_s) / ranks / max(work_s)
-            return f"products and memory traffic of its layers; all ranks average {mean:.1%} of it"
+            even = f"; the ranks work {mean:.1%} as long on average" if ranks > 1 else ""
+            return f"products and memory traffic of the layers{even}"
         case "recompute":
-            repeated = priced.recomputed_of_rank[rank]
-            layers = len(priced.layers_of_rank[rank])
-            return f"{repeated} of {layers} layers repeat their forward to save memory"
-        case "waiting":
-            least = (ranks - 1) / (m + ranks - 1)
+            repeated, layers = priced.recomputed_of_rank[rank], len(priced.layers_of_rank[rank])
+            return f"{repeated} of the rank's {layers} layers repeat their forward to save memory"
+        case "bubble":
+            share_of_equal = (ranks - 1) / (m + ranks - 1)
             return (
-                f"fill and drain of {ranks} ranks over {m} microbatches ({least:.1%} under 1F1B "
-                "with equal ranks), transfers, unequal ranks"
+                f"fill and drain of {ranks} ranks over {m} microbatches: {share_of_equal:.1%} of "
+                "the pipeline under 1F1B with equal ranks"
             )
-        case "gradients":
+        case "transfers":
+            return "what the pipeline would gain if tensors between ranks took no time"
+        case "data":
             return "gradients and parameters of replicas, as far as no compute hides them"
         case "optimizer":
-            return "memory traffic of the update, and what a step costs once"
+            return "memory traffic of the update"
+        case "overhead":
+            return "what every step costs once, of the installation"
         case _:
             return "collectives inside layers, as far as no compute hides them"
