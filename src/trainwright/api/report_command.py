@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, fields
+from enum import Enum
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Final
 
@@ -125,13 +126,21 @@ def _cluster_words(request: PlanRequest) -> list[str]:
 
 
 def _named_cluster(cluster: Embedded) -> list[str]:
-    """The catalog's cluster with its nodes, or the name the document has for it."""
-    pool = cluster.content["pools"][0]
-    devices, per_node = _devices(cluster), int(pool["levels"][0]["size"])
+    """The catalog's cluster as it was sized, or the name the document has for it."""
     words = ["--cluster", cluster.name]
-    if len(pool["levels"]) > 1:
-        words += ["--nodes", str(devices // per_node)]
+    if len(cluster.content["pools"][0]["levels"]) > 1:
+        words += ["--nodes", str(_nodes(cluster))]
+    if _is_catalog_cluster(cluster) is _Known.WITH_MEMORY:
+        words += ["--memory", repr(_memory_bytes(cluster))]
     return words
+
+
+def _nodes(cluster: Embedded) -> int:
+    return _devices(cluster) // int(cluster.content["pools"][0]["levels"][0]["size"])
+
+
+def _memory_bytes(cluster: Embedded) -> float:
+    return float(cluster.content["pools"][0]["accelerator"]["memory_bytes"])
 
 
 def _devices(cluster: Embedded) -> int:
@@ -216,7 +225,7 @@ def _note(model: Embedded, cluster: Embedded | None) -> str:
     unknown = []
     if not _is_catalog_model(model):
         unknown.append(f"{model.kind} {model.name}")
-    if cluster is not None and not _is_catalog_cluster(cluster):
+    if cluster is not None and _is_catalog_cluster(cluster) is None:
         unknown.append(f"cluster {cluster.name}")
     if not unknown:
         return ""
@@ -234,13 +243,27 @@ def _is_catalog_model(model: Embedded) -> bool:
     return content_hash(found) == model.sha256
 
 
-def _is_catalog_cluster(cluster: Embedded) -> bool:
+class _Known(Enum):
+    """Whether a name of the catalog stands for what a document carries."""
+
+    AS_IT_IS = "as it is"
+    WITH_MEMORY = "with another memory"
+
+
+def _is_catalog_cluster(cluster: Embedded) -> _Known | None:
     from trainwright.api.plan_model import resolve_cluster
     from trainwright.formats.document_json import encode
 
-    per_node = int(cluster.content["pools"][0]["levels"][0]["size"])
-    try:
-        found, _ = resolve_cluster(cluster.name, nodes=_devices(cluster) // per_node, devices=None)
-    except InvalidInput:
-        return False
-    return content_hash(encode(found)) == cluster.sha256
+    for known, memory_bytes in (
+        (_Known.AS_IT_IS, None),
+        (_Known.WITH_MEMORY, _memory_bytes(cluster)),
+    ):
+        try:
+            found, _ = resolve_cluster(
+                cluster.name, nodes=_nodes(cluster), devices=None, memory_bytes=memory_bytes
+            )
+        except InvalidInput:
+            return None
+        if content_hash(encode(found)) == cluster.sha256:
+            return known
+    return None

@@ -41,7 +41,7 @@ def _winner(document: ModelPlanResult) -> Point:
         facts=(
             ("step", format_seconds(step_s)),
             ("peak memory", format_bytes(peak)),
-            ("this is", "the plan of this page"),
+            ("chosen", "the fastest plan found"),
         ),
         is_winner=True,
     )

@@ -40,7 +40,7 @@ class Cell:
     @property
     def raw(self) -> str:
         """The value as text, numbers to full precision."""
-        return self.value if isinstance(self.value, str) else repr(self.value)
+        return repr(float(self.value)) if isinstance(self.value, float) else str(self.value)
 
     @classmethod
     def of(cls, value: float | str) -> Cell:
@@ -72,12 +72,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A part where it is drawn: start and width in percent of the plot."""
+    """A part where it is drawn: start and width in percent of the plot.
+
+    Labelled parts have room for their text on a usual screen, wide ones on a narrow one, too.
+    """
 
     part: Part
     start: str
     width: str
     is_labelled: bool
+    is_wide: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +143,15 @@ class BarChart:
                         part=part,
                         start=percent(start),
                         width=percent(share),
-                        is_labelled=share >= _LABELLED_SHARE,
+                        is_labelled=share >= _LABELLED_SHARE and part.kind != "unused",
+                        is_wide=share >= _WIDE_SHARE,
                     )
                 )
             start += share
         return tuple(made)
 
 
-_LABELLED_SHARE = 0.16
+_LABELLED_SHARE, _WIDE_SHARE = 0.1, 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,9 +249,10 @@ class Gantt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A titled part of the page; `name` is its anchor."""
+    """A titled part of the page; `name` is its anchor, `label` what links to it say."""
 
     name: str
+    label: str
     title: str
     blocks: tuple[Table | BarChart | Scatter | Facts | Notes | Code | Gantt, ...] = ()
     cards: tuple[Card, ...] = field(default=())

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainwright.plan.results.difference import Difference
     from trainwright.reporting.page.subject import Content, Figure, Subject
 
-_TIMES: Final = ("step_time_s", "time_per_sample_s", "makespan_s")
+_DRAWN: Final = ("step_time_s", "tokens_per_s", "time_per_sample_s", "makespan_s")
 
 
 def comparison_section(
@@ -22,7 +22,7 @@ def comparison_section(
 ) -> Section:
     """All documents at once; `differences` are from the first to each of the others."""
     blocks: list[Table | BarChart] = [_figures_table(subjects, contents)]
-    for key in _TIMES:
+    for key in _DRAWN:
         stated = [
             (subject.name, figure)
             for subject, content in zip(subjects, contents, strict=True)
@@ -30,11 +30,11 @@ def comparison_section(
             if figure.key == key and isinstance(figure.value, float)
         ]
         if len(stated) > 1:
-            blocks.append(_time_bars(stated))
+            blocks.append(_bars(stated))
     for subject, difference in zip(subjects[1:], differences, strict=True):
         if difference is not None:
             blocks += _changes(subjects[0].name, subject.name, difference)
-    return Section(name="comparison", title="Comparison", blocks=tuple(blocks))
+    return Section(name="comparison", label="Comparison", title="Comparison", blocks=tuple(blocks))
 
 
 def _figures_table(subjects: Sequence[Subject[Any]], contents: Sequence[Content]) -> Table:
@@ -63,7 +63,7 @@ def _cell(figure: Figure | None) -> Cell:
     return Cell(text=figure.text, value=figure.value)
 
 
-def _time_bars(stated: Sequence[tuple[str, Figure]]) -> BarChart:
+def _bars(stated: Sequence[tuple[str, Figure]]) -> BarChart:
     first = float(stated[0][1].value or 0.0)
     bars = []
     for name, figure in stated:
@@ -71,7 +71,7 @@ def _time_bars(stated: Sequence[tuple[str, Figure]]) -> BarChart:
         ratio = f", {amount / first:.3g}×" if first else ""
         part = Part(kind="plain", label=figure.title, amount=amount, text=figure.text)
         bars.append(Bar(label=name, parts=(part,), total=figure.text + ratio))
-    return BarChart(title=f"Time: {stated[0][1].title}", bars=tuple(bars), label="document")
+    return BarChart(title=stated[0][1].title[:1].upper() + stated[0][1].title[1:], bars=tuple(bars), label="document")
 
 
 def _changes(first: str, other: str, difference: Difference) -> Iterator[Table]:

@@ -59,23 +59,32 @@ def _figures(document: ModelEstimateResult) -> Iterator[Figure]:
 def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
     document, priced = subject.document, subject.priced
     limit = document.memory_limit_bytes
-    yield Section(name="summary", title="Summary", cards=tuple(_cards(document)))
+    yield Section(name="summary", label="Summary", title="Summary", cards=tuple(_cards(document)))
     if document.changes or not document.fits:
-        yield Section(name="changes", title="What would make it fit", blocks=_changes(document))
+        yield Section(
+            name="changes",
+            label="Changes",
+            title="What would make it fit",
+            blocks=_changes(document),
+        )
     if priced is not None:
         why = (step_bar(priced), term_table(priced), _facts(document))
-        yield Section(name="why", title="Why it is not faster", blocks=why)
+        yield Section(name="why", label="Why", title="Why it is not faster", blocks=why)
         table = rank_table(priced, limit_bytes=limit)
-        yield Section(name="plan", title="The run", blocks=(table,))
+        yield Section(name="plan", label="Plan", title="The run", blocks=(table,))
         bars = (time_bars(priced), memory_bars(priced, limit))
-        yield Section(name="ranks", title="Time and memory of the ranks", blocks=bars)
+        yield Section(
+            name="ranks", label="Ranks", title="Time and memory of the ranks", blocks=bars
+        )
     if priced is not None and subject.panel is not None:
         blocks = (gantt(subject.panel, priced),)
-        yield Section(name="schedule", title="Schedule and memory over time", blocks=blocks)
+        yield Section(
+            name="schedule", label="Schedule", title="Schedule and memory over time", blocks=blocks
+        )
     if priced is not None and priced.network:
         step_s = priced.step.step_time_s
         network = (network_bars(priced.network, step_s), network_table(priced.network, step_s))
-        yield Section(name="network", title="Network", blocks=network)
+        yield Section(name="network", label="Network", title="Network", blocks=network)
     yield provenance_section(subject, document.assumptions)
     yield reproduce_section(subject, (document.request.model, document.request.cluster))
 

@@ -75,24 +75,33 @@ def _figures(document: ModelPlanResult) -> Iterator[Figure]:
 
 def _sections(subject: Subject[ModelPlanResult]) -> Iterator[Section]:
     document, priced = subject.document, subject.priced
-    yield Section(name="summary", title="Summary", cards=tuple(_cards(document)))
+    yield Section(name="summary", label="Summary", title="Summary", cards=tuple(_cards(document)))
     yield _why(document, priced)
     if priced is not None:
         limit = document.memory_limit_bytes
         table = rank_table(priced, limit_bytes=limit)
-        yield Section(name="plan", title="The plan", blocks=(table,))
+        yield Section(name="plan", label="Plan", title="The plan", blocks=(table,))
         bars = (time_bars(priced), memory_bars(priced, limit))
-        yield Section(name="ranks", title="Time and memory of the ranks", blocks=bars)
+        yield Section(
+            name="ranks", label="Ranks", title="Time and memory of the ranks", blocks=bars
+        )
     if priced is not None and subject.panel is not None:
         blocks = (gantt(subject.panel, priced),)
-        yield Section(name="schedule", title="Schedule and memory over time", blocks=blocks)
+        yield Section(
+            name="schedule", label="Schedule", title="Schedule and memory over time", blocks=blocks
+        )
     if priced is not None and priced.network:
         step_s = priced.step.step_time_s
         network = (network_bars(priced.network, step_s), network_table(priced.network, step_s))
-        yield Section(name="network", title="Network", blocks=network)
+        yield Section(name="network", label="Network", title="Network", blocks=network)
     if document.alternatives:
         found = alternative_blocks(document)
-        yield Section(name="alternatives", title="What else was considered", blocks=found)
+        yield Section(
+            name="alternatives",
+            label="Alternatives",
+            title="What else was considered",
+            blocks=found,
+        )
     yield provenance_section(subject, document.assumptions)
     request = document.request
     yield reproduce_section(subject, tuple(filter(None, (request.model, request.cluster))))
@@ -118,6 +127,7 @@ def _cards(document: ModelPlanResult) -> Iterator[Card]:
         hours = devices * 1e9 / tokens / 3600
         yield Card(label="cost", value=f"{hours:,.4g}", note="device hours per billion tokens")
     yield _gap_card(document)
+    yield Card(label="verification", value="not run", note="no real run of this schedule is stated")
 
 
 def _interval(document: ModelPlanResult) -> str:
@@ -159,7 +169,7 @@ def _why(document: ModelPlanResult, priced: PricedStep | None) -> Section:
         lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
         blocks.append(Notes(title="Any one of these is enough", lines=lines))
     title = "Why it is not faster" if document.stages else "Why nothing fits"
-    return Section(name="why", title=title, blocks=tuple(blocks))  # type: ignore[arg-type]
+    return Section(name="why", label="Why", title=title, blocks=tuple(blocks))  # type: ignore[arg-type]
 
 
 def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tuple[str, str]]:

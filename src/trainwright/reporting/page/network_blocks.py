@@ -65,5 +65,6 @@ def network_table(levels: tuple[LevelUse, ...], step_time_s: float) -> Table:
         ),
         rows=tuple(rows),
         note="A group that spans several levels counts at the outermost one. Exposed time makes "
-        "the step longer, hidden time runs beside compute.",
+        "the step longer, hidden time runs beside compute; collectives that recomputation repeats "
+        "are included.",
     )

@@ -70,21 +70,27 @@ def _parts(
 ) -> list[dict[str, Any]]:
     """What stands under the heading: sections, by document where there are several."""
     if len(contents) == 1:
-        return [{"title": None, "subtitle": None, "sections": contents[0].sections}]
+        return [{"title": None, "sections": contents[0].sections}]
     shared = [comparison_section(subjects, contents, differences)]
     if any(subject.panel for subject in subjects):
         gantt = Gantt(note="All schedules on one time scale.")
         title = "Schedules and memory over time"
-        shared.append(Section(name="schedule", title=title, blocks=(gantt,)))
-    parts: list[dict[str, Any]] = [{"title": None, "subtitle": None, "sections": tuple(shared)}]
+        shared.append(Section(name="schedule", label="Schedule", title=title, blocks=(gantt,)))
+    parts: list[dict[str, Any]] = [{"title": None, "sections": tuple(shared)}]
     for number, (subject, content) in enumerate(zip(subjects, contents, strict=True), 1):
         sections = tuple(
             replace(section, name=f"{section.name}-{number}")
             for section in content.sections
             if not any(isinstance(block, Gantt) for block in section.blocks)
         )
-        title = f"{subject.name}: {content.title}"
-        parts.append({"title": title, "subtitle": content.subtitle, "sections": sections})
+        parts.append(
+            {
+                "title": f"{subject.name}: {content.title}",
+                "subtitle": content.subtitle,
+                "label": subject.name,
+                "sections": sections,
+            }
+        )
     return parts
 
 

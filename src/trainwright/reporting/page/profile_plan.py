@@ -96,16 +96,22 @@ def _figures(document: Document) -> Iterator[Figure]:
 def _sections(subject: Subject[Document]) -> Iterator[Section]:
     document = subject.document
     limit = document.request.setting.memory_bytes if document.request.setting else None
-    yield Section(name="summary", title="Summary", cards=tuple(_cards(document, limit)))
+    yield Section(
+        name="summary", label="Summary", title="Summary", cards=tuple(_cards(document, limit))
+    )
     yield _why(document, limit)
     if document.stages:
         table = _stage_table(document.stages, limit)
-        yield Section(name="plan", title="The plan", blocks=(table,))
+        yield Section(name="plan", label="Plan", title="The plan", blocks=(table,))
         bars = (_time_bars(document.stages), _memory_bars(document.stages, limit))
-        yield Section(name="stages", title="Time and memory of the stages", blocks=bars)
+        yield Section(
+            name="stages", label="Stages", title="Time and memory of the stages", blocks=bars
+        )
     if isinstance(document, PlanResult) and document.baselines:
         blocks = (_baselines(document),)
-        yield Section(name="alternatives", title="Compared with", blocks=blocks)
+        yield Section(
+            name="alternatives", label="Alternatives", title="Compared with", blocks=blocks
+        )
     yield provenance_section(subject, {"times and sizes": "as the profile states them"})
     yield reproduce_section(subject, (document.request.model,))
 
@@ -164,7 +170,7 @@ def _why(document: Document, limit: float | None) -> Section:
         if lines:
             blocks.append(Notes(title="Does not fit", lines=lines, tone="bad"))
     title = "Why it is not faster" if document.stages else "Why nothing fits"
-    return Section(name="why", title=title, blocks=tuple(blocks))
+    return Section(name="why", label="Why", title=title, blocks=tuple(blocks))
 
 
 def _stage_table(stages: tuple[StageRecord, ...], limit: float | None) -> Table:

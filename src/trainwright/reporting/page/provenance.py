@@ -28,7 +28,12 @@ def provenance_section(subject: Subject[Any], assumptions: Mapping[str, str]) ->
     warnings = tuple(getattr(subject.document, "warnings", ()))
     if warnings:
         blocks.append(Notes(title="Warnings", lines=warnings, tone="warn"))
-    return Section(name="provenance", title="Where the numbers come from", blocks=tuple(blocks))
+    return Section(
+        name="provenance",
+        label="Sources",
+        title="Where the numbers come from",
+        blocks=tuple(blocks),
+    )
 
 
 def reproduce_section(subject: Subject[Any], inputs: tuple[Embedded, ...]) -> Section:
@@ -46,7 +51,9 @@ def reproduce_section(subject: Subject[Any], inputs: tuple[Embedded, ...]) -> Se
     blocks.append(Facts(rows=facts))
     if subject.left_out:
         blocks.append(Notes(title="Left out of this page", lines=subject.left_out))
-    return Section(name="reproduce", title="How to reproduce", blocks=tuple(blocks))
+    return Section(
+        name="reproduce", label="Reproduce", title="How to reproduce", blocks=tuple(blocks)
+    )
 
 
 def _constants(cluster: Cluster) -> Table:

@@ -75,16 +75,23 @@ def _figures(document: ScheduleResult) -> Iterator[Figure]:
 
 def _sections(subject: Subject[ScheduleResult]) -> Iterator[Section]:
     document = subject.document
-    yield Section(name="summary", title="Summary", cards=tuple(_cards(document)))
+    yield Section(name="summary", label="Summary", title="Summary", cards=tuple(_cards(document)))
     yield _why(document)
     if document.peak_activations_per_rank:
-        yield Section(name="plan", title="The ranks", blocks=(_rank_table(document),))
+        yield Section(name="plan", label="Plan", title="The ranks", blocks=(_rank_table(document),))
     if subject.panel is not None:
         gantt = Gantt(note=f"{subject.panel.num_bars:,} actions.")
-        yield Section(name="schedule", title="Schedule and memory over time", blocks=(gantt,))
+        yield Section(
+            name="schedule",
+            label="Schedule",
+            title="Schedule and memory over time",
+            blocks=(gantt,),
+        )
     if len(document.points) > 1:
         blocks = _front(document)
-        yield Section(name="alternatives", title="Memory against time", blocks=blocks)
+        yield Section(
+            name="alternatives", label="Alternatives", title="Memory against time", blocks=blocks
+        )
     yield provenance_section(subject, {"costs": f"as {document.request.costs.name} states them"})
     yield reproduce_section(subject, (document.request.costs,))
 
@@ -152,7 +159,7 @@ def _why(document: ScheduleResult) -> Section:
         lines = (document.binding.description, *document.binding.fixes)
         blocks.append(Notes(title="What does not fit", lines=lines, tone="bad"))
     title = "Why it is not shorter" if document.makespan_s is not None else "Why nothing fits"
-    return Section(name="why", title=title, blocks=tuple(blocks))
+    return Section(name="why", label="Why", title=title, blocks=tuple(blocks))
 
 
 def _rank_table(document: ScheduleResult) -> Table:
