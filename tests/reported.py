@@ -22,7 +22,13 @@ HOSTILE = '</script><img src=x onerror=alert(1)>"&'
 def model_plan(memory: str = "40GiB") -> ModelPlanResult:
     """A model on two nodes: a pipeline, and layers that recompute."""
     made = trainwright.plan(
-        "llama3-8b", cluster="dgx-h100", nodes=2, memory=memory, global_batch=64, sequence=8192
+        "llama3-8b",
+        cluster="dgx-h100",
+        nodes=2,
+        memory=memory,
+        global_batch=64,
+        sequence=8192,
+        pp="2..",
     )
     assert isinstance(made.document, ModelPlanResult)
     return made.document
@@ -62,6 +68,4 @@ def schedule() -> ScheduleResult:
 def renamed(document: ModelPlanResult, name: str) -> ModelPlanResult:
     """The same plan of a model by another name."""
     request = document.request
-    return replace(
-        document, request=replace(request, model=replace(request.model, name=name))
-    )
+    return replace(document, request=replace(request, model=replace(request.model, name=name)))

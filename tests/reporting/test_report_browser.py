@@ -138,7 +138,8 @@ def test_a_plan_of_the_scatter_can_be_picked(browser, written):
     document = reported.model_plan()
     browser.open(written("model-plan"))
     assert "the plan" in shown_pick(browser)
-    browser.run("document.querySelectorAll('.mark')[1].scrollIntoView({block: 'center', behavior: 'instant'})")
+    centre = "{block: 'center', behavior: 'instant'}"
+    browser.run(f"document.querySelectorAll('.mark')[1].scrollIntoView({centre})")
     x, y = browser.run(
         "(() => { const b = document.querySelectorAll('.mark')[1].querySelector('.target')"
         ".getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"

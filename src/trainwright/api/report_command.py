@@ -13,6 +13,7 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.api.inputs import content_hash
+from trainwright.api.model_request import DEFAULT_TOP
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from trainwright.plan.configuration import Configuration
     from trainwright.plan.results.request import Embedded, PlanRequest, SpaceRecord
+    from trainwright.planning.allowed import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,9 @@ def _(document: ModelPlanResult) -> Command:
     if workload is not None:
         words += ["--global-batch", str(workload.global_batch)]
         words += ["--sequence", str(workload.sequence_length)]
-    words += _space_words(request.space)
+    words += _model_space_words(request.space)
+    if request.top is not None and request.top != DEFAULT_TOP:
+        words += ["--top", str(request.top)]
     return Command(words=tuple(words), note=_note(request.model, request.cluster))
 
 
@@ -62,7 +66,7 @@ def _(document: ModelPlanResult) -> Command:
 def _(document: PlanResult) -> Command:
     request = document.request
     words = ["trainwright", "plan", request.model.name, *_setting_words(request)]
-    words += _space_words(request.space)
+    words += _profile_space_words(request.space)
     return Command(words=tuple(words), note=_note(request.model, None))
 
 
@@ -165,21 +169,51 @@ def _setting_words(request: PlanRequest) -> list[str]:
     ]
 
 
-def _space_words(space: SpaceRecord) -> Iterator[str]:
+def _switched_off(space: SpaceRecord) -> Iterator[str]:
     for name in ("data_parallel", "tensor_parallel", "recompute"):
         if not getattr(space, name):
             yield f"--no-{name.replace('_', '-')}"
     for option in space.excluded_options:
         yield from ("--exclude-option", option)
-    if space.per_stage_degrees and space.zero_stage is not None:
-        yield "--per-stage-degrees"
+
+
+def _profile_space_words(space: SpaceRecord) -> Iterator[str]:
+    yield from _switched_off(space)
     if space.planner != "exact":
         yield from ("--planner", space.planner)
-    given = {"--block-layer": space.block_layer, "--micro-batch": space.micro_batch}
-    given |= {"--zero": space.zero_stage}
-    for option, value in given.items():
-        if value is not None:
-            yield from (option, str(value))
+    if space.block_layer is not None:
+        yield from ("--block-layer", space.block_layer)
+
+
+def _model_space_words(space: SpaceRecord) -> Iterator[str]:
+    from trainwright.api.space_options import SPANS, allowed_of
+    from trainwright.planning.allowed import ANY, ZERO_STAGES
+    from trainwright.profile import Recompute
+
+    yield from _switched_off(space)
+    allowed = allowed_of(space)
+    off = {"data": not space.data_parallel, "tensor": not space.tensor_parallel}
+    for name, option in SPANS.items():
+        span = getattr(allowed, name)
+        if span != ANY and not off.get(name, False):
+            yield from (f"--{option}", _span_text(span))
+    if allowed.zero_stages != ZERO_STAGES:
+        yield from ("--zero", ",".join(map(str, allowed.zero_stages)))
+    modes = tuple(m for m in Recompute if m not in space.excluded_options)
+    if space.recompute and allowed.recompute != modes:
+        yield from ("--recompute", ",".join(allowed.recompute))
+    if allowed.schedules is not None:
+        yield from ("--schedule", ",".join(allowed.schedules))
+    if allowed.framework is not None:
+        yield from ("--framework", allowed.framework)
+    if space.per_stage_degrees:
+        yield "--per-stage-degrees"
+
+
+def _span_text(span: Span) -> str:
+    if span.most == span.least:
+        return str(span.least)
+    return f"{span.least}..{'' if span.most is None else span.most}"
 
 
 _RUN_OPTIONS: Final = {
@@ -251,7 +285,7 @@ class _Known(Enum):
 
 
 def _is_catalog_cluster(cluster: Embedded) -> _Known | None:
-    from trainwright.api.plan_model import resolve_cluster
+    from trainwright.api.model_options import resolve_cluster
     from trainwright.formats.document_json import encode
 
     for known, memory_bytes in (

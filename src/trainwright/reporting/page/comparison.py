@@ -71,7 +71,11 @@ def _bars(stated: Sequence[tuple[str, Figure]]) -> BarChart:
         ratio = f", {amount / first:.3g}×" if first else ""
         part = Part(kind="plain", label=figure.title, amount=amount, text=figure.text)
         bars.append(Bar(label=name, parts=(part,), total=figure.text + ratio))
-    return BarChart(title=stated[0][1].title[:1].upper() + stated[0][1].title[1:], bars=tuple(bars), label="document")
+    return BarChart(
+        title=stated[0][1].title[:1].upper() + stated[0][1].title[1:],
+        bars=tuple(bars),
+        label="document",
+    )
 
 
 def _changes(first: str, other: str, difference: Difference) -> Iterator[Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright.plan.status import Status
 from trainwright.provenance import Origin
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainwright.plan.results.model_plan import ModelPlanResult
     from trainwright.reporting.page.subject import PricedStep, Subject
 
+_ZERO_STAGES: Final = 4
 _VERDICTS = {
     Status.OPTIMAL: "optimal, proved",
     Status.GAP: "a plan with a proved bound",
@@ -204,15 +205,34 @@ def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tu
         yield "interrupted", "this is the best plan found so far"
 
 
+_SPANS: Final = {
+    "tensor": "tensor degrees",
+    "pipeline": "pipeline degrees",
+    "data": "data degrees",
+    "context": "context degrees",
+    "expert": "expert degrees",
+    "expert_tensor": "expert tensor degrees",
+    "virtual_stages": "virtual stages",
+    "microbatch_size": "microbatches",
+}
+
+
 def _switched_off(document: ModelPlanResult) -> Iterator[str]:
     space = document.request.space
     for name in ("data_parallel", "tensor_parallel", "recompute"):
         if not getattr(space, name):
             yield name.replace("_", " ")
     yield from (f"option {option}" for option in space.excluded_options)
-    if space.micro_batch is not None:
-        yield f"microbatches other than {space.micro_batch}"
-    if space.zero_stage is not None:
-        yield f"ZeRO stages other than {space.zero_stage}"
+    for field, name in _SPANS.items():
+        span = getattr(space, field)
+        if span is not None:
+            most = "" if span.most is None else f" to {span.most}"
+            yield f"{name} other than {span.least}{most if span.most != span.least else ''}"
+    if space.zero_stages and len(space.zero_stages) < _ZERO_STAGES:
+        yield f"ZeRO stages other than {', '.join(map(str, space.zero_stages))}"
+    if space.schedules is not None:
+        yield f"schedules other than {', '.join(space.schedules)}"
+    if space.framework is not None:
+        yield f"what {space.framework} cannot run"
     if not space.per_stage_degrees:
         yield "degrees that differ between stages"
