@@ -21,6 +21,7 @@ from trainwright.cli import (
     explain,
     plan,
     profile,
+    report,
     schedule,
     validate,
 )
@@ -43,6 +44,7 @@ _COMMANDS = (
     schedule.schedule,
     explain.explain,
     diff.diff,
+    report.report,
     validate.validate,
     calibrate.calibrate,
     profile.profile,
