@@ -8,6 +8,7 @@ void bind_pipeline_ends(nanobind::module_& module);
 void bind_schedule_passes(nanobind::module_& module);
 void bind_schedule_search(nanobind::module_& module);
 void bind_simulate(nanobind::module_& module);
+void bind_uniform_plan(nanobind::module_& module);
 
 NB_MODULE(_core, module) {
   module.doc() = "The native core of trainwright.";
@@ -19,4 +20,5 @@ NB_MODULE(_core, module) {
   bind_schedule_search(module);
   bind_simulate(module);
   bind_schedule_passes(module);
+  bind_uniform_plan(module);
 }
