@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.costing.chip_work import PHASES
-from trainwright.costing.tiled import TiledMachine, machine_of, product_times_of_rows
+from trainwright.costing.tiled import machine_of, product_times_of_rows
 from trainwright.model import Phase
 from trainwright.profile import Recompute
 
@@ -66,37 +66,63 @@ class ProductTable:
     glb_bytes: Floats
     core_bytes: Floats
 
-
-def product_table(space: DesignSpace, chain: Chain, surroundings: Surroundings) -> ProductTable:
-    """Every product of `chain` on every distinct core configuration of `space`."""
-    products = sorted({p for kernels in chain.kernels for k in kernels for p in k.products})
-    columns = space.designs[list(_TENSOR_COLUMNS)]
-    _, first, row_of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
-    machines = [
-        machine_of(space.template(int(i)), surroundings, element_bytes=chain.element_bytes)
-        for i in first
-    ]
-    found = product_times_of_rows(_rows(machines), products)
-    pace = np.array([m.glb_bandwidth_bytes_per_s for m in machines])[:, None]
-    return ProductTable(
-        row_of=row_of.reshape(-1),
-        column_of={product: index for index, product in enumerate(products)},
-        seconds=found.seconds,
-        inside_s=np.maximum(found.compute_s, found.glb_bytes / pace),
-        memory_bytes=found.memory_bytes,
-        glb_bytes=found.glb_bytes,
-        core_bytes=found.core_bytes,
-    )
+    def __len__(self) -> int:
+        return int(self.row_of.size)
 
 
-def _rows(machines: list[TiledMachine]) -> Floats:
-    return np.array([machine.row() for machine in machines], dtype=np.float64)
+class ProductCache:
+    """Every product of a chain on the core configurations of a space, each estimated once.
+
+    Keys are whole configurations and shapes, so that a figure read again has the same bits.
+    """
+
+    def __init__(self, space: DesignSpace, chain: Chain, surroundings: Surroundings) -> None:
+        products = sorted({p for kernels in chain.kernels for k in kernels for p in k.products})
+        columns = space.designs[list(_TENSOR_COLUMNS)]
+        _, first, row_of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+        machines = [
+            machine_of(space.template(int(i)), surroundings, element_bytes=chain.element_bytes)
+            for i in first
+        ]
+        self._products = products
+        self._row_of = row_of.reshape(-1)
+        self._rows = np.array([machine.row() for machine in machines], dtype=np.float64)
+        self._pace = np.array([m.glb_bandwidth_bytes_per_s for m in machines])[:, None]
+        self._known = np.zeros(len(machines), dtype=np.bool_)
+        self._figures = np.zeros((5, len(machines), len(products)))
+
+    def table(self, designs: NDArray[np.int64]) -> ProductTable:
+        """The estimates that these designs (indices into the space) need."""
+        rows, row_of = np.unique(self._row_of[designs], return_inverse=True)
+        missing = rows[~self._known[rows]]
+        if missing.size:
+            found = product_times_of_rows(self._rows[missing], self._products)
+            inside_s = np.maximum(found.compute_s, found.glb_bytes / self._pace[missing])
+            figures = (
+                found.seconds,
+                inside_s,
+                found.memory_bytes,
+                found.glb_bytes,
+                found.core_bytes,
+            )
+            self._figures[:, missing] = np.stack(figures)
+            self._known[missing] = True
+        seconds, inside_s, memory_bytes, glb_bytes, core_bytes = self._figures[:, rows]
+        return ProductTable(
+            row_of=row_of.reshape(-1),
+            column_of={product: index for index, product in enumerate(self._products)},
+            seconds=seconds,
+            inside_s=inside_s,
+            memory_bytes=memory_bytes,
+            glb_bytes=glb_bytes,
+            core_bytes=core_bytes,
+        )
 
 
 def exact_times(
     space: DesignSpace, chain: Chain, surroundings: Surroundings, products: ProductTable
 ) -> LayerTimes:
-    """What the estimator says of each design; `products` are those of `product_table`."""
+    """What the estimator says of each design; `products` are theirs."""
     lanes = lanes_per_s(space, surroundings)
 
     def kernel_s(kernel: ChipKernel) -> Floats:
@@ -123,13 +149,15 @@ def ideal_times(space: DesignSpace, chain: Chain, surroundings: Surroundings) ->
 def peaks_flops_per_s(space: DesignSpace, surroundings: Surroundings) -> Floats:
     """Peak FLOP/s of each design."""
     macs = space.column("num_tc") * space.column("width") * space.column("depth")
-    return np.multiply(2.0 * surroundings.clock_hz, macs, dtype=np.float64)
+    peaks: Floats = np.multiply(2.0 * surroundings.clock_hz, macs, dtype=np.float64)
+    return peaks
 
 
 def lanes_per_s(space: DesignSpace, surroundings: Surroundings) -> Floats:
     """Lane operations per second of each design."""
     lanes = space.column("num_vc") * space.column("width")
-    return np.multiply(surroundings.clock_hz, lanes, dtype=np.float64)
+    rate: Floats = np.multiply(surroundings.clock_hz, lanes, dtype=np.float64)
+    return rate
 
 
 def memory_s(moved: float, surroundings: Surroundings) -> float:

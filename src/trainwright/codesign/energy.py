@@ -3,9 +3,9 @@
     E = MACs·e_mac + lane operations·e_lane + Σ over levels bytes·e_level + link bytes·e_link
         + (idle + leakage·area)·time
 
-Dynamic energy is counted where it happens, backward by its own kernels; idle and leakage run for the
-whole step on every chip, also on those that wait. The table is an input. Its defaults are public
-figures, scaled where they are of an older process:
+Dynamic energy is counted where it happens, backward by its own kernels; idle and leakage power run
+for the whole step on every chip, also on those that wait. The table is an input. Its defaults are
+public figures, scaled where they are of an older process:
 
 - arithmetic and SRAM: Horowitz, ISSCC 2014, 45 nm (16-bit multiplication 1.1 pJ, 32-bit addition
   0.9 pJ and multiplication 3.7 pJ; 8 bytes from 32 KB 20 pJ, from 1 MB 100 pJ), halved for 22 nm;
