@@ -16,6 +16,7 @@ from trainwright._version import __version__
 import_module("trainwright.plan")
 
 from trainwright.api.calibrate import calibrate  # noqa: E402
+from trainwright.api.codesign import CodesignReport, codesign  # noqa: E402
 from trainwright.api.diff import diff  # noqa: E402
 from trainwright.api.estimate import estimate  # noqa: E402
 from trainwright.api.explain import explain  # noqa: E402
@@ -38,6 +39,7 @@ from trainwright.execution import Budget, Progress  # noqa: E402
 __all__ = [
     "Budget",
     "CheckFailed",
+    "CodesignReport",
     "Infeasible",
     "InvalidInput",
     "MissingExtra",
@@ -50,6 +52,7 @@ __all__ = [
     "UnsupportedFeature",
     "__version__",
     "calibrate",
+    "codesign",
     "diff",
     "estimate",
     "explain",

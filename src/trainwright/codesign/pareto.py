@@ -8,7 +8,7 @@ one; with `epsilon`, where another is no worse than (1 + epsilon) times it in al
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from trainwright.execution.budget import Progress
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainwright.codesign.price import JobPricer
     from trainwright.codesign.question import CodesignQuestion
     from trainwright.codesign.uniform import UniformPlan
     from trainwright.execution import Budget
@@ -112,7 +113,11 @@ def populate(
 
 
 def _price(
-    question: CodesignQuestion, variant: int, designs: Indices, jobs: tuple, scale_s: Floats
+    question: CodesignQuestion,
+    variant: int,
+    designs: Indices,
+    jobs: tuple[JobPricer, ...],
+    scale_s: Floats,
 ) -> Population:
     limit = question.max_power_watts
     if limit is not None:
@@ -120,31 +125,34 @@ def _price(
         designs = designs[watts <= limit]
     cutoff = np.full(designs.size, np.inf)
     plans = [job.plans(job.times(designs), cutoff) for job in jobs]
-    kept = [r for r in range(designs.size) if all(found[r] is not None for found in plans)]
-    rows = np.array(kept, dtype=np.int64)
-    chosen = [[found[r] for r in kept] for found in plans]
-    designs = designs[rows]
-    energies = [job.energies_j(designs, found) for job, found in zip(jobs, chosen, strict=True)]
-    return population_of(question, variant, designs, chosen, energies, scale_s)
+    together = [tuple(p for p in row if p is not None) for row in zip(*plans, strict=True)]
+    rows = [row for row, chosen in enumerate(together) if len(chosen) == len(jobs)]
+    designs = designs[np.array(rows, dtype=np.int64)]
+    kept = [together[row] for row in rows]
+    energies = [
+        job.energies_j(designs, [chosen[index] for chosen in kept])
+        for index, job in enumerate(jobs)
+    ]
+    return population_of(question, variant, designs, kept, energies, scale_s)
 
 
 def population_of(
     question: CodesignQuestion,
     variant: int,
     designs: Indices,
-    plans: list[list[UniformPlan]],
+    plans: list[tuple[UniformPlan, ...]],
     energies_j: list[Floats],
     scale_s: Floats,
 ) -> Population:
-    """Figures of designs whose plans (model by model) and energies of a step are known."""
-    steps = np.array([[p.step_s for p in found] for found in plans], dtype=np.float64).T
+    """Figures of designs whose plans are known, with the energies of a step model by model."""
+    steps = np.array([[p.step_s for p in chosen] for chosen in plans], dtype=np.float64)
     steps = steps.reshape(designs.size, len(question.jobs))
     energy = np.stack(energies_j, axis=1)
     tokens = np.array([job.tokens_per_step for job in question.jobs], dtype=np.float64)
     return Population(
         variant=np.full(designs.size, variant),
         index=designs,
-        plans=tuple(zip(*plans, strict=True)),
+        plans=tuple(plans),
         steps_s=steps,
         cost=cost(question.objective, steps, scale_s=scale_s, weights=question.weights),
         area_mm2=question.space.areas_mm2[designs],
@@ -154,7 +162,7 @@ def population_of(
 
 
 def _joined(parts: list[Population], models: int) -> Population:
-    def column(name: str) -> NDArray:
+    def column(name: str) -> NDArray[Any]:
         arrays = [getattr(part, name) for part in parts]
         return np.concatenate(arrays) if arrays else np.zeros(0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,6 +19,8 @@ from trainwright.codesign.space import subspace
 from trainwright.codesign.uniform import fastest_plans, work_bounds_s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.codesign.design_times import LayerTimes, ProductTable
@@ -45,6 +48,13 @@ class JobPricer:
         self._caches = tuple(
             ProductCache(question.space, chain, variant.surroundings) for chain in self.chains
         )
+
+    @classmethod
+    def at_degree(
+        cls, job: TrainingJob, variant: Variant, question: CodesignQuestion, degree: int
+    ) -> JobPricer:
+        """The model at one tensor degree, be it among those searched or not."""
+        return cls(replace(job, tensor_degrees=(degree,)), variant, question)
 
     def ideal_bounds_s(self, designs: Indices) -> Floats:
         """No plan is faster, whatever the tiles: level 1 of the bounds."""
@@ -91,8 +101,8 @@ class JobPricer:
                     best[index], limit[index] = plan, plan.step_s
         return best
 
-    def energies_j(self, designs: Indices, plans: list[UniformPlan | None]) -> Floats:
-        """Joules of a step of each design's plan on all chips; NaN without a plan."""
+    def energies_j(self, designs: Indices, plans: Sequence[UniformPlan]) -> Floats:
+        """Joules of a step of each design's plan on all chips."""
         question = self._question
         layers = {
             chain.tensor_degree: (
@@ -102,19 +112,18 @@ class JobPricer:
             for chain, cache in zip(self.chains, self._caches, strict=True)
         }
         areas = question.space.areas_mm2[designs]
-        found = np.full(designs.size, np.nan)
+        found = np.zeros(designs.size)
         for index, plan in enumerate(plans):
-            if plan is not None:
-                chain, joules = layers[plan.tensor_degree]
-                found[index] = step_energy_j(
-                    joules[index],
-                    chain,
-                    plan,
-                    job=self.job,
-                    num_devices=question.num_devices,
-                    area_mm2=float(areas[index]),
-                    table=question.energy,
-                )
+            chain, joules = layers[plan.tensor_degree]
+            found[index] = step_energy_j(
+                joules[index],
+                chain,
+                plan,
+                job=self.job,
+                num_devices=question.num_devices,
+                area_mm2=float(areas[index]),
+                table=question.energy,
+            )
         return found
 
     def hungriest_watts(self, designs: Indices) -> Floats:

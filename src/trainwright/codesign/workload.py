@@ -23,7 +23,8 @@ from trainwright.costing.memory import (
     trained_per_device,
 )
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model import LayerGraph, Phase, RunShape, layer_graph
+from trainwright.model import LayerGraph, Phase, Precision, RunShape, layer_graph
+from trainwright.model.precision import BF16
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from trainwright.model import LayerClass, TransformerConfig
 
 RECOMPUTE: Final = (Recompute.NONE, Recompute.FULL)
-_RULES: Final = {Recompute.NONE: KEEP_ALL, Recompute.FULL: RecomputeRule(whole_layer=True)}
+RULES: Final = {Recompute.NONE: KEEP_ALL, Recompute.FULL: RecomputeRule(whole_layer=True)}
 _UPDATE_LANE_CYCLES: Final = 10.0  # Adam: ten operations per parameter
 
 
@@ -90,13 +91,14 @@ class TrainingJob:
         count = self.num_microbatches
         return np.array([d for d in range(count, 0, -1) if count % d == 0], dtype=np.int64)
 
-    def chain(self, tensor_degree: int) -> Chain:
+    def chain(self, tensor_degree: int, *, precision: Precision = BF16) -> Chain:
         """The layers at one tensor degree; raises `InvalidInput` where the model cannot be cut."""
         run = RunShape(
             microbatch_size=self.microbatch_size,
             sequence_length=self.sequence_length,
             tensor_parallel=tensor_degree,
             sequence_parallel=tensor_degree > 1,
+            precision=precision,
         )
         return chain_of(layer_graph(self.model, run), self.recompute)
 
@@ -211,6 +213,6 @@ def _activations(graph: LayerGraph, mode: Recompute) -> list[tuple[float, float]
 
 
 def _kept(graph: LayerGraph, layer: LayerClass, mode: Recompute) -> tuple[float, float]:
-    rule = _RULES[mode] if layer.kind in RECOMPUTABLE else KEEP_ALL
+    rule = RULES[mode] if layer.kind in RECOMPUTABLE else KEEP_ALL
     found = activation_bytes(layer, graph.run, rule)
     return found.until_input_grad + found.until_weight_grad, found.transient
