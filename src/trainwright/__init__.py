@@ -11,9 +11,10 @@ from importlib import import_module
 
 from trainwright._version import __version__
 
-# The package of plan nouns and the verb share a name. The nouns are bound first, so that a later
-# import of them does not take the name back from the verb.
+# A package and the verb of its command share a name, twice. The packages are bound first, so that
+# a later import of them does not take the name back from the verb.
 import_module("trainwright.plan")
+import_module("trainwright.codesign")
 
 from trainwright.api.calibrate import calibrate  # noqa: E402
 from trainwright.api.codesign import CodesignReport, codesign  # noqa: E402

@@ -76,7 +76,7 @@ def solve(chain: SmallChain, cutoff: float = math.inf) -> tuple[float, list[int]
 
 
 @given(chain=chains())
-@settings(max_examples=400)
+@settings(max_examples=120)
 def test_the_kernel_equals_every_cut_tried(chain: SmallChain) -> None:
     found, starts = solve(chain)
     assert found == approx(fastest(chain), rel=1e-12)

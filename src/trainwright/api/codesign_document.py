@@ -39,12 +39,12 @@ def result_of(
     request: CodesignRequest, question: CodesignQuestion, outcome: CodesignOutcome
 ) -> CodesignResult:
     """The search itself: what was asked, found, visited and pruned."""
-    from trainwright.codesign.search import PEAK, PLACEMENT, POWER, WORK
+    from trainwright.codesign.search import MEMORY, PEAK, PLACEMENT, POWER, WORK
 
     ledger = outcome.ledger
     searched = ledger.bounds.size
     visited = ledger.count(PLACEMENT)
-    levels = {level: ledger.count(level) for level in (PEAK, WORK, POWER)}
+    levels = {level: ledger.count(level) for level in (PEAK, WORK, POWER, MEMORY)}
     best, bound = outcome.best, outcome.lower_bound
     return CodesignResult(
         request=request,

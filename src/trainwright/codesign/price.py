@@ -56,6 +56,11 @@ class JobPricer:
         """The model at one tensor degree, be it among those searched or not."""
         return cls(replace(job, tensor_degrees=(degree,)), variant, question)
 
+    def fits(self) -> bool:
+        """Whether any plan fits the memory: the same for every design, so one is tried."""
+        (plan,) = self.plans(self.times(np.zeros(1, dtype=np.int64)), np.full(1, np.inf))
+        return plan is not None
+
     def ideal_bounds_s(self, designs: Indices) -> Floats:
         """No plan is faster, whatever the tiles: level 1 of the bounds."""
         space = subspace(self._question.space, designs)

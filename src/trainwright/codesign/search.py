@@ -9,7 +9,8 @@ first, in batches of fixed size, so that the answer does not depend on who compu
 3. *placement*: the fastest uniform plan below the best so far.
 
 A node whose bound is not below the best is pruned; when all are, the best is proved. Power over
-the limit excludes a design before its plan is sought.
+the limit excludes a design before its plan is sought; memory excludes a whole variant, for what a
+plan keeps does not depend on the cores.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 
 BATCH: Final = 1024
 _CHUNK: Final = 64
-PEAK, WORK, PLACEMENT, POWER = "peak", "work", "placement", "power"
+PEAK, WORK, PLACEMENT = "peak", "work", "placement"
+POWER, MEMORY = "power", "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,12 @@ class _Search:
     def bound_all(self) -> None:
         designs = np.arange(len(self.question.space))
         for variant in range(len(self.question.variants)):
-            found = [p.ideal_bounds_s(designs) for p in self.pricers_of(variant)]
+            jobs = self.pricers_of(variant)
+            if not all(job.fits() for job in jobs):
+                self.ledger.bounds[variant] = np.inf
+                self.ledger.levels[variant] = MEMORY
+                continue
+            found = [job.ideal_bounds_s(designs) for job in jobs]
             self.ledger.bounds[variant] = self.cost(np.stack(found, axis=1))
 
     def run(self) -> bool:
@@ -117,7 +124,7 @@ class _Search:
         flat = self.ledger.bounds.ravel()
         order = np.argsort(flat, kind="stable")
         for batch in _batches(order):
-            if flat[batch[0]] >= self.incumbent:
+            if flat[batch[0]] >= self.incumbent or np.isinf(flat[batch[0]]):
                 break
             if self.budget.poll(self._progress(float(flat[batch[0]]))):
                 return False
