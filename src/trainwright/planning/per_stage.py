@@ -19,6 +19,7 @@ from trainwright.partitioning.restrictions import Restrictions
 from trainwright.partitioning.ties import recompute_least
 from trainwright.plan.status import Status
 from trainwright.planning.model_planner import (
+    NUM_ALTERNATIVES,
     ModelOutcome,
     best_first,
     plan_model,
@@ -28,8 +29,8 @@ from trainwright.planning.model_problem import (
     require_largest_transient,
     reserve_transients,
 )
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
+from trainwright.planning.model_question import ModelQuestion, estimate_profile_of_degrees
+from trainwright.planning.model_space import Candidate, Point, microbatch_sizes, tensor_degrees
 from trainwright.planning.split_plan import Priced
 from trainwright.pricing.step import predict_step
 from trainwright.profile.setting import divisors
@@ -39,18 +40,20 @@ if TYPE_CHECKING:
     from trainwright.profile import Profile, Setting
 
 
-def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
+def plan_per_stage(
+    question: ModelQuestion, budget: Budget, *, num_alternatives: int = NUM_ALTERNATIVES
+) -> ModelOutcome:
     """The best of the uniform plans and of one partitioning per microbatch size.
 
     In the latter static state is not sharded (ZeRO 0): replicas of a stage need not be alike.
     """
     workload = question.workload
-    uniform = plan_model(question, budget)
+    uniform = plan_model(question, budget, num_alternatives=num_alternatives)
     estimator = Estimator(model=question.model, cluster=question.cluster)
     degrees = tensor_degrees(question.model, question.cluster, workload, question.allowed.tensor)
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
     offered = [
-        (size, estimate_profile(estimator, question, microbatch_size=size, tensor=degrees))
+        (size, _profile(estimator, question, size, degrees))
         for size in microbatch_sizes(workload, question.allowed.microbatch_size)
     ]
     bound_s = min(
@@ -75,6 +78,13 @@ def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
         exhausted=uniform.exhausted and not budget.stopped and not may_fit,
         interrupted=budget.interrupted,
     )
+
+
+def _profile(
+    estimator: Estimator, question: ModelQuestion, size: int, tensor: tuple[int, ...]
+) -> Profile:
+    point = Point(microbatch_size=size, tensor=max(tensor))
+    return estimate_profile_of_degrees(estimator, question, point, tensor=tensor)
 
 
 def _may_fit(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> bool:
