@@ -365,7 +365,8 @@ class TestDocuments:
         (folder / "diff.json").write_text(
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
-        kinds = '"plan", "model-plan", "estimate", "placement", "schedule", "model-estimate"'
+        kinds = '"plan", "model-plan", "estimate", "placement", "schedule", "model-estimate", '
+        kinds += '"model-sweep"'
         assert f'kind: must be one of {kinds}, got "diff"' in refused("explain", "diff.json")
         assert "document: cannot be read" in refused("explain", "missing.json")
 
