@@ -12,7 +12,8 @@ LLAMA = (
 
 
 @pytest.mark.parametrize(
-    "command", ["", "plan", "estimate", "schedule", "explain", "diff", "whatif", "catalog"]
+    "command",
+    ["", "plan", "estimate", "schedule", "explain", "diff", "whatif", "report", "catalog"],
 )
 def test_help(run, snapshot, command):
     shown = run(*command.split(), "--help")

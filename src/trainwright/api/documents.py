@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.api.result import Report
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from trainwright.plan.results.model_sweep import ModelSweepResult
 
 Priced = PlanResult | ModelPlanResult | EstimateResult
-Readable = Priced | ScheduleResult
+Readable = Priced | PlacementResult | ScheduleResult
 AnyDocument = str | Path | Report[Any] | Readable
 
 PRICED_KINDS: dict[str, type[Priced]] = {
@@ -24,7 +25,11 @@ PRICED_KINDS: dict[str, type[Priced]] = {
     "model-plan": ModelPlanResult,
     "estimate": EstimateResult,
 }
-KINDS: dict[str, type[Readable]] = {**PRICED_KINDS, "schedule": ScheduleResult}
+KINDS: dict[str, type[Readable]] = {
+    **PRICED_KINDS,
+    "placement": PlacementResult,
+    "schedule": ScheduleResult,
+}
 
 
 def open_document(document: AnyDocument) -> Readable:

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.api.documents import open_document
-from trainwright.api.model_request import call_of
-from trainwright.api.recompute_model import plan_in, price_again
+from trainwright.api.recompute_model import planned, predicted, profile_of
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.model_explanation import (
@@ -62,11 +61,11 @@ def _explained(document: ModelPlanResult, budget: Budget) -> ModelExplanation:
 
     started_s, step_s = budget.cpu_s, document.step_time_s
     assert step_s is not None
-    question = call_of(document.request).question
-    plan = plan_in(document, question)
+    question, plan, _ = planned(document)
 
     def reprice(cluster: Cluster) -> float:
-        return price_again(plan, replace(question, cluster=cluster))[1].step_time_s
+        changed = replace(question, cluster=cluster)
+        return predicted(changed, plan, profile_of(changed, plan)).step_time_s
 
     gains = list(repriced_gains(question.cluster, reprice))
     binding = max(gains, key=lambda gain: -gain.step_time_s, default=None)

@@ -30,9 +30,8 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     """
     from trainwright.api.model_records import with_plan
 
-    question = call_of(document.request).question
-    plan = plan_in(document, question)
-    profile, step = price_again(plan, question)
+    question, plan, profile = planned(document)
+    step = predicted(question, plan, profile)
     computed = with_plan(document, question, plan, profile, step)
     return replace(
         computed,
@@ -44,7 +43,17 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     )
 
 
-def plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
+def planned(document: ModelPlanResult) -> tuple[ModelQuestion, Plan, Profile]:
+    """What was asked, the plan that answers it, and the profile it was cut from.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
+    """
+    question = call_of(document.request).question
+    plan = _plan_in(document, question)
+    return question, plan, profile_of(question, plan)
+
+
+def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
     """The decisions of a document; raises `InvalidInput` where the question does not allow them."""
     from trainwright.plan import Plan
 
@@ -62,22 +71,26 @@ def plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
     return plan
 
 
-def price_again(plan: Plan, question: ModelQuestion) -> tuple[Profile, StepPrediction]:
-    """The profile that the plan was cut from, and its step on the question's cluster."""
+def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
+    """What the layers cost on the question's cluster at the plan's degrees."""
     from trainwright.costing.estimate import Estimator
-    from trainwright.model import model_flops_per_sequence
     from trainwright.planning.model_question import estimate_profile_of_degrees
-    from trainwright.pricing.step import predict_step
 
-    profile = estimate_profile_of_degrees(
+    return estimate_profile_of_degrees(
         Estimator(model=question.model, cluster=question.cluster),
         question,
         _point(plan),
         tensor=_tensor_degrees(plan, question),
     )
+
+
+def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
+    """The price of the plan."""
+    from trainwright.model import model_flops_per_sequence
+    from trainwright.pricing.step import predict_step
+
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
-    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
-    return profile, step
+    return predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
 
 
 def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:

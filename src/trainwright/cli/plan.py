@@ -153,6 +153,13 @@ def plan(
     ] = False,
     point: options.Point = None,
     time_unit: options.TimeUnit = None,
+    cost_model: Annotated[
+        str | None,
+        typer.Option(
+            help="For a placement problem: native, phaze-compat or phaze-general-dag.",
+            metavar="NAME",
+        ),
+    ] = None,
     time_limit: Annotated[
         str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
     ] = None,
@@ -214,6 +221,7 @@ def plan(
         "compare": compare,
         "point": parse_count(point, "point", least=0),
         "time_unit": time_unit,
+        "cost_model": cost_model,
     }
     several = is_several(devices) or objective not in (None, "step-time") or pareto is not None
     result: Result | SweepReport

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "PlanResult": ("plan_table", "plan_report"),
+        "PlacementResult": ("placement_table", "placement_report"),
         "EstimateResult": ("plan_table", "estimate_report"),
         "Difference": ("difference_table", "difference_report"),
         "ModelPlanResult": ("model_plan_table", "model_plan_report"),
@@ -23,9 +24,11 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "ModelExplanation": ("model_explanation_table", "model_explanation_report"),
         "ModelEstimateResult": ("model_estimate_table", "model_estimate_report"),
         "ScheduleResult": ("schedule_table", "schedule_report"),
+        "CodesignResult": ("codesign_table", "codesign_report"),
         "CatalogResult": ("catalog_table", "catalog_report"),
         "ValidationResult": ("validation_table", "validation_report"),
         "CalibrationResult": ("calibration_table", "calibration_report"),
+        "ReportResult": ("report_table", "report_table"),
         "LayerProfileResult": ("layer_profile_table", "layer_profile_report"),
     }
 )
