@@ -4,6 +4,7 @@
 
 void bind_operator_estimate(nanobind::module_& module);
 void bind_partition(nanobind::module_& module);
+void bind_peel(nanobind::module_& module);
 void bind_pipeline_ends(nanobind::module_& module);
 void bind_placement(nanobind::module_& module);
 void bind_schedule_passes(nanobind::module_& module);
@@ -17,6 +18,7 @@ NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);
   bind_operator_estimate(module);
   bind_partition(module);
+  bind_peel(module);
   bind_pipeline_ends(module);
   bind_placement(module);
   bind_schedule_search(module);

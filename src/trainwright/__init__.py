@@ -23,6 +23,7 @@ from trainwright.api.estimate import estimate  # noqa: E402
 from trainwright.api.explain import explain  # noqa: E402
 from trainwright.api.plan import plan  # noqa: E402
 from trainwright.api.profile import ProfileReport, import_layers, profile_model  # noqa: E402
+from trainwright.api.report import Page, report  # noqa: E402
 from trainwright.api.result import Report, Result  # noqa: E402
 from trainwright.api.schedule import schedule  # noqa: E402
 from trainwright.api.schedule_report import ScheduleReport  # noqa: E402
@@ -45,6 +46,7 @@ __all__ = [
     "Infeasible",
     "InvalidInput",
     "MissingExtra",
+    "Page",
     "ProfileReport",
     "Progress",
     "Report",
@@ -61,6 +63,7 @@ __all__ = [
     "import_layers",
     "plan",
     "profile_model",
+    "report",
     "schedule",
     "sweep",
     "validate",

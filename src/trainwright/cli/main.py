@@ -22,6 +22,7 @@ from trainwright.cli import (
     explain,
     plan,
     profile,
+    report,
     schedule,
     validate,
 )
@@ -45,6 +46,7 @@ _COMMANDS = (
     codesign.codesign,
     explain.explain,
     diff.diff,
+    report.report,
     validate.validate,
     calibrate.calibrate,
     profile.profile,

@@ -26,6 +26,7 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "CatalogResult": ("catalog_table", "catalog_report"),
         "ValidationResult": ("validation_table", "validation_report"),
         "CalibrationResult": ("calibration_table", "calibration_report"),
+        "ReportResult": ("report_table", "report_table"),
         "LayerProfileResult": ("layer_profile_table", "layer_profile_report"),
     }
 )
