@@ -25,6 +25,7 @@ from trainwright.cli import (
     report,
     schedule,
     validate,
+    whatif,
 )
 from trainwright.errors import InvalidInput, TrainwrightError
 
@@ -46,6 +47,7 @@ _COMMANDS = (
     codesign.codesign,
     explain.explain,
     diff.diff,
+    whatif.whatif,
     report.report,
     validate.validate,
     calibrate.calibrate,
