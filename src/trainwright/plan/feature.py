@@ -22,6 +22,7 @@ class Feature(StrEnum):
     RECOMPUTE_FIRST = "recompute the first k blocks of every stage"
     RECOMPUTE_MODULES = "recompute parts of every block"
     RECOMPUTE_ANY = "recompute any set of blocks"
+    RECOMPUTE_MIXED = "recompute parts of some blocks"
     ZERO_1 = "ZeRO 1"
     ZERO_2 = "ZeRO 2 without pipeline"
     ZERO_3 = "ZeRO 3 without pipeline"
