@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
+from trainwright.planning.allowed import ANY, Allowed, Span
 from trainwright.planning.model_space import (
     LARGEST_BATCH,
     LARGEST_SEQUENCE,
@@ -24,6 +26,7 @@ from trainwright.planning.model_space import (
 from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
 
 times = st.floats(0, 10)
+ZERO_1 = Allowed(zero_stages=(1,))
 stage_times = st.lists(st.tuples(times, times, times), min_size=1, max_size=6)
 
 
@@ -34,7 +37,7 @@ def offered(**changes):
         "num_microbatches": 12,
         "microbatch_size": 1,
         "tensor": 2,
-        "data_parallel": True,
+        "allowed": ZERO_1,
     }
     return list(candidates(**question | changes))
 
@@ -55,8 +58,15 @@ def test_candidates_are_exactly_the_degrees_that_fit(devices, layers, microbatch
 
 
 def test_without_data_parallelism_every_depth_has_one_replica():
-    assert {c.data for c in offered(data_parallel=False)} == {1}
-    assert [c.pipeline for c in offered(data_parallel=False)] == [1, 2, 3, 4, 5, 6]
+    assert {c.data for c in offered(allowed=replace(ZERO_1, data=Span.only(1)))} == {1}
+    assert [c.pipeline for c in offered(allowed=replace(ZERO_1, data=Span.only(1)))] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
 
 
 def test_fewer_devices_than_a_tensor_group_offer_nothing():
@@ -64,23 +74,23 @@ def test_fewer_devices_than_a_tensor_group_offer_nothing():
 
 
 def test_microbatches_are_powers_of_two_that_divide_the_batch():
-    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), None) == (1, 2, 4, 8)
-    assert microbatch_sizes(Workload(global_batch=7, sequence_length=8), None) == (1,)
-    assert microbatch_sizes(Workload(global_batch=4096, sequence_length=8), None)[-1] == 32
-    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), 3) == (3,)
+    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), ANY) == (1, 2, 4, 8)
+    assert microbatch_sizes(Workload(global_batch=7, sequence_length=8), ANY) == (1,)
+    assert microbatch_sizes(Workload(global_batch=4096, sequence_length=8), ANY)[-1] == 32
+    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), Span.only(3)) == (3,)
 
 
 def test_tensor_degrees_divide_heads_node_and_sequence():
     model, cluster = catalog.model("llama3-8b").config, catalog.cluster("dgx-h100")
 
-    def degrees(sequence, *, tensor_parallel=True, where: Cluster = cluster):
+    def degrees(sequence, *, allowed=ANY, where: Cluster = cluster):
         workload = Workload(global_batch=8, sequence_length=sequence)
-        return tensor_degrees(model, where, workload, tensor_parallel=tensor_parallel)
+        return tensor_degrees(model, where, workload, allowed)
 
     assert degrees(8192) == (1, 2, 4, 8)
     assert degrees(8190) == (1, 2)
     assert degrees(8191) == (1,)
-    assert degrees(8192, tensor_parallel=False) == (1,)
+    assert degrees(8192, allowed=Span.only(1)) == (1,)
     assert degrees(8192, where=catalog.cluster("gb200-nvl72")) == (1, 2, 4)
 
 

@@ -61,6 +61,19 @@ def solve_partition(
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
+def estimate_products(
+    machines: NDArray[np.float64], products: NDArray[np.float64]
+) -> tuple[
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    tuple[NDArray[np.float64], ...],
+]: ...
+def output_stationary_cycles(
+    *, rows: float, columns: float, m: float, n: float, k: float
+) -> float: ...
 def one_f_one_b_ends_s(
     *,
     forward_s: NDArray[np.float64],

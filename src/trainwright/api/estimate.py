@@ -60,7 +60,9 @@ def estimate(
     from trainwright.api.estimate_model import estimate_model
     from trainwright.api.plan_model import resolve_cluster
     from trainwright.api.run_options import devices_asked_for
+    from trainwright.api.tuning import tuned
 
+    given = tuned(given, run)
     where, _ = resolve_cluster(
         cluster,
         nodes=nodes,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.api.inputs import embed, naming_options
-from trainwright.api.model_records import with_plan
+from trainwright.api.model_records import alternatives, with_plan
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plan.results.model_plan import Alternative, ModelPlanResult
+from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.request import PlanRequest, SpaceRecord, WorkloadRecord
 from trainwright.plan.status import BoundKind, Status, relative_gap
 
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_planner import ModelOutcome
     from trainwright.planning.model_question import ModelQuestion
-    from trainwright.planning.split_plan import Priced
 
 _OPTION_OF: Final = {
     "global_batch": "global-batch",
     "sequence_length": "sequence",
     "num_devices": "devices",
     "microbatch_size": "micro-batch",
-    "zero_stage": "zero",
+    "zero_stages": "zero",
+    "recompute": "recompute",
 }
+_DEFAULT_ZERO_STAGE: Final = 1
 LARGEST_CLUSTER: Final = 10**9  # devices or nodes; far beyond any machine
 
 
@@ -106,7 +108,7 @@ def plan_model(
     """Search the uniform plans (or, opted in, those with degrees per stage)."""
     from trainwright.planning.model_infeasible import diagnose_model
     from trainwright.planning.model_planner import plan_model as search
-    from trainwright.planning.model_question import DEFAULT_ZERO_STAGE, ModelQuestion
+    from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Workload
     from trainwright.planning.per_stage import plan_per_stage
 
@@ -117,10 +119,8 @@ def plan_model(
             workload=Workload(
                 global_batch=workload.global_batch, sequence_length=workload.sequence_length
             ),
-            restrictions=restrictions,
             num_devices=num_devices,
-            microbatch_size=micro_batch,
-            zero_stage=DEFAULT_ZERO_STAGE if zero_stage is None else zero_stage,
+            allowed=allowed_by(restrictions, micro_batch=micro_batch, zero_stage=zero_stage),
         )
         started_s = budget.cpu_s
         outcome = (plan_per_stage if per_stage_degrees else search)(question, budget)
@@ -139,19 +139,43 @@ def plan_model(
         pruned=outcome.pruned,
         not_reached=outcome.not_reached,
         request=_request(
-            given, question, workload, per_stage_degrees=per_stage_degrees, budget=budget
+            given,
+            question,
+            workload,
+            restrictions=restrictions,
+            micro_batch=micro_batch,
+            zero_stage=zero_stage,
+            per_stage_degrees=per_stage_degrees,
+            budget=budget,
         ),
     )
     if outcome.priced:
         best = outcome.priced[0]
         document = replace(
-            with_plan(document, best.plan, best.profile, best.step),
-            alternatives=tuple(_alternatives(outcome.priced)),
+            with_plan(document, question, best.plan, best.profile, best.step),
+            alternatives=tuple(alternatives(question, outcome.priced)),
         )
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
         document = replace(document, binding=diagnosis.binding, relaxations=diagnosis.relaxations)
     return replace(document, search_s=budget.cpu_s - started_s)
+
+
+def allowed_by(
+    restrictions: Restrictions, *, micro_batch: int | None, zero_stage: int | None
+) -> Allowed:
+    """What the options leave; ZeRO 1 where no stage is named."""
+    from trainwright.planning.allowed import ANY, Allowed, Span
+    from trainwright.profile import Recompute
+
+    modes = tuple(Recompute) if restrictions.recompute else (Recompute.NONE,)
+    return Allowed(
+        tensor=ANY if restrictions.tensor_parallel else Span.only(1),
+        data=ANY if restrictions.data_parallel else Span.only(1),
+        microbatch_size=ANY if micro_batch is None else Span.only(micro_batch),
+        zero_stages=(_DEFAULT_ZERO_STAGE if zero_stage is None else zero_stage,),
+        recompute=tuple(mode for mode in modes if mode not in restrictions.excluded_options),
+    )
 
 
 def _status(outcome: ModelOutcome) -> Status:
@@ -171,32 +195,19 @@ def _warnings(restrictions: Restrictions, outcome: ModelOutcome) -> Iterator[str
         yield "degrees that differ between stages: no framework runs such a plan yet"
 
 
-def _alternatives(priced: tuple[Priced, ...]) -> Iterator[Alternative]:
-    """The runners-up that have one degree for all stages."""
-    best_s = priced[0].step.step_time_s
-    for other in priced[1:]:
-        degrees, micro_batch = other.plan.parallelism, other.plan.microbatch_size
-        if degrees is not None and micro_batch is not None:
-            yield Alternative(
-                parallelism=degrees,
-                micro_batch=micro_batch,
-                step_time_s=other.step.step_time_s,
-                slowdown=other.step.step_time_s / best_s,
-                peak_memory_bytes=other.step.peak_memory_bytes,
-            )
-
-
 def _request(
     given: ModelInput,
     question: ModelQuestion,
     workload: WorkloadRecord,
     *,
+    restrictions: Restrictions,
+    micro_batch: int | None,
+    zero_stage: int | None,
     per_stage_degrees: bool,
     budget: Budget,
 ) -> PlanRequest:
     from trainwright.formats.document_json import encode
 
-    restrictions = question.restrictions
     return PlanRequest(
         trainwright_version=__version__,
         model=given.embedded,
@@ -209,8 +220,8 @@ def _request(
             recompute=restrictions.recompute,
             excluded_options=tuple(sorted(restrictions.excluded_options)),
             per_stage_degrees=per_stage_degrees,
-            micro_batch=question.microbatch_size,
-            zero_stage=question.zero_stage,
+            micro_batch=micro_batch,
+            zero_stage=_DEFAULT_ZERO_STAGE if zero_stage is None else zero_stage,
         ),
         time_limit_s=budget.time_limit_s,
     )

@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 _TOLERANCE: Final = 1e-9
 _ROUNDING: Final = 1e-14  # of a gap or a bubble, which are differences of numbers near 1
 
+_NEWER: Final = (
+    "step_time_low_s",
+    "step_time_high_s",
+    "tokens_per_s_per_device",
+    "time_by_part_s",
+    "ranks",
+    "assumptions",
+)
+
 
 def recheck(document: Priced, *, source: str | None = None) -> Priced:
     """The document itself, perhaps with a warning; raises `InvalidInput` with every contradiction.
@@ -43,7 +52,9 @@ def recheck(document: Priced, *, source: str | None = None) -> Priced:
     try:
         refuse(_hash_faults(document.request))
         if document.stages:
-            warning = _recheck_figures(document)
+            computed = _recomputed(document)
+            document = _with_newer_figures(document, computed)
+            warning = _recheck_figures(document, computed)
         refuse(_claim_faults(document))
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from None
@@ -77,9 +88,22 @@ def refuse(found: Iterable[Fault]) -> None:
         raise InvalidInput(faults)
 
 
-def _recheck_figures(document: Priced) -> str | None:
+def _with_newer_figures(document: Priced, computed: Priced) -> Priced:
+    """Figures that documents did not have at first are filled in where all are missing."""
+    if isinstance(document, ModelPlanResult) and not document.ranks:
+        assert isinstance(computed, ModelPlanResult)
+        stages = (
+            replace(stage, rank=other.rank)
+            for stage, other in zip(document.stages, computed.stages, strict=True)
+        )
+        newer = {name: getattr(computed, name) for name in _NEWER}
+        return replace(document, stages=tuple(stages), **newer)
+    return document
+
+
+def _recheck_figures(document: Priced, computed: Priced) -> str | None:
     """Raise for figures that do not follow from the plan; a warning where they may differ."""
-    changed = tuple(changes(_recomputed(document), document, ""))
+    changed = tuple(changes(computed, document, ""))
     version = document.request.trainwright_version
     if changed and isinstance(document, ModelPlanResult) and version != __version__:
         return f"made by version {version}; {__version__} computes other figures: {changed[0]}"

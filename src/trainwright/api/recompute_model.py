@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainwright.api.plan_model import allowed_by
 from trainwright.api.recompute import inside, read_plan
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.parallelism import Parallelism
@@ -46,7 +47,7 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     )
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
     step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
-    computed = with_plan(document, plan, profile, step)
+    computed = with_plan(document, question, plan, profile, step)
     return replace(
         computed,
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
@@ -63,7 +64,7 @@ def _question(request: PlanRequest) -> ModelQuestion:
     from trainwright.formats.document_json import decode
     from trainwright.model import TransformerConfig
     from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.planning.model_question import DEFAULT_ZERO_STAGE, ModelQuestion
+    from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Workload
 
     space, stated, where = request.space, request.workload, request.cluster
@@ -85,15 +86,17 @@ def _question(request: PlanRequest) -> ModelQuestion:
                 sequence_length=stated.sequence_length,
                 precision=stated.precision,
             ),
-            restrictions=Restrictions(
-                data_parallel=space.data_parallel,
-                tensor_parallel=space.tensor_parallel,
-                recompute=space.recompute,
-                excluded_options=frozenset(space.excluded_options),
-            ),
             num_devices=request.num_devices or cluster.num_devices,
-            microbatch_size=space.micro_batch,
-            zero_stage=DEFAULT_ZERO_STAGE if space.zero_stage is None else space.zero_stage,
+            allowed=allowed_by(
+                Restrictions(
+                    data_parallel=space.data_parallel,
+                    tensor_parallel=space.tensor_parallel,
+                    recompute=space.recompute,
+                    excluded_options=frozenset(space.excluded_options),
+                ),
+                micro_batch=space.micro_batch,
+                zero_stage=space.zero_stage,
+            ),
         )
 
 
@@ -118,7 +121,7 @@ def _parallelism(document: ModelPlanResult, question: ModelQuestion) -> Parallel
         pipeline=len(document.stages),
         data=data,
         sequence_parallel=tensor > 1,
-        zero_stage=question.zero_stage,
+        zero_stage=question.allowed.zero_stages[0],
     )
 
 
@@ -128,7 +131,6 @@ def _tensor_degrees(document: ModelPlanResult, question: ModelQuestion) -> tuple
 
     if document.parallelism is not None:
         return (document.stages[0].tensor_parallel,)
-    allowed = question.restrictions.tensor_parallel
     return tensor_degrees(
-        question.model, question.cluster, question.workload, tensor_parallel=allowed
+        question.model, question.cluster, question.workload, question.allowed.tensor
     )

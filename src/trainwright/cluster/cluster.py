@@ -100,10 +100,10 @@ class Cluster:
 
         Raises `UnsupportedFeature` where the kind is not there, or is needed and not given.
         """
+        if device_kind is None and len(self.pools) == 1:
+            return self.pools[0]
         kinds = ", ".join(pool.accelerator.name for pool in self.pools)
         if device_kind is None:
-            if len(self.pools) == 1:
-                return self.pools[0]
             raise UnsupportedFeature(
                 f"{self.name} has several pools", alternative=f"name a device kind of {kinds}"
             )

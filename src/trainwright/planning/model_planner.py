@@ -17,7 +17,6 @@ import numpy as np
 
 from trainwright.costing.estimate import Estimator
 from trainwright.execution import Progress
-from trainwright.partitioning.restrictions import surviving_rows
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import (
     Candidate,
@@ -34,11 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.execution import Budget
-    from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan import Plan
     from trainwright.profile import Profile
 
-_Depth: TypeAlias = tuple[int, int, int]
+_Depth: TypeAlias = tuple[int, ...]
 
 NUM_ALTERNATIVES: Final = 5
 _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
@@ -79,7 +77,7 @@ class _Shelf:
         key = (microbatch_size, tensor)
         if key not in self.cut:
             profile = self.profile(microbatch_size, tensor)
-            self.cut[key] = StageKinds.of(profile, self.question.restrictions)
+            self.cut[key] = StageKinds.of(profile)
         return self.cut[key]
 
     def profile(self, microbatch_size: int, tensor: int) -> Profile:
@@ -171,7 +169,7 @@ class _Search:
             return
         split = best_split(
             self.shelf.kinds(candidate.microbatch_size, candidate.tensor),
-            candidate_degrees(self.question, candidate),
+            candidate_degrees(candidate),
             self.question.cluster,
             num_microbatches=self.question.workload.global_batch
             // (candidate.microbatch_size * candidate.data),
@@ -228,39 +226,40 @@ def _rank(found: Priced) -> tuple[float, ...]:
 
 
 def _order(candidate: Candidate) -> tuple[int, ...]:
-    return candidate.pipeline, candidate.tensor, candidate.microbatch_size, -candidate.data
+    return (
+        candidate.pipeline,
+        candidate.tensor,
+        candidate.microbatch_size,
+        -candidate.data,
+        candidate.zero_stage,
+    )
 
 
 def _depth(candidate: Candidate) -> _Depth:
     """What candidates that differ only in their data degree share; less data is never leaner."""
-    return candidate.microbatch_size, candidate.tensor, candidate.pipeline
+    return candidate.microbatch_size, candidate.tensor, candidate.pipeline, candidate.zero_stage
 
 
 def _bounded(
     question: ModelQuestion, shelf: _Shelf, budget: Budget
 ) -> Iterator[tuple[float, Candidate]]:
     """The candidates with their bounds; not all of them where the budget runs out."""
-    workload, restrictions = question.workload, question.restrictions
-    degrees = tensor_degrees(
-        question.model,
-        question.cluster,
-        workload,
-        tensor_parallel=restrictions.tensor_parallel,
-    )
-    for size in microbatch_sizes(workload, question.microbatch_size):
+    workload, allowed = question.workload, question.allowed
+    degrees = tensor_degrees(question.model, question.cluster, workload, allowed.tensor)
+    for size in microbatch_sizes(workload, allowed.microbatch_size):
         num_microbatches = workload.global_batch // size
         for tensor in degrees:
             if budget.stopped:
                 return
             profile = shelf.profile(size, tensor)
-            work_s = _least_work_s(profile, restrictions)
+            work_s = _least_work_s(profile)
             for candidate in candidates(
                 num_devices=question.num_devices,
                 num_layers=len(profile.structure.layers),
                 num_microbatches=num_microbatches,
                 microbatch_size=size,
                 tensor=tensor,
-                data_parallel=restrictions.data_parallel,
+                allowed=allowed,
             ):
                 bound = step_bound_s(
                     candidate,
@@ -271,9 +270,7 @@ def _bounded(
                 yield bound, candidate
 
 
-def _least_work_s(profile: Profile, restrictions: Restrictions) -> float:
+def _least_work_s(profile: Profile) -> float:
     costs = profile.costs
-    kept = surviving_rows(costs, restrictions)
-    durations = np.where(kept, costs.duration_s, np.inf)
-    by_class = [float(durations[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
-    return sum(by_class[layer.layer_class] for layer in profile.structure.layers)
+    by_class = np.minimum.reduceat(costs.duration_s, costs.class_offsets[:-1]).tolist()
+    return math.fsum(by_class[layer.layer_class] for layer in profile.structure.layers)

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.costing.estimate import flat_setting
-from trainwright.partitioning.restrictions import surviving_rows
+from trainwright.partitioning.restrictions import Restrictions, surviving_rows
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.partitioning.restrictions import Restrictions
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Candidate
     from trainwright.profile import Profile, Setting
@@ -30,39 +29,35 @@ if TYPE_CHECKING:
     Problem = tuple[Profile, Setting]
 
 
-def candidate_restrictions(question: ModelQuestion, candidate: Candidate) -> Restrictions:
-    """The question's restrictions with the candidate's degrees."""
-    return replace(
-        question.restrictions,
-        data_degrees=(candidate.data,),
-        tensor_degrees=(candidate.tensor,),
-    )
+def candidate_restrictions(candidate: Candidate) -> Restrictions:
+    """The candidate's degrees alone; its profile has no options but those allowed."""
+    return Restrictions(data_degrees=(candidate.data,), tensor_degrees=(candidate.tensor,))
 
 
 def roomy_problem(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Problem:
     """What fits here fits with transients, gathered weights and tied parameters too."""
     d = candidate.data
-    gathers = _gathers(question, candidate)
+    gathers = _gathers(candidate)
     gathered = _weights(profile) * (2 * (1 - 1 / d)) if gathers else None
     held = hold_tied_once(profile) if candidate.pipeline == 1 else profile
     setting = candidate_setting(question, candidate)
-    restrictions = candidate_restrictions(question, candidate)
-    sharded = _sharded(held, question.zero_stage, d)
+    restrictions = candidate_restrictions(candidate)
+    sharded = _sharded(held, candidate.zero_stage, d)
     return reserve_transients(sharded, setting, restrictions, gathered_bytes=gathered)
 
 
 def lean_problem(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Problem:
     """What does not fit here never fits."""
     held = hold_tied_once(profile)
-    gathered = _weights(held) if _gathers(question, candidate) else None
+    gathered = _weights(held) if _gathers(candidate) else None
     lean = require_largest_transient(held, gathered_bytes=gathered)
-    sharded = _sharded(lean, question.zero_stage, candidate.data)
+    sharded = _sharded(lean, candidate.zero_stage, candidate.data)
     return sharded, candidate_setting(question, candidate)
 
 
-def _gathers(question: ModelQuestion, candidate: Candidate) -> bool:
+def _gathers(candidate: Candidate) -> bool:
     """Whether devices gather weights: a layer's and the next one's, or all they run if less."""
-    return question.zero_stage == 3 and candidate.data > 1
+    return candidate.zero_stage == 3 and candidate.data > 1
 
 
 def candidate_setting(question: ModelQuestion, candidate: Candidate) -> Setting:

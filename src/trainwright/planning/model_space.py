@@ -15,6 +15,7 @@ from typing import Final
 from trainwright.cluster import Cluster
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import TransformerConfig
+from trainwright.planning.allowed import Allowed, Span
 from trainwright.profile.setting import divisors
 
 LARGEST_BATCH: Final = 10**6  # sequences; every microbatch of a step is simulated
@@ -48,6 +49,7 @@ class Candidate:
     tensor: int
     pipeline: int
     data: int
+    zero_stage: int = 1
 
     @property
     def num_devices(self) -> int:
@@ -55,24 +57,23 @@ class Candidate:
         return self.tensor * self.pipeline * self.data
 
 
-def microbatch_sizes(workload: Workload, chosen: int | None) -> tuple[int, ...]:
+def microbatch_sizes(workload: Workload, allowed: Span) -> tuple[int, ...]:
     """Powers of two that divide the global batch, up to 32; or the one the user chose."""
-    if chosen is not None:
-        return (chosen,)
+    if allowed.least == allowed.most:
+        return (allowed.least,)
     sizes = (2**power for power in range(6))
-    return tuple(size for size in sizes if workload.global_batch % size == 0)
+    return tuple(size for size in sizes if size in allowed and workload.global_batch % size == 0)
 
 
 def tensor_degrees(
-    model: TransformerConfig, cluster: Cluster, workload: Workload, *, tensor_parallel: bool
+    model: TransformerConfig, cluster: Cluster, workload: Workload, allowed: Span
 ) -> tuple[int, ...]:
     """Degrees that the model's sizes allow, inside one node, dividing the sequence evenly."""
     pool = cluster.pool_of()
-    limit = pool.devices_per_node if tensor_parallel else 1
     return tuple(
         t
-        for t in model.tensor_degrees(limit)
-        if pool.devices_per_node % t == 0 and workload.sequence_length % t == 0
+        for t in model.tensor_degrees(pool.devices_per_node)
+        if t in allowed and pool.devices_per_node % t == 0 and workload.sequence_length % t == 0
     )
 
 
@@ -83,7 +84,7 @@ def candidates(
     num_microbatches: int,
     microbatch_size: int,
     tensor: int,
-    data_parallel: bool,
+    allowed: Allowed,
 ) -> Iterator[Candidate]:
     """For each pipeline depth the data degrees that fit and divide the microbatches, largest first.
 
@@ -93,13 +94,19 @@ def candidates(
     """
     degrees = divisors(num_microbatches)
     deepest = min(num_layers, num_devices // tensor, num_microbatches)
-    for pipeline in range(1, deepest + 1):
-        fitting = min(num_devices // tensor, num_microbatches) // pipeline
-        most = fitting if data_parallel else 1
+    for pipeline in filter(allowed.pipeline.__contains__, range(1, deepest + 1)):
+        most = min(num_devices // tensor, num_microbatches) // pipeline
         for data in reversed(degrees[: bisect_right(degrees, most)]):
-            yield Candidate(
-                microbatch_size=microbatch_size, tensor=tensor, pipeline=pipeline, data=data
-            )
+            if data not in allowed.data:
+                continue
+            for zero_stage in allowed.zero_stages:
+                yield Candidate(
+                    microbatch_size=microbatch_size,
+                    tensor=tensor,
+                    pipeline=pipeline,
+                    data=data,
+                    zero_stage=zero_stage,
+                )
 
 
 def step_bound_s(

@@ -42,14 +42,14 @@ class Priced:
     step: StepPrediction
 
 
-def candidate_degrees(question: ModelQuestion, candidate: Candidate) -> Parallelism:
+def candidate_degrees(candidate: Candidate) -> Parallelism:
     """The candidate's degrees in full."""
     return Parallelism(
         tensor=candidate.tensor,
         pipeline=candidate.pipeline,
         data=candidate.data,
         sequence_parallel=candidate.tensor > 1,
-        zero_stage=question.zero_stage,
+        zero_stage=candidate.zero_stage,
     )
 
 
@@ -90,7 +90,7 @@ def _stages_of(split: Split, candidate: Candidate, profile: Profile) -> Iterator
 def _partitioned(
     question: ModelQuestion, candidate: Candidate, profile: Profile, budget: Budget
 ) -> Priced | None:
-    restrictions = candidate_restrictions(question, candidate)
+    restrictions = candidate_restrictions(candidate)
     roomy, setting = roomy_problem(question, candidate, profile)
     found = solve(roomy, setting, restrictions=restrictions, budget=budget)
     cut = recompute_least(found, roomy, setting, restrictions=restrictions)
@@ -108,7 +108,7 @@ def _priced(
         stages=tuple(stages),
         num_microbatches=workload.global_batch // candidate.microbatch_size,
         microbatch_size=candidate.microbatch_size,
-        parallelism=candidate_degrees(question, candidate),
+        parallelism=candidate_degrees(candidate),
     )
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
     step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.partitioning.restrictions import surviving_rows
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.partitioning.restrictions import Restrictions
     from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
@@ -50,7 +48,6 @@ class StageKinds:
     """
 
     profile: Profile
-    kept_rows: NDArray[np.bool_]
     counts: Ints
     kind_of: Ints
     forward_s: Floats
@@ -65,17 +62,15 @@ class StageKinds:
     _of_class: dict[tuple[int, int, int], Front] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, profile: Profile, restrictions: Restrictions) -> StageKinds:
-        """The kinds of `profile`, whose layers form a chain, with the options that are left."""
+    def of(cls, profile: Profile) -> StageKinds:
+        """The kinds of `profile`, whose layers form a chain."""
         costs = profile.costs
-        kept_rows = surviving_rows(costs, restrictions)
         assert costs.phases is not None, "an estimate has phases"
         counts, kind_of = _kinds([layer.layer_class for layer in profile.structure.layers])
-        level_bytes, levels_of = _levels(profile, kept_rows, counts)
+        level_bytes, levels_of = _levels(profile, counts)
 
         def least(rows: Floats) -> Floats:
-            masked = np.where(kept_rows, rows, np.inf)
-            found: Floats = np.minimum.reduceat(masked, costs.class_offsets[:-1])
+            found: Floats = np.minimum.reduceat(rows, costs.class_offsets[:-1])
             return found
 
         def summed(values: Floats) -> Floats:
@@ -89,7 +84,6 @@ class StageKinds:
         _count_tied_once(profile, counts, static, sync)
         return cls(
             profile=profile,
-            kept_rows=kept_rows,
             counts=counts,
             kind_of=kind_of,
             forward_s=summed(least(costs.phases.forward_s)),
@@ -130,7 +124,7 @@ class StageKinds:
         rows = [
             row
             for row in costs.rows_of(layer_class)
-            if self.kept_rows[row] and costs.transient_bytes[row] <= self.level_bytes[level]
+            if costs.transient_bytes[row] <= self.level_bytes[level]
         ]
         ways = np.array([_dealt(cuts, count) for cuts in _cuts(count, len(rows))], dtype=np.int64)
         ways = ways.reshape(len(ways), len(rows))
@@ -167,29 +161,23 @@ def _count_tied_once(profile: Profile, counts: Ints, static: Floats, sync: Float
         sync[:, 0] -= twice * shared[StaticKind.GRADIENT]
 
 
-def _levels(
-    profile: Profile, kept: NDArray[np.bool_], counts: Ints
-) -> tuple[Floats, tuple[tuple[int, ...], ...]]:
+def _levels(profile: Profile, counts: Ints) -> tuple[Floats, tuple[tuple[int, ...], ...]]:
     """Transient bytes of each level, and for each kind the levels at which all its layers can run.
 
     A level that none of a kind's own options has needs more than the one below and offers no more.
     """
     costs = profile.costs
-    level_bytes = np.unique(costs.transient_bytes[kept])
+    level_bytes = np.unique(costs.transient_bytes)
     level_of = np.searchsorted(level_bytes, costs.transient_bytes)
     own = [
-        sorted({int(level_of[row]) for row in costs.rows_of(c) if kept[row]})
-        for c in range(costs.num_classes)
+        sorted({int(level_of[row]) for row in costs.rows_of(c)}) for c in range(costs.num_classes)
     ]
     levels_of = []
     for kind in counts:
         present = [own[c] for c in np.flatnonzero(kind)]
-        if all(present):
-            lowest = max(levels[0] for levels in present)
-            offered = {level for levels in present for level in levels if level >= lowest}
-            levels_of.append(tuple(sorted(offered)))
-        else:
-            levels_of.append(())
+        lowest = max(levels[0] for levels in present)
+        offered = {level for levels in present for level in levels if level >= lowest}
+        levels_of.append(tuple(sorted(offered)))
     return level_bytes, tuple(levels_of)
 
 
