@@ -19,6 +19,7 @@ from trainwright.api.calibrate import calibrate  # noqa: E402
 from trainwright.api.diff import diff  # noqa: E402
 from trainwright.api.estimate import estimate  # noqa: E402
 from trainwright.api.explain import explain  # noqa: E402
+from trainwright.api.export import export  # noqa: E402
 from trainwright.api.plan import plan  # noqa: E402
 from trainwright.api.profile import ProfileReport, import_layers, profile_model  # noqa: E402
 from trainwright.api.result import Report, Result  # noqa: E402
@@ -27,6 +28,7 @@ from trainwright.api.schedule_report import ScheduleReport  # noqa: E402
 from trainwright.api.validate import validate  # noqa: E402
 from trainwright.errors import (  # noqa: E402
     CheckFailed,
+    Inexpressible,
     Infeasible,
     InvalidInput,
     MissingExtra,
@@ -38,6 +40,7 @@ from trainwright.execution import Budget, Progress  # noqa: E402
 __all__ = [
     "Budget",
     "CheckFailed",
+    "Inexpressible",
     "Infeasible",
     "InvalidInput",
     "MissingExtra",
@@ -53,6 +56,7 @@ __all__ = [
     "diff",
     "estimate",
     "explain",
+    "export",
     "import_layers",
     "plan",
     "profile_model",

@@ -13,10 +13,11 @@ from trainwright.plan.results.model_plan import ModelPlanResult
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.model import LayerKind, TransformerConfig
+    from trainwright.plan import Plan
     from trainwright.plan.bundle import Stamp
     from trainwright.plan.configuration import Configuration
-    from trainwright.plan.job import Job, Orders, StagePart
-    from trainwright.profile import Recompute
+    from trainwright.plan.job import Job, StagePart
+    from trainwright.profile import Profile, Recompute
 
 Jobbed = ModelPlanResult | ModelEstimateResult
 
@@ -183,40 +184,71 @@ def _part(
     )
 
 
-def with_orders(job: Job) -> Job:
-    """The job with its schedule written out, every action at the times of equal stages."""
-    return replace(job, orders=_orders(job))
-
-
-def _orders(job: Job) -> Orders:
+def with_orders(job: Job, plan: Plan, profile: Profile, cluster: Cluster) -> Job:
+    """The job with its schedule written out, at the predicted times of its stages."""
     from trainwright.plan.job import Orders
     from trainwright.plan.schedule_costs import ScheduleCosts
-    from trainwright.pricing.pipeline_run import PipelineShape
-    from trainwright.scheduling.families import FamilyRequest, generate
+    from trainwright.pricing.pipeline_run import schedule_of
+    from trainwright.pricing.step import pipeline_of
     from trainwright.scheduling.lower import lower
     from trainwright.scheduling.pytorch_rules import as_pytorch_runs
     from trainwright.scheduling.simulate import simulate
 
-    costs = ScheduleCosts.of(job.placement)
-    shape = PipelineShape(
-        family=job.schedule,
-        num_ranks=job.degrees.pipeline,
-        num_microbatches=job.num_microbatches,
-        virtual_stages=job.degrees.virtual_stages,
+    shape, times = pipeline_of(plan, profile, cluster, overlap=job.overlap)
+    costs = ScheduleCosts.of(
+        job.placement,
+        forward_s=times.forward_s,
+        input_grad_s=times.input_grad_s,
+        weight_grad_s=times.weight_grad_s,
+        transfer_s=times.transfer_s,
     )
-    request = FamilyRequest(
-        num_ranks=shape.num_ranks,
-        num_microbatches=shape.num_microbatches,
-        virtual_stages=shape.virtual_stages,
-        costs=costs,
+    schedule = as_pytorch_runs(schedule_of(shape, times))
+    sharded = range(len(job.stages)) if job.demands.zero_stage >= 2 else ()
+    lowered = lower(schedule, costs=costs, sharded_stages=frozenset(sharded))
+    return replace(
+        job,
+        orders=Orders(schedule=schedule, lowered=lowered, timeline=simulate(schedule, costs)),
     )
-    found = generate(job.schedule, request)
-    from trainwright.plan.schedule import Schedule
 
-    assert isinstance(found, Schedule), "without limits every family has an order"
-    schedule = as_pytorch_runs(found)
-    return Orders(
-        schedule=schedule,
-        lowered=lower(schedule, costs=costs),
-        timeline=simulate(schedule, costs),
+
+def plan_and_profile(document: Jobbed, job: Job) -> tuple[Plan, Profile, Cluster]:
+    """The plan of a document beside the profile that prices it."""
+    from trainwright.pricing.configuration import estimator_of, plan_of, point_of
+
+    model, cluster = model_and_cluster(document)
+    if isinstance(document, ModelEstimateResult):
+        run = document.request.configuration
+        profile = estimator_of(model, cluster, run).profile(point_of(run))
+        return plan_of(run, profile.structure), profile, cluster
+    return planned_stages(document, job, model, cluster)
+
+
+def planned_stages(
+    document: ModelPlanResult, job: Job, model: TransformerConfig, cluster: Cluster
+) -> tuple[Plan, Profile, Cluster]:
+    """The planner's stages, priced at the point of the plan."""
+    from trainwright.api.recompute import read_plan
+    from trainwright.costing.estimate import Estimator
+    from trainwright.plan import Plan
+    from trainwright.profile import ProfilePoint, Recompute
+
+    degrees = job.degrees
+    point = ProfilePoint(
+        microbatch_size=job.microbatch_size,
+        sequence_length=job.sequence_length,
+        tensor_parallel=(degrees.tensor,),
+        context_parallel=degrees.context,
+        expert_parallel=degrees.expert,
+        expert_tensor_parallel=degrees.expert_tensor,
+        sequence_parallel=degrees.sequence_parallel,
+        precision=job.precision,
+        recompute=tuple(str(mode) for mode in Recompute),
     )
+    plan = Plan(
+        stages=read_plan(document),
+        num_microbatches=job.num_microbatches * degrees.data,
+        microbatch_size=job.microbatch_size,
+        schedule=job.schedule,
+        parallelism=degrees,
+    )
+    return plan, Estimator(model=model, cluster=cluster).profile(point), cluster

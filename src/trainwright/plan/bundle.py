@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Who wrote a file, and from which plan."""
+    """Who wrote a file, and from which plan; `changes` say how what is written differs from it."""
 
     trainwright_version: str
     plan_sha256: str
+    changes: tuple[str, ...] = ()
 
     @property
     def short_hash(self) -> str:
@@ -23,15 +24,19 @@ class Stamp:
 class ExportBundle:
     """Texts by file name, for one target.
 
-    `command` starts the program on every node, after the launcher; `environment` are variables that
-    must be set. `not_represented` lists what of the plan the files cannot say and the framework
-    decides by itself, `asked_of_user` what they need from the user.
+    `command` starts the program on every node, after the launcher and the lines of `setup`;
+    `starter` is that launcher, torchrun or accelerate; `environment` are variables that must be
+    set, or unset where empty. `not_represented` lists what
+    of the plan the files cannot say and the framework decides by itself, `asked_of_user` what they
+    need from the user.
     """
 
     target: str
     version: str
     files: Mapping[str, str]
     command: tuple[str, ...]
+    setup: tuple[str, ...] = ()
+    starter: str = "torchrun"
     environment: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     not_represented: tuple[str, ...] = ()

@@ -28,14 +28,14 @@ from trainwright.plan.parallelism import Parallelism
 TARGETS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "megatron": "core-0.16",
-        "megatron-bridge": "0.3",
-        "primus": "26.1",
+        "megatron-bridge": "0.3 (fields of core-0.16)",
+        "primus": "2026 (read, not run)",
         "torchtitan@0.2": "0.2.2",
         "torchtitan@0.3": "0.3.0",
         "pytorch": "2.13.0",
         "deepspeed": "0.19.8",
         "accelerate": "1.15.0",
-        "nanotron": "0.4",
+        "nanotron": "0.4 (schema only)",
     }
 )
 
@@ -235,6 +235,8 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         yield _expert_feature(degrees), "expert_tensor", str(degrees.expert_shards)
     if not demands.zero_stage and degrees.context * degrees.expert > 1:
         yield Feature.UNSHARDED_BESIDE, "zero_stage", "0"
+    if not demands.zero_stage and degrees.data > 1 and degrees.tensor > 1:
+        yield Feature.UNSHARDED_TENSOR, "zero_stage", "0"
     for feature in _zero_features(demands.zero_stage, degrees.pipeline):
         yield feature, "zero_stage", str(demands.zero_stage)
     yield _RECOMPUTE[demands.recompute], "recompute", demands.recompute.value
@@ -314,6 +316,7 @@ def _aliases() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name, version in TARGETS.items():
         bare, _, short = name.partition("@")
-        for each in (bare, name, name.replace("@", "-"), f"{bare}@{version}", f"{bare}-{short}"):
+        stated = version.partition(" ")[0]
+        for each in (bare, name, name.replace("@", "-"), f"{bare}@{stated}", f"{bare}-{short}"):
             found[each] = name
     return found

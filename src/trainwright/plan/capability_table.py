@@ -175,7 +175,14 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     Feature.UNSHARDED_BESIDE: (
         *("yes",) * 3,
         *("no shards parameters over context and expert ranks",) * 2,
-        *("yes",) * 4,
+        *("yes",) * 2,
+        "no needs sharded replicas beside context parallel",
+        "yes",
+    ),
+    Feature.UNSHARDED_TENSOR: (
+        *("yes",) * 7,
+        "no needs sharded replicas beside tensor parallel",
+        "yes",
     ),
     Feature.HYBRID_SHARD: (
         *("yes num_distributed_optimizer_instances",) * 3,

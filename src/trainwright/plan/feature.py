@@ -29,6 +29,7 @@ class Feature(StrEnum):
     ZERO_2_PIPELINE = "ZeRO 2 with pipeline"
     ZERO_3_PIPELINE = "ZeRO 3 with pipeline"
     UNSHARDED_BESIDE = "ZeRO 0 beside context or expert parallel"
+    UNSHARDED_TENSOR = "ZeRO 0 replicas beside tensor parallel"
     HYBRID_SHARD = "state sharded inside groups of replicas"
     OFFLOAD = "optimizer state on the host"
     TENSOR = "tensor parallel"

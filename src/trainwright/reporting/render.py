@@ -23,6 +23,7 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "CatalogResult": ("catalog_table", "catalog_report"),
         "ValidationResult": ("validation_table", "validation_report"),
         "CalibrationResult": ("calibration_table", "calibration_report"),
+        "ExportResult": ("export_table", "export_report"),
         "LayerProfileResult": ("layer_profile_table", "layer_profile_report"),
     }
 )

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Inexpressible, InvalidInput
-from trainwright.formats.exports.launch import Launcher, launch_script, readme
+from trainwright.formats.exports.launch import launch_scripts, readme
 from trainwright.plan.capability import TARGETS, target_named, targets_for, unsupported
 
 if TYPE_CHECKING:
+    from trainwright.formats.exports.launch import Launcher
     from trainwright.plan.bundle import ExportBundle, Stamp
     from trainwright.plan.capability import Gap
     from trainwright.plan.job import Job
@@ -65,7 +66,14 @@ def needs_orders(target: str) -> bool:
 
 def gaps_of(job: Job, target: str) -> tuple[Gap, ...]:
     """Everything of the job that the target cannot express."""
-    return () if target == CHROME_TRACE else unsupported(job.demands, target)
+    if target == CHROME_TRACE:
+        return ()
+    demands = job.demands
+    if target == "nanotron":  # its own split is what must not differ
+        from trainwright.formats.exports.nanotron import splits_alike
+
+        demands = replace(demands, uneven_stages=not splits_alike(job), ends_apart=False)
+    return unsupported(demands, target)
 
 
 def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportBundle:
@@ -83,12 +91,9 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         return export_trace(job, stamp)
     module, function = _WRITERS[target]
     bundle: ExportBundle = _function(module, function)(job, stamp)
-    script = "launch.sh" if launcher is Launcher.TORCHRUN else "launch.slurm"
-    around = {
-        script: launch_script(bundle, job, launcher, stamp),
-        "README.md": readme(bundle, job, stamp, script),
-    }
-    return replace(bundle, files={**bundle.files, **around})
+    scripts = launch_scripts(bundle, job, launcher, stamp)
+    page = readme(bundle, job, launcher, stamp)
+    return replace(bundle, files={**bundle.files, **scripts, "README.md": page})
 
 
 def read(name: str, text: str) -> StatedRun:
@@ -106,6 +111,6 @@ def readable() -> Iterable[str]:
     return tuple(_READERS)
 
 
-def _function(module: str, name: str) -> Callable[..., object]:
-    found: Callable[..., object] = getattr(import_module(f"{__name__}.{module}"), name)
+def _function(module: str, name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(import_module(f"{__name__}.{module}"), name)
     return found

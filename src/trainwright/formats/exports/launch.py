@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from trainwright.plan.bundle import ExportBundle, Stamp
     from trainwright.plan.job import Job
+
+NODE_SCRIPT: Final = "launch.sh"
+SLURM_SCRIPT: Final = "launch.slurm"
 
 
 class Launcher(StrEnum):
@@ -25,8 +28,9 @@ def header(
     """Lines for the top of a file, without comment signs."""
     lines = [
         f"written by trainwright {stamp.trainwright_version} from plan {stamp.short_hash}",
-        f"for {target}, tested with {version}",
+        f"for {target}, version {version}",
     ]
+    lines += [f"not the plan asked for, but the nearest: {each}" for each in stamp.changes]
     lines += [f"not represented here: {part}" for part in not_represented]
     return tuple(lines)
 
@@ -36,51 +40,61 @@ def commented(lines: Iterable[str], *, sign: str = "#") -> str:
     return "".join(f"{sign} {line}\n" for line in lines)
 
 
-def launch_script(bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp) -> str:
-    """A bash script for one node (torchrun) or a whole allocation (slurm)."""
-    lines = commented(header(stamp, bundle.target, bundle.version, ()))
-    exports = "".join(
+def launch_scripts(
+    bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp
+) -> dict[str, str]:
+    """Bash scripts by name: one for a node, and for slurm one that runs it on an allocation."""
+    top = commented(header(stamp, bundle.target, bundle.version, ()))
+    found = {NODE_SCRIPT: _node_script(bundle, job, top)}
+    if launcher is Launcher.SLURM:
+        found[SLURM_SCRIPT] = _slurm_script(job, top)
+    return found
+
+
+def _node_script(bundle: ExportBundle, job: Job, top: str) -> str:
+    nodes, per_node = _nodes(job)
+    settings = "".join(
         f"export {name}={shlex.quote(value)}\n" if value else f"unset {name}\n"
         for name, value in bundle.environment.items()
     )
-    nodes, per_node = _nodes(job)
-    run = f"""\
-torchrun --nnodes "$NUM_NODES" --nproc-per-node {per_node} \\
-  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\
+    setup = "".join(f"{line}\n" for line in bundle.setup)
+    return f"""\
+#!/usr/bin/env bash
+{top}set -euo pipefail
+cd "$(dirname "$0")"
+{settings}{setup}\
+{_START[bundle.starter].format(nodes=nodes, per_node=per_node)} \\
   {" ".join(bundle.command)} "$@"
 """
-    if launcher is Launcher.TORCHRUN:
-        settings = f"""\
-set -euo pipefail
-cd "$(dirname "$0")"
-NUM_NODES=${{NUM_NODES:-{nodes}}}
-NODE_RANK=${{NODE_RANK:-0}}
-MASTER_ADDR=${{MASTER_ADDR:-localhost}}
-MASTER_PORT=${{MASTER_PORT:-29500}}
-"""
-        return f"#!/usr/bin/env bash\n{lines}{settings}{exports}{run}"
-    wanted = f"""\
+
+
+_START: Final = {
+    "torchrun": """\
+torchrun --nnodes "${{NUM_NODES:-{nodes}}}" --nproc-per-node {per_node} \\
+  --node-rank "${{NODE_RANK:-${{SLURM_NODEID:-0}}}}" \\
+  --master-addr "${{MASTER_ADDR:-localhost}}" --master-port "${{MASTER_PORT:-29500}}\"""",
+    "accelerate": """\
+accelerate launch --config_file accelerate.yaml \\
+  --num_machines "${{NUM_NODES:-{nodes}}}" --machine_rank "${{NODE_RANK:-${{SLURM_NODEID:-0}}}}" \\
+  --main_process_ip "${{MASTER_ADDR:-localhost}}" \\
+  --main_process_port "${{MASTER_PORT:-29500}}\"""",
+}
+
+
+def _slurm_script(job: Job, top: str) -> str:
+    nodes, per_node = _nodes(job)
+    return f"""\
+#!/usr/bin/env bash
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node={per_node}
-"""
-    settings = """\
-set -euo pipefail
+{top}set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
-export NUM_NODES=$SLURM_JOB_NUM_NODES
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export MASTER_ADDR MASTER_PORT=29500
+NUM_NODES=$SLURM_JOB_NUM_NODES
+export MASTER_ADDR NUM_NODES
+srun bash {NODE_SCRIPT} "$@"
 """
-    quoted = run.rstrip().replace('"$NODE_RANK"', '"$SLURM_NODEID"')
-    return (
-        f"#!/usr/bin/env bash\n{wanted}{lines}{settings}{exports}"
-        f"srun bash -c '{_inside(quoted)}' bash \"$@\"\n"
-    )
-
-
-def _inside(text: str) -> str:
-    """Text for a script in single quotes."""
-    return text.replace("'", "'\\''")
 
 
 def _nodes(job: Job) -> tuple[int, int]:
@@ -90,18 +104,20 @@ def _nodes(job: Job) -> tuple[int, int]:
     return -(-devices // per_node), per_node
 
 
-def readme(bundle: ExportBundle, job: Job, stamp: Stamp, script: str) -> str:
+def readme(bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp) -> str:
     """What the files are, how to start them, and what they do not say."""
-    return "".join(f"{line}\n" for line in _readme_lines(bundle, job, stamp, script))
+    return "".join(f"{line}\n" for line in _readme_lines(bundle, job, launcher, stamp))
 
 
-def _readme_lines(bundle: ExportBundle, job: Job, stamp: Stamp, script: str) -> Iterator[str]:
+def _readme_lines(
+    bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp
+) -> Iterator[str]:
     degrees = job.degrees
     yield f"# {job.model_name} for {bundle.target}"
     yield ""
     yield (
         f"Written by trainwright {stamp.trainwright_version} from plan {stamp.short_hash}; "
-        f"tested with {bundle.target} {bundle.version}."
+        f"version of {bundle.target}: {bundle.version}."
     )
     yield ""
     yield (
@@ -110,7 +126,10 @@ def _readme_lines(bundle: ExportBundle, job: Job, stamp: Stamp, script: str) -> 
         f"{degrees.zero_stage}; {job.schedule}, {degrees.virtual_stages} stages per rank; "
         f"{job.num_microbatches} microbatches of {job.microbatch_size}."
     )
-    yield from _section("Start", [f"`bash {script}` on every node; see its variables"])
+    here = f"`bash {NODE_SCRIPT}` on every node, with NODE_RANK and MASTER_ADDR set"
+    start = here if launcher is Launcher.TORCHRUN else f"`sbatch {SLURM_SCRIPT}` in this folder"
+    yield from _section("Start", [start])
+    yield from _section("Not the plan asked for, but the nearest", stamp.changes)
     yield from _section("You must add", bundle.asked_of_user)
     yield from _section("What these files do not say", bundle.not_represented)
     yield from _section("Take care", bundle.warnings)

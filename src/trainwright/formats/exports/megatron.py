@@ -48,11 +48,12 @@ def export_megatron(job: Job, stamp: Stamp) -> ExportBundle:
         target=target,
         version=version,
         files={FILE: f"{top}{ARRAY}=(\n{lines})\n"},
-        command=("pretrain_gpt.py", f'"${{{ARRAY}[@]}}"'),
+        command=('"$MEGATRON_PATH"/pretrain_gpt.py', f'"${{{ARRAY}[@]}}"'),
+        setup=(f". ./{FILE}", ': "${MEGATRON_PATH:?set it to a checkout of Megatron-LM}"'),
         environment=environment_of(job),
         not_represented=missing,
         warnings=tuple(_warnings(job)),
-        asked_of_user=("Megatron-LM's pretrain_gpt.py on the path", *_ASKED),
+        asked_of_user=("MEGATRON_PATH, a checkout of Megatron-LM", *_ASKED),
     )
 
 
