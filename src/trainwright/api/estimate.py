@@ -58,7 +58,7 @@ def estimate(
     if plan is not None:
         raise InvalidInput.of("plan", "belongs to a profile; a model is given its degrees")
     from trainwright.api.estimate_model import estimate_model
-    from trainwright.api.plan_model import resolve_cluster
+    from trainwright.api.model_options import resolve_cluster
     from trainwright.api.run_options import devices_asked_for
     from trainwright.api.tuning import tuned
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright._version import __version__
 from trainwright.api.inputs import content_hash
-from trainwright.api.recompute import recompute_estimate, recompute_plan
+from trainwright.api.recompute import recompute_estimate, recompute_plan, refuse
 from trainwright.api.recompute_model import recompute_model_plan
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.estimate import EstimateResult
@@ -24,7 +24,7 @@ from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE, BoundKind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from trainwright.api.documents import Priced
     from trainwright.plan.results.model_estimate import ModelEstimateRequest, ModelEstimateResult
@@ -79,13 +79,6 @@ def recheck_estimate(
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from None
     return document
-
-
-def refuse(found: Iterable[Fault]) -> None:
-    """Raise `InvalidInput` with these faults, if there are any."""
-    faults = tuple(found)
-    if faults:
-        raise InvalidInput(faults)
 
 
 def _with_newer_figures(document: Priced, computed: Priced) -> Priced:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from trainwright.api.plan_model import allowed_by
-from trainwright.api.recompute import inside, read_plan
+from trainwright.api.model_request import call_of
+from trainwright.api.recompute import read_plan, refuse
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.parallelism import Parallelism
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trainwright.plan.results.model_plan import ModelPlanResult
-    from trainwright.plan.results.request import PlanRequest
+    from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_question import ModelQuestion
+
+_SHARED: Final = ("tensor", "pipeline", "data", "context", "expert", "virtual_stages")
 
 
 def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
@@ -28,12 +32,13 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     from trainwright.planning.model_question import estimate_profile
     from trainwright.pricing.step import predict_step
 
-    question = _question(document.request)
+    question = call_of(document.request).question
     size = _microbatch_size(document, question)
     plan = Plan(
         stages=read_plan(document),
         num_microbatches=question.workload.global_batch // size,
         microbatch_size=size,
+        schedule=document.schedule or "1f1b",
         parallelism=_parallelism(document, question),
     )
     if plan.devices_used > question.num_devices:
@@ -58,48 +63,6 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     )
 
 
-def _question(request: PlanRequest) -> ModelQuestion:
-    """What was asked about a model, as the planner takes it."""
-    from trainwright.cluster import Cluster
-    from trainwright.formats.document_json import decode
-    from trainwright.model import TransformerConfig
-    from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.planning.model_question import ModelQuestion
-    from trainwright.planning.model_space import Workload
-
-    space, stated, where = request.space, request.workload, request.cluster
-    missing = [
-        Fault(f"request.{name}", "required field is missing")
-        for name, part in (("cluster", where), ("workload", stated))
-        if part is None
-    ]
-    if missing or where is None or stated is None:
-        raise InvalidInput(missing)
-    model = decode(TransformerConfig, request.model.content, path="request.model.content")
-    cluster = decode(Cluster, where.content, path="request.cluster.content")
-    with inside("request"):
-        return ModelQuestion(
-            model=model,
-            cluster=cluster,
-            workload=Workload(
-                global_batch=stated.global_batch,
-                sequence_length=stated.sequence_length,
-                precision=stated.precision,
-            ),
-            num_devices=request.num_devices or cluster.num_devices,
-            allowed=allowed_by(
-                Restrictions(
-                    data_parallel=space.data_parallel,
-                    tensor_parallel=space.tensor_parallel,
-                    recompute=space.recompute,
-                    excluded_options=frozenset(space.excluded_options),
-                ),
-                micro_batch=space.micro_batch,
-                zero_stage=space.zero_stage,
-            ),
-        )
-
-
 def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:
     size, batch = document.micro_batch, question.workload.global_batch
     if size is None or size < 1 or batch % size:
@@ -108,21 +71,45 @@ def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:
 
 
 def _parallelism(document: ModelPlanResult, question: ModelQuestion) -> Parallelism | None:
-    """The degrees of the stages, where the document says that all agree."""
-    if document.parallelism is None:
+    """The degrees that all stages share; raises where stages or request say otherwise."""
+    degrees = document.parallelism
+    if degrees is None:
         return None
-    tensor, data = document.stages[0].tensor_parallel, document.stages[0].data_parallel
+    refuse(_degree_faults(document, degrees))
+    refuse(_space_faults(document, degrees, question.allowed))
+    return degrees
+
+
+def _degree_faults(document: ModelPlanResult, degrees: Parallelism) -> Iterator[Fault]:
+    pair = (degrees.tensor, degrees.data)
     for index, stage in enumerate(document.stages):
-        if (stage.tensor_parallel, stage.data_parallel) != (tensor, data):
-            problem = f"must have the degrees of stages[0], data {data} and tensor {tensor}"
-            raise InvalidInput.of(f"stages[{index}]", problem)
-    return Parallelism(
-        tensor=tensor,
-        pipeline=len(document.stages),
-        data=data,
-        sequence_parallel=tensor > 1,
-        zero_stage=question.allowed.zero_stages[0],
-    )
+        if (stage.tensor_parallel, stage.data_parallel) != pair:
+            wanted = f"must have the degrees of parallelism, data {pair[1]} and tensor {pair[0]}"
+            yield Fault(f"stages[{index}]", wanted)
+    count = degrees.pipeline * degrees.virtual_stages
+    if len(document.stages) != count:
+        yield Fault("stages", f"must be {count} by parallelism, got {len(document.stages)}")
+    if degrees.sequence_parallel != (degrees.tensor > 1):
+        wanted = "must be true just where tensor > 1"
+        yield Fault("parallelism.sequence_parallel", wanted)
+
+
+def _space_faults(
+    document: ModelPlanResult, degrees: Parallelism, allowed: Allowed
+) -> Iterator[Fault]:
+    """What the request does not allow."""
+    for name in _SHARED:
+        if (value := getattr(degrees, name)) not in getattr(allowed, name):
+            yield Fault(f"parallelism.{name}", f"must be one that the request allows, got {value}")
+    if degrees.expert_shards not in allowed.expert_tensor:
+        value = degrees.expert_shards
+        yield Fault("parallelism.expert_tensor", f"must be allowed by the request, got {value}")
+    if degrees.zero_stage not in allowed.zero_stages:
+        stages = ", ".join(map(str, allowed.zero_stages))
+        yield Fault("parallelism.zero_stage", f"must be one of {stages}, got {degrees.zero_stage}")
+    if allowed.schedules is not None and document.schedule not in allowed.schedules:
+        families = ", ".join(allowed.schedules)
+        yield Fault("schedule", f'must be one of {families}, got "{document.schedule}"')
 
 
 def _tensor_degrees(document: ModelPlanResult, question: ModelQuestion) -> tuple[int, ...]:

@@ -17,6 +17,9 @@ from trainwright.cli.output import (
     parse_count,
     parse_time_limit,
 )
+from trainwright.errors import InvalidInput
+
+_DEGREE = "N|A..B"
 
 
 def plan(
@@ -40,12 +43,37 @@ def plan(
     ] = None,
     sequence: Annotated[str | None, typer.Option(help="Tokens per sequence.", metavar="N")] = None,
     micro_batch: Annotated[
-        str | None, typer.Option(help="Sequences per microbatch; chosen if absent.", metavar="N")
+        str | None, typer.Option(help="Sequences per microbatch.", metavar=_DEGREE)
+    ] = None,
+    tp: Annotated[str | None, typer.Option(help="Tensor-parallel degree.", metavar=_DEGREE)] = None,
+    pp: Annotated[str | None, typer.Option(help="Pipeline ranks.", metavar=_DEGREE)] = None,
+    dp: Annotated[str | None, typer.Option(help="Data-parallel degree.", metavar=_DEGREE)] = None,
+    cp: Annotated[
+        str | None, typer.Option(help="Context-parallel degree.", metavar=_DEGREE)
+    ] = None,
+    ep: Annotated[str | None, typer.Option(help="Expert-parallel degree.", metavar=_DEGREE)] = None,
+    etp: Annotated[
+        str | None, typer.Option(help="Devices that share one expert.", metavar=_DEGREE)
+    ] = None,
+    virtual_stages: Annotated[
+        str | None, typer.Option(help="Stages per pipeline rank.", metavar=_DEGREE)
+    ] = None,
+    zero: Annotated[
+        str | None, typer.Option(help="ZeRO stages, such as 1 or 0,1; all if absent.")
+    ] = None,
+    recompute: Annotated[
+        str | None, typer.Option(help="Of none,selective,full; all if absent.", metavar="MODES")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Families, such as 1f1b,v-half.", metavar="NAMES")
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="Only plans that this framework can run.", metavar="NAME")
+    ] = None,
+    top: Annotated[
+        str | None, typer.Option(help="Runners-up to show; 5 if absent.", metavar="N")
     ] = None,
     calibration: options.Calibration = None,
-    zero: Annotated[
-        str | None, typer.Option(help="For a model: ZeRO stage, 0 to 3; 1 if absent.", metavar="N")
-    ] = None,
     no_data_parallel: Annotated[
         bool, typer.Option("--no-data-parallel", help="One replica per stage.")
     ] = False,
@@ -104,12 +132,22 @@ def plan(
             microbatches=parse_count(microbatches, "microbatches"),
             global_batch=parse_count(global_batch, "global-batch"),
             sequence=parse_count(sequence, "sequence"),
-            micro_batch=parse_count(micro_batch, "micro-batch"),
+            micro_batch=micro_batch,
+            tp=tp,
+            pp=pp,
+            dp=dp,
+            cp=cp,
+            ep=ep,
+            etp=etp,
+            virtual_stages=virtual_stages,
             data_parallel=not no_data_parallel,
             tensor_parallel=not no_tensor_parallel,
-            recompute=not no_recompute,
+            recompute=_recompute(recompute, forbidden=no_recompute),
             exclude_options=exclude_option or (),
-            zero_stage=parse_count(zero, "zero", least=0),
+            zero_stage=zero,
+            schedule=schedule,
+            framework=framework,
+            top=parse_count(top, "top", least=0),
             calibration=calibration,
             per_stage_degrees=per_stage_degrees,
             planner=planner,
@@ -121,3 +159,10 @@ def plan(
         )
     emit(result, as_json=as_json, output=output)
     finish(result.status.exit_code, interrupted=allowed.interrupted)
+
+
+def _recompute(modes: str | None, *, forbidden: bool) -> bool | str:
+    if modes is not None and forbidden:
+        problem = f'must not be given together with --no-recompute, got "{modes}"'
+        raise InvalidInput.of("recompute", problem)
+    return modes if modes is not None else not forbidden

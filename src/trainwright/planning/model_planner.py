@@ -89,7 +89,9 @@ class _Shelf:
         return self.made[key]
 
 
-def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
+def plan_model(
+    question: ModelQuestion, budget: Budget, *, num_alternatives: int = NUM_ALTERNATIVES
+) -> ModelOutcome:
     """The fastest uniform plan under 1F1B, its runners-up, and a bound on every other."""
     shelf = _Shelf(question, Estimator(model=question.model, cluster=question.cluster))
     waiting = sorted(_bounded(question, shelf, budget), key=lambda p: (p[0], _order(p[1])))
@@ -97,12 +99,12 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     search = _Search(question, shelf, budget, [(b, i, None) for i, (b, _) in enumerate(waiting)])
     in_order = [candidate for _, candidate in waiting]
     search.run(in_order)
-    search.add_runners_up(in_order)
+    search.add_runners_up(in_order, num_alternatives)
     best_s = search.best_s
     bound_s = min([best_s, search.least_priced_s, *(bound for bound, *_ in search.heap)])
     pruned = search.excluded + sum(bound >= best_s for bound, *_ in search.heap)
     return ModelOutcome(
-        priced=best_first(search.priced)[: 1 + NUM_ALTERNATIVES],
+        priced=best_first(search.priced)[: 1 + num_alternatives],
         lower_bound_s=bound_s if is_complete and math.isfinite(bound_s) else 0.0,
         considered=len(waiting),
         pruned=pruned,
@@ -153,10 +155,10 @@ class _Search:
             lower_bound=min(left_s, self.least_priced_s, self.best_s),
         )
 
-    def add_runners_up(self, candidates: Sequence[Candidate]) -> None:
-        """Price the best of the splits at hand until there are enough alternatives."""
+    def add_runners_up(self, candidates: Sequence[Candidate], count: int) -> None:
+        """Price the best of the splits at hand until there are `count` alternatives."""
         known = sorted((e for e in self.heap if e[2] is not None), key=lambda e: e[:2])
-        for entry in known[: max(0, 1 + NUM_ALTERNATIVES - len(self.priced))]:
+        for entry in known[: max(0, 1 + count - len(self.priced))]:
             _, number, split = entry
             if split is None or self.budget.poll(self._progress):
                 return

@@ -19,6 +19,7 @@ from trainwright.partitioning.restrictions import Restrictions
 from trainwright.partitioning.ties import recompute_least
 from trainwright.plan.status import Status
 from trainwright.planning.model_planner import (
+    NUM_ALTERNATIVES,
     ModelOutcome,
     best_first,
     plan_model,
@@ -39,13 +40,15 @@ if TYPE_CHECKING:
     from trainwright.profile import Profile, Setting
 
 
-def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
+def plan_per_stage(
+    question: ModelQuestion, budget: Budget, *, num_alternatives: int = NUM_ALTERNATIVES
+) -> ModelOutcome:
     """The best of the uniform plans and of one partitioning per microbatch size.
 
     In the latter static state is not sharded (ZeRO 0): replicas of a stage need not be alike.
     """
     workload = question.workload
-    uniform = plan_model(question, budget)
+    uniform = plan_model(question, budget, num_alternatives=num_alternatives)
     estimator = Estimator(model=question.model, cluster=question.cluster)
     degrees = tensor_degrees(question.model, question.cluster, workload, question.allowed.tensor)
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
