@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.export import ExportedFile, ExportResult, PricedLayout
-from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from trainwright.api.jobs import Jobbed
     from trainwright.plan.bundle import ExportBundle, Stamp
     from trainwright.plan.job import Job
     from trainwright.plan.results.export import Nearest
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
 
-Exportable = str | Path | Report[Any] | ModelPlanResult | ModelEstimateResult
+    Exportable: TypeAlias = str | Path | Report[Any] | ModelPlanResult | ModelEstimateResult
 
 
 def export(
@@ -81,6 +83,7 @@ def bundle_of(document: Exportable, to: str, *, launcher: str = "torchrun") -> E
 
 def _opened(document: Exportable) -> Jobbed:
     from trainwright.api.documents import load_any_document
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
 
     found = document.document if isinstance(document, Report) else document
     opened = load_any_document(found) if isinstance(found, (str, Path)) else found

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.api.jobs import job_of_configuration
 from trainwright.errors import Inexpressible, Infeasible, InvalidInput
-from trainwright.formats.exports import gaps_of
+from trainwright.formats.exports import able_targets, gaps_of
 from trainwright.formats.exports.nanotron import own_split
-from trainwright.plan.capability import capability_of, targets_for
+from trainwright.plan.capability import capability_of
 from trainwright.plan.configuration import even_blocks
 from trainwright.plan.demands import RecomputeForm
 from trainwright.plan.feature import Feature
@@ -47,7 +47,7 @@ def nearest_job(
     gaps = gaps_of(job, target)
     hard = [gap.fault for gap in gaps if gap.field in _HARD]
     if hard:
-        raise Inexpressible(target, hard, alternatives=targets_for(job.demands))
+        raise Inexpressible(target, hard, alternatives=able_targets(job))
     own, limit_bytes = capability_of(target), cluster.accelerator.usable_bytes
     found: list[tuple[float, Configuration, StepPrediction]] = []
     least_bytes = float("inf")
@@ -61,7 +61,7 @@ def nearest_job(
     if not found:
         if least_bytes == float("inf"):
             faults = [gap.fault for gap in gaps]
-            raise Inexpressible(target, faults, alternatives=targets_for(job.demands))
+            raise Inexpressible(target, faults, alternatives=able_targets(job))
         needed, limit = format_bytes(least_bytes), format_bytes(limit_bytes)
         raise Infeasible(f"the nearest plan that {target} can express needs {needed} of {limit}")
     _, run, step = min(found, key=lambda each: each[0])

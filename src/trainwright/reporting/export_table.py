@@ -29,6 +29,8 @@ def export_report(found: ExportResult) -> RenderableType:
 
 
 def _lines(found: ExportResult) -> Iterator[str]:
+    where = "not written; -o names a folder" if found.folder is None else f"in {found.folder}"
+    yield f"{where}; {found.target} {found.version}"
     if found.nearest is not None:
         yield from _nearest(found.nearest)
     if found.command:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.formats.exports.launch import launch_scripts, readme
-from trainwright.plan.capability import TARGETS, target_named, targets_for, unsupported
+from trainwright.plan.capability import TARGETS, target_named, unsupported
+from trainwright.plan.megatron_rules import broken_megatron_rules
+from trainwright.plan.megatron_setup import setup_of
 
 if TYPE_CHECKING:
     from trainwright.formats.exports.launch import Launcher
@@ -44,6 +46,7 @@ _READERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "deepspeed": ("deepspeed", "read_deepspeed"),
     }
 )
+_OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})
 # Targets that take the order of every action from a file.
 _WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", CHROME_TRACE})
 
@@ -69,11 +72,18 @@ def gaps_of(job: Job, target: str) -> tuple[Gap, ...]:
     if target == CHROME_TRACE:
         return ()
     demands = job.demands
-    if target == "nanotron":  # its own split is what must not differ
+    if (
+        target == "nanotron" and job.parallelism is not None
+    ):  # its own split is what must not differ
         from trainwright.formats.exports.nanotron import splits_alike
 
         demands = replace(demands, uneven_stages=not splits_alike(job), ends_apart=False)
     return unsupported(demands, target)
+
+
+def able_targets(job: Job) -> tuple[str, ...]:
+    """The frameworks that can express all of the job."""
+    return tuple(name for name in TARGETS if not gaps_of(job, name))
 
 
 def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportBundle:
@@ -84,16 +94,29 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
     """
     if gaps := gaps_of(job, target):
         faults = tuple(dict.fromkeys(gap.fault for gap in gaps))
-        raise Inexpressible(target, faults, alternatives=targets_for(job.demands))
+        raise Inexpressible(target, faults, alternatives=able_targets(job))
     if target == CHROME_TRACE:
         from trainwright.formats.exports.trace import export_trace
 
         return export_trace(job, stamp)
+    if target in _OF_CORE:
+        _refuse_illegal(job, target)
     module, function = _WRITERS[target]
     bundle: ExportBundle = _function(module, function)(job, stamp)
     scripts = launch_scripts(bundle, job, launcher, stamp)
     page = readme(bundle, job, launcher, stamp)
     return replace(bundle, files={**bundle.files, **scripts, "README.md": page})
+
+
+def _refuse_illegal(job: Job, target: str) -> None:
+    """Raise `InvalidInput` with every rule of Megatron that the job breaks."""
+    from trainwright.formats.exports.layout import letters_of
+    from trainwright.formats.exports.megatron_fields import layout_of
+
+    letters = tuple(map(letters_of, job.stages)) if layout_of(job) else None
+    broken = broken_megatron_rules(setup_of(job, letters=letters))
+    if broken:
+        raise InvalidInput(broken, source=f"the plan for {target}")
 
 
 def read(name: str, text: str) -> StatedRun:

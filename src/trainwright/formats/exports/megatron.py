@@ -92,10 +92,12 @@ def _spelled(name: str, value: Any, job: Job, *, has_layout: bool) -> Iterator[t
             yield "--group-query-attention", True
             yield _flag(name), value
     elif name == "moe_layer_freq":
-        yield _flag(name), "([" + "]+[".join(f"{v}]*{n}" for v, n in _run_lengths(value)) + ")"
-    elif value is False:
-        if name in OFF_FLAG_OF:
+        yield _flag(name), "(" + "+".join(f"[{v}]*{n}" for v, n in _run_lengths(value)) + ")"
+    elif name in OFF_FLAG_OF:
+        if not value:
             yield OFF_FLAG_OF[name], True
+    elif value is False:
+        return
     else:
         yield _flag(name), value
 

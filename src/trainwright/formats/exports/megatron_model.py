@@ -24,7 +24,8 @@ q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim mtp-num-laye
 """
 MODEL_FLAGS: Final = frozenset(_MODEL_FLAGS_TEXT.split())
 _NEEDED: Final = ("num-layers", "hidden-size", "num-attention-heads")
-_PATTERN: Final = re.compile(r"\[([01])\](?:\*(\d+))?")
+_PART: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
+_PATTERN: Final = re.compile(rf"\(?{_PART.pattern}(?:\+{_PART.pattern})*\)?")
 
 
 def read_model(flags: Flags) -> tuple[TransformerConfig | None, tuple[str, ...]]:
@@ -55,8 +56,7 @@ def _model(flags: Flags, vocabulary: int) -> TransformerConfig:
         num_heads=heads,
         num_kv_heads=heads if latent or groups is None else groups,
         head_size=head_size if latent is None else latent.head_size,
-        ffn_size=flags.count("ffn-hidden-size")
-        or _usual_width(hidden, gated="swiglu" in flags.values),
+        ffn_size=_width(flags),
         vocabulary_size=vocabulary,
         norm=Norm.RMS if flags.one("normalization") == "RMSNorm" else Norm.LAYER,
         activation=_activation(flags),
@@ -81,9 +81,11 @@ def _share(flags: Flags, name: str) -> float:
     return 0.1 if found is None else found  # Megatron's default
 
 
-def _usual_width(hidden: int, *, gated: bool) -> int:
-    """What Megatron takes where no width is given."""
-    return hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
+def _width(flags: Flags) -> int:
+    """That of the feed-forward part; what Megatron takes where none is given."""
+    hidden = flags.count("hidden-size") or 0
+    usual = hidden * 8 // 3 // 64 * 64 if "swiglu" in flags.values else 4 * hidden
+    return flags.count("ffn-hidden-size") or usual
 
 
 def _activation(flags: Flags) -> Activation:
@@ -108,7 +110,7 @@ def _experts(flags: Flags, num_layers: int) -> Experts | None:
     count = flags.count("num-experts")
     if not count:
         return None
-    width = flags.count("moe-ffn-hidden-size") or flags.count("ffn-hidden-size") or 0
+    width = flags.count("moe-ffn-hidden-size") or _width(flags)
     dense: tuple[int, ...] = ()
     if (pattern := flags.one("moe-layer-freq")) is not None:
         dense = tuple(i for i, routed in enumerate(_routed(pattern, num_layers)) if not routed)
@@ -127,7 +129,9 @@ def _routed(pattern: str, num_layers: int) -> list[int]:
     """Which layers route: one in every n, or a list such as ([0]*3+[1]*58)."""
     if pattern.isdecimal():
         return [int(layer % int(pattern) == 0) for layer in range(num_layers)]
-    found = [int(v) for v, n in _PATTERN.findall(pattern) for _ in range(int(n or 1))]
+    plain = pattern.replace(" ", "")
+    parts = _PART.findall(plain) if _PATTERN.fullmatch(plain) else []
+    found = [int(v) for vs, n in parts for v in vs.split(",") * int(n or 1)]
     if len(found) != num_layers:
         wanted = f"must be a number, or a list of {num_layers} zeros and ones"
         raise InvalidInput.of("--moe-layer-freq", f'{wanted}, got "{pattern}"')

@@ -92,7 +92,9 @@ def read_primus(text: str) -> StatedRun:
     chunks = found.get("num_virtual_stages_per_pipeline_rank", 1)
     if layout is not None:
         chunks = len(stages) // ranks
-    named = {theirs: ours for ours, theirs in capability_of("primus").schedules.items()}
+    # Of two names for one schedule the first counts.
+    spelled = reversed(list(capability_of("primus").schedules.items()))
+    named = {theirs: ours for ours, theirs in spelled}
     usual = "interleaved" if chunks > 1 else "1f1b"
     blocks = found.get("recompute_layer_ids")
     strategy = found.get("data_parallel_sharding_strategy", "")

@@ -76,7 +76,7 @@ def read_flags(text: str) -> Flags:
             lines.append(line)
     command = _filled("\n".join(lines), variables)
     if not any(word.startswith("--") for word in command.split()):
-        command += " " + " ".join(_filled(value, variables) for value in variables.values())
+        command += "\n" + "\n".join(_filled(value, variables) for value in variables.values())
     return Flags(values=dict(_flags(_words(command))), variables=variables)
 
 
