@@ -5,6 +5,7 @@
 void bind_operator_estimate(nanobind::module_& module);
 void bind_partition(nanobind::module_& module);
 void bind_pipeline_ends(nanobind::module_& module);
+void bind_placement(nanobind::module_& module);
 void bind_schedule_passes(nanobind::module_& module);
 void bind_schedule_search(nanobind::module_& module);
 void bind_simulate(nanobind::module_& module);
@@ -16,6 +17,7 @@ NB_MODULE(_core, module) {
   bind_operator_estimate(module);
   bind_partition(module);
   bind_pipeline_ends(module);
+  bind_placement(module);
   bind_schedule_search(module);
   bind_simulate(module);
   bind_schedule_passes(module);

@@ -25,6 +25,7 @@ from trainwright.api.profile import ProfileReport, import_layers, profile_model 
 from trainwright.api.result import Report, Result  # noqa: E402
 from trainwright.api.schedule import schedule  # noqa: E402
 from trainwright.api.schedule_report import ScheduleReport  # noqa: E402
+from trainwright.api.sweep import sweep  # noqa: E402
 from trainwright.api.validate import validate  # noqa: E402
 from trainwright.errors import (  # noqa: E402
     CheckFailed,
@@ -61,5 +62,6 @@ __all__ = [
     "plan",
     "profile_model",
     "schedule",
+    "sweep",
     "validate",
 ]

@@ -245,7 +245,7 @@ def test_a_file_without_an_end_is_refused(refused):
         ("", "must not be empty"),
         ("{}", "must be one of: a Piper profile"),
         ('{"kind": "plan"}', "is a document file, which this command does not read"),
-        ('{"nodes": {}}', "is a phaze file, which this command does not read"),
+        ('{"nodes": {}}', "nodes: must have at least 1 tensor width"),
         ('{"nodes": [], "edges": []}', "nodes: must have at least 1 entry"),
     ],
 )
@@ -365,7 +365,8 @@ class TestDocuments:
         (folder / "diff.json").write_text(
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
-        kinds = '"plan", "model-plan", "estimate", "schedule", "model-estimate"'
+        kinds = '"plan", "model-plan", "estimate", "placement", "schedule", "model-estimate", '
+        kinds += '"model-sweep"'
         assert f'kind: must be one of {kinds}, got "diff"' in refused("explain", "diff.json")
         assert "document: cannot be read" in refused("explain", "missing.json")
 

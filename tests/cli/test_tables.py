@@ -110,3 +110,10 @@ def test_brackets_in_names_are_no_markup(run, folder):
     shown = run("diff", "[x.json", "y.json")
     assert shown.code == 0
     assert "[/b]" in shown.out
+
+
+def test_several_numbers_of_devices_are_one_table(run, snapshot):
+    asked = ("plan", "gpt2", "--cluster", "dgx-h100", "--devices", "8..32", "--top", "1")
+    work = ("--global-batch", "64", "--sequence", "1024", "--tokens", "3e11", "--price", "2.5")
+    shown = run(*asked, *work, "--objective", "cost", "--pareto", "step-time,cost")
+    assert shown.report == snapshot

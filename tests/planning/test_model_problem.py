@@ -17,7 +17,7 @@ from trainwright.plan import Plan, Stage
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.model_problem import lean_problem, roomy_problem
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, Workload
+from trainwright.planning.model_space import Candidate, Point, Workload
 from trainwright.pricing.step import predict_step
 from trainwright.profile import StaticKind
 
@@ -44,7 +44,7 @@ def plans(draw):
     tensor, data = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 4), (1, 4)]))
     size = draw(st.sampled_from([1, 4]))
     estimator = Estimator(model=asked.model, cluster=asked.cluster)
-    profile = estimate_profile(estimator, asked, microbatch_size=size, tensor=(tensor,))
+    profile = estimate_profile(estimator, asked, Point(microbatch_size=size, tensor=tensor))
     layers = profile.structure.layers
     most = min(len(layers), asked.num_devices // (tensor * data))
     cuts = draw(st.sets(st.integers(1, len(layers) - 1), max_size=most - 1))
@@ -105,7 +105,7 @@ def test_between_the_two_problems_lies_what_a_device_holds_for_a_while(model, ze
     """No more than the transients of all kinds of layers, and twice their gathered weights."""
     asked = question(model)
     estimator = Estimator(model=model, cluster=asked.cluster)
-    profile = estimate_profile(estimator, asked, microbatch_size=1, tensor=(1,))
+    profile = estimate_profile(estimator, asked, Point(microbatch_size=1, tensor=1))
     candidate = Candidate(microbatch_size=1, tensor=1, pipeline=1, data=8, zero_stage=zero_stage)
     layers = profile.structure.layers
     stage = Stage.uniform(

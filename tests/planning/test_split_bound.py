@@ -13,9 +13,9 @@ from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.plan import Plan, Stage
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, Workload
+from trainwright.planning.model_space import Candidate, Point, Workload
 from trainwright.planning.split_bound import best_split
-from trainwright.planning.split_plan import candidate_degrees, price_split
+from trainwright.planning.split_plan import price_split
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.pricing.step import predict_step
 
@@ -56,7 +56,7 @@ def every_step_s(question: ModelQuestion, candidate: Candidate, profile):
                 ),
                 num_microbatches=question.workload.global_batch // candidate.microbatch_size,
                 microbatch_size=candidate.microbatch_size,
-                parallelism=candidate_degrees(candidate),
+                parallelism=candidate.degrees,
             )
             step = predict_step(plan, profile, question.cluster)
             if step.peak_memory_bytes <= question.cluster.accelerator.usable_bytes:
@@ -81,10 +81,10 @@ def test_the_best_split_is_a_bound_on_all_plans_and_the_plan_is_the_best(
     if candidate.num_devices > question.num_devices:
         candidate = replace(candidate, data=data // 2)
     estimator = Estimator(model=question.model, cluster=question.cluster)
-    profile = estimate_profile(estimator, question, microbatch_size=1, tensor=(1,))
+    profile = estimate_profile(estimator, question, Point(microbatch_size=1, tensor=1))
     split = best_split(
         StageKinds.of(profile),
-        candidate_degrees(candidate),
+        candidate.degrees,
         question.cluster,
         num_microbatches=question.workload.global_batch // candidate.data,
     )

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,3 +229,68 @@ def search_schedule(
     stop_at_s: float,
     poll: Callable[[float], bool] | None,
 ) -> FoundOrders: ...
+
+class PlacementLayers:
+    def __init__(
+        self,
+        *,
+        parameter_bytes: NDArray[np.float64],
+        static_bytes: NDArray[np.float64],
+        activation_bytes: NDArray[np.float64],
+        is_split: NDArray[np.uint8],
+        edge_source: NDArray[np.int32],
+        edge_target: NDArray[np.int32],
+        edge_bytes: NDArray[np.float64],
+    ) -> None: ...
+
+class PlacementRules:
+    def __init__(
+        self,
+        *,
+        tensor_parallel: int,
+        num_devices: int,
+        num_microbatches: int,
+        max_data_parallel: int,
+        bandwidth_bytes_per_s: float,
+        sync_factor: float,
+        sync_first_stage: bool,
+        cap_in_flight: bool,
+    ) -> None: ...
+
+class PlacedChains(TypedDict):
+    time_s: NDArray[np.float64]
+    data_parallel: NDArray[np.int64]
+    stage_offset: NDArray[np.int64]
+    stage_end: NDArray[np.int32]
+    stopped: bool
+
+class PlacedGraph(TypedDict):
+    complete: bool
+    stopped: bool
+    time_s: float
+    data_parallel: int
+    stage_offset: NDArray[np.int64]
+    layers: NDArray[np.int32]
+
+def place_chain(
+    *,
+    forward_s: NDArray[np.float64],
+    backward_s: NDArray[np.float64],
+    cutoff_s: NDArray[np.float64],
+    layers: PlacementLayers,
+    memory_bytes: float,
+    recompute: str,
+    rules: PlacementRules,
+    poll: Callable[[], bool] | None,
+) -> PlacedChains: ...
+def place_graph(
+    *,
+    forward_s: NDArray[np.float64],
+    backward_s: NDArray[np.float64],
+    max_stage_sets: int,
+    layers: PlacementLayers,
+    memory_bytes: float,
+    recompute: str,
+    rules: PlacementRules,
+    poll: Callable[[], bool] | None,
+) -> PlacedGraph: ...

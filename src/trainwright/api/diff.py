@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainwright.api.documents import AnyDocument, Priced, open_document
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.placement import PlacedStageRecord, PlacementResult
 from trainwright.plan.results.schedule import ScheduleResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE
 
@@ -22,19 +23,21 @@ if TYPE_CHECKING:
     from trainwright.plan.results.plan import StageRecord
     from trainwright.plan.results.request import Embedded
 
-    AnyStage = StageRecord | ModelStageRecord
+    AnyStage: TypeAlias = StageRecord | ModelStageRecord | PlacedStageRecord
+    Compared: TypeAlias = Priced | PlacementResult
 
 
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
-    """Compare two documents (paths or results): plans or estimates, or two schedules.
+    """Compare two documents (paths or results): plans or estimates, placements, or schedules.
 
-    Raises `InvalidInput` with every fault of the first file that has one, and for a schedule
-    beside a document of another kind.
+    Raises `InvalidInput` with every fault of the first file that has one, and for a schedule or a
+    placement beside a document of another kind.
     """
     before, after = open_document(first), open_document(second)
     if isinstance(before, ScheduleResult) and isinstance(after, ScheduleResult):
         return Report(_schedule_difference(before, after))
-    if isinstance(before, ScheduleResult) or isinstance(after, ScheduleResult):
+    apart = isinstance(before, PlacementResult) != isinstance(after, PlacementResult)
+    if isinstance(before, ScheduleResult) or isinstance(after, ScheduleResult) or apart:
         problem = f"must be of one kind: {before.kind} and {after.kind} have nothing in common"
         raise InvalidInput.of("documents", problem)
     return Report(
@@ -59,7 +62,7 @@ def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Diffe
     )
 
 
-def _time_ratio(before: Priced, after: Priced) -> float | None:
+def _time_ratio(before: Compared, after: Compared) -> float | None:
     """Time of the second over the first, where both state the same kind of time."""
     name = _objective(before)
     old_s, new_s = getattr(before, name), getattr(after, name, None)
@@ -69,8 +72,10 @@ def _time_ratio(before: Priced, after: Priced) -> float | None:
     return ratio if math.isfinite(ratio) else None
 
 
-def _objective(document: Priced) -> str:
-    """What the document's time is about: a step, or a microbatch at steady state."""
+def _objective(document: Compared) -> str:
+    """What the document's time is about: a step, a batch, or a microbatch at steady state."""
+    if isinstance(document, PlacementResult):
+        return "time_per_batch_s"
     return "step_time_s" if isinstance(document, ModelPlanResult) else "time_per_sample_s"
 
 
@@ -80,12 +85,13 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Ch
             yield Change(key=key, before=before.get(key), after=after.get(key))
 
 
-def _request_facts(document: Priced) -> dict[str, Any]:
+def _request_facts(document: Compared) -> dict[str, Any]:
     request = document.request
     facts: dict[str, Any] = {
         "model": request.model.name,
         "cluster": request.cluster.name if request.cluster else None,
         "num_devices": request.num_devices,
+        "cost_model": request.cost_model,
         "time_limit_s": request.time_limit_s,
     }
     for part in (request.setting, request.workload, request.space):
@@ -95,7 +101,7 @@ def _request_facts(document: Priced) -> dict[str, Any]:
     return facts
 
 
-def _result_facts(document: Priced) -> dict[str, Any]:
+def _result_facts(document: Compared) -> dict[str, Any]:
     names = ("status", "fits", "devices_used", "num_stages", "gap", _objective(document))
     facts = {name: getattr(document, name, None) for name in names}
     if (gap := facts["gap"]) is not None and gap <= OPTIMAL_TOLERANCE:
@@ -110,6 +116,15 @@ def _stage_changes(before: Sequence[AnyStage], after: Sequence[AnyStage]) -> Ite
 
 
 def _facts(stage: AnyStage) -> StageFacts:
+    if isinstance(stage, PlacedStageRecord):
+        return StageFacts(
+            layers=stage.layers,
+            data_parallel=stage.data_parallel,
+            tensor_parallel=stage.tensor_parallel,
+            num_recomputed=stage.num_recomputed,
+            time_per_sample_s=stage.load_s,
+            memory_bytes=stage.memory_bytes,
+        )
     return StageFacts(**{field.name: getattr(stage, field.name) for field in fields(StageFacts)})
 
 

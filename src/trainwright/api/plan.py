@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright.api.result import Result
 
@@ -33,10 +33,11 @@ def plan(
     compare: bool = False,
     point: int | None = None,
     time_unit: str | None = None,
+    cost_model: str | None = None,
     budget: Budget | None = None,
     **options: Unpack[ModelOptions],
 ) -> Result:
-    """Plan `model`: a profile (file or noun), a `config.json`, or the name of a catalog model.
+    """Plan `model`: a profile or placement problem, a `config.json`, or a catalog model's name.
 
     A profile takes `devices`, `memory`, `bandwidth` and `microbatches` (they override what its file
     states); a model takes `devices`, `memory` (of a device, in place of the cluster's) and the
@@ -49,6 +50,8 @@ def plan(
     or "all"; if absent, the transformer blocks where the profile has some, else all. `time_unit`
     ("ms", …) is that of a Piper profile's times, seconds if absent.
     What does not apply to the kind of model given is not used, and a warning in the result says so.
+    A placement problem (PHAZE's input) takes the options of a profile that restrict the search,
+    and `cost_model`: "native" (if absent), "phaze-compat" or "phaze-general-dag".
     `budget` may hold a time limit.
 
     The result carries the plan, a lower bound and the gap; `status` is `optimal` only where proved,
@@ -56,7 +59,8 @@ def plan(
     Raises `InvalidInput` with every fault of the input.
     """
     from trainwright.api.inputs import resolve_setting, setting_overrides
-    from trainwright.api.models import ModelInput, resolve_model
+    from trainwright.api.models import ModelInput, resolve_input
+    from trainwright.api.plan_placement import PlacementInput, PlacementQuestion, plan_placement
     from trainwright.api.plan_profile import ProfileQuestion, plan_profile
     from trainwright.execution import Budget as NoLimit
     from trainwright.partitioning.restrictions import Restrictions
@@ -65,7 +69,7 @@ def plan(
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
-    given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
+    given = resolve_input(model, point=point, given=overrides, time_unit=time_unit)
     if isinstance(given, ModelInput):
         from trainwright.api.model_options import model_call
         from trainwright.api.plan_model import plan_model
@@ -87,27 +91,49 @@ def plan(
             block_layer=block_layer,
             compare=compare,
             point=point,
+            cost_model=cost_model,
         )
         warnings = (f"{name} applies to profiles only and was not used" for name in not_used)
         return Result(plan_model(call, budget, warnings=(*given.warnings, *warnings)))
     allows = _allows_recompute(recompute)
     partly = isinstance(recompute, bool) is False
+    restrictions = Restrictions(
+        data_parallel=data_parallel,
+        tensor_parallel=tensor_parallel,
+        recompute=allows,
+        excluded_options=frozenset(exclude_options),
+    )
     not_used = [*_given(**_named(options)), *(["recompute"] if partly else [])]
+    if isinstance(given, PlacementInput):
+        not_used += _given(
+            exclude_option=sorted(restrictions.excluded_options) or None,
+            planner=None if planner == "exact" else planner,
+            block_layer=block_layer,
+            compare=compare,
+            point=point,
+        )
+        placement = PlacementQuestion(
+            given=given,
+            restrictions=restrictions,
+            cost_model=cost_model or "native",
+            warnings=tuple(f"{name} does not apply and was not used" for name in not_used),
+        )
+        return Result(plan_placement(placement, budget))
+    not_used += _given(cost_model=cost_model)
     question = ProfileQuestion(
         given=given,
         setting=resolve_setting(given.setting, overrides),
-        restrictions=Restrictions(
-            data_parallel=data_parallel,
-            tensor_parallel=tensor_parallel,
-            recompute=allows,
-            excluded_options=frozenset(exclude_options),
-        ),
+        restrictions=restrictions,
         planner=planner,
         block_layer=block_layer,
         compare=compare,
-        warnings=tuple(f"{name} applies to models only and was not used" for name in not_used),
+        warnings=tuple(f"{name} {_BELONGS_TO.get(name, _MODELS)}" for name in not_used),
     )
     return Result(plan_profile(question, budget))
+
+
+_MODELS: Final = "applies to models only and was not used"
+_BELONGS_TO: Final = {"cost-model": "applies to placement problems only and was not used"}
 
 
 def _allows_recompute(recompute: bool | Names) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright._version import __version__
 from trainwright.api.inputs import content_hash
@@ -20,6 +20,7 @@ from trainwright.api.recompute_model import recompute_model_plan
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE, BoundKind, Status
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.api.documents import Priced
+
+    Checked: TypeAlias = Priced | PlacementResult
     from trainwright.plan.results.model_estimate import ModelEstimateRequest, ModelEstimateResult
     from trainwright.plan.results.request import PlanRequest
 
@@ -43,7 +46,7 @@ _NEWER: Final = (
 )
 
 
-def recheck(document: Priced, *, source: str | None = None) -> Priced:
+def recheck(document: Checked, *, source: str | None = None) -> Checked:
     """The document itself, perhaps with a warning; raises `InvalidInput` with every contradiction.
 
     Costs what pricing one plan costs: reading the embedded model, no search.
@@ -81,7 +84,7 @@ def recheck_estimate(
     return document
 
 
-def _with_newer_figures(document: Priced, computed: Priced) -> Priced:
+def _with_newer_figures(document: Checked, computed: Checked) -> Checked:
     """Figures that documents did not have at first are filled in where all are missing."""
     if isinstance(document, ModelPlanResult) and not document.ranks:
         assert isinstance(computed, ModelPlanResult)
@@ -94,7 +97,7 @@ def _with_newer_figures(document: Priced, computed: Priced) -> Priced:
     return document
 
 
-def _recheck_figures(document: Priced, computed: Priced) -> str | None:
+def _recheck_figures(document: Checked, computed: Checked) -> str | None:
     """Raise for figures that do not follow from the plan; a warning where they may differ."""
     changed = tuple(changes(computed, document, ""))
     version = document.request.trainwright_version
@@ -104,11 +107,15 @@ def _recheck_figures(document: Priced, computed: Priced) -> str | None:
     return None
 
 
-def _recomputed(document: Priced) -> Priced:
+def _recomputed(document: Checked) -> Checked:
     if isinstance(document, PlanResult):
         return recompute_plan(document)
     if isinstance(document, EstimateResult):
         return recompute_estimate(document)
+    if isinstance(document, PlacementResult):
+        from trainwright.api.plan_placement import recompute_placement
+
+        return recompute_placement(document)
     return recompute_model_plan(document)
 
 
@@ -119,7 +126,7 @@ def _hash_faults(request: PlanRequest | ModelEstimateRequest) -> Iterator[Fault]
             yield Fault(f"request.{name}.sha256", f'{wanted}, got "{part.sha256}"; it was edited')
 
 
-def _claim_faults(document: Priced) -> Iterator[Fault]:
+def _claim_faults(document: Checked) -> Iterator[Fault]:
     """What status, bound and gap claim about each other."""
     if isinstance(document, EstimateResult):
         if not document.stages:
@@ -127,7 +134,7 @@ def _claim_faults(document: Priced) -> Iterator[Fault]:
         return
     status, bound_s = document.status, document.lower_bound_s
     time_s = getattr(document, document.objective, None)
-    if document.objective not in ("time_per_sample_s", "step_time_s"):
+    if document.objective not in ("time_per_sample_s", "step_time_s", "time_per_batch_s"):
         yield Fault("objective", f'must be a time of the document, got "{document.objective}"')
     planned = status in (Status.OPTIMAL, Status.GAP)
     if planned != bool(document.stages):

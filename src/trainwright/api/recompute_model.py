@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainwright.plan.results.model_plan import ModelPlanResult
     from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_question import ModelQuestion
+    from trainwright.planning.model_space import Point
 
 _SHARED: Final = ("tensor", "pipeline", "data", "context", "expert", "virtual_stages")
 
@@ -29,7 +30,7 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     from trainwright.costing.estimate import Estimator
     from trainwright.model import model_flops_per_sequence
     from trainwright.plan import Plan
-    from trainwright.planning.model_question import estimate_profile
+    from trainwright.planning.model_question import estimate_profile_of_degrees
     from trainwright.pricing.step import predict_step
 
     question = call_of(document.request).question
@@ -44,10 +45,10 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     if plan.devices_used > question.num_devices:
         wanted = f"must be at most the {question.num_devices} asked for"
         raise InvalidInput.of("devices_used", f"{wanted}, got {plan.devices_used}")
-    profile = estimate_profile(
+    profile = estimate_profile_of_degrees(
         Estimator(model=question.model, cluster=question.cluster),
         question,
-        microbatch_size=size,
+        _point(document, size),
         tensor=_tensor_degrees(document, question),
     )
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
@@ -110,6 +111,20 @@ def _space_faults(
     if allowed.schedules is not None and document.schedule not in allowed.schedules:
         families = ", ".join(allowed.schedules)
         yield Fault("schedule", f'must be one of {families}, got "{document.schedule}"')
+
+
+def _point(document: ModelPlanResult, microbatch_size: int) -> Point:
+    """What priced the layers of the document's plan."""
+    from trainwright.planning.model_space import Point
+
+    degrees = document.parallelism or Parallelism(tensor=document.stages[0].tensor_parallel)
+    return Point(
+        microbatch_size=microbatch_size,
+        tensor=degrees.tensor,
+        context=degrees.context,
+        expert=degrees.expert,
+        expert_tensor=degrees.expert_tensor,
+    )
 
 
 def _tensor_degrees(document: ModelPlanResult, question: ModelQuestion) -> tuple[int, ...]:

@@ -37,6 +37,19 @@ def parse_count(text: str | None, name: str, *, least: int = 1) -> int | None:
     return int(value)
 
 
+def parse_number(text: str | None, name: str) -> float | None:
+    """A finite number > 0, also written as 15e12."""
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InvalidInput.of(name, f'must be a number > 0, got "{text}"')
+    return value
+
+
 def parse_time_limit(text: str | None) -> float | None:
     """Seconds > 0, written with or without a unit."""
     from trainwright.units import parse_duration

@@ -11,14 +11,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.plan import Binding, Relaxation
-from trainwright.planning.allowed import ANY, Allowed
+from trainwright.planning.allowed import ANY, Allowed, Span
 from trainwright.planning.feasibility import Feasibility
+from trainwright.planning.layouts import layouts_of
 from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import candidates, microbatch_sizes, tensor_degrees
+from trainwright.planning.model_space import (
+    Candidate,
+    Point,
+    dense_points,
+    expert_points,
+    microbatch_sizes,
+)
 from trainwright.planning.relax import Diagnosis, find_binding
 from trainwright.profile import Recompute
 from trainwright.units import format_bytes, format_bytes_up
@@ -33,6 +42,9 @@ _SPANS: Final = (
     ("tensor", "tensor-parallel", "allow other tensor degrees"),
     ("data", "data-parallel", "allow other data degrees"),
     ("pipeline", "pipeline-parallel", "allow other numbers of stages"),
+    ("context", "context-parallel", "allow other context degrees"),
+    ("expert", "expert-parallel", "allow other expert degrees"),
+    ("expert_tensor", "expert-tensor-parallel", "allow experts cut in other ways"),
     ("microbatch_size", "micro-batch", "allow other microbatch sizes"),
 )
 
@@ -69,19 +81,25 @@ def _layouts(question: ModelQuestion, budget: Budget) -> Iterator[_Layout]:
     workload, usable_bytes = question.workload, question.cluster.accelerator.usable_bytes
     size = min(microbatch_sizes(workload, question.allowed.microbatch_size))
     estimator = Estimator(model=question.model, cluster=question.cluster)
-    degrees = tensor_degrees(question.model, question.cluster, workload, question.allowed.tensor)
-    for tensor in reversed(degrees):
-        profile = estimate_profile(estimator, question, microbatch_size=size, tensor=(tensor,))
-        offered = candidates(
+    points = [
+        dealt
+        for point in dense_points(
+            question.model,
+            question.cluster,
+            workload,
+            replace(question.allowed, microbatch_size=Span.only(size)),
             num_devices=question.num_devices,
-            num_layers=len(profile.structure.layers),
-            num_microbatches=workload.global_batch // size,
-            microbatch_size=size,
-            tensor=tensor,
-            allowed=question.allowed,
         )
-        leanest = {(c.pipeline, c.zero_stage): c for c in reversed(list(offered))}
-        for candidate in leanest.values():
+        for dealt in expert_points(question.model, point, question.allowed)
+    ]
+    for point in sorted(points, key=lambda p: (-p.devices, -p.expert_devices, p)):
+        if budget.stopped:
+            return
+        candidates = list(_leanest_candidates(question, point))
+        if not candidates:
+            continue
+        profile = estimate_profile(estimator, question, point)
+        for candidate in candidates:
             if budget.stopped:
                 return
             restrictions = candidate_restrictions(candidate)
@@ -89,6 +107,32 @@ def _layouts(question: ModelQuestion, budget: Budget) -> Iterator[_Layout]:
             yield _Layout(
                 question=Feasibility.of(roomy, setting, restrictions=restrictions, budget=budget),
                 reserve_bytes=usable_bytes - setting.memory_bytes,
+            )
+
+
+def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candidate]:
+    """For each depth the most replicas, under every ZeRO stage."""
+    layouts = layouts_of(
+        point,
+        question.allowed,
+        num_devices=question.num_devices,
+        num_blocks=question.model.num_layers,
+        num_microbatches=question.workload.global_batch // point.microbatch_size,
+    )
+    _, first = np.unique(layouts.pipeline, return_index=True)
+    for pipeline, data in zip(
+        layouts.pipeline[first].tolist(), layouts.data[first].tolist(), strict=True
+    ):
+        for zero_stage in question.allowed.zero_stages:
+            yield Candidate(
+                microbatch_size=point.microbatch_size,
+                tensor=point.tensor,
+                context=point.context,
+                expert=point.expert,
+                expert_tensor=point.expert_tensor,
+                pipeline=pipeline,
+                data=data,
+                zero_stage=zero_stage,
             )
 
 

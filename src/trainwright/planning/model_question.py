@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.costing.estimate import Estimator
     from trainwright.model import TransformerConfig
-    from trainwright.planning.model_space import Workload
+    from trainwright.planning.model_space import Point, Workload
     from trainwright.profile import Profile
 
 
@@ -44,20 +44,27 @@ class ModelQuestion:
             yield Fault("microbatch_size", f"{wanted}, got {sizes.least}")
 
 
-def estimate_profile(
-    estimator: Estimator,
-    question: ModelQuestion,
-    *,
-    microbatch_size: int,
-    tensor: tuple[int, ...],
-) -> Profile:
+def estimate_profile(estimator: Estimator, question: ModelQuestion, point: Point) -> Profile:
     """The estimated profile at a point; sequence parallelism goes with tensor parallelism."""
-    point = ProfilePoint(
-        microbatch_size=microbatch_size,
+    return estimator.profile(_profile_point(question, point, (point.tensor,)))
+
+
+def estimate_profile_of_degrees(
+    estimator: Estimator, question: ModelQuestion, point: Point, *, tensor: tuple[int, ...]
+) -> Profile:
+    """Like `estimate_profile` with the options of several tensor degrees."""
+    return estimator.profile(_profile_point(question, point, tensor))
+
+
+def _profile_point(question: ModelQuestion, point: Point, tensor: tuple[int, ...]) -> ProfilePoint:
+    return ProfilePoint(
+        microbatch_size=point.microbatch_size,
         sequence_length=question.workload.sequence_length,
         tensor_parallel=tensor,
+        context_parallel=point.context,
+        expert_parallel=point.expert,
+        expert_tensor_parallel=point.expert_tensor,
         sequence_parallel=max(tensor) > 1,
         precision=question.workload.precision,
         recompute=tuple(map(str, question.allowed.recompute)),
     )
-    return estimator.profile(point)

@@ -29,8 +29,8 @@ from trainwright.planning.model_problem import (
     require_largest_transient,
     reserve_transients,
 )
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
+from trainwright.planning.model_question import ModelQuestion, estimate_profile_of_degrees
+from trainwright.planning.model_space import Candidate, Point, microbatch_sizes, tensor_degrees
 from trainwright.planning.split_plan import Priced
 from trainwright.pricing.step import predict_step
 from trainwright.profile.setting import divisors
@@ -53,7 +53,7 @@ def plan_per_stage(
     degrees = tensor_degrees(question.model, question.cluster, workload, question.allowed.tensor)
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
     offered = [
-        (size, estimate_profile(estimator, question, microbatch_size=size, tensor=degrees))
+        (size, _profile(estimator, question, size, degrees))
         for size in microbatch_sizes(workload, question.allowed.microbatch_size)
     ]
     bound_s = min(
@@ -78,6 +78,13 @@ def plan_per_stage(
         exhausted=uniform.exhausted and not budget.stopped and not may_fit,
         interrupted=budget.interrupted,
     )
+
+
+def _profile(
+    estimator: Estimator, question: ModelQuestion, size: int, tensor: tuple[int, ...]
+) -> Profile:
+    point = Point(microbatch_size=size, tensor=max(tensor))
+    return estimate_profile_of_degrees(estimator, question, point, tensor=tensor)
 
 
 def _may_fit(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> bool:

@@ -15,7 +15,6 @@ from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.ties import recompute_least
 from trainwright.plan import Plan, Stage
-from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
 from trainwright.pricing.step import predict_step
 
@@ -40,17 +39,6 @@ class Priced:
     plan: Plan
     profile: Profile
     step: StepPrediction
-
-
-def candidate_degrees(candidate: Candidate) -> Parallelism:
-    """The candidate's degrees in full."""
-    return Parallelism(
-        tensor=candidate.tensor,
-        pipeline=candidate.pipeline,
-        data=candidate.data,
-        sequence_parallel=candidate.tensor > 1,
-        zero_stage=candidate.zero_stage,
-    )
 
 
 def price_split(
@@ -108,7 +96,8 @@ def _priced(
         stages=tuple(stages),
         num_microbatches=workload.global_batch // candidate.microbatch_size,
         microbatch_size=candidate.microbatch_size,
-        parallelism=candidate_degrees(candidate),
+        schedule=candidate.schedule,
+        parallelism=candidate.degrees,
     )
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
     step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)

@@ -9,7 +9,8 @@ stage needs the largest: a level offers all options up to its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import combinations_with_replacement, pairwise
+from functools import lru_cache
+from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ class StageKinds:
     level_bytes: Floats
     levels_of: tuple[tuple[int, ...], ...]
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
-    _of_class: dict[tuple[int, int, int], Front] = field(default_factory=dict)
+    _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
 
     @classmethod
     def of(cls, profile: Profile) -> StageKinds:
@@ -113,25 +114,24 @@ class StageKinds:
         return self._fronts[key]
 
     def _class_front(self, layer_class: int, count: int, level: int) -> Front:
-        key = (layer_class, count, level)
-        if key not in self._of_class:
-            self._of_class[key] = self._made_class_front(layer_class, count, level)
-        return self._of_class[key]
-
-    def _made_class_front(self, layer_class: int, count: int, level: int) -> Front:
         costs = self.profile.costs
-        assert costs.phases is not None
-        rows = [
+        rows = tuple(
             row
             for row in costs.rows_of(layer_class)
             if costs.transient_bytes[row] <= self.level_bytes[level]
-        ]
-        ways = np.array([_dealt(cuts, count) for cuts in _cuts(count, len(rows))], dtype=np.int64)
-        ways = ways.reshape(len(ways), len(rows))
+        )
+        if (count, rows) not in self._of_class:
+            self._of_class[count, rows] = self._made_class_front(count, rows)
+        return self._of_class[count, rows]
+
+    def _made_class_front(self, count: int, rows: tuple[int, ...]) -> Front:
+        costs, own = self.profile.costs, list(rows)
+        assert costs.phases is not None
+        ways = _dealt(count, len(rows))
         chosen = np.zeros((len(ways), costs.num_rows), dtype=np.int64)
-        chosen[:, rows] = ways
-        kept_bytes = ways @ costs.saved_bytes[rows]
-        return _pareto(kept_bytes, ways @ costs.phases.total_s[rows], chosen)
+        chosen[:, own] = ways
+        kept_bytes = ways @ costs.saved_bytes[own]
+        return _pareto(kept_bytes, ways @ costs.phases.total_s[own], chosen)
 
 
 def _kinds(classes: list[int]) -> tuple[Ints, Ints]:
@@ -181,13 +181,13 @@ def _levels(profile: Profile, counts: Ints) -> tuple[Floats, tuple[tuple[int, ..
     return level_bytes, tuple(levels_of)
 
 
-def _cuts(count: int, options: int) -> list[tuple[int, ...]]:
-    return list(combinations_with_replacement(range(count + 1), max(0, options - 1)))
-
-
-def _dealt(cuts: tuple[int, ...], count: int) -> list[int]:
-    edges = (0, *cuts, count)
-    return [high - low for low, high in pairwise(edges)]
+@lru_cache(maxsize=4096)
+def _dealt(count: int, options: int) -> Ints:
+    """Every way to deal `count` layers out to options, shape [ways, options]."""
+    cuts = list(combinations_with_replacement(range(count + 1), max(0, options - 1)))
+    inner = np.array(cuts, dtype=np.int64).reshape(len(cuts), max(0, options - 1))
+    dealt: Ints = np.diff(inner, axis=1, prepend=0, append=count)
+    return dealt
 
 
 def _nothing(rows: int) -> Front:

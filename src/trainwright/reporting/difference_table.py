@@ -64,7 +64,11 @@ def _change_table(title: str, rows: Iterable[tuple[str, str, str]]) -> Renderabl
     return made
 
 
-_SHOWN: Final = {"step_time_s": "step time", "time_per_sample_s": "time per microbatch"}
+_SHOWN: Final = {
+    "step_time_s": "step time",
+    "time_per_batch_s": "time per batch",
+    "time_per_sample_s": "time per microbatch",
+}
 
 
 def _row(change: Change) -> tuple[str, str, str]:

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "PlanResult": ("plan_table", "plan_report"),
+        "PlacementResult": ("placement_table", "placement_report"),
         "EstimateResult": ("plan_table", "estimate_report"),
         "Difference": ("difference_table", "difference_report"),
         "ModelPlanResult": ("model_plan_table", "model_plan_report"),
+        "ModelSweepResult": ("model_sweep_table", "model_sweep_report"),
         "ModelEstimateResult": ("model_estimate_table", "model_estimate_report"),
         "ScheduleResult": ("schedule_table", "schedule_report"),
         "CatalogResult": ("catalog_table", "catalog_report"),

@@ -81,7 +81,8 @@ class WorkloadRecord:
 class PlanRequest:
     """The request of `plan` and `estimate`.
 
-    `cluster`, `workload` and `top`, the number of runners-up, belong to a model's.
+    `cluster`, `workload` and `top`, the number of runners-up, belong to a model's, `cost_model` to
+    a placement problem's.
     """
 
     trainwright_version: str
@@ -92,4 +93,5 @@ class PlanRequest:
     workload: WorkloadRecord | None = None
     num_devices: int | None = None
     top: int | None = None
+    cost_model: str | None = None
     time_limit_s: float | None = None
