@@ -20,6 +20,7 @@ from trainwright.api.diff import diff  # noqa: E402
 from trainwright.api.estimate import estimate  # noqa: E402
 from trainwright.api.explain import explain  # noqa: E402
 from trainwright.api.export import export  # noqa: E402
+from trainwright.api.improve import improve  # noqa: E402
 from trainwright.api.plan import plan  # noqa: E402
 from trainwright.api.profile import ProfileReport, import_layers, profile_model  # noqa: E402
 from trainwright.api.result import Report, Result  # noqa: E402
@@ -59,6 +60,7 @@ __all__ = [
     "explain",
     "export",
     "import_layers",
+    "improve",
     "plan",
     "profile_model",
     "schedule",

@@ -25,6 +25,7 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "CatalogResult": ("catalog_table", "catalog_report"),
         "ValidationResult": ("validation_table", "validation_report"),
         "CalibrationResult": ("calibration_table", "calibration_report"),
+        "ImprovementResult": ("improvement_table", "improvement_report"),
         "ExportResult": ("export_table", "export_report"),
         "LayerProfileResult": ("layer_profile_table", "layer_profile_report"),
     }

@@ -70,7 +70,7 @@ def read_torchtitan(text: str) -> StatedRun:
         pp=ranks,
         cp=parallel.get("context_parallel_degree", 1),
         ep=parallel.get("expert_parallel_degree", 1),
-        etp=parallel.get("expert_tensor_parallel_degree"),
+        etp=parallel.get("expert_tensor_parallel_degree", 1),
         dp=None if shards is None else replicas * shards,
         zero=_zero(parallel, shards),
         micro_batch=micro_batch,
