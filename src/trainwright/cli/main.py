@@ -16,6 +16,7 @@ from trainwright._version import __version__
 from trainwright.cli import (
     calibrate,
     catalog,
+    codesign,
     diff,
     estimate,
     explain,
@@ -23,6 +24,7 @@ from trainwright.cli import (
     improve,
     plan,
     profile,
+    report,
     schedule,
     validate,
 )
@@ -43,10 +45,12 @@ _COMMANDS = (
     plan.plan,
     estimate.estimate,
     schedule.schedule,
+    codesign.codesign,
     explain.explain,
     export.export,
     improve.improve,
     diff.diff,
+    report.report,
     validate.validate,
     calibrate.calibrate,
     profile.profile,

@@ -142,6 +142,27 @@ def _simulated(
     return assemble_step(*_laid_out(placement, works, feeds, profile, overlap, overheads))
 
 
+def work_of_plan(
+    plan: Plan,
+    profile: Profile,
+    cluster: Cluster,
+    *,
+    overlap: Overlap = DEFAULT_OVERLAP,
+    overheads: MemoryOverheads = NO_OVERHEADS,
+) -> tuple[StepWork, Layout]:
+    """What `predict_step` simulates, for a closer look at it; raises like that.
+
+    Raises `UnsupportedFeature` for stages that branch or differ in degrees, too.
+    """
+    placement = Placement(plan=plan, pool=cluster.pool_of())
+    _require_legal(plan, profile, cluster)
+    works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
+    feeds = _feeds(placement, profile)
+    if not (placement.is_uniform and _is_chain(feeds)):
+        raise UnsupportedFeature("stages that branch or differ in degrees have no timeline")
+    return _laid_out(placement, works, feeds, profile, overlap, overheads)
+
+
 def pipeline_of(
     plan: Plan,
     profile: Profile,
@@ -149,11 +170,8 @@ def pipeline_of(
     *,
     overlap: Overlap = DEFAULT_OVERLAP,
 ) -> tuple[PipelineShape, PipelineTimes]:
-    """What `predict_step` simulates of a plan whose stages form a chain of like degrees."""
-    placement = Placement(plan=plan, pool=cluster.pool_of())
-    works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
-    feeds = _feeds(placement, profile)
-    work, layout = _laid_out(placement, works, feeds, profile, overlap, NO_OVERHEADS)
+    """What the simulator runs of a plan; raises as `work_of_plan` does."""
+    work, layout = work_of_plan(plan, profile, cluster, overlap=overlap)
     sharing = data_parallel_times(
         work.stages, layout.replicas, overlap, num_microbatches=layout.shape.num_microbatches
     )
