@@ -1,5 +1,5 @@
 # Everything a fresh machine needs: Python >= 3.11, a C++20 compiler and make.
-#   make demo       plan a real model and print the plan
+#   make demo       plan a real model, print the plan and write its page, out/report.html
 #   make test       the fast tests (no torch, no browser)
 #   make test-all   the slower tests too (torch, a solver, a browser), installing what they need
 #   make test-papers published figures at length
@@ -41,7 +41,11 @@ $(VENV)/.installed: $(VENV)/.python $(NATIVE_SOURCES)
 	touch $@
 
 demo: venv
-	$(BIN)/trainwright plan llama3-8b --cluster dgx-h100 --nodes 2 --global-batch 512 --sequence 8192
+	mkdir -p out
+	$(BIN)/trainwright plan llama3-70b --cluster dgx-h100 --nodes 8 --global-batch 512 \
+	  --sequence 8192 --framework megatron -o out/plan.json
+	$(BIN)/trainwright report out/plan.json -o out/report.html
+	@echo 'open out/report.html in a browser'
 
 test: venv
 	$(PYTEST)

@@ -123,6 +123,7 @@ def test_options_exist(page, capfd):
         "schedule",
         "explain",
         "diff",
+        "report",
         "validate",
         "calibrate",
         "profile",

@@ -11,16 +11,19 @@ from importlib import import_module
 
 from trainwright._version import __version__
 
-# The package of plan nouns and the verb share a name. The nouns are bound first, so that a later
-# import of them does not take the name back from the verb.
+# A package and the verb of its command share a name, twice. The packages are bound first, so that
+# a later import of them does not take the name back from the verb.
 import_module("trainwright.plan")
+import_module("trainwright.codesign")
 
 from trainwright.api.calibrate import calibrate  # noqa: E402
+from trainwright.api.codesign import CodesignReport, codesign  # noqa: E402
 from trainwright.api.diff import diff  # noqa: E402
 from trainwright.api.estimate import estimate  # noqa: E402
 from trainwright.api.explain import explain  # noqa: E402
 from trainwright.api.plan import plan  # noqa: E402
 from trainwright.api.profile import ProfileReport, import_layers, profile_model  # noqa: E402
+from trainwright.api.report import Page, report  # noqa: E402
 from trainwright.api.result import Report, Result  # noqa: E402
 from trainwright.api.schedule import schedule  # noqa: E402
 from trainwright.api.schedule_report import ScheduleReport  # noqa: E402
@@ -39,9 +42,11 @@ from trainwright.execution import Budget, Progress  # noqa: E402
 __all__ = [
     "Budget",
     "CheckFailed",
+    "CodesignReport",
     "Infeasible",
     "InvalidInput",
     "MissingExtra",
+    "Page",
     "ProfileReport",
     "Progress",
     "Report",
@@ -51,12 +56,14 @@ __all__ = [
     "UnsupportedFeature",
     "__version__",
     "calibrate",
+    "codesign",
     "diff",
     "estimate",
     "explain",
     "import_layers",
     "plan",
     "profile_model",
+    "report",
     "schedule",
     "sweep",
     "validate",

@@ -13,10 +13,12 @@ from trainwright.plan.parallelism import Parallelism
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainwright.plan import Plan, StepPrediction
     from trainwright.plan.results.model_plan import ModelPlanResult
     from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Point
+    from trainwright.profile import Profile
 
 _SHARED: Final = ("tensor", "pipeline", "data", "context", "expert", "virtual_stages")
 
@@ -27,11 +29,28 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
     from trainwright.api.model_records import with_plan
+
+    question, plan, profile = planned(document)
+    step = predicted(question, plan, profile)
+    computed = with_plan(document, question, plan, profile, step)
+    return replace(
+        computed,
+        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
+        alternatives=tuple(
+            replace(other, slowdown=other.step_time_s / step.step_time_s)
+            for other in document.alternatives
+        ),
+    )
+
+
+def planned(document: ModelPlanResult) -> tuple[ModelQuestion, Plan, Profile]:
+    """What was asked, the plan that answers it, and the profile it was cut from.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
+    """
     from trainwright.costing.estimate import Estimator
-    from trainwright.model import model_flops_per_sequence
     from trainwright.plan import Plan
     from trainwright.planning.model_question import estimate_profile_of_degrees
-    from trainwright.pricing.step import predict_step
 
     question = call_of(document.request).question
     size = _microbatch_size(document, question)
@@ -51,17 +70,16 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
         _point(document, size),
         tensor=_tensor_degrees(document, question),
     )
+    return question, plan, profile
+
+
+def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
+    """The price of the plan."""
+    from trainwright.model import model_flops_per_sequence
+    from trainwright.pricing.step import predict_step
+
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
-    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
-    computed = with_plan(document, question, plan, profile, step)
-    return replace(
-        computed,
-        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
-        alternatives=tuple(
-            replace(other, slowdown=other.step_time_s / step.step_time_s)
-            for other in document.alternatives
-        ),
-    )
+    return predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
 
 
 def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:
