@@ -121,6 +121,7 @@ def test_options_exist(page, capfd):
         "plan",
         "estimate",
         "schedule",
+        "codesign",
         "explain",
         "diff",
         "whatif",

@@ -28,6 +28,8 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "CatalogResult": ("catalog_table", "catalog_report"),
         "ValidationResult": ("validation_table", "validation_report"),
         "CalibrationResult": ("calibration_table", "calibration_report"),
+        "ImprovementResult": ("improvement_table", "improvement_report"),
+        "ExportResult": ("export_table", "export_report"),
         "ReportResult": ("report_table", "report_table"),
         "LayerProfileResult": ("layer_profile_table", "layer_profile_report"),
     }
