@@ -15,7 +15,10 @@ JOB = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 32, "sequence": 1024}
 
 @pytest.mark.parametrize(
     ("calibration", "origin", "said"),
-    [("megatron-core", "fitted", "(fitted estimate)"), (None, "assumed", "(unfitted estimate)")],
+    [
+        ("megatron-core", "fitted", "90 %, fitted estimate)"),
+        (None, "assumed", "90 %, unfitted estimate)"),
+    ],
 )
 def test_the_headline_says_whether_times_rest_on_fitted_constants(calibration, origin, said):
     document = trainwright.plan("gpt2", **JOB, calibration=calibration).document

@@ -7,6 +7,7 @@ import json
 import pytest
 
 import trainwright
+from small_placements import chain_file
 from trainwright.api.catalog import catalog
 from trainwright.api.documents import KINDS, load_document
 from trainwright.formats.document_json import decode, encode
@@ -15,6 +16,7 @@ from trainwright.plan.results.difference import Difference
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.explanation import Explanation, explain_stages
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 
 MODEL = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024}
@@ -35,6 +37,8 @@ def documents(path, tmp_path):
         "model-plan infeasible": trainwright.plan("gpt3-175b", **MODEL).document,
         "estimate": trainwright.estimate(path, plan=tmp_path / "plan.json").document,
         "estimate over": trainwright.estimate(path, **tight).document,
+        "placement": trainwright.plan(chain_file(tmp_path)).document,
+        "placement infeasible": trainwright.plan(chain_file(tmp_path), memory=1.0).document,
         "diff": trainwright.diff(planned, trainwright.plan(path, devices=4)).document,
         "catalog": catalog().document,
         "explanation": explain_stages(planned.stages, 16e9),
@@ -48,7 +52,7 @@ def test_decoding_what_was_encoded_gives_the_same_document(documents):
         assert decode(type(document), json.loads(text)) == document, name
         seen.add(type(document))
     assert seen == {
-        *(PlanResult, ModelPlanResult, EstimateResult),
+        *(PlanResult, ModelPlanResult, EstimateResult, PlacementResult),
         *(Difference, CatalogResult, Explanation),
     }
 

@@ -67,7 +67,6 @@ def refused(run, folder):
         ("--time-unit", "", 'time-unit: must be one of s, ms, us, µs, ns, got ""'),
         ("--planner", "best", 'planner: must be one of exact, equal, got "best"'),
         ("--nodes", "0", 'nodes: must be a whole number >= 1, got "0"'),
-        ("--zero", "-1", 'zero: must be a whole number >= 0, got "-1"'),
         ("--no-such-option", "1", "No such option"),
     ],
 )
@@ -82,8 +81,16 @@ def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
         (("--devices", "1e10"), "devices: must be <= 1000000000, got 10000000000"),
         (("--nodes", "1", "--devices", "9"), "devices: must be at most the 8 of 1 nodes, got 9"),
         (("--micro-batch", "7"), "micro-batch: must divide the global batch of 64, got 7"),
-        (("--micro-batch", "1e300"), "micro-batch: must divide the global batch of 64, got 1000"),
-        (("--zero", "4"), "zero: must be 0, 1, 2 or 3, got 4"),
+        (("--micro-batch", "1e300"), "micro-batch: must be a number or a range such as 8, 4..8"),
+        (("--zero", "4"), "zero: must be 0, 1, 2 or 3, or a list such as 0,1; got 4"),
+        (("--zero", "-1"), "zero: must be 0, 1, 2 or 3, or a list such as 0,1; got -1"),
+        (("--tp", "3"), "tp: must hold one of 1, 2, 4, 8, which the model and a node allow, got 3"),
+        (("--tp", "8..4"), "tp: must not be empty, got 8..4; write 4..8"),
+        (("--cp", "x"), 'cp: must be a number or a range such as 8, 4..8, ..8 or 4.., got "x"'),
+        (("--recompute", "some"), 'recompute: must list none, selective, full, got "some"'),
+        (("--recompute", "full", "--no-recompute"), "must not be given together with --no-rec"),
+        (("--schedule", "2f2b"), "schedule: must be one of gpipe, 1f1b, "),
+        (("--top", "-1"), 'top: must be a whole number >= 0, got "-1"'),
         (("--global-batch", "1e300"), "global-batch: must be from 1 to 1000000, got 1000"),
         (("--sequence", "1e300"), "sequence: must be from 1 to 1000000000, got 1000"),
         (("--sequence", "0"), 'sequence: must be a whole number >= 1, got "0"'),
@@ -105,8 +112,9 @@ def test_a_model_needs_a_cluster_and_a_workload(refused):
 
 def test_a_near_miss_of_a_catalog_name_is_recognised(refused):
     assert 'got "llama3-9b"; did you mean "llama3-8b"?' in refused("plan", "llama3-9b")
-    assert 'topic: must be one of models, accelerators, clusters, families, got "model"' in refused(
-        "catalog", "model"
+    assert (
+        'topic: must be one of models, accelerators, clusters, families, targets, got "model"'
+        in refused("catalog", "model")
     )
 
 
@@ -237,7 +245,7 @@ def test_a_file_without_an_end_is_refused(refused):
         ("", "must not be empty"),
         ("{}", "must be one of: a Piper profile"),
         ('{"kind": "plan"}', "is a document file, which this command does not read"),
-        ('{"nodes": {}}', "is a phaze file, which this command does not read"),
+        ('{"nodes": {}}', "nodes: must have at least 1 tensor width"),
         ('{"nodes": [], "edges": []}', "nodes: must have at least 1 entry"),
     ],
 )
@@ -357,7 +365,8 @@ class TestDocuments:
         (folder / "diff.json").write_text(
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
-        kinds = '"plan", "model-plan", "estimate", "schedule", "model-estimate"'
+        kinds = '"plan", "model-plan", "estimate", "placement", "schedule", "model-estimate", '
+        kinds += '"model-sweep"'
         assert f'kind: must be one of {kinds}, got "diff"' in refused("explain", "diff.json")
         assert "document: cannot be read" in refused("explain", "missing.json")
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.partitioning.evaluate import evaluate, find_overflows
-from trainwright.partitioning.restrictions import UNRESTRICTED
 from trainwright.plan import Plan, Stage
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.model_problem import lean_problem, roomy_problem
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, Workload
+from trainwright.planning.model_space import Candidate, Point, Workload
 from trainwright.pricing.step import predict_step
 from trainwright.profile import StaticKind
 
@@ -27,26 +26,25 @@ TIED = replace(catalog.model("gpt2").config, num_layers=5)
 UNTIED = replace(catalog.model("llama3-8b").config, num_layers=5)
 
 
-def question(model, zero_stage):
+def question(model):
     cluster = catalog.cluster("dgx-h100").with_nodes(2)
     return ModelQuestion(
         model=model,
         cluster=cluster,
         workload=Workload(global_batch=64, sequence_length=1024),
-        restrictions=UNRESTRICTED,
         num_devices=cluster.num_devices,
-        zero_stage=zero_stage,
     )
 
 
 @st.composite
 def plans(draw):
     """A question, a candidate of it, and any plan of that candidate."""
-    asked = question(draw(st.sampled_from([TIED, UNTIED])), draw(st.integers(0, 3)))
+    asked = question(draw(st.sampled_from([TIED, UNTIED])))
+    zero_stage = draw(st.integers(0, 3))
     tensor, data = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 4), (1, 4)]))
     size = draw(st.sampled_from([1, 4]))
     estimator = Estimator(model=asked.model, cluster=asked.cluster)
-    profile = estimate_profile(estimator, asked, microbatch_size=size, tensor=(tensor,))
+    profile = estimate_profile(estimator, asked, Point(microbatch_size=size, tensor=tensor))
     layers = profile.structure.layers
     most = min(len(layers), asked.num_devices // (tensor * data))
     cuts = draw(st.sets(st.integers(1, len(layers) - 1), max_size=most - 1))
@@ -56,7 +54,9 @@ def plans(draw):
         draw(st.sampled_from(MODES)) if repeated[layer.layer_class] else "none" for layer in layers
     ]
     depth = len(borders) - 1
-    candidate = Candidate(microbatch_size=size, tensor=tensor, pipeline=depth, data=data)
+    candidate = Candidate(
+        microbatch_size=size, tensor=tensor, pipeline=depth, data=data, zero_stage=zero_stage
+    )
     plan = Plan(
         stages=tuple(
             Stage.uniform(
@@ -71,7 +71,7 @@ def plans(draw):
             pipeline=depth,
             data=data,
             sequence_parallel=tensor > 1,
-            zero_stage=asked.zero_stage,
+            zero_stage=zero_stage,
         ),
     )
     return asked, candidate, profile, plan
@@ -103,10 +103,10 @@ def test_what_fits_the_roomy_problem_fits_and_what_fits_fits_the_lean_one(drawn,
 @pytest.mark.parametrize("zero_stage", range(4))
 def test_between_the_two_problems_lies_what_a_device_holds_for_a_while(model, zero_stage):
     """No more than the transients of all kinds of layers, and twice their gathered weights."""
-    asked = question(model, zero_stage)
+    asked = question(model)
     estimator = Estimator(model=model, cluster=asked.cluster)
-    profile = estimate_profile(estimator, asked, microbatch_size=1, tensor=(1,))
-    candidate = Candidate(microbatch_size=1, tensor=1, pipeline=1, data=8)
+    profile = estimate_profile(estimator, asked, Point(microbatch_size=1, tensor=1))
+    candidate = Candidate(microbatch_size=1, tensor=1, pipeline=1, data=8, zero_stage=zero_stage)
     layers = profile.structure.layers
     stage = Stage.uniform(
         tuple(range(len(layers))), ("none",) * len(layers), data_parallel=8, tensor_parallel=1

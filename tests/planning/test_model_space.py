@@ -1,8 +1,8 @@
-"""The uniform candidates of a model, and a bound that no plan of a candidate beats."""
+"""The uniform candidates of a model: which degrees are offered."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,77 +11,151 @@ from hypothesis import strategies as st
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
+from trainwright.plan.configuration import Configuration
+from trainwright.plan.legality import broken_rules
+from trainwright.planning.allowed import ANY, EVERYTHING, Allowed, Span
+from trainwright.planning.layouts import layouts_of
 from trainwright.planning.model_space import (
     LARGEST_BATCH,
     LARGEST_SEQUENCE,
     Candidate,
+    Point,
     Workload,
-    candidates,
+    context_degrees,
+    dense_points,
+    expert_points,
     microbatch_sizes,
-    step_bound_s,
     tensor_degrees,
 )
-from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
 
-times = st.floats(0, 10)
-stage_times = st.lists(st.tuples(times, times, times), min_size=1, max_size=6)
+MIXTURE = catalog.model("mixtral-8x7b").config
 
 
 def offered(**changes):
-    question = {
+    given = {
+        "point": Point(microbatch_size=1, tensor=2),
+        "allowed": EVERYTHING,
         "num_devices": 16,
-        "num_layers": 6,
+        "num_blocks": 6,
         "num_microbatches": 12,
-        "microbatch_size": 1,
-        "tensor": 2,
-        "data_parallel": True,
     }
-    return list(candidates(**question | changes))
+    given |= changes
+    layouts = layouts_of(given.pop("point"), given.pop("allowed"), **given)
+    return list(zip(layouts.pipeline.tolist(), layouts.data.tolist(), strict=True))
 
 
 @given(st.integers(1, 200), st.integers(1, 12), st.integers(1, 60), st.sampled_from([1, 2, 4, 8]))
-def test_candidates_are_exactly_the_degrees_that_fit(devices, layers, microbatches, tensor):
+def test_pairs_are_exactly_the_degrees_that_fit(devices, blocks, microbatches, tensor):
     found = offered(
-        num_devices=devices, num_layers=layers, num_microbatches=microbatches, tensor=tensor
+        point=Point(microbatch_size=1, tensor=tensor),
+        num_devices=devices,
+        num_blocks=blocks,
+        num_microbatches=microbatches,
     )
     wanted = {
         (p, d)
-        for p in range(1, layers + 1)
+        for p in range(1, blocks + 1)
         for d in range(1, microbatches + 1)
-        if microbatches % d == 0 and p * d * tensor <= devices and p * d <= microbatches
+        if microbatches % d == 0 and p * d * tensor <= devices
     }
-    assert [(c.pipeline, c.data) for c in found] == sorted(wanted, key=lambda x: (x[0], -x[1]))
-    assert all(c.num_devices <= devices for c in found)
+    assert found == sorted(wanted, key=lambda x: (x[0], -x[1]))
 
 
-def test_without_data_parallelism_every_depth_has_one_replica():
-    assert {c.data for c in offered(data_parallel=False)} == {1}
-    assert [c.pipeline for c in offered(data_parallel=False)] == [1, 2, 3, 4, 5, 6]
+def test_pairs_keep_to_what_is_allowed():
+    assert {d for _, d in offered(allowed=Allowed(data=Span.only(1)))} == {1}
+    assert {p for p, _ in offered(allowed=Allowed(pipeline=Span(least=2, most=3)))} == {2, 3}
 
 
 def test_fewer_devices_than_a_tensor_group_offer_nothing():
     assert offered(num_devices=1) == []
 
 
+def test_experts_are_dealt_out_over_whole_groups():
+    point = Point(microbatch_size=1, tensor=2, expert=4, expert_tensor=1)
+    assert {d for _, d in offered(point=point)} == {2, 4, 6}
+
+
 def test_microbatches_are_powers_of_two_that_divide_the_batch():
-    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), None) == (1, 2, 4, 8)
-    assert microbatch_sizes(Workload(global_batch=7, sequence_length=8), None) == (1,)
-    assert microbatch_sizes(Workload(global_batch=4096, sequence_length=8), None)[-1] == 32
-    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), 3) == (3,)
+    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), ANY) == (1, 2, 4, 8)
+    assert microbatch_sizes(Workload(global_batch=7, sequence_length=8), ANY) == (1,)
+    assert microbatch_sizes(Workload(global_batch=4096, sequence_length=8), ANY)[-1] == 32
+    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), Span.only(3)) == (3,)
+    span = Span(least=2, most=7)
+    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), span) == (2, 4)
 
 
 def test_tensor_degrees_divide_heads_node_and_sequence():
     model, cluster = catalog.model("llama3-8b").config, catalog.cluster("dgx-h100")
 
-    def degrees(sequence, *, tensor_parallel=True, where: Cluster = cluster):
+    def degrees(sequence, *, allowed=ANY, where: Cluster = cluster):
         workload = Workload(global_batch=8, sequence_length=sequence)
-        return tensor_degrees(model, where, workload, tensor_parallel=tensor_parallel)
+        return tensor_degrees(model, where, workload, allowed)
 
     assert degrees(8192) == (1, 2, 4, 8)
     assert degrees(8190) == (1, 2)
     assert degrees(8191) == (1,)
-    assert degrees(8192, tensor_parallel=False) == (1,)
+    assert degrees(8192, allowed=Span.only(1)) == (1,)
     assert degrees(8192, where=catalog.cluster("gb200-nvl72")) == (1, 2, 4)
+
+
+def test_context_degrees_halve_each_part_of_a_causal_sequence():
+    def degrees(model, sequence, limit=64):
+        workload = Workload(global_batch=8, sequence_length=sequence)
+        return context_degrees(catalog.model(model).config, workload, ANY, limit=limit)
+
+    assert degrees("llama3-8b", 48) == (1, 2, 3, 4, 6, 8, 12, 24)
+    assert degrees("llama3-8b", 48, limit=5) == (1, 2, 3, 4)
+    assert degrees("bert-large", 12) == (1, 2, 3, 4, 6, 12)
+
+
+def test_a_model_without_experts_has_one_way_to_deal_them_out():
+    model, point = catalog.model("llama3-8b").config, Point(microbatch_size=1, tensor=2)
+    assert list(expert_points(model, point, EVERYTHING)) == [point]
+    assert list(expert_points(model, point, Allowed(expert=Span.only(2)))) == []
+
+
+def test_experts_are_cut_like_the_rest_or_not_at_all():
+    point = Point(microbatch_size=1, tensor=4)
+    found = {(p.expert, p.expert_tensor) for p in expert_points(MIXTURE, point, EVERYTHING)}
+    assert found == {(e, x) for e in (1, 2, 4, 8) for x in (1, 4)}
+    narrowed = Allowed(expert=Span(least=4), expert_tensor=Span.only(2))
+    found = {(p.expert, p.expert_tensor) for p in expert_points(MIXTURE, point, narrowed)}
+    assert found == {(4, 2), (8, 2)}
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "llama3-8b", "deepseek-v3", "bert-large"])
+def test_every_candidate_is_legal(model):
+    config, cluster = catalog.model(model).config, catalog.cluster("dgx-h100").with_nodes(2)
+    pool, workload = cluster.pool_of(), Workload(global_batch=12, sequence_length=480)
+    seen = 0
+    for dense in dense_points(config, cluster, workload, EVERYTHING, num_devices=16):
+        for point in expert_points(config, dense, EVERYTHING):
+            pairs = offered(
+                point=point,
+                num_blocks=config.num_layers,
+                num_microbatches=12 // point.microbatch_size,
+            )
+            for pipeline, data in pairs[:: 1 + len(pairs) // 3]:
+                candidate = Candidate(
+                    microbatch_size=point.microbatch_size,
+                    tensor=point.tensor,
+                    context=point.context,
+                    expert=point.expert,
+                    expert_tensor=point.expert_tensor,
+                    pipeline=pipeline,
+                    data=data,
+                )
+                configuration = Configuration(
+                    parallelism=candidate.degrees,
+                    microbatch_size=point.microbatch_size,
+                    global_batch=12,
+                    sequence_length=480,
+                )
+                assert broken_rules(configuration, config, pool) == ()
+                assert candidate.num_devices == candidate.degrees.num_devices <= 16
+                assert replace(candidate).point == point
+                seen += 1
+    assert seen > 50
 
 
 @pytest.mark.parametrize(
@@ -96,58 +170,3 @@ def test_tensor_degrees_divide_heads_node_and_sequence():
 def test_a_workload_beyond_all_reason_is_refused(batch, sequence, fault):
     with pytest.raises(InvalidInput, match=fault):
         Workload(global_batch=batch, sequence_length=sequence)
-
-
-@given(stage_times, st.integers(1, 12), st.sampled_from([1, 2, 3]))
-def test_no_1f1b_pipeline_beats_the_bound(stages, per_replica, data):
-    """The simulated end of the pipeline, transfers included, for any split of the work."""
-    depth = len(stages)
-    pipeline = [
-        PipelineStage(
-            forward_s=forward,
-            backward_s=backward,
-            in_flight=min(per_replica, depth - i),
-            feeds=((i + 1, transfer),) if i + 1 < depth else (),
-        )
-        for i, (forward, backward, transfer) in enumerate(stages)
-    ]
-    end_s = max(one_f_one_b_ends_s(pipeline, num_microbatches=per_replica))
-    candidate = Candidate(microbatch_size=1, tensor=1, pipeline=depth, data=data)
-    work_s = sum(forward + backward for forward, backward, _ in stages)
-    bound_s = step_bound_s(candidate, work_s=work_s, num_microbatches=per_replica * data)
-    assert bound_s <= end_s * (1 + 1e-12)
-
-
-@given(st.integers(1, 30), st.integers(1, 8))
-def test_the_bound_is_the_largest_with_which_its_proof_works(m, depth):
-    """Stages that meet every inequality of the proof with equality do the given work."""
-    candidate = Candidate(microbatch_size=1, tensor=1, pipeline=depth, data=1)
-    bound_s = step_bound_s(candidate, work_s=1.0, num_microbatches=m)
-    work, done = [], 0.0
-    for _ in range(depth):
-        work.append((bound_s - done) / m)
-        done += work[-1]
-    assert done == pytest.approx(1.0)
-    for r in range(depth):
-        assert m * work[r] + sum(work[:r]) == pytest.approx(bound_s)
-
-
-def test_one_stage_does_all_work_in_turn_and_one_microbatch_meets_every_stage():
-    flat = Candidate(microbatch_size=1, tensor=1, pipeline=1, data=2)
-    assert step_bound_s(flat, work_s=3.0, num_microbatches=8) == pytest.approx(4 * 3.0)
-    deep = Candidate(microbatch_size=1, tensor=1, pipeline=5, data=1)
-    assert step_bound_s(deep, work_s=3.0, num_microbatches=1) == 3.0
-
-
-@given(st.integers(1, 8), st.sampled_from([(1, 2), (2, 4), (4, 8), (1, 8)]))
-def test_less_data_parallelism_never_has_a_lower_bound(depth, degrees):
-    few, many = (
-        step_bound_s(
-            Candidate(microbatch_size=1, tensor=1, pipeline=depth, data=d),
-            work_s=1.0,
-            num_microbatches=64,
-        )
-        for d in degrees
-    )
-    assert many <= few
-    assert math.isfinite(few)

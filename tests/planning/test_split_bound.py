@@ -11,28 +11,25 @@ import pytest
 from trainwright.costing.estimate import Estimator
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.partitioning.restrictions import UNRESTRICTED
 from trainwright.plan import Plan, Stage
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, Workload
+from trainwright.planning.model_space import Candidate, Point, Workload
 from trainwright.planning.split_bound import best_split
-from trainwright.planning.split_plan import candidate_degrees, price_split
+from trainwright.planning.split_plan import price_split
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.pricing.step import predict_step
 
 BLOCKS = 4
 
 
-def asked(*, memory_gib: float, zero_stage: int, model: str = "llama3-8b") -> ModelQuestion:
+def asked(*, memory_gib: float, model: str = "llama3-8b") -> ModelQuestion:
     config = replace(catalog.model(model).config, num_layers=BLOCKS)
     cluster = catalog.cluster("dgx-h100").with_nodes(1).with_memory(memory_gib * 2**30)
     return ModelQuestion(
         model=config,
         cluster=cluster,
         workload=Workload(global_batch=16, sequence_length=4096),
-        restrictions=UNRESTRICTED,
         num_devices=cluster.num_devices,
-        zero_stage=zero_stage,
     )
 
 
@@ -59,7 +56,7 @@ def every_step_s(question: ModelQuestion, candidate: Candidate, profile):
                 ),
                 num_microbatches=question.workload.global_batch // candidate.microbatch_size,
                 microbatch_size=candidate.microbatch_size,
-                parallelism=candidate_degrees(question, candidate),
+                parallelism=candidate.degrees,
             )
             step = predict_step(plan, profile, question.cluster)
             if step.peak_memory_bytes <= question.cluster.accelerator.usable_bytes:
@@ -77,15 +74,17 @@ def _sorted_by_class(layers, options) -> bool:
 def test_the_best_split_is_a_bound_on_all_plans_and_the_plan_is_the_best(
     pipeline, data, memory_gib, zero_stage
 ):
-    question = asked(memory_gib=memory_gib, zero_stage=zero_stage)
-    candidate = Candidate(microbatch_size=1, tensor=1, pipeline=pipeline, data=data)
+    question = asked(memory_gib=memory_gib)
+    candidate = Candidate(
+        microbatch_size=1, tensor=1, pipeline=pipeline, data=data, zero_stage=zero_stage
+    )
     if candidate.num_devices > question.num_devices:
         candidate = replace(candidate, data=data // 2)
     estimator = Estimator(model=question.model, cluster=question.cluster)
-    profile = estimate_profile(estimator, question, microbatch_size=1, tensor=(1,))
+    profile = estimate_profile(estimator, question, Point(microbatch_size=1, tensor=1))
     split = best_split(
-        StageKinds.of(profile, UNRESTRICTED),
-        candidate_degrees(question, candidate),
+        StageKinds.of(profile),
+        candidate.degrees,
         question.cluster,
         num_microbatches=question.workload.global_batch // candidate.data,
     )

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,106 @@ def solve_partition(
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
+def peel(
+    *,
+    num_ranks: int,
+    num_microbatches: int,
+    max_activations: int,
+    usable_bytes: float,
+    gathered_share: float,
+    limit_s: float,
+    kind_of: NDArray[np.int64],
+    forward_s: NDArray[np.float64],
+    input_grad_s: NDArray[np.float64],
+    weight_grad_s: NDArray[np.float64],
+    tail_s: NDArray[np.float64],
+    optimizer_s: NDArray[np.float64],
+    static_bytes: NDArray[np.float64],
+    weight_bytes: NDArray[np.float64],
+    largest_weight_bytes: NDArray[np.float64],
+    transient_bytes: NDArray[np.float64],
+    beside_bytes: NDArray[np.float64],
+    front_offset: NDArray[np.int64],
+    front_bytes: NDArray[np.float64],
+    front_time_s: NDArray[np.float64],
+    forward_before_s: NDArray[np.float64],
+    input_grad_before_s: NDArray[np.float64],
+    transfer_s: NDArray[np.float64],
+    near_in_flight: NDArray[np.float64],
+    far_in_flight: NDArray[np.float64],
+) -> tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
+def peel_evenly(
+    *,
+    num_ranks: int,
+    num_microbatches: int,
+    max_activations: int,
+    usable_bytes: float,
+    gathered_share: float,
+    limit_s: float,
+    kind_of: NDArray[np.int64],
+    forward_s: NDArray[np.float64],
+    input_grad_s: NDArray[np.float64],
+    weight_grad_s: NDArray[np.float64],
+    tail_s: NDArray[np.float64],
+    optimizer_s: NDArray[np.float64],
+    static_bytes: NDArray[np.float64],
+    weight_bytes: NDArray[np.float64],
+    largest_weight_bytes: NDArray[np.float64],
+    transient_bytes: NDArray[np.float64],
+    beside_bytes: NDArray[np.float64],
+    front_offset: NDArray[np.int64],
+    front_bytes: NDArray[np.float64],
+    front_time_s: NDArray[np.float64],
+    forward_before_s: NDArray[np.float64],
+    input_grad_before_s: NDArray[np.float64],
+    transfer_s: NDArray[np.float64],
+    near_in_flight: NDArray[np.float64],
+    far_in_flight: NDArray[np.float64],
+    chunk_s: float = 0.0,
+) -> tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
+def estimate_products(
+    machines: NDArray[np.float64], products: NDArray[np.float64]
+) -> tuple[
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    tuple[NDArray[np.float64], ...],
+]: ...
+def output_stationary_cycles(
+    *, rows: float, columns: float, m: float, n: float, k: float
+) -> float: ...
+
+class UniformProblem:
+    def __init__(
+        self,
+        *,
+        layer_class: NDArray[np.int32],
+        transfer_s: NDArray[np.float64],
+        saved_bytes: NDArray[np.float64],
+        transient_bytes: NDArray[np.float64],
+        static_bytes: NDArray[np.float64],
+        sharded_bytes: NDArray[np.float64],
+        sync_bytes: NDArray[np.float64],
+        data_degrees: NDArray[np.int64],
+        memory_bytes: float,
+        link_byte_s: float,
+        link_latency_s: float,
+        update_shards: bool,
+        tensor_degree: int,
+        num_devices: int,
+        num_microbatches: int,
+    ) -> None: ...
+
+def fastest_uniform_plans(
+    problem: UniformProblem,
+    *,
+    forward_s: NDArray[np.float64],
+    backward_s: NDArray[np.float64],
+    update_s: NDArray[np.float64],
+    cutoff_s: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], list[list[int]]]: ...
 def one_f_one_b_ends_s(
     *,
     forward_s: NDArray[np.float64],
@@ -215,3 +316,68 @@ def search_schedule(
     stop_at_s: float,
     poll: Callable[[float], bool] | None,
 ) -> FoundOrders: ...
+
+class PlacementLayers:
+    def __init__(
+        self,
+        *,
+        parameter_bytes: NDArray[np.float64],
+        static_bytes: NDArray[np.float64],
+        activation_bytes: NDArray[np.float64],
+        is_split: NDArray[np.uint8],
+        edge_source: NDArray[np.int32],
+        edge_target: NDArray[np.int32],
+        edge_bytes: NDArray[np.float64],
+    ) -> None: ...
+
+class PlacementRules:
+    def __init__(
+        self,
+        *,
+        tensor_parallel: int,
+        num_devices: int,
+        num_microbatches: int,
+        max_data_parallel: int,
+        bandwidth_bytes_per_s: float,
+        sync_factor: float,
+        sync_first_stage: bool,
+        cap_in_flight: bool,
+    ) -> None: ...
+
+class PlacedChains(TypedDict):
+    time_s: NDArray[np.float64]
+    data_parallel: NDArray[np.int64]
+    stage_offset: NDArray[np.int64]
+    stage_end: NDArray[np.int32]
+    stopped: bool
+
+class PlacedGraph(TypedDict):
+    complete: bool
+    stopped: bool
+    time_s: float
+    data_parallel: int
+    stage_offset: NDArray[np.int64]
+    layers: NDArray[np.int32]
+
+def place_chain(
+    *,
+    forward_s: NDArray[np.float64],
+    backward_s: NDArray[np.float64],
+    cutoff_s: NDArray[np.float64],
+    layers: PlacementLayers,
+    memory_bytes: float,
+    recompute: str,
+    rules: PlacementRules,
+    poll: Callable[[], bool] | None,
+) -> PlacedChains: ...
+def place_graph(
+    *,
+    forward_s: NDArray[np.float64],
+    backward_s: NDArray[np.float64],
+    max_stage_sets: int,
+    layers: PlacementLayers,
+    memory_bytes: float,
+    recompute: str,
+    rules: PlacementRules,
+    poll: Callable[[], bool] | None,
+) -> PlacedGraph: ...

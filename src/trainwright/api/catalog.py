@@ -1,4 +1,4 @@
-"""`trainwright catalog`: the models, accelerators, clusters and schedules that are built in."""
+"""`trainwright catalog`: models, accelerators, clusters, schedules and targets, all built in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainwright.units import format_bandwidth, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOPICS = ("models", "accelerators", "clusters", "families")
+TOPICS = ("models", "accelerators", "clusters", "families", "targets")
 
 _ZERO_BUBBLE = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
 _CONTROLLABLE = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
@@ -40,6 +40,7 @@ def catalog(topic: str | None = None) -> Report[CatalogResult]:
         "accelerators": _accelerators,
         "clusters": _clusters,
         "families": _families,
+        "targets": _targets,
     }
     wanted = TOPICS if topic is None else (topic,)
     return Report(CatalogResult(topics={name: tuple(makers[name]()) for name in wanted}))
@@ -89,3 +90,17 @@ def _families() -> Iterator[CatalogItem]:
     for family in FAMILIES.values():
         source = FAMILY_SOURCES[family.name]
         yield CatalogItem(name=family.name, summary=family.summary, source=source)
+
+
+def _targets() -> Iterator[CatalogItem]:
+    from trainwright.plan.capability import TARGETS, capability_of
+
+    for name, version in TARGETS.items():
+        own = capability_of(name)
+        count = sum(map(own.can, own.cells))
+        schedules = ", ".join(own.schedules) or "none by name"
+        yield CatalogItem(
+            name=name,
+            summary=f"{count} of {len(own.cells)} plan features; schedules: {schedules}",
+            source=f"its sources and manual, version {version}",
+        )

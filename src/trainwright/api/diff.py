@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainwright.api.documents import AnyDocument, Priced, open_document
+from trainwright.api.documents import AnyDocument, Priced, Readable, load_any_document
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
+from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.model_sweep import ModelSweepResult
+from trainwright.plan.results.placement import PlacedStageRecord, PlacementResult
+from trainwright.plan.results.request import SpanRecord
 from trainwright.plan.results.schedule import ScheduleResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE
 
@@ -22,19 +27,24 @@ if TYPE_CHECKING:
     from trainwright.plan.results.plan import StageRecord
     from trainwright.plan.results.request import Embedded
 
-    AnyStage = StageRecord | ModelStageRecord
+    AnyStage: TypeAlias = StageRecord | ModelStageRecord | PlacedStageRecord
+    Compared: TypeAlias = Priced | PlacementResult
 
 
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
-    """Compare two documents (paths or results): plans or estimates, or two schedules.
+    """Compare two documents (paths or results): plans or estimates, placements, or schedules.
 
-    Raises `InvalidInput` with every fault of the first file that has one, and for a schedule
-    beside a document of another kind.
+    The estimate of a model is compared with another one or with a model's plan. Raises
+    `InvalidInput` with every fault of the first file that has one, and for documents of kinds that
+    have nothing in common.
     """
-    before, after = open_document(first), open_document(second)
+    before, after = _open(first), _open(second)
+    if isinstance(before, ModelEstimateResult) or isinstance(after, ModelEstimateResult):
+        return Report(_run_difference(before, after))
     if isinstance(before, ScheduleResult) and isinstance(after, ScheduleResult):
         return Report(_schedule_difference(before, after))
-    if isinstance(before, ScheduleResult) or isinstance(after, ScheduleResult):
+    apart = isinstance(before, PlacementResult) != isinstance(after, PlacementResult)
+    if isinstance(before, ScheduleResult) or isinstance(after, ScheduleResult) or apart:
         problem = f"must be of one kind: {before.kind} and {after.kind} have nothing in common"
         raise InvalidInput.of("documents", problem)
     return Report(
@@ -45,6 +55,44 @@ def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
             result_changes=tuple(_changes(_result_facts(before), _result_facts(after))),
             stage_changes=tuple(_stage_changes(before.stages, after.stages)),
         )
+    )
+
+
+def _open(document: AnyDocument) -> Readable | ModelEstimateResult:
+    """Any document that can be compared."""
+    found = document.document if isinstance(document, Report) else document
+    if isinstance(found, (str, Path)):
+        found = load_any_document(found)
+    if isinstance(found, ModelSweepResult):
+        problem = f'cannot be compared: a document of kind "{found.kind}" holds several plans'
+        raise InvalidInput.of("documents", problem)
+    return found
+
+
+def _run_difference(before: object, after: object) -> Difference:
+    """Two runs of models, at least one of them an estimate."""
+    from trainwright.api.diff_runs import asked_facts, is_run, run_facts
+
+    if not (is_run(before) and is_run(after)):
+        kinds = " and ".join(str(getattr(each, "kind", each)) for each in (before, after))
+        raise InvalidInput.of("documents", f"must be of one kind: {kinds} have nothing in common")
+    assert isinstance(before, (ModelPlanResult, ModelEstimateResult))
+    assert isinstance(after, (ModelPlanResult, ModelEstimateResult))
+    old_s, new_s = before.step_time_s, after.step_time_s
+    return Difference(
+        same_model=_same_content(before.request.model, after.request.model),
+        time_ratio=new_s / old_s if old_s and new_s is not None else None,
+        request_changes=tuple(_shared_changes(asked_facts(before), asked_facts(after))),
+        result_changes=tuple(_shared_changes(run_facts(before), run_facts(after))),
+    )
+
+
+def _shared_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    """Differences in what both documents state: a plan has no recipe, an estimate no search."""
+    shared = before.keys() & after.keys()
+    return _changes(
+        {key: value for key, value in before.items() if key in shared},
+        {key: value for key, value in after.items() if key in shared},
     )
 
 
@@ -59,7 +107,7 @@ def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Diffe
     )
 
 
-def _time_ratio(before: Priced, after: Priced) -> float | None:
+def _time_ratio(before: Compared, after: Compared) -> float | None:
     """Time of the second over the first, where both state the same kind of time."""
     name = _objective(before)
     old_s, new_s = getattr(before, name), getattr(after, name, None)
@@ -69,8 +117,10 @@ def _time_ratio(before: Priced, after: Priced) -> float | None:
     return ratio if math.isfinite(ratio) else None
 
 
-def _objective(document: Priced) -> str:
-    """What the document's time is about: a step, or a microbatch at steady state."""
+def _objective(document: Compared) -> str:
+    """What the document's time is about: a step, a batch, or a microbatch at steady state."""
+    if isinstance(document, PlacementResult):
+        return "time_per_batch_s"
     return "step_time_s" if isinstance(document, ModelPlanResult) else "time_per_sample_s"
 
 
@@ -80,24 +130,37 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Ch
             yield Change(key=key, before=before.get(key), after=after.get(key))
 
 
-def _request_facts(document: Priced) -> dict[str, Any]:
+def _request_facts(document: Compared) -> dict[str, Any]:
     request = document.request
     facts: dict[str, Any] = {
         "model": request.model.name,
         "cluster": request.cluster.name if request.cluster else None,
         "num_devices": request.num_devices,
+        "cost_model": request.cost_model,
         "time_limit_s": request.time_limit_s,
     }
     for part in (request.setting, request.workload, request.space):
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
-            facts[field.name] = list(value) if isinstance(value, tuple) else value
+            facts[field.name] = _plain(value)
     return facts
 
 
-def _result_facts(document: Priced) -> dict[str, Any]:
+def _plain(value: Any) -> Any:
+    """As a document holds it; a range of degrees as it is written on the command line."""
+    if isinstance(value, SpanRecord):
+        most = "" if value.most is None else value.most
+        return str(value.least) if value.least == value.most else f"{value.least}..{most}"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _result_facts(document: Compared) -> dict[str, Any]:
     names = ("status", "fits", "devices_used", "num_stages", "gap", _objective(document))
     facts = {name: getattr(document, name, None) for name in names}
+    if isinstance(document, ModelPlanResult):
+        from trainwright.api.diff_runs import run_facts
+
+        facts = {**facts, **run_facts(document)}
     if (gap := facts["gap"]) is not None and gap <= OPTIMAL_TOLERANCE:
         facts["gap"] = 0.0
     return facts
@@ -110,6 +173,15 @@ def _stage_changes(before: Sequence[AnyStage], after: Sequence[AnyStage]) -> Ite
 
 
 def _facts(stage: AnyStage) -> StageFacts:
+    if isinstance(stage, PlacedStageRecord):
+        return StageFacts(
+            layers=stage.layers,
+            data_parallel=stage.data_parallel,
+            tensor_parallel=stage.tensor_parallel,
+            num_recomputed=stage.num_recomputed,
+            time_per_sample_s=stage.load_s,
+            memory_bytes=stage.memory_bytes,
+        )
     return StageFacts(**{field.name: getattr(stage, field.name) for field in fields(StageFacts)})
 
 

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 from trainwright.api.result import Report
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
     from trainwright.plan.results.model_estimate import ModelEstimateResult
+    from trainwright.plan.results.model_sweep import ModelSweepResult
 
 Priced = PlanResult | ModelPlanResult | EstimateResult
-Readable = Priced | ScheduleResult
+Readable = Priced | PlacementResult | ScheduleResult
 AnyDocument = str | Path | Report[Any] | Readable
 
 PRICED_KINDS: dict[str, type[Priced]] = {
@@ -23,7 +25,11 @@ PRICED_KINDS: dict[str, type[Priced]] = {
     "model-plan": ModelPlanResult,
     "estimate": EstimateResult,
 }
-KINDS: dict[str, type[Readable]] = {**PRICED_KINDS, "schedule": ScheduleResult}
+KINDS: dict[str, type[Readable]] = {
+    **PRICED_KINDS,
+    "placement": PlacementResult,
+    "schedule": ScheduleResult,
+}
 
 
 def open_document(document: AnyDocument) -> Readable:
@@ -42,19 +48,28 @@ def load_document(path: str | Path) -> Readable:
     return _rechecked(decode_document(value, KINDS, source=str(path)), source=str(path))
 
 
-def load_any_document(path: str | Path) -> Readable | ModelEstimateResult:
-    """Like `load_document`, and also the estimate of a model."""
+def load_any_document(path: str | Path) -> Readable | ModelEstimateResult | ModelSweepResult:
+    """Like `load_document`, and also the estimate of a model and plans on several sizes."""
     from trainwright.api.recheck import recheck_estimate
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
     from trainwright.plan.results.model_estimate import ModelEstimateResult
+    from trainwright.plan.results.model_sweep import ModelSweepResult
 
     value = parse_json(read_bytes(path, name="document"), source=str(path))
-    kinds: dict[str, type[Any]] = {**KINDS, "model-estimate": ModelEstimateResult}
+    kinds: dict[str, type[Any]] = {
+        **KINDS,
+        "model-estimate": ModelEstimateResult,
+        "model-sweep": ModelSweepResult,
+    }
     document = decode_document(value, kinds, source=str(path))
     if isinstance(document, ModelEstimateResult):
         return recheck_estimate(document, source=str(path))
+    if isinstance(document, ModelSweepResult):
+        from trainwright.api.sweep_recheck import recheck_sweep
+
+        return recheck_sweep(document, source=str(path))
     return _rechecked(document, source=str(path))
 
 

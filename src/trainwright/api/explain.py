@@ -11,11 +11,12 @@ from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
     from trainwright.plan.results.model_estimate import ModelEstimateResult
+    from trainwright.plan.results.model_sweep import ModelSweepResult
+
+    Explained = Readable | ModelEstimateResult | ModelSweepResult
 
 
-def explain(
-    document: AnyDocument | Report[ModelEstimateResult] | ModelEstimateResult,
-) -> Report[Readable | ModelEstimateResult]:
+def explain(document: AnyDocument | Explained) -> Report[Explained]:
     """Take a plan, estimate or schedule document (a path or a result); the report prints its table.
 
     Raises `InvalidInput` with every fault of the file.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainwright.api.inputs import ProfileInput, display_name, embed, profile_input
+from trainwright.api.plan_placement import PlacementInput
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.units import parse_time_unit
 
@@ -28,7 +29,7 @@ class ModelInput:
     warnings: tuple[str, ...] = ()
 
 
-Input = TypeVar("Input", ProfileInput, ModelInput)
+Input = TypeVar("Input", ProfileInput, ModelInput, PlacementInput)
 
 
 def resolve_model(
@@ -38,6 +39,23 @@ def resolve_model(
     given: Mapping[str, float] | None = None,
     time_unit: str | None = None,
 ) -> ProfileInput | ModelInput:
+    """Like `resolve_input`, for commands that do not read placement problems."""
+    found = resolve_input(model, point=point, given=given, time_unit=time_unit)
+    if isinstance(found, PlacementInput):
+        raise UnsupportedFeature(
+            f"{model} is a phaze file, which this command does not read",
+            alternative="it reads profiles and config.json",
+        )
+    return found
+
+
+def resolve_input(
+    model: str | Path | Profile | ProfileFile,
+    *,
+    point: int | None = None,
+    given: Mapping[str, float] | None = None,
+    time_unit: str | None = None,
+) -> ProfileInput | ModelInput | PlacementInput:
     """Read a file or a folder, take a noun as it is, or look a name up in the catalog.
 
     `given` are fields of `Setting` that stand in where a profile's header lacks them; `time_unit`
@@ -68,7 +86,7 @@ def resolve_model(
 
 def _read_file(
     path: Path, *, point: int | None, given: Mapping[str, float], unit_s: float | None
-) -> ProfileInput | ModelInput:
+) -> ProfileInput | ModelInput | PlacementInput:
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.detect import ModelFormat, detect, model_file
     from trainwright.formats.json_text import parse_json, scan_json
@@ -99,10 +117,16 @@ def _read_file(
             name = file.parent.name if file.name == "config.json" else file.stem
             own = _own(read_config(config, name=name or "model", source=source))
             return _no_unit(own, unit_s)
+        case ModelFormat.PHAZE:
+            from trainwright.formats.phaze_json import placement_part, read_phaze
+
+            case = read_phaze(text.value, source=source, text_faults=text.faults, given=given)
+            content = embed("placement", name, placement_part(text.value))
+            return _no_unit(PlacementInput(case=case, embedded=content), unit_s)
         case other:
             raise UnsupportedFeature(
                 f"{file} is a {other.value} file, which this command does not read",
-                alternative="it reads profiles and config.json",
+                alternative="it reads profiles, placement inputs and config.json",
             )
     return _no_unit(profile_input(profiles, name=name, point=point), unit_s)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright.api.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+    from typing import Unpack
 
+    from trainwright.api.model_options import ModelOptions
+    from trainwright.api.space_options import Names
     from trainwright.execution import Budget
     from trainwright.profile import Profile, ProfileFile
 
@@ -17,39 +20,38 @@ if TYPE_CHECKING:
 def plan(
     model: str | Path | Profile | ProfileFile,
     *,
-    cluster: str | Path | None = None,
-    nodes: int | None = None,
     devices: int | None = None,
     memory: str | float | None = None,
     bandwidth: str | float | None = None,
     microbatches: int | None = None,
-    global_batch: int | None = None,
-    sequence: int | None = None,
-    micro_batch: int | None = None,
     data_parallel: bool = True,
     tensor_parallel: bool = True,
-    recompute: bool = True,
+    recompute: bool | Names = True,
     exclude_options: Iterable[str] = (),
-    zero_stage: int | None = None,
-    per_stage_degrees: bool = False,
     planner: str = "exact",
     block_layer: str | None = None,
     compare: bool = False,
     point: int | None = None,
     time_unit: str | None = None,
-    calibration: str | Path | None = None,
+    cost_model: str | None = None,
     budget: Budget | None = None,
+    **options: Unpack[ModelOptions],
 ) -> Result:
-    """Plan `model`: a profile (file or noun), a `config.json`, or the name of a catalog model.
+    """Plan `model`: a profile or placement problem, a `config.json`, or a catalog model's name.
 
     A profile takes `devices`, `memory`, `bandwidth` and `microbatches` (they override what its file
-    states); a model takes `cluster`, `nodes` or `devices`, `memory` (of a device, in place of the
-    cluster's), `global_batch`, `sequence`, `micro_batch`, `zero_stage` (1 if absent) and
+    states); a model takes `devices`, `memory` (of a device, in place of the cluster's) and the
+    options of `ModelOptions`: `cluster`, `nodes`, `global_batch`, `sequence`, degrees to fix or
+    bound (`tp`, `pp`, `dp`, `cp`, `ep`, `etp`, `virtual_stages`, `micro_batch`, each a number or a
+    range such as "4..8"), `zero_stage`, `schedule`, `framework`, `per_stage_degrees`, `top`, and
     `calibration` (a file of `calibrate`, or a built-in software line). Memory and bandwidth are
-    bytes and bytes per second, or text with a unit. The equal split deals out the layers named
-    `block_layer`, or "all"; if absent, the transformer blocks where the profile has some, else all.
-    `time_unit` ("ms", …) is that of a Piper profile's times, seconds if absent.
+    bytes and bytes per second, or text with a unit. `recompute` may list the modes that a model's
+    plan may use: "none,selective,full". The equal split deals out the layers named `block_layer`,
+    or "all"; if absent, the transformer blocks where the profile has some, else all. `time_unit`
+    ("ms", …) is that of a Piper profile's times, seconds if absent.
     What does not apply to the kind of model given is not used, and a warning in the result says so.
+    A placement problem (PHAZE's input) takes the options of a profile that restrict the search,
+    and `cost_model`: "native" (if absent), "phaze-compat" or "phaze-general-dag".
     `budget` may hold a time limit.
 
     The result carries the plan, a lower bound and the gap; `status` is `optimal` only where proved,
@@ -57,8 +59,8 @@ def plan(
     Raises `InvalidInput` with every fault of the input.
     """
     from trainwright.api.inputs import resolve_setting, setting_overrides
-    from trainwright.api.models import ModelInput, resolve_model
-    from trainwright.api.plan_model import plan_model, resolve_cluster, resolve_workload
+    from trainwright.api.models import ModelInput, resolve_input
+    from trainwright.api.plan_placement import PlacementInput, PlacementQuestion, plan_placement
     from trainwright.api.plan_profile import ProfileQuestion, plan_profile
     from trainwright.execution import Budget as NoLimit
     from trainwright.partitioning.restrictions import Restrictions
@@ -67,21 +69,21 @@ def plan(
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
-    given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
-    restrictions = Restrictions(
-        data_parallel=data_parallel,
-        tensor_parallel=tensor_parallel,
-        recompute=recompute,
-        excluded_options=frozenset(exclude_options),
-    )
+    given = resolve_input(model, point=point, given=overrides, time_unit=time_unit)
     if isinstance(given, ModelInput):
-        where, num_devices = resolve_cluster(
-            cluster, nodes=nodes, devices=devices, memory_bytes=overrides.get("memory_bytes")
-        )
-        if calibration is not None:
-            from trainwright.api.calibrate import calibrated
+        from trainwright.api.model_options import model_call
+        from trainwright.api.plan_model import plan_model
 
-            where = calibrated(where, calibration)
+        call = model_call(
+            given,
+            options,
+            devices=devices,
+            memory_bytes=overrides.get("memory_bytes"),
+            data_parallel=data_parallel,
+            tensor_parallel=tensor_parallel,
+            recompute=recompute,
+            exclude_options=exclude_options,
+        )
         not_used = _given(
             bandwidth=bandwidth,
             microbatches=microbatches,
@@ -89,31 +91,35 @@ def plan(
             block_layer=block_layer,
             compare=compare,
             point=point,
+            cost_model=cost_model,
         )
-        return Result(
-            plan_model(
-                given,
-                cluster=where,
-                num_devices=num_devices,
-                workload=resolve_workload(global_batch=global_batch, sequence=sequence),
-                restrictions=restrictions,
-                micro_batch=micro_batch,
-                zero_stage=zero_stage,
-                per_stage_degrees=per_stage_degrees,
-                warnings=[f"{name} applies to profiles only and was not used" for name in not_used],
-                budget=budget,
-            )
-        )
-    not_used = _given(
-        cluster=cluster,
-        nodes=nodes,
-        global_batch=global_batch,
-        sequence=sequence,
-        micro_batch=micro_batch,
-        zero=zero_stage,
-        per_stage_degrees=per_stage_degrees,
-        calibration=calibration,
+        warnings = (f"{name} applies to profiles only and was not used" for name in not_used)
+        return Result(plan_model(call, budget, warnings=(*given.warnings, *warnings)))
+    allows = _allows_recompute(recompute)
+    partly = isinstance(recompute, bool) is False
+    restrictions = Restrictions(
+        data_parallel=data_parallel,
+        tensor_parallel=tensor_parallel,
+        recompute=allows,
+        excluded_options=frozenset(exclude_options),
     )
+    not_used = [*_given(**_named(options)), *(["recompute"] if partly else [])]
+    if isinstance(given, PlacementInput):
+        not_used += _given(
+            exclude_option=sorted(restrictions.excluded_options) or None,
+            block_layer=block_layer,
+            compare=compare,
+            point=point,
+        )
+        placement = PlacementQuestion(
+            given=given,
+            restrictions=restrictions,
+            cost_model=cost_model or "native",
+            planner=planner,
+            warnings=tuple(f"{name} does not apply and was not used" for name in not_used),
+        )
+        return Result(plan_placement(placement, budget))
+    not_used += _given(cost_model=cost_model)
     question = ProfileQuestion(
         given=given,
         setting=resolve_setting(given.setting, overrides),
@@ -121,9 +127,21 @@ def plan(
         planner=planner,
         block_layer=block_layer,
         compare=compare,
-        warnings=tuple(f"{name} applies to models only and was not used" for name in not_used),
+        warnings=tuple(f"{name} {_BELONGS_TO.get(name, _MODELS)}" for name in not_used),
     )
     return Result(plan_profile(question, budget))
+
+
+_MODELS: Final = "applies to models only and was not used"
+_BELONGS_TO: Final = {"cost-model": "applies to placement problems only and was not used"}
+
+
+def _allows_recompute(recompute: bool | Names) -> bool:
+    return recompute if isinstance(recompute, bool) else True
+
+
+def _named(options: Mapping[str, object]) -> dict[str, object]:
+    return {"zero" if name == "zero_stage" else name: value for name, value in options.items()}
 
 
 def _given(**options: object) -> list[str]:

@@ -11,30 +11,42 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright._version import __version__
 from trainwright.api.inputs import content_hash
-from trainwright.api.recompute import recompute_estimate, recompute_plan
+from trainwright.api.recompute import recompute_estimate, recompute_plan, refuse
 from trainwright.api.recompute_model import recompute_model_plan
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE, BoundKind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from trainwright.api.documents import Priced
+
+    Checked: TypeAlias = Priced | PlacementResult
     from trainwright.plan.results.model_estimate import ModelEstimateRequest, ModelEstimateResult
     from trainwright.plan.results.request import PlanRequest
 
 _TOLERANCE: Final = 1e-9
 _ROUNDING: Final = 1e-14  # of a gap or a bubble, which are differences of numbers near 1
 
+_NEWER: Final = (
+    "step_time_low_s",
+    "step_time_high_s",
+    "tokens_per_s_per_device",
+    "time_by_part_s",
+    "ranks",
+    "assumptions",
+)
 
-def recheck(document: Priced, *, source: str | None = None) -> Priced:
+
+def recheck(document: Checked, *, source: str | None = None) -> Checked:
     """The document itself, perhaps with a warning; raises `InvalidInput` with every contradiction.
 
     Costs what pricing one plan costs: reading the embedded model, no search.
@@ -43,7 +55,9 @@ def recheck(document: Priced, *, source: str | None = None) -> Priced:
     try:
         refuse(_hash_faults(document.request))
         if document.stages:
-            warning = _recheck_figures(document)
+            computed = _recomputed(document)
+            document = _with_newer_figures(document, computed)
+            warning = _recheck_figures(document, computed)
         refuse(_claim_faults(document))
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from None
@@ -70,16 +84,22 @@ def recheck_estimate(
     return document
 
 
-def refuse(found: Iterable[Fault]) -> None:
-    """Raise `InvalidInput` with these faults, if there are any."""
-    faults = tuple(found)
-    if faults:
-        raise InvalidInput(faults)
+def _with_newer_figures(document: Checked, computed: Checked) -> Checked:
+    """Figures that documents did not have at first are filled in where all are missing."""
+    if isinstance(document, ModelPlanResult) and not document.ranks:
+        assert isinstance(computed, ModelPlanResult)
+        stages = (
+            replace(stage, rank=other.rank)
+            for stage, other in zip(document.stages, computed.stages, strict=True)
+        )
+        newer = {name: getattr(computed, name) for name in _NEWER}
+        return replace(document, stages=tuple(stages), **newer)
+    return document
 
 
-def _recheck_figures(document: Priced) -> str | None:
+def _recheck_figures(document: Checked, computed: Checked) -> str | None:
     """Raise for figures that do not follow from the plan; a warning where they may differ."""
-    changed = tuple(changes(_recomputed(document), document, ""))
+    changed = tuple(changes(computed, document, ""))
     version = document.request.trainwright_version
     if changed and isinstance(document, ModelPlanResult) and version != __version__:
         return f"made by version {version}; {__version__} computes other figures: {changed[0]}"
@@ -87,11 +107,15 @@ def _recheck_figures(document: Priced) -> str | None:
     return None
 
 
-def _recomputed(document: Priced) -> Priced:
+def _recomputed(document: Checked) -> Checked:
     if isinstance(document, PlanResult):
         return recompute_plan(document)
     if isinstance(document, EstimateResult):
         return recompute_estimate(document)
+    if isinstance(document, PlacementResult):
+        from trainwright.api.plan_placement import recompute_placement
+
+        return recompute_placement(document)
     return recompute_model_plan(document)
 
 
@@ -102,7 +126,7 @@ def _hash_faults(request: PlanRequest | ModelEstimateRequest) -> Iterator[Fault]
             yield Fault(f"request.{name}.sha256", f'{wanted}, got "{part.sha256}"; it was edited')
 
 
-def _claim_faults(document: Priced) -> Iterator[Fault]:
+def _claim_faults(document: Checked) -> Iterator[Fault]:
     """What status, bound and gap claim about each other."""
     if isinstance(document, EstimateResult):
         if not document.stages:
@@ -110,7 +134,7 @@ def _claim_faults(document: Priced) -> Iterator[Fault]:
         return
     status, bound_s = document.status, document.lower_bound_s
     time_s = getattr(document, document.objective, None)
-    if document.objective not in ("time_per_sample_s", "step_time_s"):
+    if document.objective not in ("time_per_sample_s", "step_time_s", "time_per_batch_s"):
         yield Fault("objective", f'must be a time of the document, got "{document.objective}"')
     planned = status in (Status.OPTIMAL, Status.GAP)
     if planned != bool(document.stages):

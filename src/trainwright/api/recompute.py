@@ -10,7 +10,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.status import relative_gap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainwright.plan import Plan, Stage, StageCost
     from trainwright.plan.results.estimate import EstimateResult
@@ -109,6 +109,13 @@ def read_plan(document: PlanResult | ModelPlanResult | EstimateResult) -> tuple[
     from trainwright.formats.plan_json import read_stages
 
     return read_stages({"stages": [encode(stage) for stage in document.stages]})
+
+
+def refuse(found: Iterable[Fault]) -> None:
+    """Raise `InvalidInput` with these faults, if there are any."""
+    faults = tuple(found)
+    if faults:
+        raise InvalidInput(faults)
 
 
 @contextmanager

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from trainwright.api.recompute import inside, read_plan
+from trainwright.api.model_request import call_of
+from trainwright.api.recompute import read_plan, refuse
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.parallelism import Parallelism
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.plan import Plan, StepPrediction
     from trainwright.plan.results.model_plan import ModelPlanResult
-    from trainwright.plan.results.request import PlanRequest
+    from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_question import ModelQuestion
+    from trainwright.planning.model_space import Point
+    from trainwright.profile import Profile
+
+_SHARED: Final = ("tensor", "pipeline", "data", "context", "expert", "virtual_stages")
 
 
 def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
@@ -21,32 +29,10 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
     from trainwright.api.model_records import with_plan
-    from trainwright.costing.estimate import Estimator
-    from trainwright.model import model_flops_per_sequence
-    from trainwright.plan import Plan
-    from trainwright.planning.model_question import estimate_profile
-    from trainwright.pricing.step import predict_step
 
-    question = _question(document.request)
-    size = _microbatch_size(document, question)
-    plan = Plan(
-        stages=read_plan(document),
-        num_microbatches=question.workload.global_batch // size,
-        microbatch_size=size,
-        parallelism=_parallelism(document, question),
-    )
-    if plan.devices_used > question.num_devices:
-        wanted = f"must be at most the {question.num_devices} asked for"
-        raise InvalidInput.of("devices_used", f"{wanted}, got {plan.devices_used}")
-    profile = estimate_profile(
-        Estimator(model=question.model, cluster=question.cluster),
-        question,
-        microbatch_size=size,
-        tensor=_tensor_degrees(document, question),
-    )
-    flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
-    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
-    computed = with_plan(document, plan, profile, step)
+    question, plan, profile = planned(document)
+    step = predicted(question, plan, profile)
+    computed = with_plan(document, question, plan, profile, step)
     return replace(
         computed,
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
@@ -57,44 +43,54 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     )
 
 
-def _question(request: PlanRequest) -> ModelQuestion:
-    """What was asked about a model, as the planner takes it."""
-    from trainwright.cluster import Cluster
-    from trainwright.formats.document_json import decode
-    from trainwright.model import TransformerConfig
-    from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.planning.model_question import DEFAULT_ZERO_STAGE, ModelQuestion
-    from trainwright.planning.model_space import Workload
+def planned(document: ModelPlanResult) -> tuple[ModelQuestion, Plan, Profile]:
+    """What was asked, the plan that answers it, and the profile it was cut from.
 
-    space, stated, where = request.space, request.workload, request.cluster
-    missing = [
-        Fault(f"request.{name}", "required field is missing")
-        for name, part in (("cluster", where), ("workload", stated))
-        if part is None
-    ]
-    if missing or where is None or stated is None:
-        raise InvalidInput(missing)
-    model = decode(TransformerConfig, request.model.content, path="request.model.content")
-    cluster = decode(Cluster, where.content, path="request.cluster.content")
-    with inside("request"):
-        return ModelQuestion(
-            model=model,
-            cluster=cluster,
-            workload=Workload(
-                global_batch=stated.global_batch,
-                sequence_length=stated.sequence_length,
-                precision=stated.precision,
-            ),
-            restrictions=Restrictions(
-                data_parallel=space.data_parallel,
-                tensor_parallel=space.tensor_parallel,
-                recompute=space.recompute,
-                excluded_options=frozenset(space.excluded_options),
-            ),
-            num_devices=request.num_devices or cluster.num_devices,
-            microbatch_size=space.micro_batch,
-            zero_stage=DEFAULT_ZERO_STAGE if space.zero_stage is None else space.zero_stage,
-        )
+    Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
+    """
+    question = call_of(document.request).question
+    plan = _plan_in(document, question)
+    return question, plan, profile_of(question, plan)
+
+
+def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
+    """The decisions of a document; raises `InvalidInput` where the question does not allow them."""
+    from trainwright.plan import Plan
+
+    size = _microbatch_size(document, question)
+    plan = Plan(
+        stages=read_plan(document),
+        num_microbatches=question.workload.global_batch // size,
+        microbatch_size=size,
+        schedule=document.schedule or "1f1b",
+        parallelism=_parallelism(document, question),
+    )
+    if plan.devices_used > question.num_devices:
+        wanted = f"must be at most the {question.num_devices} asked for"
+        raise InvalidInput.of("devices_used", f"{wanted}, got {plan.devices_used}")
+    return plan
+
+
+def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
+    """What the layers cost on the question's cluster at the plan's degrees."""
+    from trainwright.costing.estimate import Estimator
+    from trainwright.planning.model_question import estimate_profile_of_degrees
+
+    return estimate_profile_of_degrees(
+        Estimator(model=question.model, cluster=question.cluster),
+        question,
+        _point(plan),
+        tensor=_tensor_degrees(plan, question),
+    )
+
+
+def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
+    """The price of the plan."""
+    from trainwright.model import model_flops_per_sequence
+    from trainwright.pricing.step import predict_step
+
+    flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
+    return predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
 
 
 def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:
@@ -105,30 +101,69 @@ def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:
 
 
 def _parallelism(document: ModelPlanResult, question: ModelQuestion) -> Parallelism | None:
-    """The degrees of the stages, where the document says that all agree."""
-    if document.parallelism is None:
+    """The degrees that all stages share; raises where stages or request say otherwise."""
+    degrees = document.parallelism
+    if degrees is None:
         return None
-    tensor, data = document.stages[0].tensor_parallel, document.stages[0].data_parallel
+    refuse(_degree_faults(document, degrees))
+    refuse(_space_faults(document, degrees, question.allowed))
+    return degrees
+
+
+def _degree_faults(document: ModelPlanResult, degrees: Parallelism) -> Iterator[Fault]:
+    pair = (degrees.tensor, degrees.data)
     for index, stage in enumerate(document.stages):
-        if (stage.tensor_parallel, stage.data_parallel) != (tensor, data):
-            problem = f"must have the degrees of stages[0], data {data} and tensor {tensor}"
-            raise InvalidInput.of(f"stages[{index}]", problem)
-    return Parallelism(
+        if (stage.tensor_parallel, stage.data_parallel) != pair:
+            wanted = f"must have the degrees of parallelism, data {pair[1]} and tensor {pair[0]}"
+            yield Fault(f"stages[{index}]", wanted)
+    count = degrees.pipeline * degrees.virtual_stages
+    if len(document.stages) != count:
+        yield Fault("stages", f"must be {count} by parallelism, got {len(document.stages)}")
+    if degrees.sequence_parallel != (degrees.tensor > 1):
+        wanted = "must be true just where tensor > 1"
+        yield Fault("parallelism.sequence_parallel", wanted)
+
+
+def _space_faults(
+    document: ModelPlanResult, degrees: Parallelism, allowed: Allowed
+) -> Iterator[Fault]:
+    """What the request does not allow."""
+    for name in _SHARED:
+        if (value := getattr(degrees, name)) not in getattr(allowed, name):
+            yield Fault(f"parallelism.{name}", f"must be one that the request allows, got {value}")
+    if degrees.expert_tensor is not None and degrees.expert_shards not in allowed.expert_tensor:
+        value = degrees.expert_shards
+        yield Fault("parallelism.expert_tensor", f"must be allowed by the request, got {value}")
+    if degrees.zero_stage not in allowed.zero_stages:
+        stages = ", ".join(map(str, allowed.zero_stages))
+        yield Fault("parallelism.zero_stage", f"must be one of {stages}, got {degrees.zero_stage}")
+    if allowed.schedules is not None and document.schedule not in allowed.schedules:
+        families = ", ".join(allowed.schedules)
+        yield Fault("schedule", f'must be one of {families}, got "{document.schedule}"')
+
+
+def _point(plan: Plan) -> Point:
+    from trainwright.planning.model_space import Point
+
+    size, tensor = plan.microbatch_size or 1, plan.stages[0].tensor_parallel
+    degrees = plan.parallelism
+    if degrees is None:
+        return Point(microbatch_size=size, tensor=tensor)
+    return Point(
+        microbatch_size=size,
         tensor=tensor,
-        pipeline=len(document.stages),
-        data=data,
-        sequence_parallel=tensor > 1,
-        zero_stage=question.zero_stage,
+        context=degrees.context,
+        expert=degrees.expert,
+        expert_tensor=degrees.expert_tensor,
     )
 
 
-def _tensor_degrees(document: ModelPlanResult, question: ModelQuestion) -> tuple[int, ...]:
+def _tensor_degrees(plan: Plan, question: ModelQuestion) -> tuple[int, ...]:
     """The degrees of the profile that the plan was cut from."""
     from trainwright.planning.model_space import tensor_degrees
 
-    if document.parallelism is not None:
-        return (document.stages[0].tensor_parallel,)
-    allowed = question.restrictions.tensor_parallel
+    if plan.parallelism is not None:
+        return (plan.stages[0].tensor_parallel,)
     return tensor_degrees(
-        question.model, question.cluster, question.workload, tensor_parallel=allowed
+        question.model, question.cluster, question.workload, question.allowed.tensor
     )

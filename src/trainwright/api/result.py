@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from trainwright.plan.results.model_plan import ModelStageRecord
+    from trainwright.plan.results.placement import PlacedStageRecord
     from trainwright.plan.results.plan import StageRecord
     from trainwright.plan.status import Status
 
@@ -60,7 +62,7 @@ class Report(Generic[Document]):
         return self.explain()
 
 
-class Result(Report[PlanResult | ModelPlanResult]):
+class Result(Report[PlanResult | ModelPlanResult | PlacementResult]):
     """The answer of `plan`: status, stages, times, and the proof's bound."""
 
     __slots__ = ()
@@ -71,14 +73,23 @@ class Result(Report[PlanResult | ModelPlanResult]):
         return self.document.status
 
     @property
-    def stages(self) -> tuple[StageRecord, ...] | tuple[ModelStageRecord, ...]:
+    def stages(
+        self,
+    ) -> tuple[StageRecord, ...] | tuple[ModelStageRecord, ...] | tuple[PlacedStageRecord, ...]:
         """Stages in pipeline order; empty without a plan."""
         return self.document.stages
 
     @property
     def time_per_sample_s(self) -> float | None:
-        """Seconds per microbatch at steady state; `None` without a plan."""
-        return self.document.time_per_sample_s
+        """Seconds per microbatch at steady state; `None` for a placement or without a plan."""
+        document = self.document
+        return None if isinstance(document, PlacementResult) else document.time_per_sample_s
+
+    @property
+    def time_per_batch_s(self) -> float | None:
+        """Seconds of a batch; `None` without a placement."""
+        document = self.document
+        return document.time_per_batch_s if isinstance(document, PlacementResult) else None
 
     @property
     def step_time_s(self) -> float | None:

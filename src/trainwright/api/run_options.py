@@ -55,6 +55,11 @@ class RunOptions(TypedDict, total=False):
     reserve: str | float | None
     workspace: str | float | None
     fragmentation: float | None
+    lora_rank: int | None
+    lora_targets: Sequence[str] | None
+    lora_dropout: float | None
+    freeze_blocks: int | None
+    freeze: Sequence[str] | None
 
 
 # Names of nouns' fields, as options.

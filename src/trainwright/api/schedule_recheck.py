@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainwright.api.inputs import content_hash
-from trainwright.api.recheck import changes, refuse
+from trainwright.api.recheck import changes
+from trainwright.api.recompute import refuse
 from trainwright.api.schedule_document import case_of, figures, timeline_of
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.status import OPTIMAL_TOLERANCE, BoundKind, Status, relative_gap

@@ -13,7 +13,7 @@ from trainwright.cli.output import emit
 def catalog(
     topic: Annotated[
         str | None,
-        typer.Argument(help="models, accelerators, clusters or families; all if absent."),
+        typer.Argument(help="models, accelerators, clusters, families or targets; all."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -23,12 +23,14 @@ def _count(name: str, text: str, *aliases: str) -> typer.models.OptionInfo:
 
 def estimate(
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="MODEL",
             help="A config.json or its folder, the name of a catalog model, or a profile (JSON).",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    source: options.Source = None,
     plan: Annotated[
         Path | None, typer.Option(help="For a profile: the plan document to price.")
     ] = None,
@@ -157,6 +159,28 @@ def estimate(
         str | None,
         typer.Option(help="What the allocator wastes, of the peak; 0.05 if absent.", metavar="X"),
     ] = None,
+    lora_rank: Annotated[
+        str | None, _count("lora-rank", "Train adapters of this rank, nothing else.")
+    ] = None,
+    lora_targets: Annotated[
+        str | None,
+        typer.Option(
+            help="Products with adapters, as query,value (the default); see docs/models.md.",
+            metavar="NAMES",
+        ),
+    ] = None,
+    lora_dropout: Annotated[
+        str | None, typer.Option(help="On an adapter's input; 0 if absent.", metavar="SHARE")
+    ] = None,
+    freeze_blocks: Annotated[
+        str | None, _count("freeze-blocks", "Do not train the first N blocks.")
+    ] = None,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Do not train layers of this kind, as embedding (repeatable).", metavar="KIND"
+        ),
+    ] = None,
     calibration: options.Calibration = None,
     devices: options.Devices = None,
     memory: options.Memory = None,
@@ -174,9 +198,10 @@ def estimate(
     """Predict time and memory of a run: does it fit, and how long does a step take?"""
     from trainwright.api.estimate import estimate as price
 
-    check_output(output, model, plan)
+    check_output(output, model, plan, source[1] if source else None)
     report = price(
         model,
+        source=source,
         plan=plan,
         cluster=cluster,
         nodes=parse_count(nodes, "nodes"),
@@ -219,6 +244,11 @@ def estimate(
         reserve=reserve,
         workspace=workspace,
         fragmentation=_number(fragmentation, "fragmentation"),
+        lora_rank=parse_count(lora_rank, "lora-rank"),
+        lora_targets=_names(lora_targets),
+        lora_dropout=_number(lora_dropout, "lora-dropout"),
+        freeze_blocks=parse_count(freeze_blocks, "freeze-blocks", least=0),
+        freeze=freeze,
     )
     emit(report, as_json=as_json, output=output)
     finish(0 if report.document.fits else 3, interrupted=False)
@@ -231,6 +261,10 @@ def _number(text: str | None, name: str) -> float | None:
         return float(text)
     except ValueError:
         raise InvalidInput.of(name, f'must be a number, got "{text}"') from None
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def _counts(text: str | None) -> list[int] | None:

@@ -14,7 +14,7 @@ import typer
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trainwright.api.result import Report
     from trainwright.execution import Budget, Progress
@@ -35,6 +35,19 @@ def parse_count(text: str | None, name: str, *, least: int = 1) -> int | None:
     if not least <= value < math.inf or value != int(value):
         raise InvalidInput.of(name, f'must be a whole number >= {least}, got "{text}"')
     return int(value)
+
+
+def parse_number(text: str | None, name: str) -> float | None:
+    """A finite number > 0, also written as 15e12."""
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InvalidInput.of(name, f'must be a number > 0, got "{text}"')
+    return value
 
 
 def parse_time_limit(text: str | None) -> float | None:
@@ -75,9 +88,14 @@ def _is_input(path: Path, given: Path) -> bool:
 def emit(report: Report[Any], *, as_json: bool, output: Path | None) -> None:
     """Save if asked, then print the document or its table."""
     if output is not None:
-        with _uninterrupted():
-            report.save(output)
+        save(report.save, output)
     _print(report.to_json() if as_json else _table(report))
+
+
+def save(write: Callable[[Path], None], path: Path) -> None:
+    """Write a file, whole or not at all."""
+    with _uninterrupted():
+        write(path)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,8 +15,20 @@ from trainwright.cli.output import (
     emit,
     finish,
     parse_count,
+    parse_number,
     parse_time_limit,
 )
+from trainwright.errors import Fault, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainwright.api.model_options import ModelOptions
+    from trainwright.api.result import Result
+    from trainwright.api.sweep import SweepReport
+    from trainwright.execution import Budget
+
+_DEGREE = "N|A..B"
 
 
 def plan(
@@ -31,7 +43,13 @@ def plan(
         str | None, typer.Option(help="A catalog cluster or a TOML file (for a model).")
     ] = None,
     nodes: Annotated[str | None, typer.Option(help="Nodes of the cluster.", metavar="N")] = None,
-    devices: options.Devices = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            help="Number of devices; for a model also 64..4096 (doubling) or 64,96,128.",
+            metavar="N",
+        ),
+    ] = None,
     memory: options.Memory = None,
     bandwidth: options.Bandwidth = None,
     microbatches: options.Microbatches = None,
@@ -40,12 +58,68 @@ def plan(
     ] = None,
     sequence: Annotated[str | None, typer.Option(help="Tokens per sequence.", metavar="N")] = None,
     micro_batch: Annotated[
-        str | None, typer.Option(help="Sequences per microbatch; chosen if absent.", metavar="N")
+        str | None, typer.Option(help="Sequences per microbatch.", metavar=_DEGREE)
+    ] = None,
+    tp: Annotated[str | None, typer.Option(help="Tensor-parallel degree.", metavar=_DEGREE)] = None,
+    pp: Annotated[str | None, typer.Option(help="Pipeline ranks.", metavar=_DEGREE)] = None,
+    dp: Annotated[str | None, typer.Option(help="Data-parallel degree.", metavar=_DEGREE)] = None,
+    cp: Annotated[
+        str | None, typer.Option(help="Context-parallel degree.", metavar=_DEGREE)
+    ] = None,
+    ep: Annotated[str | None, typer.Option(help="Expert-parallel degree.", metavar=_DEGREE)] = None,
+    etp: Annotated[
+        str | None, typer.Option(help="Devices that share one expert.", metavar=_DEGREE)
+    ] = None,
+    virtual_stages: Annotated[
+        str | None, typer.Option(help="Stages per pipeline rank.", metavar=_DEGREE)
+    ] = None,
+    zero: Annotated[
+        str | None, typer.Option(help="ZeRO stages, such as 1 or 0,1; all if absent.")
+    ] = None,
+    recompute: Annotated[
+        str | None, typer.Option(help="Of none,selective,full; all if absent.", metavar="MODES")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Families, such as 1f1b,v-half.", metavar="NAMES")
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="Only plans that this framework can run.", metavar="NAME")
+    ] = None,
+    top: Annotated[
+        str | None, typer.Option(help="Runners-up to show; 5 if absent.", metavar="N")
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="step-time (if absent), tokens-per-device, cost, energy or devices.",
+            metavar="NAME",
+        ),
+    ] = None,
+    pareto: Annotated[
+        str | None, typer.Option(help="Mark what no row beats in both, as step-time,cost.")
+    ] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Tokens of the whole training.", metavar="N")
+    ] = None,
+    price: Annotated[
+        str | None, typer.Option(help="Price of a device for an hour.", metavar="X")
+    ] = None,
+    power: Annotated[
+        str | None, typer.Option(help="Watts of a device; its rating if absent.", metavar="X")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="When the training must be done, as 30d.", metavar="TIME")
+    ] = None,
+    mtbf: Annotated[
+        str | None, typer.Option(help="Between failures of one device.", metavar="TIME")
+    ] = None,
+    checkpoint_bandwidth: Annotated[
+        str | None, typer.Option(help="Of each device to storage.", metavar="RATE")
+    ] = None,
+    restart: Annotated[
+        str | None, typer.Option(help="From a failure to training again.", metavar="TIME")
     ] = None,
     calibration: options.Calibration = None,
-    zero: Annotated[
-        str | None, typer.Option(help="For a model: ZeRO stage, 0 to 3; 1 if absent.", metavar="N")
-    ] = None,
     no_data_parallel: Annotated[
         bool, typer.Option("--no-data-parallel", help="One replica per stage.")
     ] = False,
@@ -65,7 +139,9 @@ def plan(
             help="For a model: let stages differ in degrees, which no framework runs yet.",
         ),
     ] = False,
-    planner: Annotated[str, typer.Option(help="exact, or the baseline: equal.")] = "exact",
+    planner: Annotated[
+        str, typer.Option(help="exact, or equal; placement: exact, profile.")
+    ] = "exact",
     block_layer: Annotated[
         str | None,
         typer.Option(
@@ -79,6 +155,13 @@ def plan(
     ] = False,
     point: options.Point = None,
     time_unit: options.TimeUnit = None,
+    cost_model: Annotated[
+        str | None,
+        typer.Option(
+            help="For a placement problem: native, phaze-compat or phaze-general-dag.",
+            metavar="NAME",
+        ),
+    ] = None,
     time_limit: Annotated[
         str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
     ] = None,
@@ -91,33 +174,100 @@ def plan(
 ) -> None:
     """Find the best plan, and prove it."""
     from trainwright.api.plan import plan as make_plan
+    from trainwright.api.sizes import is_several
 
     check_output(output, model, cluster, config)
+    space: ModelOptions = {
+        "cluster": cluster,
+        "nodes": parse_count(nodes, "nodes"),
+        "global_batch": parse_count(global_batch, "global-batch"),
+        "sequence": parse_count(sequence, "sequence"),
+        "micro_batch": micro_batch,
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "cp": cp,
+        "ep": ep,
+        "etp": etp,
+        "virtual_stages": virtual_stages,
+        "zero_stage": zero,
+        "schedule": schedule,
+        "framework": framework,
+        "per_stage_degrees": per_stage_degrees,
+        "calibration": calibration,
+        "top": parse_count(top, "top", least=0),
+    }
+    methods: dict[str, Any] = {
+        "data_parallel": not no_data_parallel,
+        "tensor_parallel": not no_tensor_parallel,
+        "recompute": _recompute(recompute, forbidden=no_recompute),
+        "exclude_options": exclude_option or (),
+    }
+    goal = {
+        "objective": objective,
+        "pareto": pareto,
+        "tokens": parse_number(tokens, "tokens"),
+        "price": parse_number(price, "price"),
+        "power": parse_number(power, "power"),
+        "deadline": deadline,
+        "mtbf": mtbf,
+        "checkpoint_bandwidth": checkpoint_bandwidth,
+        "restart": restart,
+    }
+    given_goal = {name: value for name, value in goal.items() if value is not None}
+    profile_options: dict[str, Any] = {
+        "bandwidth": bandwidth,
+        "microbatches": parse_count(microbatches, "microbatches"),
+        "planner": planner,
+        "block_layer": block_layer,
+        "compare": compare,
+        "point": parse_count(point, "point", least=0),
+        "time_unit": time_unit,
+        "cost_model": cost_model,
+    }
+    several = is_several(devices) or objective not in (None, "step-time") or pareto is not None
+    result: Result | SweepReport
     with budget(parse_time_limit(time_limit)) as allowed:
-        result = make_plan(
-            model,
-            cluster=cluster,
-            nodes=parse_count(nodes, "nodes"),
-            devices=parse_count(devices, "devices"),
-            memory=memory,
-            bandwidth=bandwidth,
-            microbatches=parse_count(microbatches, "microbatches"),
-            global_batch=parse_count(global_batch, "global-batch"),
-            sequence=parse_count(sequence, "sequence"),
-            micro_batch=parse_count(micro_batch, "micro-batch"),
-            data_parallel=not no_data_parallel,
-            tensor_parallel=not no_tensor_parallel,
-            recompute=not no_recompute,
-            exclude_options=exclude_option or (),
-            zero_stage=parse_count(zero, "zero", least=0),
-            calibration=calibration,
-            per_stage_degrees=per_stage_degrees,
-            planner=planner,
-            block_layer=block_layer,
-            compare=compare,
-            point=parse_count(point, "point", least=0),
-            time_unit=time_unit,
-            budget=allowed,
-        )
+        if several:
+            result = _sweep(model, devices, memory, allowed, **space, **methods, **given_goal)
+        else:
+            _refuse_without_sweep(given_goal)
+            result = make_plan(
+                model,
+                devices=parse_count(devices, "devices"),
+                memory=memory,
+                budget=allowed,
+                **profile_options,
+                **methods,
+                **space,
+            )
     emit(result, as_json=as_json, output=output)
     finish(result.status.exit_code, interrupted=allowed.interrupted)
+
+
+def _sweep(
+    model: str, devices: str | None, memory: str | None, allowed: Budget, **options: Any
+) -> SweepReport:
+    from trainwright.api.sweep import sweep
+
+    if devices is None:
+        raise InvalidInput.of("devices", "must be given for an objective, as --devices 64..4096")
+    return sweep(model, devices=devices, memory=memory, budget=allowed, **options)
+
+
+def _refuse_without_sweep(goal: Mapping[str, object]) -> None:
+    """Totals of a training belong to the table of a sweep."""
+    faults = [
+        Fault(name.replace("_", "-"), "must be given with several --devices or an --objective")
+        for name in goal
+        if name != "objective"
+    ]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _recompute(modes: str | None, *, forbidden: bool) -> bool | str:
+    if modes is not None and forbidden:
+        problem = f'must not be given together with --no-recompute, got "{modes}"'
+        raise InvalidInput.of("recompute", problem)
+    return modes if modes is not None else not forbidden

@@ -5,11 +5,19 @@ from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
 from trainwright.cluster.cluster import Cluster, Pool
 from trainwright.cluster.network import Hop, LevelKind, NetworkLevel, crossed_level, group_hops
 from trainwright.cluster.spread import Circumstance, Spread
+from trainwright.cluster.template import (
+    REFERENCE_DESIGN,
+    ChipTemplate,
+    Surroundings,
+    peak_flops_per_s,
+)
 
 __all__ = [
     "CONSTANTS",
+    "REFERENCE_DESIGN",
     "Accelerator",
     "Calibration",
+    "ChipTemplate",
     "Circumstance",
     "Cluster",
     "Constant",
@@ -20,6 +28,8 @@ __all__ = [
     "Pool",
     "Saturating",
     "Spread",
+    "Surroundings",
     "crossed_level",
     "group_hops",
+    "peak_flops_per_s",
 ]

@@ -55,7 +55,8 @@ class Accelerator:
     forward) and `step_overhead_s` for what a step does once: properties of an installation. Nine of
     ten measured steps take from `step_low_ratio` to `step_high_ratio` times the predicted time, or
     the range of the first of `step_spreads` whose circumstance holds; default efficiencies leave
-    out host time and imperfect kernels, so they err on the fast side.
+    out host time and imperfect kernels, so they err on the fast side. `power_watts` is what a busy
+    device draws, `price_per_hour` what it costs in a currency of the caller's.
     """
 
     name: str
@@ -71,6 +72,8 @@ class Accelerator:
     step_low_ratio: float = 0.85
     step_high_ratio: float = 1.60
     step_spreads: tuple[Spread, ...] = ()
+    power_watts: float | None = None
+    price_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -89,6 +92,10 @@ class Accelerator:
         for name in ("launch_overhead_s", "host_pass_s", "step_overhead_s"):
             if not (math.isfinite(value := getattr(self, name)) and value >= 0):
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
+        for name in ("power_watts", "price_per_hour"):
+            stated = getattr(self, name)
+            if stated is not None and not (math.isfinite(stated) and stated > 0):
+                yield Fault(name, f"must be finite and > 0, got {stated!r}")
         if not 0 < self.usable_fraction <= 1:
             yield Fault("usable_fraction", f"must be in (0, 1], got {self.usable_fraction!r}")
         if not 0 < self.step_low_ratio <= 1 <= self.step_high_ratio < math.inf:

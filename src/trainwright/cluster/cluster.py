@@ -100,10 +100,10 @@ class Cluster:
 
         Raises `UnsupportedFeature` where the kind is not there, or is needed and not given.
         """
+        if device_kind is None and len(self.pools) == 1:
+            return self.pools[0]
         kinds = ", ".join(pool.accelerator.name for pool in self.pools)
         if device_kind is None:
-            if len(self.pools) == 1:
-                return self.pools[0]
             raise UnsupportedFeature(
                 f"{self.name} has several pools", alternative=f"name a device kind of {kinds}"
             )
@@ -126,6 +126,30 @@ class Cluster:
         """The same cluster with another memory on every device; raises like `pool_of`."""
         pool = self.pool_of()
         device = replace(pool.accelerator, memory_bytes=memory_bytes)
+        return replace(self, pools=(replace(pool, accelerator=device),))
+
+    def with_bandwidth(self, level: str, bytes_per_s: float) -> Cluster:
+        """The same cluster with another bandwidth of a level, per device and direction.
+
+        `level` is a level's name, or "intra" for the innermost and "inter" for the outermost.
+        Raises `InvalidInput` where there is no such level.
+        """
+        pool = self.pool_of()
+        names = [own.name for own in pool.levels]
+        found = {"intra": 0, "inter": len(names) - 1, **{n: i for i, n in enumerate(names)}}
+        if level not in found:
+            offered = ", ".join(dict.fromkeys(("intra", "inter", *names)))
+            raise InvalidInput.of("bandwidth", f'must name one of {offered}, got "{level}"')
+        levels = list(pool.levels)
+        changed = replace(levels[found[level]], bandwidth_bytes_per_s=bytes_per_s)
+        levels[found[level]] = changed
+        return replace(self, pools=(replace(pool, levels=tuple(levels)),))
+
+    def with_peak_scaled(self, factor: float) -> Cluster:
+        """The same cluster with so many times the peak of every number format."""
+        pool = self.pool_of()
+        peaks = tuple((name, peak * factor) for name, peak in pool.accelerator.peak_flops_per_s)
+        device = replace(pool.accelerator, peak_flops_per_s=peaks)
         return replace(self, pools=(replace(pool, accelerator=device),))
 
     def with_nodes(self, nodes: int) -> Cluster:

@@ -100,6 +100,8 @@ class AcceleratorTable(_Table):
     memory_bandwidth_bytes_per_s: Positive
     launch_overhead_s: NotNegative = 4e-6
     usable_fraction: Share = 0.97
+    power_watts: Positive | None = None
+    price_per_hour: Positive | None = None
     efficiency: EfficiencyTable = EfficiencyTable()
     sources: Sources = {}
 

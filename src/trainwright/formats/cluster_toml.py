@@ -226,6 +226,8 @@ def _accelerator(name: str, table: AcceleratorTable) -> Accelerator:
             attention_backward=efficiency.attention_backward,
         ),
         sources=_sources(sources),
+        power_watts=table.power_watts,
+        price_per_hour=table.price_per_hour,
     )
 
 

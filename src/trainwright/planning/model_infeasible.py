@@ -9,16 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.plan import Binding, Relaxation
+from trainwright.planning.allowed import ANY, Allowed, Span
 from trainwright.planning.feasibility import Feasibility
+from trainwright.planning.layouts import layouts_of
 from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import candidates, microbatch_sizes, tensor_degrees
-from trainwright.planning.relax import Diagnosis, find_binding, lifted
+from trainwright.planning.model_space import (
+    Candidate,
+    Point,
+    dense_points,
+    expert_points,
+    microbatch_sizes,
+)
+from trainwright.planning.relax import Diagnosis, find_binding
+from trainwright.profile import Recompute
 from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:
@@ -26,7 +37,17 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
 
 _MAX_DOUBLINGS: Final = 6
+_MAX_HALVINGS: Final = 4
 _TOLERANCE: Final = 1e-4
+_SPANS: Final = (
+    ("tensor", "tensor-parallel", "allow other tensor degrees"),
+    ("data", "data-parallel", "allow other data degrees"),
+    ("pipeline", "pipeline-parallel", "allow other numbers of stages"),
+    ("context", "context-parallel", "allow other context degrees"),
+    ("expert", "expert-parallel", "allow other expert degrees"),
+    ("expert_tensor", "expert-tensor-parallel", "allow experts cut in other ways"),
+    ("microbatch_size", "micro-batch", "allow other microbatch sizes"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,33 +80,60 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
 def _layouts(question: ModelQuestion, budget: Budget) -> Iterator[_Layout]:
     """The candidates of the smallest microbatch, the widest and deepest first."""
     workload, usable_bytes = question.workload, question.cluster.accelerator.usable_bytes
-    size = min(microbatch_sizes(workload, question.microbatch_size))
+    size = min(microbatch_sizes(workload, question.allowed.microbatch_size))
     estimator = Estimator(model=question.model, cluster=question.cluster)
-    degrees = tensor_degrees(
-        question.model,
-        question.cluster,
-        workload,
-        tensor_parallel=question.restrictions.tensor_parallel,
-    )
-    for tensor in reversed(degrees):
-        profile = estimate_profile(estimator, question, microbatch_size=size, tensor=(tensor,))
-        offered = candidates(
+    points = [
+        dealt
+        for point in dense_points(
+            question.model,
+            question.cluster,
+            workload,
+            replace(question.allowed, microbatch_size=Span.only(size)),
             num_devices=question.num_devices,
-            num_layers=len(profile.structure.layers),
-            num_microbatches=workload.global_batch // size,
-            microbatch_size=size,
-            tensor=tensor,
-            data_parallel=question.restrictions.data_parallel,
         )
-        leanest = {c.pipeline: c for c in reversed(list(offered))}
-        for candidate in leanest.values():
+        for dealt in expert_points(question.model, point, question.allowed)
+    ]
+    for point in sorted(points, key=lambda p: (-p.devices, -p.expert_devices, p)):
+        if budget.stopped:
+            return
+        candidates = list(_leanest_candidates(question, point))
+        if not candidates:
+            continue
+        profile = estimate_profile(estimator, question, point)
+        for candidate in candidates:
             if budget.stopped:
                 return
-            restrictions = candidate_restrictions(question, candidate)
+            restrictions = candidate_restrictions(candidate)
             roomy, setting = roomy_problem(question, candidate, profile)
             yield _Layout(
                 question=Feasibility.of(roomy, setting, restrictions=restrictions, budget=budget),
                 reserve_bytes=usable_bytes - setting.memory_bytes,
+            )
+
+
+def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candidate]:
+    """For each depth the most replicas, under every ZeRO stage."""
+    layouts = layouts_of(
+        point,
+        question.allowed,
+        num_devices=question.num_devices,
+        num_blocks=question.model.num_layers,
+        num_microbatches=question.workload.global_batch // point.microbatch_size,
+    )
+    _, first = np.unique(layouts.pipeline, return_index=True)
+    for pipeline, data in zip(
+        layouts.pipeline[first].tolist(), layouts.data[first].tolist(), strict=True
+    ):
+        for zero_stage in question.allowed.zero_stages:
+            yield Candidate(
+                microbatch_size=point.microbatch_size,
+                tensor=point.tensor,
+                context=point.context,
+                expert=point.expert,
+                expert_tensor=point.expert_tensor,
+                pipeline=pipeline,
+                data=data,
+                zero_stage=zero_stage,
             )
 
 
@@ -130,16 +178,51 @@ def _memory(usable_bytes: float, accelerator: Accelerator) -> Relaxation:
 
 def _relaxations(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
     yield from _more_devices(question, budget)
-    for fix, restrictions in lifted(question.restrictions):
-        if _fits(replace(question, restrictions=restrictions), budget):
+    offered: set[str] = set()
+    for fix, allowed in eased(question.allowed):
+        known = fix.value is not None and fix.change in offered  # a smaller amount is enough
+        if not known and _fits(replace(question, allowed=allowed), budget):
+            offered.add(fix.change)
             yield fix
-    for stage in range(question.zero_stage + 1, 4):
-        if _fits(replace(question, zero_stage=stage), budget):
-            yield Relaxation(change="zero", value=stage, description=f"ZeRO stage {stage}")
-            break
-    size = question.microbatch_size
-    if size is not None and size > 1 and _fits(replace(question, microbatch_size=1), budget):
-        yield Relaxation(change="micro-batch", value=1, description="1 sequence per microbatch")
+    yield from _shorter_sequence(question, budget)
+
+
+def eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
+    """Each thing that was fixed or forbidden, with what is allowed without that."""
+    if allowed.recompute == (Recompute.NONE,):
+        fix = Relaxation(change="recompute", description="allow recomputation")
+        yield fix, replace(allowed, recompute=tuple(Recompute))
+    else:
+        for mode in Recompute:
+            if mode not in allowed.recompute:
+                fix = Relaxation(change="exclude-option", description=f'allow the option "{mode}"')
+                yield fix, replace(allowed, recompute=(*allowed.recompute, mode))
+    for name, change, description in _SPANS:
+        if getattr(allowed, name) != ANY:
+            fix = Relaxation(change=change, description=description)
+            freed: dict[str, Any] = {name: ANY}
+            yield fix, replace(allowed, **freed)
+    for stage in range(max(allowed.zero_stages) + 1, 4):
+        fix = Relaxation(change="zero", value=stage, description=f"ZeRO stage {stage}")
+        yield fix, replace(allowed, zero_stages=(stage,))
+
+
+def _shorter_sequence(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
+    """The longest of a half, a quarter, … of the sequence at which a plan fits."""
+    length = question.workload.sequence_length
+    shorter: list[int] = []
+    while length % 2 == 0 and len(shorter) < _MAX_HALVINGS:
+        length //= 2
+        shorter.append(length)
+
+    def fits(length: int) -> bool:
+        workload = replace(question.workload, sequence_length=length)
+        return _fits(replace(question, workload=workload), budget)
+
+    if shorter and fits(shorter[-1]):  # else the length is not what is too large
+        longest = next((each for each in shorter[:-1] if fits(each)), shorter[-1])
+        text = f"{longest} tokens per sequence, instead of {question.workload.sequence_length}"
+        yield Relaxation(change="sequence", value=longest, description=text)
 
 
 def _fits(question: ModelQuestion, budget: Budget) -> bool:

@@ -1,9 +1,8 @@
 """Planning a model without a measured profile: candidates best-first, each with its best split.
 
-The estimator prices the layers at (microbatch size, tensor degree). A candidate has a coarse bound
-at once; when that comes to be the least of all, the best split of its layers gives a sharp one;
-when that comes to be the least, the split is priced by `pricing`. So the search ends as soon as the
-next bound is no better than the best step.
+Candidates come in the order of a coarse bound (`frontier`). The best split of a candidate's layers
+gives a sharp one; when that comes to be the least of all, the split is priced by `pricing`. So the
+search ends as soon as the next bound is no better than the best step.
 """
 
 from __future__ import annotations
@@ -11,37 +10,25 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from trainwright.costing.estimate import Estimator
 from trainwright.execution import Progress
-from trainwright.partitioning.restrictions import surviving_rows
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import (
-    Candidate,
-    candidates,
-    microbatch_sizes,
-    step_bound_s,
-    tensor_degrees,
-)
+from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.split_bound import Split, best_split
-from trainwright.planning.split_plan import Priced, candidate_degrees, price_split
-from trainwright.planning.stage_kinds import StageKinds
+from trainwright.planning.split_plan import Priced, price_split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable
 
     from trainwright.execution import Budget
-    from trainwright.partitioning.restrictions import Restrictions
     from trainwright.plan import Plan
-    from trainwright.profile import Profile
-
-_Depth: TypeAlias = tuple[int, int, int]
+    from trainwright.planning.model_question import ModelQuestion
+    from trainwright.planning.model_space import Candidate
 
 NUM_ALTERNATIVES: Final = 5
 _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
+_TRIES: Final = 16  # nodes opened for each runner-up
+_WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,54 +48,25 @@ class ModelOutcome:
     interrupted: bool
 
 
-@dataclass(slots=True)
-class _Shelf:
-    """Profiles by (microbatch size, tensor degree), made when first asked for."""
-
-    question: ModelQuestion
-    estimator: Estimator
-    made: dict[tuple[int, int], Profile] = field(default_factory=dict)
-    cut: dict[tuple[int, int], StageKinds] = field(default_factory=dict)
-
-    def profile_of(self, candidate: Candidate) -> Profile:
-        """The profile at a candidate's point."""
-        return self.profile(candidate.microbatch_size, candidate.tensor)
-
-    def kinds(self, microbatch_size: int, tensor: int) -> StageKinds:
-        """The kinds of stages of a profile."""
-        key = (microbatch_size, tensor)
-        if key not in self.cut:
-            profile = self.profile(microbatch_size, tensor)
-            self.cut[key] = StageKinds.of(profile, self.question.restrictions)
-        return self.cut[key]
-
-    def profile(self, microbatch_size: int, tensor: int) -> Profile:
-        key = (microbatch_size, tensor)
-        if key not in self.made:
-            self.made[key] = estimate_profile(
-                self.estimator, self.question, microbatch_size=microbatch_size, tensor=(tensor,)
-            )
-        return self.made[key]
-
-
-def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
-    """The fastest uniform plan under 1F1B, its runners-up, and a bound on every other."""
-    shelf = _Shelf(question, Estimator(model=question.model, cluster=question.cluster))
-    waiting = sorted(_bounded(question, shelf, budget), key=lambda p: (p[0], _order(p[1])))
-    is_complete = not budget.stopped  # else some candidates are not among those waiting
-    search = _Search(question, shelf, budget, [(b, i, None) for i, (b, _) in enumerate(waiting)])
-    in_order = [candidate for _, candidate in waiting]
-    search.run(in_order)
-    search.add_runners_up(in_order)
-    best_s = search.best_s
-    bound_s = min([best_s, search.least_priced_s, *(bound for bound, *_ in search.heap)])
-    pruned = search.excluded + sum(bound >= best_s for bound, *_ in search.heap)
+def plan_model(
+    question: ModelQuestion, budget: Budget, *, num_alternatives: int = NUM_ALTERNATIVES
+) -> ModelOutcome:
+    """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other."""
+    shelf = Shelf.of(question)
+    frontier = Frontier(question, shelf)
+    is_complete = frontier.open(budget)
+    search = _Search(shelf, frontier, budget)
+    search.run()
+    search.add_runners_up(num_alternatives)
+    best_s, bound_s = search.best_s, search.bound_s
+    reached = len(search.priced) + search.undecided
+    not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
     return ModelOutcome(
-        priced=best_first(search.priced)[: 1 + NUM_ALTERNATIVES],
+        priced=best_first(search.priced)[: 1 + num_alternatives],
         lower_bound_s=bound_s if is_complete and math.isfinite(bound_s) else 0.0,
-        considered=len(waiting),
-        pruned=pruned,
-        not_reached=sum(bound < best_s for bound, *_ in search.heap),
+        considered=frontier.considered,
+        pruned=frontier.considered - reached - not_reached,
+        not_reached=not_reached,
         exhausted=is_complete and not budget.stopped and not search.undecided,
         interrupted=budget.interrupted,
     )
@@ -118,78 +76,94 @@ def plan_model(question: ModelQuestion, budget: Budget) -> ModelOutcome:
 class _Search:
     """Best-first: a candidate is bounded coarsely, then by its best split, then priced.
 
-    `heap` holds (bound, candidate's number, its best split once known), all of one candidate's
-    entries one after the other; `excluded` counts candidates whose best split cannot be better than
-    a plan that was found, `undecided` those whose best split fits by the bound, but no plan did.
+    `splits` holds (bound, serial number, candidate, its best split); `undecided` counts candidates
+    whose best split fits by the bound, but no plan did.
     """
 
-    question: ModelQuestion
-    shelf: _Shelf
+    shelf: Shelf
+    frontier: Frontier
     budget: Budget
-    heap: list[tuple[float, int, Split | None]]
+    splits: list[tuple[float, int, Candidate, Split]] = field(default_factory=list)
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
     least_priced_s: float = math.inf
-    excluded: int = 0
     undecided: int = 0
-    too_large: set[_Depth] = field(default_factory=set)
+    serial: int = 0
+    too_large: dict[Candidate, int] = field(default_factory=dict)
 
-    def run(self, candidates: Sequence[Candidate]) -> None:
+    @property
+    def _least_split_s(self) -> float:
+        return self.splits[0][0] if self.splits else math.inf
+
+    @property
+    def bound_s(self) -> float:
+        """No plan of the space is faster."""
+        waiting_s = min(self.frontier.least_s, self._least_split_s)
+        return min(self.best_s, self.least_priced_s, waiting_s)
+
+    def run(self) -> None:
         """Until no candidate left can be better than the best plan, or the budget ends."""
-        while self.heap and self.heap[0][0] < self.best_s:
+        while min(self.frontier.least_s, self._least_split_s) < self.best_s:
             if self.budget.poll(self._progress):
                 return
-            bound_s, number, split = heapq.heappop(self.heap)
-            if split is None:
-                self._sharpen(bound_s, number, candidates[number])
-            else:
-                self._price(split, candidates[number])
+            if self._least_split_s <= self.frontier.least_s:
+                _, _, candidate, split = heapq.heappop(self.splits)
+                self._price(candidate, split)
+                continue
+            taken = self.frontier.take()
+            if taken is not None:
+                self._sharpen(*taken, limit_s=_WORTH_KEEPING * self.best_s)
 
     @property
     def _progress(self) -> Progress:
-        left_s = self.heap[0][0] if self.heap else math.inf
         return Progress(
             stage="planning",
             elapsed_s=self.budget.elapsed_s,
             best=self.best_s,
-            lower_bound=min(left_s, self.least_priced_s, self.best_s),
+            lower_bound=self.bound_s,
         )
 
-    def add_runners_up(self, candidates: Sequence[Candidate]) -> None:
-        """Price the best of the splits at hand until there are enough alternatives."""
-        known = sorted((e for e in self.heap if e[2] is not None), key=lambda e: e[:2])
-        for entry in known[: max(0, 1 + NUM_ALTERNATIVES - len(self.priced))]:
-            _, number, split = entry
-            if split is None or self.budget.poll(self._progress):
+    def add_runners_up(self, count: int) -> None:
+        """Price the next best splits until there are enough alternatives, or it takes too long."""
+        tries = _TRIES * count
+        while len(self.priced) <= count and tries and not self.budget.poll(self._progress):
+            if self.splits:
+                _, _, candidate, split = heapq.heappop(self.splits)
+                self._price(candidate, split)
+            elif math.isfinite(self.frontier.least_s):
+                tries -= 1
+                taken = self.frontier.take()
+                if taken is not None:
+                    self._sharpen(*taken, limit_s=math.inf)
+            else:
                 return
-            self.heap.remove(entry)
-            heapq.heapify(self.heap)
-            self._price(split, candidates[number])
 
-    def _sharpen(self, bound_s: float, number: int, candidate: Candidate) -> None:
-        if _depth(candidate) in self.too_large:
+    def _sharpen(self, bound_s: float, candidate: Candidate, *, limit_s: float) -> None:
+        group = replace(candidate, data=1)  # of one depth, fewer replicas are never leaner
+        if candidate.data <= self.too_large.get(group, 0):
             return
         split = best_split(
-            self.shelf.kinds(candidate.microbatch_size, candidate.tensor),
-            candidate_degrees(self.question, candidate),
-            self.question.cluster,
-            num_microbatches=self.question.workload.global_batch
+            self.shelf.kinds(candidate.point),
+            candidate.degrees,
+            self.shelf.question.cluster,
+            num_microbatches=self.shelf.question.workload.global_batch
             // (candidate.microbatch_size * candidate.data),
-            limit_s=_WORTH_KEEPING * self.best_s,
+            limit_s=limit_s,
         )
         if math.isinf(split.bound_s):
-            self.too_large.add(_depth(candidate))
-        elif split.bound_s >= _WORTH_KEEPING * self.best_s:
-            self.excluded += 1
-        else:
+            self.too_large[group] = candidate.data
+        elif split.bound_s < limit_s:
             sharper = replace(split, bound_s=max(bound_s, split.bound_s))
-            heapq.heappush(self.heap, (sharper.bound_s, number, sharper))
+            if sharper.bound_s < _WORTH_TRYING * self.best_s:
+                self._price(candidate, sharper)
+            else:
+                self.serial += 1
+                heapq.heappush(self.splits, (sharper.bound_s, self.serial, candidate, sharper))
 
-    def _price(self, split: Split, candidate: Candidate) -> None:
+    def _price(self, candidate: Candidate, split: Split) -> None:
         self.least_priced_s = min(self.least_priced_s, split.bound_s)
-        found = price_split(
-            self.question, candidate, self.shelf.profile_of(candidate), split, self.budget
-        )
+        profile = self.shelf.profile(candidate.point)
+        found = price_split(self.shelf.question, candidate, profile, split, self.budget)
         if found is None:
             self.undecided += 1
         else:
@@ -228,52 +202,13 @@ def _rank(found: Priced) -> tuple[float, ...]:
 
 
 def _order(candidate: Candidate) -> tuple[int, ...]:
-    return candidate.pipeline, candidate.tensor, candidate.microbatch_size, -candidate.data
-
-
-def _depth(candidate: Candidate) -> _Depth:
-    """What candidates that differ only in their data degree share; less data is never leaner."""
-    return candidate.microbatch_size, candidate.tensor, candidate.pipeline
-
-
-def _bounded(
-    question: ModelQuestion, shelf: _Shelf, budget: Budget
-) -> Iterator[tuple[float, Candidate]]:
-    """The candidates with their bounds; not all of them where the budget runs out."""
-    workload, restrictions = question.workload, question.restrictions
-    degrees = tensor_degrees(
-        question.model,
-        question.cluster,
-        workload,
-        tensor_parallel=restrictions.tensor_parallel,
+    return (
+        candidate.pipeline,
+        candidate.context,
+        candidate.tensor,
+        candidate.expert,
+        candidate.microbatch_size,
+        -candidate.data,
+        candidate.zero_stage,
+        candidate.virtual_stages,
     )
-    for size in microbatch_sizes(workload, question.microbatch_size):
-        num_microbatches = workload.global_batch // size
-        for tensor in degrees:
-            if budget.stopped:
-                return
-            profile = shelf.profile(size, tensor)
-            work_s = _least_work_s(profile, restrictions)
-            for candidate in candidates(
-                num_devices=question.num_devices,
-                num_layers=len(profile.structure.layers),
-                num_microbatches=num_microbatches,
-                microbatch_size=size,
-                tensor=tensor,
-                data_parallel=restrictions.data_parallel,
-            ):
-                bound = step_bound_s(
-                    candidate,
-                    work_s=work_s,
-                    num_microbatches=num_microbatches,
-                    overhead_s=question.cluster.accelerator.step_overhead_s,
-                )
-                yield bound, candidate
-
-
-def _least_work_s(profile: Profile, restrictions: Restrictions) -> float:
-    costs = profile.costs
-    kept = surviving_rows(costs, restrictions)
-    durations = np.where(kept, costs.duration_s, np.inf)
-    by_class = [float(durations[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
-    return sum(by_class[layer.layer_class] for layer in profile.structure.layers)

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.costing.estimate import flat_setting
-from trainwright.partitioning.restrictions import surviving_rows
+from trainwright.partitioning.restrictions import Restrictions, surviving_rows
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.partitioning.restrictions import Restrictions
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Candidate
     from trainwright.profile import Profile, Setting
@@ -30,46 +29,46 @@ if TYPE_CHECKING:
     Problem = tuple[Profile, Setting]
 
 
-def candidate_restrictions(question: ModelQuestion, candidate: Candidate) -> Restrictions:
-    """The question's restrictions with the candidate's degrees."""
-    return replace(
-        question.restrictions,
-        data_degrees=(candidate.data,),
-        tensor_degrees=(candidate.tensor,),
-    )
+def candidate_restrictions(candidate: Candidate) -> Restrictions:
+    """The candidate's degrees alone; its profile has no options but those allowed."""
+    return Restrictions(data_degrees=(candidate.data,), tensor_degrees=(candidate.tensor,))
 
 
 def roomy_problem(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Problem:
     """What fits here fits with transients, gathered weights and tied parameters too."""
-    d = candidate.data
-    gathers = _gathers(question, candidate)
-    gathered = _weights(profile) * (2 * (1 - 1 / d)) if gathers else None
+    replicas, gathers = _replicas(candidate)[0], _gathers(candidate)
+    gathered = _weights(profile) * (2 * (1 - 1 / replicas)) if gathers else None
     held = hold_tied_once(profile) if candidate.pipeline == 1 else profile
     setting = candidate_setting(question, candidate)
-    restrictions = candidate_restrictions(question, candidate)
-    sharded = _sharded(held, question.zero_stage, d)
+    restrictions = candidate_restrictions(candidate)
+    sharded = _sharded(held, candidate)
     return reserve_transients(sharded, setting, restrictions, gathered_bytes=gathered)
 
 
 def lean_problem(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Problem:
     """What does not fit here never fits."""
     held = hold_tied_once(profile)
-    gathered = _weights(held) if _gathers(question, candidate) else None
+    gathered = _weights(held) if _gathers(candidate) else None
     lean = require_largest_transient(held, gathered_bytes=gathered)
-    sharded = _sharded(lean, question.zero_stage, candidate.data)
-    return sharded, candidate_setting(question, candidate)
+    return _sharded(lean, candidate), candidate_setting(question, candidate)
 
 
-def _gathers(question: ModelQuestion, candidate: Candidate) -> bool:
+def _gathers(candidate: Candidate) -> bool:
     """Whether devices gather weights: a layer's and the next one's, or all they run if less."""
-    return question.zero_stage == 3 and candidate.data > 1
+    return candidate.zero_stage == 3 and _replicas(candidate)[0] > 1
+
+
+def _replicas(candidate: Candidate) -> tuple[int, int]:
+    """Devices that hold the same dense parameters, and the same experts."""
+    point, data = candidate.point, candidate.data
+    return data * point.context, max(1, point.devices * data // point.expert_devices)
 
 
 def candidate_setting(question: ModelQuestion, candidate: Candidate) -> Setting:
-    """The candidate's devices and microbatches."""
+    """The candidate's devices, those of a context group counted once, and microbatches."""
     num_microbatches = question.workload.global_batch // candidate.microbatch_size
     setting = flat_setting(question.cluster, num_microbatches=num_microbatches)
-    return replace(setting, num_devices=candidate.num_devices)
+    return replace(setting, num_devices=candidate.num_devices // candidate.context)
 
 
 def reserve_transients(
@@ -144,16 +143,16 @@ def hold_tied_once(profile: Profile) -> Profile:
     return replace(profile, costs=replace(costs, static_bytes=static))
 
 
-def _sharded(profile: Profile, zero_stage: int, data_parallel: int) -> Profile:
+def _sharded(profile: Profile, candidate: Candidate) -> Profile:
     """State divided over the replicas by ZeRO, and no gradient synchronisation."""
-    costs, shards = profile.costs, np.ones(len(StaticKind))
+    costs, shards = profile.costs, np.ones((2, len(StaticKind)))
     for first_stage, kind in (
         (1, StaticKind.OPTIMIZER),
         (2, StaticKind.GRADIENT),
         (3, StaticKind.WEIGHT),
     ):
-        if zero_stage >= first_stage:
-            shards[kind] = data_parallel
+        if candidate.zero_stage >= first_stage:
+            shards[:, kind] = _replicas(candidate)
     surrogate = replace(
         costs,
         static_bytes=costs.static_bytes / shards,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.planning.allowed import EVERYTHING, Allowed
 from trainwright.profile import ProfilePoint
 
 if TYPE_CHECKING:
@@ -14,11 +15,8 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.costing.estimate import Estimator
     from trainwright.model import TransformerConfig
-    from trainwright.partitioning.restrictions import Restrictions
-    from trainwright.planning.model_space import Workload
+    from trainwright.planning.model_space import Point, Workload
     from trainwright.profile import Profile
-
-DEFAULT_ZERO_STAGE: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +26,8 @@ class ModelQuestion:
     model: TransformerConfig
     cluster: Cluster
     workload: Workload
-    restrictions: Restrictions
     num_devices: int
-    microbatch_size: int | None = None
-    zero_stage: int = DEFAULT_ZERO_STAGE
+    allowed: Allowed = EVERYTHING
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -42,26 +38,33 @@ class ModelQuestion:
         if not 1 <= self.num_devices <= self.cluster.num_devices:
             wanted = f"must be from 1 to {self.cluster.num_devices}"
             yield Fault("num_devices", f"{wanted}, got {self.num_devices}")
-        size, batch = self.microbatch_size, self.workload.global_batch
-        if size is not None and (size < 1 or batch % size):
-            yield Fault("microbatch_size", f"must divide the global batch of {batch}, got {size}")
-        if not 0 <= self.zero_stage <= 3:
-            yield Fault("zero_stage", f"must be 0, 1, 2 or 3, got {self.zero_stage}")
+        sizes, batch = self.allowed.microbatch_size, self.workload.global_batch
+        if sizes.least == sizes.most and batch % sizes.least:
+            wanted = f"must divide the global batch of {batch}"
+            yield Fault("microbatch_size", f"{wanted}, got {sizes.least}")
 
 
-def estimate_profile(
-    estimator: Estimator,
-    question: ModelQuestion,
-    *,
-    microbatch_size: int,
-    tensor: tuple[int, ...],
-) -> Profile:
+def estimate_profile(estimator: Estimator, question: ModelQuestion, point: Point) -> Profile:
     """The estimated profile at a point; sequence parallelism goes with tensor parallelism."""
-    point = ProfilePoint(
-        microbatch_size=microbatch_size,
+    return estimator.profile(_profile_point(question, point, (point.tensor,)))
+
+
+def estimate_profile_of_degrees(
+    estimator: Estimator, question: ModelQuestion, point: Point, *, tensor: tuple[int, ...]
+) -> Profile:
+    """Like `estimate_profile` with the options of several tensor degrees."""
+    return estimator.profile(_profile_point(question, point, tensor))
+
+
+def _profile_point(question: ModelQuestion, point: Point, tensor: tuple[int, ...]) -> ProfilePoint:
+    return ProfilePoint(
+        microbatch_size=point.microbatch_size,
         sequence_length=question.workload.sequence_length,
         tensor_parallel=tensor,
+        context_parallel=point.context,
+        expert_parallel=point.expert,
+        expert_tensor_parallel=point.expert_tensor,
         sequence_parallel=max(tensor) > 1,
         precision=question.workload.precision,
+        recompute=tuple(map(str, question.allowed.recompute)),
     )
-    return estimator.profile(point)

@@ -1,24 +1,29 @@
-"""The uniform plans of a model: one tensor and one data degree for all stages, as frameworks run.
+"""The uniform plans of a model: the same degrees for all stages, as frameworks run.
 
-A candidate fixes the microbatch size and the degrees; where the stages are cut and what is
-recomputed is left to the partitioner. Each candidate has a lower bound on its step time, so that
-most need no partitioning at all.
+A *point* fixes what one microbatch of a layer costs: its size and the degrees that cut layers. A
+candidate adds the depth of the pipeline, the data degree, the ZeRO stage and the schedule; where
+the stages are cut and what is recomputed is left open. Which degrees are legal is said by
+`plan.legality`, `TransformerConfig.faults_at` and `RunShape`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from trainwright.cluster import Cluster
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model import TransformerConfig
+from trainwright.model import RunShape
+from trainwright.plan.parallelism import Parallelism
 from trainwright.profile.setting import divisors
 
-LARGEST_BATCH: Final = 10**6  # sequences; every microbatch of a step is simulated
-LARGEST_SEQUENCE: Final = 10**9  # tokens; far beyond any model
+if TYPE_CHECKING:
+    from trainwright.cluster import Cluster
+    from trainwright.model import TransformerConfig
+    from trainwright.planning.allowed import Allowed, Span
+
+LARGEST_BATCH = 10**6  # sequences; every microbatch of a step is simulated
+LARGEST_SEQUENCE = 10**9  # tokens; far beyond any model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,82 +45,153 @@ class Workload:
             raise InvalidInput(faults)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Point:
+    """One microbatch on one device; `expert_tensor` None is that of a model without experts."""
+
+    microbatch_size: int
+    tensor: int
+    context: int = 1
+    expert: int = 1
+    expert_tensor: int | None = None
+
+    @property
+    def devices(self) -> int:
+        """Devices that share one sequence in one stage."""
+        return self.tensor * self.context
+
+    @property
+    def expert_devices(self) -> int:
+        """Devices among which all experts are dealt out."""
+        return self.expert * (self.expert_tensor or self.tensor)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Degrees of a uniform plan and the sequences of one microbatch."""
+    """Degrees of a uniform plan, the sequences of one microbatch, and the schedule."""
 
     microbatch_size: int
     tensor: int
     pipeline: int
     data: int
+    context: int = 1
+    expert: int = 1
+    expert_tensor: int | None = None
+    zero_stage: int = 1
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+
+    @property
+    def point(self) -> Point:
+        """What prices its layers."""
+        return Point(
+            microbatch_size=self.microbatch_size,
+            tensor=self.tensor,
+            context=self.context,
+            expert=self.expert,
+            expert_tensor=self.expert_tensor,
+        )
+
+    @property
+    def degrees(self) -> Parallelism:
+        """The degrees in full."""
+        return Parallelism(
+            tensor=self.tensor,
+            pipeline=self.pipeline,
+            data=self.data,
+            context=self.context,
+            expert=self.expert,
+            expert_tensor=self.expert_tensor,
+            virtual_stages=self.virtual_stages,
+            sequence_parallel=self.tensor > 1,
+            zero_stage=self.zero_stage,
+        )
 
     @property
     def num_devices(self) -> int:
         """Devices the candidate occupies."""
-        return self.tensor * self.pipeline * self.data
+        return self.point.devices * self.pipeline * self.data
 
 
-def microbatch_sizes(workload: Workload, chosen: int | None) -> tuple[int, ...]:
+def microbatch_sizes(workload: Workload, allowed: Span) -> tuple[int, ...]:
     """Powers of two that divide the global batch, up to 32; or the one the user chose."""
-    if chosen is not None:
-        return (chosen,)
+    if allowed.least == allowed.most:
+        return (allowed.least,)
     sizes = (2**power for power in range(6))
-    return tuple(size for size in sizes if workload.global_batch % size == 0)
+    return tuple(size for size in sizes if size in allowed and workload.global_batch % size == 0)
 
 
 def tensor_degrees(
-    model: TransformerConfig, cluster: Cluster, workload: Workload, *, tensor_parallel: bool
+    model: TransformerConfig, cluster: Cluster, workload: Workload, allowed: Span
 ) -> tuple[int, ...]:
     """Degrees that the model's sizes allow, inside one node, dividing the sequence evenly."""
     pool = cluster.pool_of()
-    limit = pool.devices_per_node if tensor_parallel else 1
     return tuple(
         t
-        for t in model.tensor_degrees(limit)
-        if pool.devices_per_node % t == 0 and workload.sequence_length % t == 0
+        for t in model.tensor_degrees(pool.devices_per_node)
+        if t in allowed and pool.devices_per_node % t == 0 and workload.sequence_length % t == 0
     )
 
 
-def candidates(
+def context_degrees(
+    model: TransformerConfig, workload: Workload, allowed: Span, *, limit: int
+) -> tuple[int, ...]:
+    """Degrees up to `limit` that divide the sequence; twice, where halves balance a causal mask."""
+    length = workload.sequence_length
+    parts = 2 if model.causal else 1
+    return tuple(
+        c
+        for c in divisors(length)
+        if c <= limit and c in allowed and (c == 1 or length % (parts * c) == 0)
+    )
+
+
+def expert_points(model: TransformerConfig, point: Point, allowed: Allowed) -> Iterator[Point]:
+    """The ways to deal the experts out: degrees that divide them, cut like the rest or not at all.
+
+    A cut that the user fixes is taken, too. A model without experts has one way.
+    """
+    experts = model.experts
+    if experts is None:
+        if 1 in allowed.expert and (point.tensor in allowed.expert_tensor):
+            yield point
+        return
+    fixed = allowed.expert_tensor
+    cuts = {1, point.tensor} | ({fixed.least} if fixed.least == fixed.most else set())
+    for expert in filter(allowed.expert.__contains__, divisors(experts.num_experts)):
+        for cut in sorted(c for c in cuts if c in fixed and experts.ffn_size % c == 0):
+            yield replace(point, expert=expert, expert_tensor=cut)
+
+
+def dense_points(
+    model: TransformerConfig,
+    cluster: Cluster,
+    workload: Workload,
+    allowed: Allowed,
     *,
     num_devices: int,
-    num_layers: int,
-    num_microbatches: int,
-    microbatch_size: int,
-    tensor: int,
-    data_parallel: bool,
-) -> Iterator[Candidate]:
-    """For each pipeline depth the data degrees that fit and divide the microbatches, largest first.
-
-    Of one depth the largest degree needs the least memory and has the lowest bound, but not always
-    the shortest step: gradients may have to cross a slow network level. Every replica gets at least
-    as many microbatches as there are stages.
-    """
-    degrees = divisors(num_microbatches)
-    deepest = min(num_layers, num_devices // tensor, num_microbatches)
-    for pipeline in range(1, deepest + 1):
-        fitting = min(num_devices // tensor, num_microbatches) // pipeline
-        most = fitting if data_parallel else 1
-        for data in reversed(degrees[: bisect_right(degrees, most)]):
-            yield Candidate(
-                microbatch_size=microbatch_size, tensor=tensor, pipeline=pipeline, data=data
+) -> Iterator[Point]:
+    """Microbatch sizes and degrees of all that is not an expert, on at most `num_devices`."""
+    tensors = tensor_degrees(model, cluster, workload, allowed.tensor)
+    for size in microbatch_sizes(workload, allowed.microbatch_size):
+        for tensor in tensors:
+            contexts = context_degrees(
+                model, workload, allowed.context, limit=num_devices // tensor
             )
+            for context in contexts:
+                point = Point(microbatch_size=size, tensor=tensor, context=context)
+                if workload.sequence_length % point.devices == 0 or tensor == 1:
+                    yield point
 
 
-def step_bound_s(
-    candidate: Candidate, *, work_s: float, num_microbatches: int, overhead_s: float = 0.0
-) -> float:
-    """No 1F1B plan of the candidate has a shorter step; `work_s` is one microbatch's, all stages.
-
-    `overhead_s` is what every step takes once, whatever the plan.
-
-    With P_r the work of stage r and m microbatches per replica, the first forward reaches stage r
-    after the forwards of all earlier stages, and their backwards follow its last one, so
-
-        makespan ≥ m·P_r + Σ_{i<r} P_i   for every r.
-
-    The largest of these is least where all p are equal, which gives work / (1 − (1 − 1/m)^p).
-    """
-    m = num_microbatches // candidate.data
-    unfinished: float = (1 - 1 / m) ** candidate.pipeline
-    return work_s / (1 - unfinished) + overhead_s
+def run_of(point: Point, sequence_length: int) -> RunShape:
+    """The point's shape, for the rules of the model."""
+    return RunShape(
+        microbatch_size=point.microbatch_size,
+        sequence_length=sequence_length,
+        tensor_parallel=point.tensor,
+        sequence_parallel=point.tensor > 1,
+        context_parallel=point.context,
+        expert_parallel=point.expert,
+        expert_tensor_parallel=point.expert_tensor,
+    )

@@ -12,15 +12,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from trainwright.costing.estimate import Estimator, flat_setting
 from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
-from trainwright.partitioning.restrictions import surviving_rows
+from trainwright.partitioning.restrictions import Restrictions
 from trainwright.partitioning.ties import recompute_least
 from trainwright.plan.status import Status
 from trainwright.planning.model_planner import (
+    NUM_ALTERNATIVES,
     ModelOutcome,
     best_first,
     plan_model,
@@ -30,36 +29,35 @@ from trainwright.planning.model_problem import (
     require_largest_transient,
     reserve_transients,
 )
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, microbatch_sizes, tensor_degrees
+from trainwright.planning.model_question import ModelQuestion, estimate_profile_of_degrees
+from trainwright.planning.model_space import Candidate, Point, microbatch_sizes, tensor_degrees
 from trainwright.planning.split_plan import Priced
 from trainwright.pricing.step import predict_step
+from trainwright.profile.setting import divisors
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
-    from trainwright.partitioning.restrictions import Restrictions
     from trainwright.profile import Profile, Setting
 
 
-def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
+def plan_per_stage(
+    question: ModelQuestion, budget: Budget, *, num_alternatives: int = NUM_ALTERNATIVES
+) -> ModelOutcome:
     """The best of the uniform plans and of one partitioning per microbatch size.
 
     In the latter static state is not sharded (ZeRO 0): replicas of a stage need not be alike.
     """
-    workload, restrictions = question.workload, question.restrictions
-    uniform = plan_model(question, budget)
+    workload = question.workload
+    uniform = plan_model(question, budget, num_alternatives=num_alternatives)
     estimator = Estimator(model=question.model, cluster=question.cluster)
-    degrees = tensor_degrees(
-        question.model, question.cluster, workload, tensor_parallel=restrictions.tensor_parallel
-    )
+    degrees = tensor_degrees(question.model, question.cluster, workload, question.allowed.tensor)
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
     offered = [
-        (size, estimate_profile(estimator, question, microbatch_size=size, tensor=degrees))
-        for size in microbatch_sizes(workload, question.microbatch_size)
+        (size, _profile(estimator, question, size, degrees))
+        for size in microbatch_sizes(workload, question.allowed.microbatch_size)
     ]
     bound_s = min(
-        _least_device_s(profile, restrictions) * (workload.global_batch // size)
-        for size, profile in offered
+        _least_device_s(profile) * (workload.global_batch // size) for size, profile in offered
     )
     found: list[Priced | None] = []
     for size, profile in offered:
@@ -82,14 +80,30 @@ def plan_per_stage(question: ModelQuestion, budget: Budget) -> ModelOutcome:
     )
 
 
+def _profile(
+    estimator: Estimator, question: ModelQuestion, size: int, tensor: tuple[int, ...]
+) -> Profile:
+    point = Point(microbatch_size=size, tensor=max(tensor))
+    return estimate_profile_of_degrees(estimator, question, point, tensor=tensor)
+
+
 def _may_fit(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> bool:
     """Whether the profile is not proved, in the time left, to be too large."""
     if budget.stopped:
         return True
     lean = require_largest_transient(hold_tied_once(profile))
     setting = _setting(question, size)
-    cut = solve(lean, setting, restrictions=question.restrictions, budget=budget)
+    cut = solve(lean, setting, restrictions=_restrictions(question, size), budget=budget)
     return cut.status is not Status.INFEASIBLE
+
+
+def _restrictions(question: ModelQuestion, size: int) -> Restrictions:
+    """The data degrees that are allowed; one that the partitioner refuses where none divides."""
+    allowed = question.allowed.data
+    degrees = divisors(question.workload.global_batch // size)
+    return Restrictions(
+        data_degrees=tuple(filter(allowed.__contains__, degrees)) or (allowed.least,)
+    )
 
 
 def _setting(question: ModelQuestion, size: int) -> Setting:
@@ -101,10 +115,11 @@ def _setting(question: ModelQuestion, size: int) -> Setting:
 def _price(
     question: ModelQuestion, profile: Profile, size: int, flops: float, budget: Budget
 ) -> Priced | None:
-    roomy, setting = reserve_transients(profile, _setting(question, size), question.restrictions)
-    found = solve(roomy, setting, restrictions=question.restrictions, budget=budget)
-    cut = recompute_least(found, roomy, setting, restrictions=question.restrictions)
-    if cut.plan is None:
+    restrictions = _restrictions(question, size)
+    roomy, setting = reserve_transients(profile, _setting(question, size), restrictions)
+    found = solve(roomy, setting, restrictions=restrictions, budget=budget)
+    cut = recompute_least(found, roomy, setting, restrictions=restrictions)
+    if cut.plan is None or len(cut.plan.stages) not in question.allowed.pipeline:
         return None
     plan = replace(cut.plan, microbatch_size=size)
     step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
@@ -113,15 +128,14 @@ def _price(
         tensor=max(stage.tensor_parallel for stage in plan.stages),
         pipeline=len(plan.stages),
         data=max(stage.data_parallel for stage in plan.stages),
+        zero_stage=0,
     )
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
 
 
-def _least_device_s(profile: Profile, restrictions: Restrictions) -> float:
+def _least_device_s(profile: Profile) -> float:
     """Device seconds of one microbatch if every layer took its cheapest option."""
     costs = profile.costs
-    device_s = np.where(
-        surviving_rows(costs, restrictions), costs.duration_s * costs.tensor_parallel, np.inf
-    )
+    device_s = costs.duration_s * costs.tensor_parallel
     by_class = [float(device_s[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
     return sum(by_class[layer.layer_class] for layer in profile.structure.layers)

@@ -15,7 +15,6 @@ from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.ties import recompute_least
 from trainwright.plan import Plan, Stage
-from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
 from trainwright.pricing.step import predict_step
 
@@ -40,17 +39,6 @@ class Priced:
     plan: Plan
     profile: Profile
     step: StepPrediction
-
-
-def candidate_degrees(question: ModelQuestion, candidate: Candidate) -> Parallelism:
-    """The candidate's degrees in full."""
-    return Parallelism(
-        tensor=candidate.tensor,
-        pipeline=candidate.pipeline,
-        data=candidate.data,
-        sequence_parallel=candidate.tensor > 1,
-        zero_stage=question.zero_stage,
-    )
 
 
 def price_split(
@@ -90,7 +78,7 @@ def _stages_of(split: Split, candidate: Candidate, profile: Profile) -> Iterator
 def _partitioned(
     question: ModelQuestion, candidate: Candidate, profile: Profile, budget: Budget
 ) -> Priced | None:
-    restrictions = candidate_restrictions(question, candidate)
+    restrictions = candidate_restrictions(candidate)
     roomy, setting = roomy_problem(question, candidate, profile)
     found = solve(roomy, setting, restrictions=restrictions, budget=budget)
     cut = recompute_least(found, roomy, setting, restrictions=restrictions)
@@ -108,7 +96,8 @@ def _priced(
         stages=tuple(stages),
         num_microbatches=workload.global_batch // candidate.microbatch_size,
         microbatch_size=candidate.microbatch_size,
-        parallelism=candidate_degrees(question, candidate),
+        schedule=candidate.schedule,
+        parallelism=candidate.degrees,
     )
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
     step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)

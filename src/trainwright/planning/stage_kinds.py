@@ -9,18 +9,19 @@ stage needs the largest: a level offers all options up to its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import combinations_with_replacement, pairwise
+from functools import lru_cache
+from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.partitioning.restrictions import surviving_rows
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.partitioning.restrictions import Restrictions
+    from trainwright.planning.kind_ways import Ways
+    from trainwright.planning.packed_fronts import PackedFronts
     from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
@@ -50,7 +51,6 @@ class StageKinds:
     """
 
     profile: Profile
-    kept_rows: NDArray[np.bool_]
     counts: Ints
     kind_of: Ints
     forward_s: Floats
@@ -61,21 +61,21 @@ class StageKinds:
     weight_bytes: Floats
     level_bytes: Floats
     levels_of: tuple[tuple[int, ...], ...]
+    packed: dict[int, PackedFronts] = field(default_factory=dict)
+    ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
-    _of_class: dict[tuple[int, int, int], Front] = field(default_factory=dict)
+    _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, profile: Profile, restrictions: Restrictions) -> StageKinds:
-        """The kinds of `profile`, whose layers form a chain, with the options that are left."""
+    def of(cls, profile: Profile) -> StageKinds:
+        """The kinds of `profile`, whose layers form a chain."""
         costs = profile.costs
-        kept_rows = surviving_rows(costs, restrictions)
         assert costs.phases is not None, "an estimate has phases"
         counts, kind_of = _kinds([layer.layer_class for layer in profile.structure.layers])
-        level_bytes, levels_of = _levels(profile, kept_rows, counts)
+        level_bytes, levels_of = _levels(profile, counts)
 
         def least(rows: Floats) -> Floats:
-            masked = np.where(kept_rows, rows, np.inf)
-            found: Floats = np.minimum.reduceat(masked, costs.class_offsets[:-1])
+            found: Floats = np.minimum.reduceat(rows, costs.class_offsets[:-1])
             return found
 
         def summed(values: Floats) -> Floats:
@@ -89,7 +89,6 @@ class StageKinds:
         _count_tied_once(profile, counts, static, sync)
         return cls(
             profile=profile,
-            kept_rows=kept_rows,
             counts=counts,
             kind_of=kind_of,
             forward_s=summed(least(costs.phases.forward_s)),
@@ -119,25 +118,24 @@ class StageKinds:
         return self._fronts[key]
 
     def _class_front(self, layer_class: int, count: int, level: int) -> Front:
-        key = (layer_class, count, level)
-        if key not in self._of_class:
-            self._of_class[key] = self._made_class_front(layer_class, count, level)
-        return self._of_class[key]
-
-    def _made_class_front(self, layer_class: int, count: int, level: int) -> Front:
         costs = self.profile.costs
-        assert costs.phases is not None
-        rows = [
+        rows = tuple(
             row
             for row in costs.rows_of(layer_class)
-            if self.kept_rows[row] and costs.transient_bytes[row] <= self.level_bytes[level]
-        ]
-        ways = np.array([_dealt(cuts, count) for cuts in _cuts(count, len(rows))], dtype=np.int64)
-        ways = ways.reshape(len(ways), len(rows))
+            if costs.transient_bytes[row] <= self.level_bytes[level]
+        )
+        if (count, rows) not in self._of_class:
+            self._of_class[count, rows] = self._made_class_front(count, rows)
+        return self._of_class[count, rows]
+
+    def _made_class_front(self, count: int, rows: tuple[int, ...]) -> Front:
+        costs, own = self.profile.costs, list(rows)
+        assert costs.phases is not None
+        ways = _dealt(count, len(rows))
         chosen = np.zeros((len(ways), costs.num_rows), dtype=np.int64)
-        chosen[:, rows] = ways
-        kept_bytes = ways @ costs.saved_bytes[rows]
-        return _pareto(kept_bytes, ways @ costs.phases.total_s[rows], chosen)
+        chosen[:, own] = ways
+        kept_bytes = ways @ costs.saved_bytes[own]
+        return _pareto(kept_bytes, ways @ costs.phases.total_s[own], chosen)
 
 
 def _kinds(classes: list[int]) -> tuple[Ints, Ints]:
@@ -167,39 +165,33 @@ def _count_tied_once(profile: Profile, counts: Ints, static: Floats, sync: Float
         sync[:, 0] -= twice * shared[StaticKind.GRADIENT]
 
 
-def _levels(
-    profile: Profile, kept: NDArray[np.bool_], counts: Ints
-) -> tuple[Floats, tuple[tuple[int, ...], ...]]:
+def _levels(profile: Profile, counts: Ints) -> tuple[Floats, tuple[tuple[int, ...], ...]]:
     """Transient bytes of each level, and for each kind the levels at which all its layers can run.
 
     A level that none of a kind's own options has needs more than the one below and offers no more.
     """
     costs = profile.costs
-    level_bytes = np.unique(costs.transient_bytes[kept])
+    level_bytes = np.unique(costs.transient_bytes)
     level_of = np.searchsorted(level_bytes, costs.transient_bytes)
     own = [
-        sorted({int(level_of[row]) for row in costs.rows_of(c) if kept[row]})
-        for c in range(costs.num_classes)
+        sorted({int(level_of[row]) for row in costs.rows_of(c)}) for c in range(costs.num_classes)
     ]
     levels_of = []
     for kind in counts:
         present = [own[c] for c in np.flatnonzero(kind)]
-        if all(present):
-            lowest = max(levels[0] for levels in present)
-            offered = {level for levels in present for level in levels if level >= lowest}
-            levels_of.append(tuple(sorted(offered)))
-        else:
-            levels_of.append(())
+        lowest = max(levels[0] for levels in present)
+        offered = {level for levels in present for level in levels if level >= lowest}
+        levels_of.append(tuple(sorted(offered)))
     return level_bytes, tuple(levels_of)
 
 
-def _cuts(count: int, options: int) -> list[tuple[int, ...]]:
-    return list(combinations_with_replacement(range(count + 1), max(0, options - 1)))
-
-
-def _dealt(cuts: tuple[int, ...], count: int) -> list[int]:
-    edges = (0, *cuts, count)
-    return [high - low for low, high in pairwise(edges)]
+@lru_cache(maxsize=4096)
+def _dealt(count: int, options: int) -> Ints:
+    """Every way to deal `count` layers out to options, shape [ways, options]."""
+    cuts = list(combinations_with_replacement(range(count + 1), max(0, options - 1)))
+    inner = np.array(cuts, dtype=np.int64).reshape(len(cuts), max(0, options - 1))
+    dealt: Ints = np.diff(inner, axis=1, prepend=0, append=count)
+    return dealt
 
 
 def _nothing(rows: int) -> Front:

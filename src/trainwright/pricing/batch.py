@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.model import TransformerConfig
     from trainwright.plan.configuration import Configuration
+    from trainwright.pricing.sharding import Replicas
     from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
@@ -125,7 +126,7 @@ class BatchPricer:
         m = shape.num_microbatches
         ranks: _Ranks = self._kept(
             ("ranks", cut, replicated, m if degrees.zero_stage >= 2 else 0),
-            lambda: self._ranks(run, chunks, m),
+            lambda: self._ranks(run, chunks, m, replicated),
         )
         ends_s: Floats = self._kept(
             ("ends", cut, m, ranks.added),
@@ -160,8 +161,14 @@ class BatchPricer:
                 return ends_s
         return simulated_ends_s(shape, _times(chunks, ranks, run))
 
-    def _ranks(self, run: Configuration, chunks: Chunks, num_microbatches: int) -> _Ranks:
-        replicas = group_replicas(self.cluster.pool_of(), run.parallelism)
+    def _ranks(
+        self, run: Configuration, chunks: Chunks, num_microbatches: int, replicated: int
+    ) -> _Ranks:
+        replicas: Replicas = self._kept(
+            ("replicas", replicated),
+            lambda: group_replicas(self.cluster.pool_of(), run.parallelism),
+        )
+        device = self.cluster.accelerator
         shared = data_parallel_times(
             chunks.distinct, replicas, run.overlap, num_microbatches=num_microbatches
         )
@@ -172,7 +179,7 @@ class BatchPricer:
             static_bytes[group.ranks] = kept
             exposed = group.tied_s + sum(shared[i].exposed_sync_s for i in group.stages)
             exposed_s[group.ranks] = exposed
-            update_s = optimizer_time_s(group.state, replicas, self.cluster.accelerator)
+            update_s = optimizer_time_s(group.state, replicas, device)
             optimizer_s = max(optimizer_s, update_s)
         return _Ranks(
             added=tuple((each.added_forward_s, each.added_backward_s) for each in shared),

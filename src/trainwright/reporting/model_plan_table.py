@@ -1,47 +1,49 @@
-"""The plan of a model as a table: the step, the stages, the runners-up."""
+"""The plan of a model as a table: the step, where it goes, the ranks, the runners-up."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright.plan.status import Status
 from trainwright.provenance import Origin
+from trainwright.reporting.layout import layout_cells, layout_columns, layout_line
 from trainwright.reporting.text import add_row, ranges, table
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rich.console import RenderableType
 
-    from trainwright.plan.parallelism import Parallelism
-    from trainwright.plan.results.model_plan import ModelPlanResult, ModelStageRecord
+    from trainwright.plan.results.model_plan import Alternative, ModelPlanResult, ModelStageRecord
+    from trainwright.plan.results.plan import Relaxation
 
-_COLUMNS = (
-    ("stage", "right"),
+_COLUMNS: Final = (
+    ("rank", "right"),
     ("layers", "left"),
     ("d", "right"),
     ("t", "right"),
     ("recomp", "right"),
     ("forward", "right"),
     ("backward", "right"),
-    ("of it tp", "right"),
     ("send", "right"),
     ("memory", "right"),
     ("of limit", "right"),
     ("held", "right"),
     ("", "left"),
 )
+_MOST_RANKS: Final = 16
+_NEGLIGIBLE: Final = 5e-4  # of the step: not worth a word
 
 
 def model_plan_report(document: ModelPlanResult) -> RenderableType:
-    """Headline, stages, what would make it fit, and the runners-up."""
+    """Headline, ranks, what would make it fit, and the runners-up."""
     from rich.console import Group
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(line) for line in _headline(document)]
     if document.stages:
-        parts.append(_stage_table(document))
+        parts.append(_rank_table(document))
     parts.extend(Text(line) for line in _reasons(document))
     if document.alternatives:
         parts.append(_alternative_table(document))
@@ -64,79 +66,115 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
         yield f"{where}: {_VERDICTS[document.status]}"
         return
     yield (
-        f"{where}: {format_seconds(document.step_time_s)} per step, "
-        f"{document.tokens_per_s or 0:,.0f} tokens/s, MFU {document.mfu or 0:.1%} "
-        f"({_confidence(document)}): "
-        f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
+        f"{where}: {format_seconds(document.step_time_s)} per step "
+        f"({format_seconds(document.step_time_low_s or 0)} to "
+        f"{format_seconds(document.step_time_high_s or 0)}, 90 %, {_confidence(document)})"
+    )
+    yield (
+        f"{document.tokens_per_s or 0:,.0f} tokens/s, "
+        f"{document.tokens_per_s_per_device or 0:,.0f} per device, MFU {document.mfu or 0:.1%}; "
+        f"{proof(document)}"
     )
     if document.parallelism is not None:
         yield (
-            f"{_degrees(document.parallelism)}, microbatch {document.micro_batch}, "
+            f"{layout_line(document.parallelism)}, microbatch {document.micro_batch}, "
             f"schedule {document.schedule}"
         )
-    if document.request.num_devices and document.devices_used != document.request.num_devices:
-        yield f"uses {document.devices_used} of {document.request.num_devices} devices"
-    yield (
-        f"the step: bubble {document.bubble_of_makespan or 0:.1%} of the pipeline, "
-        f"exposed gradient sync {format_seconds(document.exposed_gradient_sync_s or 0)}, optimizer "
-        f"{format_seconds(document.optimizer_s or 0)}"
-    )
+    if request.num_devices and document.devices_used != request.num_devices:
+        yield f"uses {document.devices_used} of {request.num_devices} devices"
+    yield f"the step: {_shares(document.time_by_part_s, document.step_time_s)}"
 
 
 _VERDICTS = {
     Status.OPTIMAL: "optimal, proved",
     Status.GAP: "a plan with a gap",
-    Status.INFEASIBLE: "infeasible: no uniform plan fits",
+    Status.INFEASIBLE: "infeasible: no plan of the space fits",
     Status.UNKNOWN: "unknown: no plan was found, and none is excluded",
 }
 
 
-def _degrees(parallelism: Parallelism) -> str:
-    sequence = " + sequence parallel" if parallelism.sequence_parallel else ""
-    return (
-        f"tensor {parallelism.tensor}{sequence} x pipeline {parallelism.pipeline} x "
-        f"data {parallelism.data}, ZeRO-{parallelism.zero_stage}"
-    )
+def proof(document: ModelPlanResult) -> str:
+    """What is proved about the step time."""
+    if document.status is Status.OPTIMAL:
+        return "no plan of the space is faster, proved"
+    return f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
 
 
-def _stage_table(document: ModelPlanResult) -> RenderableType:
-    made = table(None, _COLUMNS)
-    slowest_s = max(stage.time_per_sample_s for stage in document.stages)
-    for index, stage in enumerate(document.stages):
-        add_row(made, *_stage_row(index, stage, slowest_s, document.memory_limit_bytes))
+def _shares(parts_s: Mapping[str, float], step_s: float) -> str:
+    """The parts that matter, largest first."""
+    largest = sorted(parts_s.items(), key=lambda part: -part[1])
+    named = [(name, spent_s / step_s) for name, spent_s in largest if step_s > 0]
+    return ", ".join(f"{name} {share:.1%}" for name, share in named if share >= _NEGLIGIBLE)
+
+
+def _rank_table(document: ModelPlanResult) -> RenderableType:
+    degrees_differ = document.parallelism is None
+    columns = [c for c in _COLUMNS if degrees_differ or c[0] not in ("d", "t")]
+    made = table(None, columns)
+    for rank in shown_ranks(document):
+        cells = _rank_cells(document, rank)
+        add_row(made, *(cells[name] for name, _ in columns))
     return made
 
 
-def _stage_row(
-    index: int, stage: ModelStageRecord, slowest_s: float, limit_bytes: float | None
-) -> tuple[str, ...]:
-    found = stage.prediction
-    return (
-        str(index),
-        ranges(stage.layers),
-        str(stage.data_parallel),
-        str(stage.tensor_parallel),
-        f"{stage.num_recomputed}/{len(stage.layers)}",
-        format_seconds(found.forward_s),
-        format_seconds(found.backward_s),
-        format_seconds(found.tensor_parallel_s),
-        format_seconds(found.send_s),
-        format_bytes(stage.memory_bytes),
-        f"{stage.memory_bytes / limit_bytes:.1%}" if limit_bytes else "",
-        str(found.memory.microbatches_in_flight),
-        "slowest" if stage.time_per_sample_s == slowest_s else "",
-    )
+def shown_ranks(document: ModelPlanResult) -> list[int]:
+    """All ranks, or of many the first, the slowest, the fullest and the last."""
+    count = len(document.ranks)
+    if count <= _MOST_RANKS:
+        return list(range(count))
+    return sorted({*range(_MOST_RANKS - 4), _slowest(document), _fullest(document), count - 1})
+
+
+def _slowest(document: ModelPlanResult) -> int:
+    busy_s = [rank.forward_s + rank.backward_s for rank in document.ranks]
+    return busy_s.index(max(busy_s))
+
+
+def _fullest(document: ModelPlanResult) -> int:
+    sizes = document.peak_memory_bytes_per_rank
+    return sizes.index(max(sizes))
+
+
+def _rank_cells(document: ModelPlanResult, rank: int) -> dict[str, str]:
+    found, own = document.ranks[rank], _stages_of(document, rank)
+    limit_bytes, memory_bytes = document.memory_limit_bytes, found.memory.total_bytes
+    layers = [layer for stage in own for layer in stage.layers]
+    marks = ["slowest"] if rank == _slowest(document) else []
+    marks += ["fullest"] if rank == _fullest(document) and len(document.ranks) > 1 else []
+    return {
+        "rank": str(rank),
+        "layers": ranges(layers),
+        "d": str(own[0].data_parallel),
+        "t": str(own[0].tensor_parallel),
+        "recomp": f"{sum(stage.num_recomputed for stage in own)}/{len(layers)}",
+        "forward": format_seconds(found.forward_s),
+        "backward": format_seconds(found.backward_s),
+        "send": format_seconds(found.send_s),
+        "memory": format_bytes(memory_bytes),
+        "of limit": f"{memory_bytes / limit_bytes:.1%}" if limit_bytes else "",
+        "held": str(found.memory.microbatches_in_flight),
+        "": ", ".join(marks),
+    }
+
+
+def _stages_of(document: ModelPlanResult, rank: int) -> list[ModelStageRecord]:
+    return [stage for stage in document.stages if stage.rank == rank]
 
 
 def _reasons(document: ModelPlanResult) -> Iterator[str]:
     if document.stages:
+        hidden = len(document.ranks) - len(shown_ranks(document))
+        if hidden:
+            yield f"({hidden} more ranks, none slower or fuller)"
         yield "taken for granted:"
         yield from (f"  {name}: {value}" for name, value in document.assumptions.items())
     if document.binding is not None:
         yield f"why: {document.binding.description}"
     if document.relaxations:
         yield "any one of these is enough:"
-        yield from (f"  {fix.change}: {fix.description}" for fix in document.relaxations)
+        yield from (
+            f"  {fix.change}: {fix.description}{_price(fix)}" for fix in document.relaxations
+        )
     left = f", {document.not_reached} not reached" if document.not_reached else ""
     excluded = f"{document.pruned} excluded by their bounds"
     yield f"{document.considered} layouts considered, {excluded}{left}"
@@ -144,24 +182,45 @@ def _reasons(document: ModelPlanResult) -> Iterator[str]:
         yield "interrupted: this is the best plan found so far"
 
 
+def _price(fix: Relaxation) -> str:
+    """What the best plan under a change takes."""
+    if fix.step_time_s is None:
+        return ""
+    return f" ({format_seconds(fix.step_time_s)} per step on {fix.devices_used} devices)"
+
+
 def _alternative_table(document: ModelPlanResult) -> RenderableType:
+    plans = [other.parallelism for other in document.alternatives]
     made = table(
         "next best",
         (
-            ("layout", "left"),
-            ("microbatch", "right"),
+            *layout_columns(plans),
+            ("mb", "right"),
+            ("schedule", "left"),
+            ("recomp", "right"),
             ("step", "right"),
             ("slower", "right"),
-            ("peak memory", "right"),
+            ("memory", "right"),
+            ("loses most in", "left"),
         ),
     )
     for other in document.alternatives:
         add_row(
             made,
-            _degrees(other.parallelism),
+            *layout_cells(other.parallelism, plans),
             str(other.micro_batch),
+            other.schedule,
+            "" if other.num_recomputed is None else str(other.num_recomputed),
             format_seconds(other.step_time_s),
             f"{other.slowdown - 1:.1%}",
             format_bytes(other.peak_memory_bytes),
+            losses(other),
         )
     return made
+
+
+def losses(other: Alternative) -> str:
+    """The one or two parts of the step in which a plan loses most."""
+    worst = sorted(other.lost_s.items(), key=lambda part: -part[1])[:2]
+    floor_s = _NEGLIGIBLE * other.step_time_s
+    return ", ".join(f"{name} +{format_seconds(s)}" for name, s in worst if s >= floor_s)

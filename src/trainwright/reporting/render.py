@@ -1,47 +1,48 @@
-"""From a document to its table, by type."""
+"""From a document to its table, by type. Only the table that is printed is loaded."""
 
 from __future__ import annotations
 
-from functools import singledispatch
-from typing import TYPE_CHECKING
-
-from trainwright.plan.results.calibration import CalibrationResult
-from trainwright.plan.results.catalog import CatalogResult
-from trainwright.plan.results.difference import Difference
-from trainwright.plan.results.estimate import EstimateResult
-from trainwright.plan.results.layer_profile import LayerProfileResult
-from trainwright.plan.results.model_estimate import ModelEstimateResult
-from trainwright.plan.results.model_plan import ModelPlanResult
-from trainwright.plan.results.plan import PlanResult
-from trainwright.plan.results.schedule import ScheduleResult
-from trainwright.plan.results.validation import ValidationResult
-from trainwright.reporting.calibration_table import calibration_report
-from trainwright.reporting.catalog_table import catalog_report
-from trainwright.reporting.difference_table import difference_report
-from trainwright.reporting.layer_profile_table import layer_profile_report
-from trainwright.reporting.model_estimate_table import model_estimate_report
-from trainwright.reporting.model_plan_table import model_plan_report
-from trainwright.reporting.plan_table import estimate_report, plan_report
-from trainwright.reporting.schedule_table import schedule_report
-from trainwright.reporting.validation_table import validation_report
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import RenderableType
 
+# By name of the document's type: the module here and its function.
+REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "PlanResult": ("plan_table", "plan_report"),
+        "PlacementResult": ("placement_table", "placement_report"),
+        "EstimateResult": ("plan_table", "estimate_report"),
+        "Difference": ("difference_table", "difference_report"),
+        "ModelPlanResult": ("model_plan_table", "model_plan_report"),
+        "ModelSweepResult": ("model_sweep_table", "model_sweep_report"),
+        "WhatIfResult": ("what_if_table", "what_if_report"),
+        "ModelExplanation": ("model_explanation_table", "model_explanation_report"),
+        "ModelEstimateResult": ("model_estimate_table", "model_estimate_report"),
+        "ScheduleResult": ("schedule_table", "schedule_report"),
+        "CodesignResult": ("codesign_table", "codesign_report"),
+        "CatalogResult": ("catalog_table", "catalog_report"),
+        "ValidationResult": ("validation_table", "validation_report"),
+        "CalibrationResult": ("calibration_table", "calibration_report"),
+        "ImprovementResult": ("improvement_table", "improvement_report"),
+        "ExportResult": ("export_table", "export_report"),
+        "ReportResult": ("report_table", "report_table"),
+        "LayerProfileResult": ("layer_profile_table", "layer_profile_report"),
+    }
+)
 
-@singledispatch
+
 def render(document: object) -> RenderableType:
     """The table of a result document."""
-    raise TypeError(f"no table is known for {type(document).__name__}")
-
-
-render.register(PlanResult, plan_report)
-render.register(EstimateResult, estimate_report)
-render.register(Difference, difference_report)
-render.register(ModelPlanResult, model_plan_report)
-render.register(ModelEstimateResult, model_estimate_report)
-render.register(ScheduleResult, schedule_report)
-render.register(CatalogResult, catalog_report)
-render.register(ValidationResult, validation_report)
-render.register(CalibrationResult, calibration_report)
-render.register(LayerProfileResult, layer_profile_report)
+    name = type(document).__name__
+    if name not in REPORTS:
+        raise TypeError(f"no table is known for {name}")
+    module, function = REPORTS[name]
+    found: RenderableType = getattr(import_module(f"trainwright.reporting.{module}"), function)(
+        document
+    )
+    return found

@@ -13,7 +13,10 @@ from trainwright.plan.status import BoundKind, Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStageRecord:
-    """One stage of a model's plan; layers are indices of the model's layer graph."""
+    """One (virtual) stage of a model's plan; layers are indices of the model's layer graph.
+
+    `time_per_sample_s` is its share of its rank's time, `memory_bytes` what the whole rank needs.
+    """
 
     layers: tuple[int, ...]
     data_parallel: int
@@ -22,7 +25,7 @@ class ModelStageRecord:
     num_recomputed: int
     time_per_sample_s: float
     memory_bytes: float
-    prediction: StagePrediction
+    rank: int = 0
 
     def __post_init__(self) -> None:
         check_stage(self.layers, self.data_parallel, self.tensor_parallel)
@@ -30,30 +33,49 @@ class ModelStageRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A plan considered and not chosen, and by how much it is slower."""
+    """A plan considered and not chosen, and by how much it is slower.
+
+    `lost_s` says by part of the step (as `time_by_part_s`) what it takes more than the best plan,
+    less where negative; the parts add up to the difference.
+    """
 
     parallelism: Parallelism
     micro_batch: int
+    schedule: str = "1f1b"
+    num_recomputed: int | None = None
+    devices_used: int | None = None
     step_time_s: float
     slowdown: float
     peak_memory_bytes: float
+    lost_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlanResult:
-    """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes."""
+    """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes.
+
+    `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `stages` are in
+    pipeline order, `ranks` says what each pipeline rank does with all of its stages and
+    `peak_memory_bytes_per_rank` what one device of it needs. `time_by_part_s` says
+    where the step's time goes: compute, recompute, tensor, context, expert, data, transfers,
+    bubble, optimizer, overhead add up to it.
+    """
 
     kind: str = "model-plan"
     format_version: int = FORMAT_VERSION
     status: Status
     objective: str = "step_time_s"
     step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
     lower_bound_s: float | None = None
     bound_kind: BoundKind | None = None
     gap: float | None = None
     time_per_sample_s: float | None = None
     tokens_per_s: float | None = None
+    tokens_per_s_per_device: float | None = None
     mfu: float | None = None
+    time_by_part_s: dict[str, float] = field(default_factory=dict)
     bubble_of_makespan: float | None = None
     exposed_gradient_sync_s: float | None = None
     optimizer_s: float | None = None
@@ -63,6 +85,7 @@ class ModelPlanResult:
     devices_used: int | None = None
     num_stages: int | None = None
     stages: tuple[ModelStageRecord, ...] = ()
+    ranks: tuple[StagePrediction, ...] = ()
     peak_memory_bytes_per_rank: tuple[float, ...] = ()
     memory_limit_bytes: float | None = None
     alternatives: tuple[Alternative, ...] = ()

@@ -29,8 +29,21 @@ class SettingRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRecord:
+    """Whole numbers from `least` to `most`; no upper end where that is absent."""
+
+    least: int = 1
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceRecord:
-    """Which plans were searched: what was switched off, and the degrees that were fixed."""
+    """Which plans were searched: what was switched off, fixed or bounded.
+
+    The degrees, `zero_stages`, `recompute_modes`, `schedules` and `framework` belong to a model's
+    plan; a degree that is absent was free, and so were the schedules. `micro_batch` and
+    `zero_stage` are what earlier versions wrote in place of them.
+    """
 
     data_parallel: bool = True
     tensor_parallel: bool = True
@@ -41,6 +54,18 @@ class SpaceRecord:
     block_layer: str | None = None
     micro_batch: int | None = None
     zero_stage: int | None = None
+    tensor: SpanRecord | None = None
+    pipeline: SpanRecord | None = None
+    data: SpanRecord | None = None
+    context: SpanRecord | None = None
+    expert: SpanRecord | None = None
+    expert_tensor: SpanRecord | None = None
+    virtual_stages: SpanRecord | None = None
+    microbatch_size: SpanRecord | None = None
+    zero_stages: tuple[int, ...] = ()
+    recompute_modes: tuple[str, ...] = ()
+    schedules: tuple[str, ...] | None = None
+    framework: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +79,11 @@ class WorkloadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The request of `plan` and `estimate`; `cluster` and `workload` belong to a model's."""
+    """The request of `plan` and `estimate`.
+
+    `cluster`, `workload` and `top`, the number of runners-up, belong to a model's, `cost_model` to
+    a placement problem's.
+    """
 
     trainwright_version: str
     model: Embedded
@@ -63,4 +92,6 @@ class PlanRequest:
     cluster: Embedded | None = None
     workload: WorkloadRecord | None = None
     num_devices: int | None = None
+    top: int | None = None
+    cost_model: str | None = None
     time_limit_s: float | None = None

@@ -1,0 +1,236 @@
+"""The options of `plan` on a model, and the question they ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from trainwright.api.inputs import naming_options
+from trainwright.api.model_request import DEFAULT_TOP, ModelCall
+from trainwright.api.space_options import OPTION_OF, SPANS, SpaceOptions, allowed_by
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.results.request import WorkloadRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainwright.api.models import ModelInput
+    from trainwright.api.space_options import Degrees, Names, Stages
+    from trainwright.cluster import Cluster
+    from trainwright.planning.model_question import ModelQuestion
+
+QUESTION_OPTION_OF: Final = {
+    "global_batch": "global-batch",
+    "sequence_length": "sequence",
+    "num_devices": "devices",
+    **OPTION_OF,
+}
+LARGEST_CLUSTER: Final = 10**9  # devices or nodes; far beyond any machine
+LARGEST_TOP: Final = 1000
+
+
+class ModelOptions(TypedDict, total=False):
+    """Where and what a model trains, and what its plan may use; see `docs/plan-command.md`.
+
+    Degrees are numbers or ranges such as "4..8"; `zero_stage` and `schedule` may be lists; `top` is
+    the number of runners-up.
+    """
+
+    cluster: str | Path | Cluster | None
+    nodes: int | None
+    global_batch: int | None
+    sequence: int | None
+    micro_batch: Degrees
+    tp: Degrees
+    pp: Degrees
+    dp: Degrees
+    cp: Degrees
+    ep: Degrees
+    etp: Degrees
+    virtual_stages: Degrees
+    zero_stage: Stages
+    schedule: Names
+    framework: str | None
+    per_stage_degrees: bool
+    calibration: str | Path | None
+    top: int | None
+
+
+def model_call(
+    given: ModelInput,
+    options: ModelOptions,
+    *,
+    devices: int | None,
+    memory_bytes: float | None,
+    data_parallel: bool = True,
+    tensor_parallel: bool = True,
+    recompute: bool | Names = True,
+    exclude_options: Iterable[str] = (),
+) -> ModelCall:
+    """The question that the options ask; raises `InvalidInput` naming options."""
+    from trainwright.planning.model_question import ModelQuestion
+    from trainwright.planning.model_space import Workload
+
+    cluster, num_devices = resolve_cluster(
+        options.get("cluster"),
+        nodes=options.get("nodes"),
+        devices=devices,
+        memory_bytes=memory_bytes,
+    )
+    if (calibration := options.get("calibration")) is not None:
+        from trainwright.api.calibrate import calibrated
+
+        cluster = calibrated(cluster, calibration)
+    workload = resolve_workload(
+        global_batch=options.get("global_batch"), sequence=options.get("sequence")
+    )
+    kinds = {"data": data_parallel, "tensor": tensor_parallel}
+    excluded = frozenset(exclude_options)
+    allowed = allowed_by(
+        SpaceOptions(
+            degrees={name: options.get(option.replace("-", "_")) for name, option in SPANS.items()},  # type: ignore[misc]
+            zero=options.get("zero_stage"),
+            recompute=recompute,
+            schedules=options.get("schedule"),
+            framework=options.get("framework"),
+            forbidden=tuple(name for name, wanted in kinds.items() if not wanted),
+            excluded=excluded,
+        )
+    )
+    with naming_options(QUESTION_OPTION_OF):
+        question = ModelQuestion(
+            model=given.config,
+            cluster=cluster,
+            workload=Workload(
+                global_batch=workload.global_batch, sequence_length=workload.sequence_length
+            ),
+            num_devices=num_devices,
+            allowed=allowed,
+        )
+    refuse_empty_space(question)
+    top = options.get("top")
+    if top is not None and not 0 <= top <= LARGEST_TOP:
+        raise InvalidInput.of("top", f"must be from 0 to {LARGEST_TOP}, got {top}")
+    return ModelCall(
+        model=given.embedded,
+        question=question,
+        excluded_options=excluded,
+        per_stage_degrees=options.get("per_stage_degrees", False),
+        top=DEFAULT_TOP if top is None else top,
+    )
+
+
+def refuse_empty_space(question: ModelQuestion) -> None:
+    """Raise `InvalidInput` for each option that leaves nothing to choose, with what is offered."""
+    faults = tuple(_nothing_left(question))
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
+    from trainwright.planning.allowed import ANY
+    from trainwright.planning.model_space import (
+        context_degrees,
+        microbatch_sizes,
+        tensor_degrees,
+    )
+    from trainwright.planning.schedules import schedules_of
+    from trainwright.profile.setting import divisors
+
+    allowed, workload, model = question.allowed, question.workload, question.model
+    limit = question.num_devices
+    if not tensor_degrees(model, question.cluster, workload, allowed.tensor):
+        offered = tensor_degrees(model, question.cluster, workload, ANY)
+        yield _none_of("tp", allowed.tensor, offered, "the model and a node allow")
+    if not microbatch_sizes(workload, allowed.microbatch_size):
+        offered = microbatch_sizes(workload, ANY)
+        yield _none_of("micro-batch", allowed.microbatch_size, offered, "divide the global batch")
+    if not context_degrees(model, workload, allowed.context, limit=limit):
+        offered = context_degrees(model, workload, ANY, limit=limit)
+        yield _none_of("cp", allowed.context, offered, "divide the sequence evenly")
+    if not schedules_of(allowed, model.num_layers):
+        span = shown(allowed.virtual_stages)
+        wanted = "must be a number that one of the families runs; leave it out, or add a --schedule"
+        yield Fault("virtual-stages", f"{wanted}, got {span}")
+    if model.experts is not None:
+        shares = divisors(model.experts.num_experts)
+        if not any(share in allowed.expert for share in shares):
+            what = f"divide the {model.experts.num_experts} experts"
+            yield _none_of("ep", allowed.expert, shares, what)
+    else:
+        for name in ("expert", "expert_tensor"):
+            if getattr(allowed, name).least > 1:
+                yield Fault(SPANS[name], "must be 1: the model has no experts; leave it out")
+    least = allowed.tensor.least * allowed.pipeline.least
+    least *= allowed.data.least * allowed.context.least
+    if least > question.num_devices:
+        problem = f"must be at most the {question.num_devices} devices, got at least {least}"
+        yield Fault("tp x pp x dp x cp", f"{problem}; lower a degree or give more --devices")
+
+
+def _none_of(option: str, span: object, offered: Iterable[int], what: str) -> Fault:
+    choices = ", ".join(map(str, offered))
+    return Fault(option, f"must hold one of {choices}, which {what}, got {shown(span)}")
+
+
+def shown(span: object) -> str:
+    """A span as it is written on the command line."""
+    least, most = getattr(span, "least", 1), getattr(span, "most", None)
+    if least == most:
+        return str(least)
+    return f"{least}..{'' if most is None else most}"
+
+
+def resolve_cluster(
+    cluster: str | Path | Cluster | None,
+    *,
+    nodes: int | None,
+    devices: int | None,
+    memory_bytes: float | None = None,
+) -> tuple[Cluster, int]:
+    """A catalog cluster or a file, sized, and how many of its devices to use.
+
+    `memory_bytes` replaces what the driver shows of a device, of which a fraction is usable.
+    """
+    from trainwright.cluster import Cluster
+    from trainwright.formats.catalog import open_cluster
+
+    if cluster is None:
+        raise InvalidInput.of(
+            "cluster", "must be given for a model; see: trainwright catalog clusters"
+        )
+    found = cluster if isinstance(cluster, Cluster) else open_cluster(str(cluster))
+    if memory_bytes is not None:
+        found = found.with_memory(memory_bytes)
+    if nodes is not None:
+        _refuse_too_many("nodes", nodes)
+        found = found.with_nodes(nodes)
+    if devices is None:
+        return found, found.num_devices
+    _refuse_too_many("devices", devices)
+    if nodes is None and devices > found.num_devices:
+        found = found.with_nodes(-(-devices // found.pool_of().devices_per_node))
+    if devices > found.num_devices:
+        raise InvalidInput.of(
+            "devices", f"must be at most the {found.num_devices} of {nodes} nodes, got {devices}"
+        )
+    return found, devices
+
+
+def _refuse_too_many(name: str, count: int) -> None:
+    if count > LARGEST_CLUSTER:
+        raise InvalidInput.of(name, f"must be <= {LARGEST_CLUSTER}, got {count}")
+
+
+def resolve_workload(*, global_batch: int | None, sequence: int | None) -> WorkloadRecord:
+    """The workload, or every part of it that is missing."""
+    missing = [
+        Fault(name, f"must be given for a model, as --{name} N")
+        for name, value in (("global-batch", global_batch), ("sequence", sequence))
+        if value is None
+    ]
+    if missing:
+        raise InvalidInput(missing)
+    assert global_batch is not None
+    assert sequence is not None
+    return WorkloadRecord(global_batch=global_batch, sequence_length=sequence)

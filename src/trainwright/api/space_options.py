@@ -1,0 +1,251 @@
+"""What a plan may use: from options to `Allowed`, and to and from a document's record.
+
+A degree is a number or a range: `8`, `4..8`, `..8`, `4..`. Lists are separated by commas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.results.request import SpaceRecord, SpanRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trainwright.planning.allowed import Allowed, Span
+    from trainwright.profile import Recompute
+
+Degrees: TypeAlias = "str | int | Span | None"
+Names: TypeAlias = "str | Iterable[str] | None"
+Stages: TypeAlias = "str | int | Iterable[int] | None"
+
+# Fields of `Allowed` that are spans, as options.
+SPANS: Final[Mapping[str, str]] = {
+    "tensor": "tp",
+    "pipeline": "pp",
+    "data": "dp",
+    "context": "cp",
+    "expert": "ep",
+    "expert_tensor": "etp",
+    "virtual_stages": "virtual-stages",
+    "microbatch_size": "micro-batch",
+}
+OPTION_OF: Final[Mapping[str, str]] = {
+    **SPANS,
+    "zero_stages": "zero",
+    "recompute": "recompute",
+    "schedules": "schedule",
+    "framework": "framework",
+}
+_RANGE: Final = re.compile(r"\s*(\d[\d_]*)?\s*(\.\.)?\s*(\d[\d_]*)?\s*")
+OLD_ZERO_STAGE: Final = 1  # what documents without a list of stages were planned with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """The options as given; None where the search is free to choose.
+
+    `degrees` is by field of `Allowed`; `forbidden` are fields that a --no option sets to 1.
+    """
+
+    degrees: Mapping[str, Degrees]
+    zero: Stages = None
+    recompute: bool | Names = True
+    schedules: Names = None
+    framework: str | None = None
+    forbidden: tuple[str, ...] = ()
+    excluded: frozenset[str] = frozenset()
+
+
+def allowed_by(options: SpaceOptions) -> Allowed:
+    """What the options leave; raises `InvalidInput` with the fault of every option."""
+    from trainwright.planning.allowed import ANY, ZERO_STAGES, Allowed
+
+    faults: list[Fault] = []
+    spans: dict[str, Span] = {}
+    for name, given in options.degrees.items():
+        try:
+            spans[name] = ANY if given is None else parse_span(given, SPANS[name])
+        except InvalidInput as error:
+            faults += error.faults
+    for name in options.forbidden:
+        if options.degrees.get(name) not in (None, 1, "1"):
+            off = f"--no-{name}-parallel"
+            faults.append(Fault(SPANS[name], f"must not be given together with {off}"))
+        spans[name] = ANY.only(1)
+    stages: tuple[int, ...] = ZERO_STAGES
+    modes, families = _modes(options, faults), None
+    try:
+        stages = _zero_stages(options.zero)
+    except InvalidInput as error:
+        faults += error.faults
+    if options.schedules is not None:
+        families = _families(options.schedules, faults)
+    faults += (f for name, span in spans.items() for f in _span_faults(SPANS[name], span))
+    framework = _framework(options.framework, faults)
+    if faults:
+        raise InvalidInput(faults)
+    return Allowed(
+        **spans,
+        zero_stages=stages,
+        recompute=modes,
+        schedules=families,
+        framework=framework,
+    )
+
+
+def _framework(name: str | None, faults: list[Fault]) -> str | None:
+    from trainwright.plan.capability import target_named
+
+    if name is None:
+        return None
+    try:
+        return target_named(name)
+    except InvalidInput as error:
+        faults += (Fault("framework", fault.problem) for fault in error.faults)
+    return None
+
+
+def parse_span(given: str | int | Span, name: str) -> Span:
+    """A number or a range; raises `InvalidInput` naming the option."""
+    from trainwright.planning.allowed import Span
+
+    if isinstance(given, Span):
+        return given
+    match = None if isinstance(given, bool) else _RANGE.fullmatch(str(given))
+    low, dots, high = match.groups() if match else (None, None, None)
+    if not (low or high):
+        wanted = "must be a number or a range such as 8, 4..8, ..8 or 4.."
+        raise InvalidInput.of(name, f'{wanted}, got "{given}"')
+    least = int(low) if low else 1
+    return Span(least=least, most=(int(high) if high else None) if dots else least)
+
+
+def _span_faults(name: str, span: Span) -> Iterator[Fault]:
+    most = span.most
+    if span.least < 1 or (most is not None and most < 1):
+        yield Fault(name, f"must be >= 1, got {span.least if span.least < 1 else most}")
+    elif most is not None and most < span.least:
+        yield Fault(
+            name, f"must not be empty, got {span.least}..{most}; write {most}..{span.least}"
+        )
+
+
+def _words(given: str | Iterable[str]) -> list[str]:
+    words = given.split(",") if isinstance(given, str) else given
+    return list(dict.fromkeys(word.strip() for word in words))
+
+
+def _zero_stages(given: Stages) -> tuple[int, ...]:
+    from trainwright.planning.allowed import ZERO_STAGES
+
+    if given is None:
+        return ZERO_STAGES
+    stages = given.split(",") if isinstance(given, str) else given
+    listed = list(stages) if isinstance(stages, Iterable) else [stages]
+    numbers = [stage.strip() if isinstance(stage, str) else stage for stage in listed]
+    known = {str(stage): stage for stage in ZERO_STAGES}
+    faults = [
+        Fault("zero", f"must be 0, 1, 2 or 3, or a list such as 0,1; got {number}")
+        for number in numbers
+        if str(number) not in known
+    ]
+    if faults or not numbers:
+        raise InvalidInput(faults or [Fault("zero", "must name at least one stage, got none")])
+    return tuple(sorted({known[str(number)] for number in numbers}))
+
+
+def _modes(options: SpaceOptions, faults: list[Fault]) -> tuple[Recompute, ...]:
+    from trainwright.profile import Recompute
+
+    given, modes = options.recompute, tuple(Recompute)
+    if given is False:
+        modes = (Recompute.NONE,)
+    elif given is not True and given is not None:
+        words = _words(given)
+        for word in words:
+            if word not in set(Recompute):
+                offered = ", ".join(Recompute)
+                faults.append(Fault("recompute", f'must list {offered}, got "{word}"'))
+        modes = tuple(mode for mode in Recompute if mode in words)
+    left = tuple(mode for mode in modes if mode not in options.excluded)
+    if modes and not left:
+        excluded = ", ".join(sorted(options.excluded))
+        wanted = f"must leave one of {', '.join(modes)}"
+        faults.append(Fault("exclude-option", f"{wanted}, got {excluded}"))
+    return left
+
+
+def _families(given: str | Iterable[str], faults: list[Fault]) -> tuple[str, ...]:
+    """By the names of the registry, whatever alias was given."""
+    from trainwright.scheduling.families import family_named
+
+    names: list[str] = []
+    for word in _words(given):
+        try:
+            names.append(family_named(word).name)
+        except InvalidInput as error:
+            faults += (Fault("schedule", fault.problem) for fault in error.faults)
+    return tuple(dict.fromkeys(names))
+
+
+def record_of(allowed: Allowed, *, excluded: Iterable[str], per_stage_degrees: bool) -> SpaceRecord:
+    """As a document carries it."""
+    from trainwright.planning.allowed import ANY, Span
+    from trainwright.profile import Recompute
+
+    spans: dict[str, Any] = {}
+    for name in SPANS:
+        span = getattr(allowed, name)
+        spans[name] = None if span == ANY else SpanRecord(least=span.least, most=span.most)
+    return SpaceRecord(
+        data_parallel=allowed.data != Span.only(1),
+        tensor_parallel=allowed.tensor != Span.only(1),
+        recompute=allowed.recompute != (Recompute.NONE,),
+        excluded_options=tuple(sorted(excluded)),
+        per_stage_degrees=per_stage_degrees,
+        **spans,
+        zero_stages=allowed.zero_stages,
+        recompute_modes=tuple(map(str, allowed.recompute)),
+        schedules=allowed.schedules,
+        framework=allowed.framework,
+    )
+
+
+def allowed_of(record: SpaceRecord) -> Allowed:
+    """What a document's record allows, also one that an earlier version wrote.
+
+    Raises `InvalidInput` under the record's own keys.
+    """
+    from trainwright.planning.allowed import ANY, Allowed, Span
+    from trainwright.profile import Recompute
+
+    spans: dict[str, Span] = {}
+    for name in SPANS:
+        stated: SpanRecord | None = getattr(record, name)
+        spans[name] = ANY if stated is None else Span(least=stated.least, most=stated.most)
+    if not record.data_parallel:
+        spans["data"] = Span.only(1)
+    if not record.tensor_parallel:
+        spans["tensor"] = Span.only(1)
+    if record.micro_batch is not None:
+        spans["microbatch_size"] = Span.only(record.micro_batch)
+    old_zero = OLD_ZERO_STAGE if record.zero_stage is None else record.zero_stage
+    modes = record.recompute_modes or (tuple(Recompute) if record.recompute else (Recompute.NONE,))
+    unknown = [mode for mode in modes if mode not in set(Recompute)]
+    if unknown:
+        offered = ", ".join(Recompute)
+        raise InvalidInput.of("recompute_modes", f'must list {offered}, got "{unknown[0]}"')
+    return Allowed(
+        **spans,
+        zero_stages=record.zero_stages or (old_zero,),
+        recompute=tuple(
+            mode for mode in map(Recompute, modes) if mode not in record.excluded_options
+        ),
+        schedules=record.schedules,
+        framework=record.framework,
+    )

@@ -1,0 +1,149 @@
+"""A chip template: cores, buffers, and what surrounds them, as the variables of co-design.
+
+A chip has `num_tc` tensor cores, each a `width` × `depth` array of multipliers, `num_vc` vector
+cores of `width` lanes, a private second-level buffer per core and one global buffer for all. The
+template is that of PHAZE (Wang et al., ICML 2024, section 3), after Google's TPUv4 in its
+reference design.
+
+What surrounds the cores (`Surroundings`) is kept apart, because a search over cores and buffers
+holds it fixed: clock, memory, links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from trainwright.cluster.accelerator import Saturating
+from trainwright.errors import Fault, InvalidInput
+from trainwright.units import GIB, KIB, MIB
+
+# A core's own buffer: 16 bytes for each multiplier or lane, at least 1 KiB.
+CORE_BUFFER_BYTES_PER_UNIT: Final = 16
+LEAST_CORE_BUFFER_BYTES: Final = KIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ChipTemplate:
+    """The cores and buffers of one chip; vector cores are as wide as the arrays."""
+
+    num_tc: int
+    num_vc: int
+    width: int
+    depth: int
+    glb_bytes: int
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        for name, least in (("num_tc", 1), ("num_vc", 1), ("width", 2), ("depth", 2)):
+            if (value := getattr(self, name)) < least:
+                yield Fault(name, f"must be >= {least}, got {value}")
+        needed = max(self.tc_buffer_bytes, self.vc_buffer_bytes)
+        if self.glb_bytes < needed:
+            wanted = f"must hold what the largest core buffer does, {needed} bytes"
+            yield Fault("glb_bytes", f"{wanted}, got {self.glb_bytes}")
+
+    @property
+    def width_vc(self) -> int:
+        """Lanes of a vector core."""
+        return self.width
+
+    @property
+    def macs_per_core(self) -> int:
+        """Multipliers of one tensor core."""
+        return self.width * self.depth
+
+    @property
+    def num_macs(self) -> int:
+        """Multipliers of the chip."""
+        return self.num_tc * self.macs_per_core
+
+    @property
+    def num_lanes(self) -> int:
+        """Vector lanes of the chip."""
+        return self.num_vc * self.width_vc
+
+    @property
+    def tc_buffer_bytes(self) -> int:
+        """The private buffer of a tensor core."""
+        return core_buffer_bytes(self.macs_per_core)
+
+    @property
+    def vc_buffer_bytes(self) -> int:
+        """The private buffer of a vector core."""
+        return core_buffer_bytes(self.width_vc)
+
+    @property
+    def key(self) -> tuple[int, int, int, int, int]:
+        """Cores, array and buffer in MiB, as published lists of designs write them."""
+        return (self.num_tc, self.num_vc, self.width, self.depth, self.glb_bytes // MIB)
+
+    def __str__(self) -> str:
+        tensor = f"{self.num_tc} x {self.width}x{self.depth} TC"
+        vector = f"{self.num_vc} x {self.width_vc} VC"
+        return f"{tensor}, {vector}, {self.glb_bytes / MIB:g} MiB"
+
+
+def core_buffer_bytes(units: int) -> int:
+    """The private buffer of a core with `units` multipliers or lanes."""
+    return max(LEAST_CORE_BUFFER_BYTES, CORE_BUFFER_BYTES_PER_UNIT * units)
+
+
+REFERENCE_DESIGN: Final = ChipTemplate(
+    num_tc=8, num_vc=2, width=128, depth=128, glb_bytes=128 * MIB
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a chip's cores stand in: clock, off-chip memory, links. All in SI units.
+
+    `memory_efficiency` is the share of the memory bandwidth that a transfer reaches, by its bytes.
+    The network is flat: every chip sends and receives `link_bandwidth_bytes_per_s`. Defaults are
+    the public figures of TPUv4 (Jouppi et al., ISCA 2023: 1.05 GHz, 1.2 TB/s, six links of
+    50 GB/s), with 80 GiB instead of 32 as the largest memory PHAZE considers. Two are assumptions:
+    starting an operator takes `launch_s`; the global buffer moves `glb_bytes_per_cycle` at most,
+    twice what the reference design's cores can take (the second-level cache of A100: 5120).
+    """
+
+    clock_hz: float = 1.05e9
+    memory_bytes: float = 80.0 * GIB
+    memory_bandwidth_bytes_per_s: float = 1.2e12
+    link_bandwidth_bytes_per_s: float = 300e9
+    link_latency_s: float = 1e-6
+    launch_s: float = 1e-6
+    glb_bytes_per_cycle: float = 8192.0
+    memory_efficiency: Saturating = field(default=Saturating(max=1.0, half=0.0))
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        for name in _POSITIVE:
+            if not (math.isfinite(value := getattr(self, name)) and value > 0):
+                yield Fault(name, f"must be finite and > 0, got {value!r}")
+        for name in ("link_latency_s", "launch_s"):
+            if not (math.isfinite(value := getattr(self, name)) and value >= 0):
+                yield Fault(name, f"must be finite and >= 0, got {value!r}")
+
+
+_POSITIVE: Final = (
+    "clock_hz",
+    "memory_bytes",
+    "memory_bandwidth_bytes_per_s",
+    "link_bandwidth_bytes_per_s",
+    "glb_bytes_per_cycle",
+)
+
+
+def peak_flops_per_s(chip: ChipTemplate, surroundings: Surroundings) -> float:
+    """Two operations per multiplier and clock."""
+    return 2.0 * chip.num_macs * surroundings.clock_hz

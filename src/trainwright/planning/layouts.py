@@ -1,0 +1,66 @@
+"""All pairs of pipeline depth and data degree of a point, as arrays.
+
+There are thousands of pairs per point and most are never looked at alone, so they are bounded all
+at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.profile.setting import divisors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.planning.allowed import Allowed
+    from trainwright.planning.model_space import Point
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layouts:
+    """N pairs: ranks of the pipeline [N], replicas [N], microbatches of one replica [N]."""
+
+    pipeline: Ints
+    data: Ints
+    num_microbatches: Ints
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return len(self.pipeline)
+
+    def at(self, kept: Ints | NDArray[np.bool_]) -> Layouts:
+        """Some of the pairs."""
+        return Layouts(
+            pipeline=self.pipeline[kept],
+            data=self.data[kept],
+            num_microbatches=self.num_microbatches[kept],
+        )
+
+
+def layouts_of(
+    point: Point, allowed: Allowed, *, num_devices: int, num_blocks: int, num_microbatches: int
+) -> Layouts:
+    """Depths up to one block per stage by data degrees that divide the microbatches.
+
+    `num_microbatches` is that of the whole batch. Experts are dealt out evenly over the devices of
+    a rank. By depth, the largest data degree first.
+    """
+    room = num_devices // point.devices
+    depths = [p for p in range(1, min(num_blocks, room) + 1) if p in allowed.pipeline]
+    degrees = [
+        d
+        for d in reversed(divisors(num_microbatches))
+        if d <= room and d in allowed.data and point.devices * d % point.expert_devices == 0
+    ]
+    pipeline = np.repeat(np.array(depths, np.int64), len(degrees))
+    data = np.tile(np.array(degrees, np.int64), len(depths))
+    fits = pipeline * data <= room
+    pipeline, data = pipeline[fits], data[fits]
+    return Layouts(pipeline=pipeline, data=data, num_microbatches=num_microbatches // data)

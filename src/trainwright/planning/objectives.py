@@ -1,0 +1,177 @@
+"""What a training costs beyond its step: failures, checkpoints, money, energy, and what to prefer.
+
+A job on N devices that each fail every M_d on average fails every M = M_d / N. It writes its state
+every τ and each checkpoint takes δ; after a failure it restarts in R and repeats what was not
+saved. With failures as a Poisson process the time to do T of useful work is
+
+    W(τ) = M · e^(R/M) · (e^((τ+δ)/M) − 1) · T / τ
+
+and the interval that makes it least is close to √(2·δ·M)·(1 + √(δ/2M)/3 + (δ/2M)/9) − δ, or M where
+δ ≥ 2M. Goodput is T / W. Sources: J. W. Young, CACM 1974; J. T. Daly, *A higher order estimate of
+the optimum checkpoint interval*, FGCS 2006. Not counted: checkpoints that overlap with training,
+spare devices, slow failures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Final
+
+from trainwright.errors import Fault, InvalidInput
+
+HOUR_S: Final = 3600.0
+# 419 unexpected interruptions of 16,384 devices in 54 days: The Llama 3 Herd of Models, table 5.
+DEVICE_MTBF_S: Final = 16_384 * 54 * 24 / 419 * HOUR_S
+# Its storage sustains 2 TB/s for those devices (section 3.3.1).
+CHECKPOINT_BYTES_PER_S: Final = 2e12 / 16_384
+RESTART_S: Final = 600.0  # assumed: notice the failure, start again, load the state
+
+
+class Objective(StrEnum):
+    """What to prefer among plans on different numbers of devices."""
+
+    STEP_TIME = "step-time"
+    TOKENS_PER_DEVICE = "tokens-per-device"
+    COST = "cost"
+    ENERGY = "energy"
+    DEVICES = "devices"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A training of so many tokens, and what it depends on beside the plan.
+
+    `price_per_hour` and `power_watts` are of one device, `device_mtbf_s` its mean time between
+    failures, `checkpoint_bytes_per_s` its share of the storage's bandwidth.
+    """
+
+    tokens: float | None = None
+    price_per_hour: float | None = None
+    power_watts: float | None = None
+    deadline_s: float | None = None
+    device_mtbf_s: float = DEVICE_MTBF_S
+    checkpoint_bytes_per_s: float = CHECKPOINT_BYTES_PER_S
+    restart_s: float = RESTART_S
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            zero_is_fine = field.name == "restart_s"
+            if value is not None and not (value > 0 or (zero_is_fine and value == 0)):
+                yield Fault(field.name, f"must be > 0, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """The share of time that is useful work, and the checkpoints that make it largest."""
+
+    share: float
+    mtbf_s: float
+    checkpoint_s: float
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A training under one plan. What needs a figure that is not known is None."""
+
+    devices: int
+    step_time_s: float
+    tokens_per_s: float
+    goodput: Goodput
+    train_s: float | None
+    cost: float | None
+    energy_j: float | None
+
+
+def goodput(training: Training, *, devices: int, checkpoint_bytes: float) -> Goodput:
+    """The useful share of time on so many devices, which write the state together."""
+    mtbf_s = training.device_mtbf_s / devices
+    write_s = checkpoint_bytes / (training.checkpoint_bytes_per_s * devices)
+    interval_s = best_interval_s(write_s, mtbf_s)
+    exponent = (interval_s + write_s) / mtbf_s
+    slowed = math.exp(min(training.restart_s / mtbf_s, 700.0)) * math.expm1(min(exponent, 700.0))
+    share = interval_s / (mtbf_s * slowed) if slowed > 0 else 1.0
+    return Goodput(share=share, mtbf_s=mtbf_s, checkpoint_s=write_s, interval_s=interval_s)
+
+
+def best_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
+    """Seconds of work between checkpoints by Daly's higher-order estimate."""
+    ratio = checkpoint_s / (2 * mtbf_s)
+    if ratio >= 1:
+        return mtbf_s
+    first_order_s = math.sqrt(2 * checkpoint_s * mtbf_s)
+    return max(first_order_s * (1 + math.sqrt(ratio) / 3 + ratio / 9) - checkpoint_s, mtbf_s * 1e-9)
+
+
+def outcome(
+    training: Training,
+    *,
+    devices: int,
+    step_time_s: float,
+    tokens_per_s: float,
+    checkpoint_bytes: float,
+) -> Outcome:
+    """What the training takes with a step of that time; devices are paid and powered throughout."""
+    useful = goodput(training, devices=devices, checkpoint_bytes=checkpoint_bytes)
+    train_s = device_s = None
+    if training.tokens is not None and useful.share > 0:
+        train_s = training.tokens / (tokens_per_s * useful.share)
+        device_s = devices * train_s
+    price, watts = training.price_per_hour, training.power_watts
+    return Outcome(
+        devices=devices,
+        step_time_s=step_time_s,
+        tokens_per_s=tokens_per_s,
+        goodput=useful,
+        train_s=train_s,
+        cost=None if device_s is None or price is None else device_s / HOUR_S * price,
+        energy_j=None if device_s is None or watts is None else device_s * watts,
+    )
+
+
+def score(objective: Objective, found: Outcome, *, deadline_s: float | None = None) -> float:
+    """What to make least; infinite where the training misses the deadline or is never done."""
+    if deadline_s is not None and (found.train_s is None or found.train_s > deadline_s):
+        return math.inf
+    values = {
+        Objective.STEP_TIME: found.step_time_s,
+        Objective.TOKENS_PER_DEVICE: found.devices / found.tokens_per_s,
+        Objective.COST: found.cost,
+        Objective.ENERGY: found.energy_j,
+        Objective.DEVICES: float(found.devices),
+    }
+    value = values[objective]
+    return math.inf if value is None else value
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
+    """Which points no other point beats in one coordinate without losing in the other.
+
+    Of equal points the first counts; by index, those with the least first coordinate first.
+    """
+    order = sorted(range(len(points)), key=lambda i: (points[i], i))
+    kept, least = [], math.inf
+    for index in order:
+        first, second = points[index]
+        if second < least and math.isfinite(first):
+            kept.append(index)
+            least = second
+    return tuple(kept)
+
+
+def required(objective: Objective) -> tuple[str, ...]:
+    """The fields of `Training` that an objective cannot do without."""
+    return {
+        Objective.COST: ("tokens", "price_per_hour"),
+        Objective.ENERGY: ("tokens", "power_watts"),
+        Objective.DEVICES: ("tokens", "deadline_s"),
+    }.get(objective, ())

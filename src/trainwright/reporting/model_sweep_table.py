@@ -1,0 +1,159 @@
+"""Plans on several numbers of devices, one row each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from trainwright.plan.status import Status
+from trainwright.reporting.layout import layout_cells, layout_columns
+from trainwright.reporting.model_plan_table import model_plan_report
+from trainwright.reporting.text import add_row, table
+from trainwright.units import format_bytes, format_percent_up, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import RenderableType
+
+    from trainwright.plan.results.model_sweep import ModelSweepResult, SweepRow
+
+_KWH_J: Final = 3.6e6
+_DAY_S: Final = 86_400.0
+_FINE_GAP: Final = 1e-4
+
+
+def model_sweep_report(document: ModelSweepResult) -> RenderableType:
+    """One row per number of devices, why some have none, and the preferred plan in full."""
+    from rich.console import Group
+    from rich.text import Text
+
+    request = document.request
+    cluster = request.cluster.name if request.cluster else "?"
+    parts: list[RenderableType] = [Text(f"{request.model.name} on {cluster}")]
+    parts.append(_row_table(document))
+    if document.training.tokens is not None:
+        parts.append(_training_table(document))
+    parts.extend(Text(line) for line in _notes(document))
+    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
+    if document.best_plan is not None:
+        parts.append(Text(""))
+        parts.append(model_plan_report(document.best_plan))
+    return Group(*parts)
+
+
+def _row_table(document: ModelSweepResult) -> RenderableType:
+    plans = [row.parallelism for row in document.rows]
+    made = table(
+        None,
+        (
+            ("devices", "right"),
+            ("step", "right"),
+            ("tokens/s", "right"),
+            ("per device", "right"),
+            ("MFU", "right"),
+            *layout_columns(plans),
+            ("mb", "right"),
+            ("schedule", "right"),
+            ("memory", "right"),
+            ("gap", "right"),
+            ("", "left"),
+        ),
+    )
+    for index, row in enumerate(document.rows):
+        known = _known_cells(row) if row.step_time_s is not None else [row.status.value] + [""] * 3
+        add_row(
+            made,
+            str(row.devices),
+            *known,
+            *layout_cells(row.parallelism, plans),
+            *_plan_cells(row),
+            _mark(document, index),
+        )
+    return made
+
+
+def _training_table(document: ModelSweepResult) -> RenderableType:
+    """Totals of the whole training."""
+    totals = _totals(document)
+    made = table(
+        "the whole training, failures and checkpoints included",
+        (("devices", "right"), *((name, "right") for name in totals), ("", "left")),
+    )
+    for index, row in enumerate(document.rows):
+        if row.step_time_s is not None:
+            cells = (shown(row) for shown in totals.values())
+            add_row(made, str(row.devices_used), *cells, _mark(document, index))
+    return made
+
+
+def _known_cells(row: SweepRow) -> list[str]:
+    return [
+        format_seconds(row.step_time_s or 0),
+        f"{row.tokens_per_s or 0:,.0f}",
+        f"{row.tokens_per_s_per_device or 0:,.0f}",
+        f"{row.mfu or 0:.1%}",
+    ]
+
+
+def _plan_cells(row: SweepRow) -> list[str]:
+    if row.step_time_s is None:
+        return [""] * 4
+    gap = "0 %" if row.status is Status.OPTIMAL else _gap(row.gap or 0)
+    memory = format_bytes(row.peak_memory_bytes or 0)
+    return [str(row.micro_batch), row.schedule or "", memory, gap]
+
+
+def _gap(gap: float) -> str:
+    return "< 0.01 %" if gap < _FINE_GAP else format_percent_up(gap)
+
+
+def _totals(document: ModelSweepResult) -> dict[str, Callable[[SweepRow], str]]:
+    """Columns of the whole training, as far as its inputs are known."""
+    training = document.training
+    found: dict[str, Callable[[SweepRow], str]] = {
+        "useful": lambda row: "" if row.goodput is None else f"{row.goodput:.1%}",
+        "days": lambda row: "" if row.train_s is None else f"{row.train_s / _DAY_S:,.1f}",
+    }
+    if training.price_per_hour is not None:
+        found["cost"] = lambda row: "" if row.cost is None else f"{row.cost:,.0f}"
+    if training.power_watts is not None:
+        found["MWh"] = lambda row: (
+            "" if row.energy_j is None else f"{row.energy_j / _KWH_J / 1e3:,.0f}"
+        )
+    return found
+
+
+def _mark(document: ModelSweepResult, index: int) -> str:
+    marks = ["best"] if index == document.best else []
+    marks += ["pareto"] if index in document.pareto else []
+    used, asked = document.rows[index].devices_used, document.rows[index].devices
+    marks += [f"uses {used}"] if used is not None and used != asked else []
+    return ", ".join(marks)
+
+
+def _notes(document: ModelSweepResult) -> Iterator[str]:
+    for row in document.rows:
+        if row.reason is not None:
+            yield f"{row.devices} devices: {row.reason}"
+    training = document.training
+    if document.best is None:
+        yield _nothing(document)
+    else:
+        yield f"best by {document.objective}: {document.rows[document.best].devices} devices"
+    if document.pareto:
+        yield f"no row beats those marked pareto in both {' and '.join(document.pareto_objectives)}"
+    if training.tokens is not None:
+        yield (
+            f"for {training.tokens:.4g} tokens; a device fails every "
+            f"{training.device_mtbf_s / 3600:,.0f} h, a restart takes "
+            f"{format_seconds(training.restart_s)}, a checkpoint is "
+            f"{format_bytes(training.checkpoint_bytes)}"
+        )
+    if document.interrupted:
+        yield "interrupted: rows that were not reached are unknown"
+
+
+def _nothing(document: ModelSweepResult) -> str:
+    if any(row.step_time_s is not None for row in document.rows):
+        return "no row trains the tokens within the deadline"
+    return "no plan was found on any of these numbers of devices"

@@ -1,0 +1,209 @@
+"""What the user fixes, bounds or forbids: read from options, kept in documents, obeyed by plans."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainwright
+from trainwright.api.model_request import call_of
+from trainwright.api.space_options import (
+    SPANS,
+    SpaceOptions,
+    allowed_by,
+    allowed_of,
+    parse_span,
+    record_of,
+)
+from trainwright.errors import InvalidInput
+from trainwright.plan.results.request import SpaceRecord
+from trainwright.planning.allowed import ANY, ZERO_STAGES, Allowed, Span
+from trainwright.profile import Recompute
+
+JOB = {"cluster": "dgx-h100", "devices": 8, "global_batch": 32, "sequence": 1024}
+
+spans = st.builds(
+    lambda least, more: Span(least=least, most=None if more is None else least + more),
+    st.integers(1, 64),
+    st.none() | st.integers(0, 64),
+)
+chosen = st.builds(
+    Allowed,
+    **dict.fromkeys(SPANS, st.just(ANY) | spans),
+    zero_stages=st.sets(st.sampled_from(ZERO_STAGES), min_size=1).map(sorted).map(tuple),
+    recompute=st.sets(st.sampled_from(Recompute), min_size=1).map(
+        lambda modes: tuple(mode for mode in Recompute if mode in modes)
+    ),
+    schedules=st.none() | st.just(("1f1b", "v-half")),
+    framework=st.none() | st.just("megatron"),
+)
+
+
+def by(**degrees) -> Allowed:
+    return allowed_by(SpaceOptions(degrees=degrees))
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("8", Span.only(8)),
+        (8, Span.only(8)),
+        ("4..8", Span(least=4, most=8)),
+        ("..8", Span(least=1, most=8)),
+        ("4..", Span(least=4)),
+        (" 1_024 ", Span.only(1024)),
+        (Span(least=2), Span(least=2)),
+    ],
+)
+def test_a_degree_is_a_number_or_a_range(text, span):
+    assert parse_span(text, "tp") == span
+    assert by(tensor=text).tensor == span
+
+
+@pytest.mark.parametrize("text", ["", "..", "x", "4.5", "-1", "4-8", "1e3", "4...8", True])
+def test_anything_else_is_refused_by_its_flag(text):
+    with pytest.raises(InvalidInput, match="virtual-stages: must be a number or a range such as 8"):
+        by(virtual_stages=text)
+
+
+def test_an_empty_range_is_turned_round_and_zero_is_no_degree():
+    with pytest.raises(InvalidInput, match=r"tp: must not be empty, got 8\.\.4; write 4\.\.8"):
+        by(tensor="8..4")
+    for text in ("0", "0..4", "..0"):
+        with pytest.raises(InvalidInput, match="pp: must be >= 1, got 0"):
+            by(pipeline=text)
+
+
+def test_every_fault_of_the_options_is_named_at_once():
+    with pytest.raises(InvalidInput) as refused:
+        allowed_by(
+            SpaceOptions(
+                degrees={"tensor": "x", "data": "2"},
+                zero="4,1",
+                recompute="all",
+                schedules="1f1b,best",
+                forbidden=("data",),
+            )
+        )
+    assert [fault.path for fault in refused.value.faults] == [
+        "tp",
+        "dp",
+        "recompute",
+        "zero",
+        "schedule",
+    ]
+
+
+@pytest.mark.parametrize("given_", [None, "3,0,1,2", (0, 1, 2, 3), [3, 2, 1, 0]])
+def test_zero_stages_are_a_list_and_all_where_none_is_named(given_):
+    assert allowed_by(SpaceOptions(degrees={}, zero=given_)).zero_stages == ZERO_STAGES
+
+
+def test_recomputation_is_switched_off_or_listed():
+    modes = {
+        True: tuple(Recompute),
+        False: (Recompute.NONE,),
+        "full,none": (Recompute.NONE, Recompute.FULL),
+        ("selective",): (Recompute.SELECTIVE,),
+    }
+    for asked, left in modes.items():
+        assert allowed_by(SpaceOptions(degrees={}, recompute=asked)).recompute == left
+    excluded = SpaceOptions(degrees={}, recompute="full", excluded=frozenset({"full"}))
+    with pytest.raises(InvalidInput, match="exclude-option: must leave one of full, got full"):
+        allowed_by(excluded)
+
+
+@given(chosen)
+def test_what_is_allowed_survives_a_document(allowed):
+    record = record_of(allowed, excluded=(), per_stage_degrees=False)
+    assert allowed_of(record) == allowed
+
+
+def test_records_of_earlier_versions_are_understood():
+    old = SpaceRecord(data_parallel=False, recompute=False, micro_batch=2)
+    assert allowed_of(old) == Allowed(
+        data=Span.only(1),
+        microbatch_size=Span.only(2),
+        zero_stages=(1,),
+        recompute=(Recompute.NONE,),
+    )
+    assert allowed_of(SpaceRecord(zero_stage=3)).zero_stages == (3,)
+    with pytest.raises(InvalidInput, match=r'recompute_modes: must list .* got "some"'):
+        allowed_of(SpaceRecord(recompute_modes=("some",)))
+
+
+CHOICES = {
+    "tp": {"tp": "2..4"},
+    "pp": {"pp": 2},
+    "dp": {"dp": "..4"},
+    "zero": {"zero_stage": "0"},
+    "microbatch": {"micro_batch": "4.."},
+    "recompute": {"recompute": "full"},
+    "family": {"schedule": "1f1b"},
+}
+
+
+@pytest.mark.parametrize("options", CHOICES.values(), ids=CHOICES)
+def test_a_plan_is_one_of_those_that_were_allowed_and_its_document_can_be_re_run(options, tmp_path):
+    found = trainwright.plan("gpt2", **JOB, **options)
+    document = found.document
+    call = call_of(document.request)
+    allowed, degrees = call.question.allowed, document.parallelism
+    assert degrees.tensor in allowed.tensor
+    assert degrees.pipeline in allowed.pipeline
+    assert degrees.data in allowed.data
+    assert document.micro_batch in allowed.microbatch_size
+    assert degrees.zero_stage in allowed.zero_stages
+    modes = {option for stage in document.stages for option in stage.options.values()}
+    assert modes - {"none"} <= set(allowed.recompute)  # embedding and head offer nothing else
+    assert document.schedule in (allowed.schedules or (document.schedule,))
+    found.save(tmp_path / "plan.json")
+    assert trainwright.explain(tmp_path / "plan.json").document == document
+    free = trainwright.plan("gpt2", **JOB).document
+    assert free.step_time_s <= document.step_time_s
+
+
+def test_a_document_outside_its_own_space_is_refused(tmp_path):
+    values = trainwright.plan("gpt2", **JOB, tp="..2", zero_stage="0,1").to_dict()
+    path = tmp_path / "edited.json"
+    for key, changed, fault in (
+        ("tensor", {"least": 8}, "parallelism.tensor: must be one that the request allows"),
+        ("zero_stages", [3], "parallelism.zero_stage: must be one of 3"),
+        ("schedules", ["v-half"], 'schedule: must be one of v-half, got "1f1b"'),
+    ):
+        edited = json.loads(json.dumps(values))
+        edited["request"]["space"][key] = changed
+        path.write_text(json.dumps(edited), encoding="utf-8")
+        with pytest.raises(InvalidInput, match=fault):
+            trainwright.explain(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"tp": 5}, "tp: must hold one of 1, 2, 4, which the model and a node allow, got 5"),
+        ({"micro_batch": "3..3"}, "micro-batch: must divide the global batch of 32, got 3"),
+        ({"micro_batch": "9..15"}, "micro-batch: must hold one of 1, 2, 4, 8, 16, 32"),
+        ({"ep": "2.."}, "ep: must be 1: the model has no experts; leave it out"),
+        ({"tp": 4, "dp": 4}, "tp x pp x dp x cp: must be at most the 8 devices, got at least 16"),
+        ({"top": -1}, "top: must be from 0 to 1000, got -1"),
+    ],
+)
+def test_options_that_leave_nothing_say_what_is_offered(options, fault):
+    with pytest.raises(InvalidInput, match=fault):
+        trainwright.plan("gpt2", **JOB, **options)
+
+
+def test_top_says_how_many_runners_up_are_shown():
+    for top in (0, 1, 3):
+        others = trainwright.plan("gpt2", **JOB, top=top).document.alternatives
+        assert len(others) == top
+        times = [other.step_time_s for other in others]
+        assert times == sorted(times)
+        for other in others:
+            assert sum(other.lost_s.values()) == pytest.approx(
+                other.step_time_s * (1 - 1 / other.slowdown), abs=1e-12
+            )

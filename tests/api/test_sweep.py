@@ -1,0 +1,167 @@
+"""Plans on several numbers of devices: rows agree with single plans, and the best is the best."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import trainwright
+from trainwright.api.sizes import parse_sizes
+from trainwright.errors import InvalidInput
+from trainwright.plan.status import Status
+
+JOB = {"cluster": "dgx-h100", "global_batch": 64, "sequence": 1024, "top": 0}
+MONEY = {"tokens": 3e11, "price": 2.0}
+
+
+def sweep(devices="8..32", **options):
+    return trainwright.sweep("gpt2", devices=devices, **JOB, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ("64..512", (64, 128, 256, 512)),
+        ("64..500", (64, 128, 256, 500)),
+        ("96,64, 128", (64, 96, 128)),
+        ("8..16,96", (8, 16, 96)),
+        (8, (8,)),
+        ([32, 8, 8], (8, 32)),
+        ("7..7", (7,)),
+    ],
+)
+def test_sizes_are_listed_or_doubled(given, sizes):
+    assert parse_sizes(given) == sizes
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("64..", "devices: must be a whole number >= 1, a range such as 64..4096"),
+        ("x,8", "devices: must be a whole number"),
+        ("0..8", "devices: must be a whole number"),
+        ("64..8", r"devices: must not be empty, got 64\.\.8; write 8\.\.64"),
+        ("1,2000000000", "devices: must be <= 1000000000"),
+        (list(range(1, 100)), "devices: must be at most 64 numbers, got 99"),
+        ([], "devices: must name at least one number"),
+    ],
+)
+def test_other_sizes_are_refused(given, fault):
+    with pytest.raises(InvalidInput, match=fault):
+        parse_sizes(given)
+
+
+def test_every_row_is_the_plan_of_its_size():
+    document = sweep("8,24").document
+    for row in document.rows:
+        alone = trainwright.plan("gpt2", devices=row.devices, **JOB).document
+        assert row.step_time_s == alone.step_time_s
+        assert row.parallelism == alone.parallelism
+        assert row.tokens_per_s_per_device == alone.tokens_per_s_per_device
+        assert (row.gap, row.status) == (alone.gap, alone.status)
+    assert [row.devices for row in document.rows] == [8, 24]
+    assert document.best_plan.devices_used == document.rows[document.best].devices_used
+
+
+def test_more_devices_are_never_slower():
+    times = [row.step_time_s for row in sweep("8..64").document.rows]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("objective", "key", "sign"),
+    [
+        ("step-time", "step_time_s", 1),
+        ("tokens-per-device", "tokens_per_s_per_device", -1),
+        ("cost", "cost", 1),
+        ("energy", "energy_j", 1),
+    ],
+)
+def test_the_best_row_is_best_by_its_objective(objective, key, sign):
+    document = sweep(objective=objective, **MONEY).document
+    values = [sign * getattr(row, key) for row in document.rows]
+    assert values.index(min(values)) == document.best
+    assert document.objective == objective
+
+
+def test_a_single_number_with_an_objective_is_halved_down_to_one_node():
+    document = sweep(48, objective="tokens-per-device").document
+    assert [row.devices for row in document.rows] == [24, 48]
+
+
+def test_the_fewest_devices_within_a_deadline_are_found_between_the_sizes():
+    free = sweep("8..64", **MONEY).document.rows
+    deadline_s = (free[1].train_s + free[2].train_s) / 2  # between 16 and 32 devices
+    document = sweep("8..64", objective="devices", deadline=deadline_s, **MONEY).document
+    best = document.rows[document.best]
+    assert 16 < best.devices <= 32
+    assert best.train_s <= deadline_s
+    fewer = [row for row in document.rows if row.devices < best.devices]
+    assert all(row.train_s > deadline_s for row in fewer)
+    assert best.devices - max(row.devices for row in fewer) == 8  # one node
+    impossible = sweep("8", objective="devices", deadline="1s", **MONEY)
+    assert impossible.document.best is None
+    assert "no row trains the tokens within the deadline" in impossible.explain()
+
+
+def test_pareto_rows_are_not_beaten_in_both():
+    document = sweep(pareto="step-time,cost", **MONEY).document
+    front = [document.rows[i] for i in document.pareto]
+    assert document.pareto_objectives == ("step-time", "cost")
+    for row in document.rows:
+        beaten = any(f.step_time_s <= row.step_time_s and f.cost <= row.cost for f in front)
+        assert beaten
+
+
+def test_sizes_without_a_plan_say_why():
+    report = trainwright.sweep("llama3-8b", devices="1,8", **JOB, memory="20GiB")
+    one, eight = report.document.rows
+    assert one.status is Status.INFEASIBLE
+    assert one.step_time_s is None
+    assert "needs" in one.reason
+    assert eight.step_time_s is not None
+    assert report.document.best == 1
+    assert f"1 devices: {one.reason}"[:60] in report.explain()
+
+
+def test_a_document_is_read_back_and_an_edited_one_refused(tmp_path):
+    report = sweep("8,16", objective="cost", pareto="cost,energy", **MONEY)
+    path = tmp_path / "sweep.json"
+    report.save(path)
+    assert trainwright.explain(path).document == report.document
+    for change in (
+        lambda d: d.update(best=1 - d["best"]),
+        lambda d: d["rows"][0].update(cost=1.0),
+        lambda d: d["rows"][d["best"]].update(step_time_s=1.0),
+        lambda d: d["training"].update(price_per_hour=9.0),
+        lambda d: d["best_plan"].update(mfu=0.9),
+        lambda d: d.update(objective="luck"),
+    ):
+        edited = json.loads(report.to_json())
+        change(edited)
+        path.write_text(json.dumps(edited), encoding="utf-8")
+        with pytest.raises(InvalidInput):
+            trainwright.explain(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"objective": "luck"}, "objective: must be one of step-time, tokens-per-device"),
+        ({"objective": "cost", "tokens": 1e9}, "price: must be given for cost, as --price X"),
+        ({"objective": "devices"}, "tokens: must be given for devices, as --tokens X"),
+        ({"pareto": "cost"}, "pareto: must name two objectives, such as step-time,cost"),
+        ({"tokens": -1.0}, "tokens: must be > 0"),
+        ({"nodes": 2}, "nodes: must not be given together with several devices"),
+        ({"mtbf": "soon"}, "mtbf: must be a quantity such as 30s"),
+    ],
+)
+def test_a_bad_option_is_named(options, fault):
+    with pytest.raises(InvalidInput, match=fault):
+        sweep("8,16", **options)
+
+
+def test_a_profile_has_no_sizes(path):
+    with pytest.raises(InvalidInput, match="devices: several numbers and objectives are for mod"):
+        trainwright.sweep(path, devices="8,16")

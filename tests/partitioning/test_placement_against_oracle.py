@@ -1,0 +1,71 @@
+"""The native placement equals brute force, in value and in the legality of what it returns."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+
+from oracles_placement import best_time, best_time_at
+from strategies_placement import placement_inputs
+from trainwright.execution import Budget
+from trainwright.formats.phaze_json import read_phaze
+from trainwright.partitioning.place_layers import place_case
+from trainwright.partitioning.placement_price import fits
+from trainwright.partitioning.placement_rules import placement_rules
+from trainwright.plan import Status
+
+
+def check(value, cost_model, expected_s, **options):
+    case = read_phaze(value)
+    found = place_case(case, rules=placement_rules(cost_model), budget=Budget(), **options)
+    if math.isinf(expected_s):
+        assert found.status is Status.INFEASIBLE
+        return
+    assert found.status is Status.OPTIMAL
+    assert found.cost is not None
+    assert found.cost.time_s == pytest.approx(expected_s, rel=1e-12)
+    assert found.lower_bound_s <= found.cost.time_s
+    assert fits(found.cost, case)
+
+
+@settings(max_examples=150, deadline=None)
+@given(placement_inputs())
+def test_a_chain_is_placed_as_brute_force_does_by_the_published_rules(value):
+    check(value, "phaze-compat", best_time(value, native=False))
+
+
+@settings(max_examples=150, deadline=None)
+@given(placement_inputs())
+def test_a_chain_is_placed_as_brute_force_does_by_our_rules(value):
+    check(value, "native", best_time(value, native=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(placement_inputs(chain=False, most_layers=4))
+def test_any_graph_is_placed_as_brute_force_does(value):
+    check(value, "phaze-general-dag", best_time(value, native=False))
+    check(value, "native", best_time(value, native=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(placement_inputs(chain=False, most_layers=5))
+def test_a_graph_with_too_many_cuts_keeps_an_admissible_bound(value):
+    case = read_phaze(value)
+    rules = placement_rules("phaze-general-dag")
+    found = place_case(case, rules=rules, budget=Budget(), max_stage_sets=0)
+    expected_s = best_time(value, native=False)
+    if found.cost is None:
+        assert found.status in (Status.UNKNOWN, Status.INFEASIBLE)
+        return
+    assert found.lower_bound_s <= expected_s * (1 + 1e-12)
+    assert found.cost.time_s >= expected_s * (1 - 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(placement_inputs(most_layers=4))
+def test_each_width_alone_is_placed_as_brute_force_does(value):
+    for width in value["nodes"]:
+        one = value | {name: {width: value[name][width]} for name in ("nodes", "edges")}
+        check(one, "phaze-compat", best_time_at(value, width, native=False))

@@ -1,0 +1,117 @@
+"""The published placement cases: optimum, fixed strategy, and the independent references."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from reference import needs_reference, reference
+from trainwright.errors import UnsupportedFeature
+from trainwright.execution import Budget
+from trainwright.formats.phaze_json import read_phaze
+from trainwright.partitioning.place_layers import place_case
+from trainwright.partitioning.placement_price import fits
+from trainwright.partitioning.placement_rules import placement_rules
+from trainwright.partitioning.restrictions import Restrictions
+from trainwright.plan import Status
+from trainwright.planning.placement_planner import plan_placement
+
+
+def cases():
+    folder = reference() / "codesign" / "placement"
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def answer(case, cost_model):
+    return plan_placement(
+        case,
+        rules=placement_rules(cost_model),
+        restrictions=Restrictions(),
+        budget=Budget(),
+    )
+
+
+@needs_reference
+def test_every_chain_takes_the_published_time():
+    checked = 0
+    for given in cases():
+        if given["expected"]["status"] != "optimal":
+            continue
+        found = answer(read_phaze(given), "phaze-compat")
+        assert found.outcome.status is Status.OPTIMAL, given["case"]
+        assert found.outcome.cost.time_s == pytest.approx(
+            given["expected"]["time_per_batch"], rel=1e-9
+        ), given["case"]
+        assert fits(found.outcome.cost, read_phaze(given))
+        checked += 1
+    assert checked >= 15
+
+
+@needs_reference
+def test_every_tensor_width_alone_takes_the_reference_time():
+    for given in cases():
+        if given["mode"] != "phaze-compat" or given["expected"]["status"].startswith("unsupported"):
+            continue
+        value = given["input"]
+        for width, expected_s in given["independent_reference"]["per_tensor_width"].items():
+            one = value | {name: {width: value[name][width]} for name in ("nodes", "edges")}
+            found = place_case(
+                read_phaze(one), rules=placement_rules("phaze-compat"), budget=Budget()
+            )
+            time_s = found.cost.time_s if found.cost else math.inf
+            assert time_s == pytest.approx(expected_s or math.inf, rel=1e-9), given["case"]
+
+
+@needs_reference
+def test_every_fixed_strategy_takes_the_published_time_or_does_not_fit():
+    for given in cases():
+        stated = given["expected_fixed_strategy"]
+        if stated is None or stated["status"] == "unsupported":
+            continue
+        fixed = answer(read_phaze(given), "phaze-compat").fixed
+        if stated["status"] == "ok":
+            assert fixed.reason is None, given["case"]
+            assert fixed.cost.time_s == pytest.approx(stated["time_per_batch"], rel=1e-9)
+        else:
+            assert fixed.reason == stated["status"], given["case"]
+
+
+@needs_reference
+def test_a_graph_that_branches_is_refused_by_the_published_rules_and_solved_by_the_general():
+    checked = 0
+    for given in cases():
+        if not given["expected"]["status"].startswith("unsupported"):
+            continue
+        case = read_phaze(given)
+        with pytest.raises(UnsupportedFeature, match="branching"):
+            answer(case, "phaze-compat")
+        found = answer(case, "phaze-general-dag").outcome
+        assert found.status is Status.OPTIMAL
+        assert found.cost.time_s == pytest.approx(
+            given["expected"]["time_per_batch_general_dag"], rel=1e-12
+        )
+        checked += 1
+    assert checked >= 2
+
+
+@needs_reference
+def test_where_nothing_fits_the_missing_bytes_are_named():
+    (given,) = (c for c in cases() if c["expected"]["status"] == "infeasible")
+    found = answer(read_phaze(given), "phaze-compat")
+    assert found.outcome.status is Status.INFEASIBLE
+    assert found.binding.kind == "layer"
+    assert found.binding.missing_bytes == 4.0
+    assert found.relaxations[0].value == pytest.approx(36.0)
+
+
+@needs_reference
+def test_ninety_eight_layers_on_a_thousand_devices_take_a_few_milliseconds():
+    (given,) = (c for c in cases() if c["case"].startswith("24"))
+    case, budget = read_phaze(given), Budget()
+    found = min(
+        place_case(case, rules=placement_rules("phaze-compat"), budget=budget).solver_s
+        for _ in range(3)
+    )
+    assert found <= 0.1  # CPU seconds; the published program takes 5.9

@@ -1,0 +1,183 @@
+"""What frameworks can run: the table agrees with itself, the schedules and the documentation."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.errors import InvalidInput
+from trainwright.plan.capability import (
+    TARGETS,
+    alternatives,
+    capability_of,
+    target_named,
+    targets_for,
+    unsupported,
+)
+from trainwright.plan.capability_table import AXIS_ORDERS, CELLS, OPTIMIZERS, SCHEDULES
+from trainwright.plan.demands import FAMILY_SHAPES, Demands, FamilyShape, Placing, RecomputeForm
+from trainwright.plan.feature import Feature
+from trainwright.plan.parallelism import Parallelism
+from trainwright.plan.placement import Placement
+from trainwright.plan.schedule import ActionKind
+from trainwright.reporting.targets_page import targets_page
+from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest
+
+PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
+
+degrees = st.builds(
+    Parallelism,
+    tensor=st.sampled_from((1, 2, 4)),
+    pipeline=st.sampled_from((1, 4)),
+    data=st.sampled_from((1, 8)),
+    context=st.sampled_from((1, 2)),
+    expert=st.sampled_from((1, 2)),
+    expert_tensor=st.sampled_from((None, 1, 2)),
+    virtual_stages=st.sampled_from((1, 2, 3)),
+    sequence_parallel=st.booleans(),
+    zero_stage=st.integers(0, 3),
+)
+demands = st.builds(
+    Demands,
+    parallelism=degrees,
+    schedule=st.sampled_from((*FAMILIES, "searched")),
+    unequal_chunks=st.booleans(),
+    uneven_stages=st.booleans(),
+    ends_apart=st.booleans(),
+    recompute=st.sampled_from(RecomputeForm),
+    has_experts=st.booleans(),
+    num_mtp_layers=st.integers(0, 1),
+    state_copies=st.sampled_from((1, 2)),
+    optimizer=st.sampled_from(("adam", "sgd", "momentum", "muon")),
+    offload=st.booleans(),
+)
+targets = st.sampled_from(tuple(TARGETS))
+
+
+def test_every_feature_has_a_cell_for_every_target() -> None:
+    assert set(CELLS) == set(Feature)
+    assert {len(row) for row in CELLS.values()} == {len(TARGETS)}
+    assert set(SCHEDULES) == set(AXIS_ORDERS) == set(OPTIMIZERS) == set(TARGETS)
+    words = {cell.split()[0] for row in CELLS.values() for cell in row}
+    assert words == {"yes", "global", "code", "no"}
+
+
+def test_what_a_target_cannot_do_has_a_reason() -> None:
+    for row in CELLS.values():
+        assert all(len(cell.split()) > 1 for cell in row if cell.startswith("no"))
+
+
+def test_schedules_of_targets_are_families() -> None:
+    known = {*FAMILIES, *ALIASES}
+    assert all(set(named) <= known for named in SCHEDULES.values())
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *ALIASES])
+def test_the_shape_of_a_family_is_that_of_its_orders(name: str) -> None:
+    request = FamilyRequest(num_ranks=4, num_microbatches=12, virtual_stages=3)
+    family = FAMILIES[ALIASES.get(name, name)]
+    placement, schedule = family.place(request), family.generate(request)
+    assert schedule is not None
+    chunks = placement.num_stages // 4
+    placing = Placing.ONE if chunks == 1 else Placing.ANY
+    if chunks > 1 and placement == Placement.loop(4, virtual_stages=chunks):
+        placing = Placing.LOOP
+    if placement.is_v:
+        placing = Placing.V
+    split = bool((schedule.actions[:, 0] == ActionKind.I).any())
+    assert FAMILY_SHAPES[name] == FamilyShape(placing, split)
+
+
+@given(demands=demands, target=targets)
+def test_a_gap_names_its_field_and_targets_without_it(demands: Demands, target: str) -> None:
+    for gap in unsupported(demands, target):
+        assert gap.target == target
+        assert gap.target not in gap.alternatives
+        for other in gap.alternatives:
+            assert gap.field not in {g.field for g in unsupported(demands, other)} or (
+                gap.reason not in {g.reason for g in unsupported(demands, other)}
+            )
+        assert gap.value in str(gap.fault)
+
+
+@given(demands=demands)
+def test_targets_for_a_plan_are_those_without_gaps(demands: Demands) -> None:
+    found = targets_for(demands)
+    assert all((target in found) == (not unsupported(demands, target)) for target in TARGETS)
+
+
+@given(demands=demands, target=targets)
+def test_demanding_less_never_opens_a_gap(demands: Demands, target: str) -> None:
+    simpler = replace(
+        demands,
+        uneven_stages=False,
+        ends_apart=False,
+        unequal_chunks=False,
+        recompute=RecomputeForm.NONE,
+        num_mtp_layers=0,
+        state_copies=1,
+        offload=False,
+    )
+    fields = {gap.field for gap in unsupported(demands, target)}
+    assert {gap.field for gap in unsupported(simpler, target)} <= fields
+
+
+def test_megatron_shards_gradients_only_without_a_pipeline() -> None:
+    own = capability_of("megatron")
+    assert own.zero_stages(1) == (0, 1, 2, 3)
+    assert own.zero_stages(4) == (0, 1)
+    assert capability_of("torchtitan").zero_stages(4) == (0, 2, 3)
+
+
+def test_v_half_with_any_recomputation_runs_in_primus_and_pytorch_only() -> None:
+    wanted = Demands(
+        parallelism=Parallelism(pipeline=4, data=2, virtual_stages=2),
+        schedule="v-half",
+        recompute=RecomputeForm.ANY,
+    )
+    assert targets_for(wanted) == ("primus", "pytorch")
+    assert {gap.field for gap in unsupported(wanted, "megatron")} == {"schedule", "recompute"}
+    assert {gap.field for gap in unsupported(wanted, "torchtitan")} == {"recompute"}
+
+
+def test_degrees_that_differ_between_stages_run_nowhere() -> None:
+    assert alternatives(Feature.DEGREES_PER_STAGE) == ()
+    assert targets_for(Demands(degrees_per_stage=True)) == ()
+
+
+def test_a_searched_schedule_needs_a_file_of_orders() -> None:
+    parallelism = Parallelism(pipeline=4, virtual_stages=2)
+    searched = Demands(
+        parallelism=parallelism, schedule="searched", shape=FamilyShape(Placing.V, True)
+    )
+    assert targets_for(searched) == ("torchtitan@0.2", "torchtitan@0.3", "pytorch")
+
+
+def test_sharding_over_one_replica_asks_for_nothing() -> None:
+    alone = Demands(parallelism=Parallelism(tensor=2, sequence_parallel=True, zero_stage=1))
+    assert "zero_stage" not in {gap.field for gap in unsupported(alone, "torchtitan")}
+
+
+@pytest.mark.parametrize(
+    ("given_name", "name"),
+    [
+        ("torchtitan", "torchtitan@0.3"),
+        ("torchtitan-0.2", "torchtitan@0.2"),
+        ("torchtitan@0.2", "torchtitan@0.2"),
+        ("megatron@core-0.16", "megatron"),
+    ],
+)
+def test_versions_may_be_left_out_or_hyphenated(given_name: str, name: str) -> None:
+    assert target_named(given_name) == name
+
+
+@pytest.mark.parametrize("name", ["megatron@core-0.11", "colossal", ""])
+def test_an_unknown_target_lists_the_known_ones(name: str) -> None:
+    with pytest.raises(InvalidInput, match="must be one of megatron, megatron-bridge"):
+        target_named(name)
+
+
+def test_the_page_of_targets_is_the_table() -> None:
+    assert PAGE.read_text(encoding="utf-8") == targets_page(), "run: python docs/write_targets.py"

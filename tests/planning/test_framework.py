@@ -1,0 +1,80 @@
+"""Spaces that a framework can run: narrower than what is allowed, and nothing outside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainwright.errors import InvalidInput
+from trainwright.execution import Budget
+from trainwright.formats import catalog
+from trainwright.plan.capability import TARGETS, unsupported
+from trainwright.plan.demands import Demands, RecomputeForm
+from trainwright.planning.allowed import Allowed, Span
+from trainwright.planning.framework import plan_runnable, runnable_spaces
+from trainwright.planning.model_planner import plan_model
+from trainwright.planning.model_question import ModelQuestion
+from trainwright.planning.model_space import Workload
+from trainwright.profile import Recompute
+
+
+def asked(framework: str | None, **allowed) -> ModelQuestion:
+    cluster = catalog.cluster("dgx-h100").with_memory(20 * 2**30)
+    return ModelQuestion(
+        model=catalog.model("llama3-8b").config,
+        cluster=cluster,
+        workload=Workload(global_batch=16, sequence_length=4096),
+        num_devices=cluster.num_devices,
+        allowed=Allowed(framework=framework, **allowed),
+    )
+
+
+def test_without_a_framework_the_space_is_whole():
+    assert runnable_spaces(Allowed(zero_stages=(1,))) == (Allowed(zero_stages=(1,)),)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_plan_for_a_framework_demands_nothing_it_lacks(target):
+    found = plan_runnable(asked(target), Budget())
+    anything = plan_model(asked(None), Budget())
+    assert found.lower_bound_s >= anything.lower_bound_s * (1 - 1e-9)
+    assert found.priced
+    for priced in found.priced:
+        plan = priced.plan
+        blocks = {o for s in plan.stages for o in s.options[1:-3]}
+        mixed = len(blocks) > 1
+        demands = Demands(
+            parallelism=plan.parallelism,
+            schedule=plan.schedule,
+            recompute=RecomputeForm.ANY
+            if mixed
+            else {
+                Recompute.NONE: RecomputeForm.NONE,
+                Recompute.SELECTIVE: RecomputeForm.MODULES,
+                Recompute.FULL: RecomputeForm.ALL,
+            }[Recompute(next(iter(blocks), "none"))],
+        )
+        assert unsupported(demands, target) == ()
+
+
+def test_zero_ends_where_a_framework_says_and_only_beside_a_pipeline():
+    spaces = runnable_spaces(Allowed(framework="megatron", recompute=(Recompute.NONE,)))
+    assert [(space.pipeline, space.zero_stages) for space in spaces] == [
+        (Span.only(1), (0, 1, 2, 3)),
+        (Span(least=2), (0, 1)),
+    ]
+    assert {space.schedules for space in spaces} == {("1f1b", "interleaved")}
+
+
+@pytest.mark.parametrize(
+    ("framework", "allowed", "fault"),
+    [
+        ("accelerate", {"pipeline": Span(least=2)}, "pipeline: must include 1: accelerate"),
+        ("deepspeed", {"context": Span.only(2)}, "context: must include 1: deepspeed"),
+        ("pytorch", {"zero_stages": (1,)}, "zero_stages: must hold one that pytorch has: 0, 2, 3"),
+        ("accelerate", {"recompute": (Recompute.SELECTIVE,)}, "recompute: must hold one that"),
+        ("megatron", {"schedules": ("v-half",)}, "schedules: must name one that megatron runs"),
+    ],
+)
+def test_what_a_framework_cannot_do_at_all_is_refused_with_what_it_can(framework, allowed, fault):
+    with pytest.raises(InvalidInput, match=fault):
+        runnable_spaces(Allowed(framework=framework, **allowed))

@@ -1,0 +1,91 @@
+"""The parts of a step: they add up, and each is there just where its cause is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainwright.formats import catalog
+from trainwright.plan.configuration import Configuration
+from trainwright.plan.overlap import Overlap
+from trainwright.plan.parallelism import Parallelism
+from trainwright.pricing.configuration import (
+    estimator_of,
+    plan_of,
+    point_of,
+    price_profiled,
+)
+from trainwright.pricing.placement import Placement
+from trainwright.pricing.step_parts import time_by_part_s
+from trainwright.profile import Recompute
+
+CASES = {
+    "alone": ("llama3-8b", {}),
+    "tensor": ("llama3-8b", {"tensor": 4, "sequence_parallel": True}),
+    "pipeline": ("llama3-8b", {"pipeline": 4, "data": 2}),
+    "interleaved": ("llama3-8b", {"pipeline": 4, "virtual_stages": 2}),
+    "sharded": ("llama3-8b", {"data": 16, "zero_stage": 3}),
+    "gradients": ("llama3-8b", {"data": 16, "zero_stage": 2}),
+    "context": ("llama3-8b", {"context": 4}),
+    "experts": ("mixtral-8x7b", {"data": 8, "expert": 8}),
+}
+
+
+def parts(name: str, recompute: Recompute = Recompute.NONE, overlap: Overlap | None = None):
+    model, degrees = CASES[name]
+    config, cluster = catalog.model(model).config, catalog.cluster("dgx-h100").with_nodes(2)
+    run = Configuration(
+        parallelism=Parallelism(**degrees),
+        microbatch_size=1,
+        global_batch=64,
+        sequence_length=4096,
+        schedule="interleaved" if degrees.get("virtual_stages", 1) > 1 else "1f1b",
+        recompute=recompute,
+    )
+    run = run if overlap is None else replace(run, overlap=overlap)
+    both = point_of(replace(run, recompute=Recompute.FULL))
+    profile = estimator_of(config, cluster, run).profile(both)
+    step = price_profiled(config, cluster, run, profile)
+    plan = plan_of(run, profile.structure)
+    ranks = Placement(plan=plan, pool=cluster.pool_of()).rank_of_stage
+    return time_by_part_s(plan, profile, step, rank_of_stage=ranks), step
+
+
+@pytest.mark.parametrize("recompute", [Recompute.NONE, Recompute.FULL])
+@pytest.mark.parametrize("name", CASES)
+def test_the_parts_are_not_negative_and_add_up_to_the_step(name, recompute):
+    found, step = parts(name, recompute)
+    assert min(found.values()) >= 0
+    assert sum(found.values()) == pytest.approx(step.step_time_s)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recomputation_leaves_the_other_work_as_it_is(name):
+    plain, _ = parts(name)
+    again, _ = parts(name, Recompute.FULL)
+    assert plain["recompute"] == 0 < again["recompute"]
+    for kind in ("tensor", "context", "expert"):
+        assert again[kind] == pytest.approx(plain[kind])
+    hidden = Overlap(gradients=0, parameters=0)
+    once, twice = (
+        parts(name, mode, hidden)[0]["compute"] for mode in (Recompute.NONE, Recompute.FULL)
+    )
+    assert once == pytest.approx(twice, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("tensor", "tensor"),
+        ("pipeline", "bubble"),
+        ("interleaved", "bubble"),
+        ("sharded", "data"),
+        ("gradients", "data"),
+        ("experts", "expert"),
+    ],
+)
+def test_each_part_has_its_cause(name, kind):
+    slow = Overlap(gradients=0, parameters=0)
+    assert parts(name, overlap=slow)[0][kind] > 0
+    assert parts("alone", overlap=slow)[0][kind] == pytest.approx(0, abs=1e-12)
