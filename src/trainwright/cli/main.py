@@ -16,13 +16,18 @@ from trainwright._version import __version__
 from trainwright.cli import (
     calibrate,
     catalog,
+    codesign,
     diff,
     estimate,
     explain,
+    export,
+    improve,
     plan,
     profile,
+    report,
     schedule,
     validate,
+    whatif,
 )
 from trainwright.errors import InvalidInput, TrainwrightError
 
@@ -41,8 +46,13 @@ _COMMANDS = (
     plan.plan,
     estimate.estimate,
     schedule.schedule,
+    codesign.codesign,
     explain.explain,
+    export.export,
+    improve.improve,
     diff.diff,
+    whatif.whatif,
+    report.report,
     validate.validate,
     calibrate.calibrate,
     profile.profile,

@@ -1,0 +1,303 @@
+"""The command line that asks for a document again.
+
+Names are kept only where they still mean what the document carries: a catalog entry whose content
+has the same hash. Otherwise the note says that the input is the one embedded in the document.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.api.inputs import content_hash
+from trainwright.api.model_request import DEFAULT_TOP
+from trainwright.errors import InvalidInput
+from trainwright.plan.results.estimate import EstimateResult
+from trainwright.plan.results.model_estimate import ModelEstimateResult
+from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.plan import PlanResult
+from trainwright.plan.results.schedule import ScheduleResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.plan.configuration import Configuration
+    from trainwright.plan.results.request import Embedded, PlanRequest, SpaceRecord
+    from trainwright.planning.allowed import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Shell words, and what has to be at hand for them to mean the same."""
+
+    words: tuple[str, ...]
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """As typed into a shell."""
+        return shlex.join(self.words)
+
+
+@singledispatch
+def command_of(document: object) -> Command:
+    """The command of a document; raises TypeError for one that no command makes."""
+    raise TypeError(f"no command makes {type(document).__name__}")
+
+
+@command_of.register
+def _(document: ModelPlanResult) -> Command:
+    request = document.request
+    workload = request.workload
+    words = ["trainwright", "plan", request.model.name, *_cluster_words(request)]
+    if workload is not None:
+        words += ["--global-batch", str(workload.global_batch)]
+        words += ["--sequence", str(workload.sequence_length)]
+    words += _model_space_words(request.space)
+    if request.top is not None and request.top != DEFAULT_TOP:
+        words += ["--top", str(request.top)]
+    return Command(words=tuple(words), note=_note(request.model, request.cluster))
+
+
+@command_of.register
+def _(document: PlanResult) -> Command:
+    request = document.request
+    words = ["trainwright", "plan", request.model.name, *_setting_words(request)]
+    words += _profile_space_words(request.space)
+    return Command(words=tuple(words), note=_note(request.model, None))
+
+
+@command_of.register
+def _(document: EstimateResult) -> Command:
+    request = document.request
+    words = ["trainwright", "estimate", request.model.name, "--plan", "PLAN.json"]
+    words += _setting_words(request)
+    note = "PLAN.json stands for this document; " + _note(request.model, None)
+    return Command(words=tuple(words), note=note)
+
+
+@command_of.register
+def _(document: ModelEstimateResult) -> Command:
+    request = document.request
+    words = ["trainwright", "estimate", request.model.name]
+    words += _named_cluster(request.cluster)
+    words += _run_words(request.configuration)
+    note = _note(request.model, request.cluster)
+    recipe = tuple(_unnamed_choices(request.configuration))
+    if recipe:
+        note = "; ".join(filter(None, (note, f"and as the document states: {', '.join(recipe)}")))
+    return Command(words=tuple(words), note=note)
+
+
+@command_of.register
+def _(document: ScheduleResult) -> Command:
+    request = document.request
+    words = ["trainwright", "schedule"]
+    if request.method == "family":
+        words += ["--family", request.family or document.family]
+    elif request.method == "simulate":
+        words += ["--simulate", request.orders_name or "ORDERS"]
+    else:
+        words += [f"--{request.method}"]
+    words += ["--spec", "SPEC.json", "--microbatches", str(request.num_microbatches)]
+    given = {
+        "--placement": request.placement,
+        "--virtual-stages": request.virtual_stages,
+        "--group": request.group,
+        "--max-activations": request.max_activations,
+        "--seed": request.seed,
+        "--evaluations": request.evaluations,
+    }
+    words += [word for name, v in given.items() if v is not None for word in (name, str(v))]
+    if document.objective != "makespan":
+        words += ["--objective", document.objective]
+    return Command(
+        words=tuple(words),
+        note="SPEC.json stands for the costs embedded in the document: request.costs.content",
+    )
+
+
+def _cluster_words(request: PlanRequest) -> list[str]:
+    if request.cluster is None:
+        return []
+    words = _named_cluster(request.cluster)
+    if request.num_devices is not None and request.num_devices != _devices(request.cluster):
+        words += ["--devices", str(request.num_devices)]
+    return words
+
+
+def _named_cluster(cluster: Embedded) -> list[str]:
+    """The catalog's cluster as it was sized, or the name the document has for it."""
+    words = ["--cluster", cluster.name]
+    if len(cluster.content["pools"][0]["levels"]) > 1:
+        words += ["--nodes", str(_nodes(cluster))]
+    if _is_catalog_cluster(cluster) is _Known.WITH_MEMORY:
+        words += ["--memory", repr(_memory_bytes(cluster))]
+    return words
+
+
+def _nodes(cluster: Embedded) -> int:
+    return _devices(cluster) // int(cluster.content["pools"][0]["levels"][0]["size"])
+
+
+def _memory_bytes(cluster: Embedded) -> float:
+    return float(cluster.content["pools"][0]["accelerator"]["memory_bytes"])
+
+
+def _devices(cluster: Embedded) -> int:
+    count = 0
+    for pool in cluster.content["pools"]:
+        devices = 1
+        for level in pool["levels"]:
+            devices *= int(level["size"])
+        count += devices
+    return count
+
+
+def _setting_words(request: PlanRequest) -> list[str]:
+    setting = request.setting
+    if setting is None:
+        return []
+    return [
+        *("--devices", str(setting.num_devices)),
+        *("--memory", repr(setting.memory_bytes)),
+        *("--bandwidth", repr(setting.bandwidth_bytes_per_s)),
+        *("--microbatches", str(setting.num_microbatches)),
+    ]
+
+
+def _switched_off(space: SpaceRecord) -> Iterator[str]:
+    for name in ("data_parallel", "tensor_parallel", "recompute"):
+        if not getattr(space, name):
+            yield f"--no-{name.replace('_', '-')}"
+    for option in space.excluded_options:
+        yield from ("--exclude-option", option)
+
+
+def _profile_space_words(space: SpaceRecord) -> Iterator[str]:
+    yield from _switched_off(space)
+    if space.planner != "exact":
+        yield from ("--planner", space.planner)
+    if space.block_layer is not None:
+        yield from ("--block-layer", space.block_layer)
+
+
+def _model_space_words(space: SpaceRecord) -> Iterator[str]:
+    from trainwright.api.space_options import SPANS, allowed_of
+    from trainwright.planning.allowed import ANY, ZERO_STAGES
+    from trainwright.profile import Recompute
+
+    yield from _switched_off(space)
+    allowed = allowed_of(space)
+    off = {"data": not space.data_parallel, "tensor": not space.tensor_parallel}
+    for name, option in SPANS.items():
+        span = getattr(allowed, name)
+        if span != ANY and not off.get(name, False):
+            yield from (f"--{option}", _span_text(span))
+    if allowed.zero_stages != ZERO_STAGES:
+        yield from ("--zero", ",".join(map(str, allowed.zero_stages)))
+    modes = tuple(m for m in Recompute if m not in space.excluded_options)
+    if space.recompute and allowed.recompute != modes:
+        yield from ("--recompute", ",".join(allowed.recompute))
+    if allowed.schedules is not None:
+        yield from ("--schedule", ",".join(allowed.schedules))
+    if allowed.framework is not None:
+        yield from ("--framework", allowed.framework)
+    if space.per_stage_degrees:
+        yield "--per-stage-degrees"
+
+
+def _span_text(span: Span) -> str:
+    if span.most == span.least:
+        return str(span.least)
+    return f"{span.least}..{'' if span.most is None else span.most}"
+
+
+_RUN_OPTIONS: Final = {
+    "tensor": "--tp",
+    "pipeline": "--pp",
+    "data": "--dp",
+    "context": "--cp",
+    "expert": "--ep",
+    "expert_tensor": "--etp",
+    "virtual_stages": "--virtual-stages",
+}
+
+
+def _run_words(run: Configuration) -> Iterator[str]:
+    degrees = run.parallelism
+    for name, option in _RUN_OPTIONS.items():
+        degree = getattr(degrees, name)
+        if degree is not None and (degree > 1 or name == "data"):
+            yield from (option, str(degree))
+    yield from ("--zero", str(degrees.zero_stage))
+    yield from ("--micro-batch", str(run.microbatch_size))
+    yield from ("--global-batch", str(run.global_batch))
+    yield from ("--sequence", str(run.sequence_length))
+    yield from ("--schedule", run.schedule)
+    count = "" if run.recompute_blocks is None else f":{run.recompute_blocks}"
+    yield from ("--recompute", f"{run.recompute}{count}")
+
+
+def _unnamed_choices(run: Configuration) -> Iterator[str]:
+    """Choices that differ from the default and that the command leaves out."""
+    named = {"parallelism", "microbatch_size", "global_batch", "sequence_length", "schedule"}
+    named |= {"recompute", "recompute_blocks"}
+    for field in fields(run):
+        if field.name not in named and getattr(run, field.name) != field.default:
+            yield field.name.replace("_", " ")
+    degrees = run.parallelism
+    if degrees.sequence_parallel != (degrees.tensor > 1):
+        yield f"sequence parallel {'on' if degrees.sequence_parallel else 'off'}"
+
+
+def _note(model: Embedded, cluster: Embedded | None) -> str:
+    """Which names do not stand for what the document carries, as far as can be told here."""
+    unknown = []
+    if not _is_catalog_model(model):
+        unknown.append(f"{model.kind} {model.name}")
+    if cluster is not None and _is_catalog_cluster(cluster) is None:
+        unknown.append(f"cluster {cluster.name}")
+    if not unknown:
+        return ""
+    return f"{' and '.join(unknown)}: not as in the catalog, but as embedded in the document"
+
+
+def _is_catalog_model(model: Embedded) -> bool:
+    from trainwright.formats.catalog import model as catalog_model
+    from trainwright.formats.document_json import encode
+
+    try:
+        found: dict[str, Any] = encode(catalog_model(model.name).config)
+    except InvalidInput:
+        return False
+    return content_hash(found) == model.sha256
+
+
+class _Known(Enum):
+    """Whether a name of the catalog stands for what a document carries."""
+
+    AS_IT_IS = "as it is"
+    WITH_MEMORY = "with another memory"
+
+
+def _is_catalog_cluster(cluster: Embedded) -> _Known | None:
+    from trainwright.api.model_options import resolve_cluster
+    from trainwright.formats.document_json import encode
+
+    for known, memory_bytes in (
+        (_Known.AS_IT_IS, None),
+        (_Known.WITH_MEMORY, _memory_bytes(cluster)),
+    ):
+        try:
+            found, _ = resolve_cluster(
+                cluster.name, nodes=_nodes(cluster), devices=None, memory_bytes=memory_bytes
+            )
+        except InvalidInput:
+            return None
+        if content_hash(encode(found)) == cluster.sha256:
+            return known
+    return None

@@ -1,0 +1,88 @@
+"""Runner-up plans as points: where they lie, and which of them none beats."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from trainwright.reporting.page.blocks import Line, Mark, Scatter, Tick, percent
+from trainwright.units import GIB, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainwright.reporting.page.blocks import Point
+
+_MARGIN: Final = 0.08  # of the range, around the outermost points
+_MOST_TICKS: Final = 5
+
+
+def time_against_memory(points: Sequence[Point], *, limit_bytes: float | None) -> Scatter:
+    """Step time (x, seconds) against peak memory (y, bytes); the winner comes first in `points`."""
+    x_low, x_high = _range([point.x for point in points])
+    y_low, y_high = _range([point.y for point in points])
+    if limit_bytes is not None and y_low < limit_bytes < y_high + 0.5 * (y_high - y_low):
+        y_high = max(y_high, limit_bytes + _MARGIN * (y_high - y_low))
+    limited = limit_bytes is not None and y_low < limit_bytes <= y_high
+
+    def x_at(value: float) -> str:
+        return percent((value - x_low) / (x_high - x_low))
+
+    def y_at(value: float) -> str:
+        return percent((y_high - value) / (y_high - y_low))
+
+    best = front(points)
+    return Scatter(
+        title="Step time against peak memory",
+        x_title="step time, s",
+        y_title="peak memory of the fullest device, GiB",
+        marks=tuple(
+            Mark(point=point, x=x_at(point.x), y=y_at(point.y), on_front=point in best)
+            for point in points
+        ),
+        front=_steps(best, x_at, y_at),
+        x_ticks=tuple(_ticks(x_low, x_high, 1.0, x_at)),
+        y_ticks=tuple(_ticks(y_low, y_high, GIB, y_at)),
+        limit_at=y_at(limit_bytes) if limited and limit_bytes is not None else None,
+        limit_text=f"usable {format_bytes(limit_bytes)}" if limit_bytes is not None else "",
+    )
+
+
+def front(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The points that no other equals or beats in both amounts, fastest first."""
+    kept: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.x, p.y)):
+        if not kept or point.y < kept[-1].y:
+            kept.append(point)
+    return tuple(kept)
+
+
+def _steps(
+    best: Sequence[Point], x_at: Callable[[float], str], y_at: Callable[[float], str]
+) -> tuple[Line, ...]:
+    """The front as a staircase: along one point's memory until the next one's time."""
+    lines = []
+    for one, other in pairwise(best):
+        corner = x_at(other.x), y_at(one.y)
+        lines.append(Line(x1=x_at(one.x), y1=y_at(one.y), x2=corner[0], y2=corner[1]))
+        lines.append(Line(x1=corner[0], y1=corner[1], x2=x_at(other.x), y2=y_at(other.y)))
+    return tuple(lines)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    margin = _MARGIN * (high - low) or _MARGIN * abs(high) or 1.0
+    return max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
+
+
+def _ticks(low: float, high: float, unit: float, at: Callable[[float], str]) -> list[Tick]:
+    """At most a few multiples of 1, 2 or 5 times a power of ten, in `unit`."""
+    least = (high - low) / unit / _MOST_TICKS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(s * power for s in (1, 2, 5, 10) if s * power >= least * (1 - 1e-9))
+    first, last = math.ceil(low / unit / step), math.floor(high / unit / step)
+    return [
+        Tick(at=at(count * step * unit), text=f"{count * step:.6g}")
+        for count in range(first, last + 1)
+    ]

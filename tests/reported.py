@@ -1,0 +1,71 @@
+"""Documents to show on a page, each made once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import trainwright
+from trainwright.api.result import Report
+from trainwright.plan.results.model_estimate import ModelEstimateResult
+from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.plan import PlanResult
+from trainwright.plan.results.schedule import ScheduleResult
+
+PROFILE = Path(__file__).parents[1] / "examples" / "profile.json"
+SPEC = Path(__file__).parents[1] / "examples" / "schedule_spec.json"
+HOSTILE = '</script><img src=x onerror=alert(1)>"&'
+
+
+@cache
+def model_plan(memory: str = "40GiB") -> ModelPlanResult:
+    """A model on two nodes: a pipeline, and layers that recompute."""
+    made = trainwright.plan(
+        "llama3-8b",
+        cluster="dgx-h100",
+        nodes=2,
+        memory=memory,
+        global_batch=64,
+        sequence=8192,
+        pp="2..",
+    )
+    assert isinstance(made.document, ModelPlanResult)
+    return made.document
+
+
+@cache
+def model_estimate() -> ModelEstimateResult:
+    """Two chunks per rank, tensor and data parallelism across both network levels."""
+    made: Report[ModelEstimateResult] = trainwright.estimate(
+        "llama3-8b",
+        cluster="dgx-h100",
+        tp=2,
+        pp=4,
+        dp=4,
+        virtual_stages=2,
+        micro_batch=1,
+        global_batch=64,
+        sequence=4096,
+    )
+    return made.document
+
+
+@cache
+def profile_plan() -> PlanResult:
+    """A plan of the example's profile, with its baselines."""
+    made = trainwright.plan(PROFILE, devices=16, compare=True)
+    assert isinstance(made.document, PlanResult)
+    return made.document
+
+
+@cache
+def schedule() -> ScheduleResult:
+    """A schedule with costs in seconds and bytes."""
+    return trainwright.schedule(family="adaptive-v", ranks=4, spec=SPEC).document
+
+
+def renamed(document: ModelPlanResult, name: str) -> ModelPlanResult:
+    """The same plan of a model by another name."""
+    request = document.request
+    return replace(document, request=replace(request, model=replace(request.model, name=name)))
