@@ -59,3 +59,16 @@ def test_mistakes_are_named_and_end_with_2(
 ) -> None:
     assert run(*arguments) == 2
     assert named in capfd.readouterr().err
+
+
+def test_a_front_in_two_processes_and_from_a_journal_is_the_same(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    fronts = []
+    for extra in ([], ["--workers", "2", "--journal", str(journal)], ["--journal", str(journal)]):
+        assert run(*FAST, "--max-area", "5", "--json", *extra) == 0
+        fronts.append(json.loads(capfd.readouterr().out)["pareto"])
+    assert fronts[0] == fronts[1] == fronts[2]
+    assert run(*FAST, "--max-area", "4", "--journal", str(journal)) == 2
+    assert "other inputs" in capfd.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from codesign.jobs import BERT, GPT2_XL, GPT3, SPACE, job, question, some_designs
 from trainwright.cluster import Surroundings
 from trainwright.codesign.certificate import recheck
-from trainwright.codesign.pareto import populate
+from trainwright.codesign.population import populate
 from trainwright.codesign.price import JobPricer
 from trainwright.codesign.question import CodesignQuestion, Objective, cost
 from trainwright.codesign.search import (

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trainwright.codesign.question import CodesignQuestion
     from trainwright.codesign.search import CodesignOutcome
     from trainwright.execution import Budget
+    from trainwright.formats.journal import FileJournal
     from trainwright.plan.status import Status
 
 DEFAULT_EPSILON: Final = 0.02
@@ -55,6 +56,8 @@ class Extras:
     epsilon: float = DEFAULT_EPSILON
     details: bool = True  # operators, sensitivity, fixed strategies, real chips
     search: str = "exact"
+    workers: str | int | None = None
+    journal: Path | None = None
     csv: Path | None = None
     recheck_sample: int = 0
     seed: int = 0
@@ -200,10 +203,18 @@ def _with_front(
     import numpy as np
 
     from trainwright.api.codesign_document import front_points
-    from trainwright.codesign.pareto import OBJECTIVES, front, hypervolume, populate
+    from trainwright.codesign.pareto import front, hypervolume
+    from trainwright.codesign.population import OBJECTIVES, populate
+    from trainwright.execution.executor import executor_of
 
     start_s = budget.cpu_s
-    everything, finished = populate(question, budget, scale_s=outcome.scale_s)
+    everything, finished = populate(
+        question,
+        budget,
+        scale_s=outcome.scale_s,
+        executor=executor_of(extras.workers),
+        journal=None if extras.journal is None else _journal(extras.journal, document.request),
+    )
     if not finished:
         warning = "the front was interrupted and is left out"
         return replace(document, warnings=(*document.warnings, warning))
@@ -223,10 +234,19 @@ def _with_front(
     )
 
 
+def _journal(path: Path, request: CodesignRequest) -> FileJournal:
+    """The journal of a request; one about another request is refused."""
+    from trainwright.api.inputs import content_hash
+    from trainwright.formats.document_json import encode
+    from trainwright.formats.journal import FileJournal
+
+    return FileJournal(path, about=content_hash(encode(request)))
+
+
 def _write_csv(
     path: Path, question: CodesignQuestion, outcome: CodesignOutcome, everything: object
 ) -> None:
-    from trainwright.codesign.pareto import Population
+    from trainwright.codesign.population import Population
     from trainwright.codesign.rows import COLUMNS, design_rows
     from trainwright.formats.design_csv import write_designs
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Accelerator
     from trainwright.codesign.area import DieModel
-    from trainwright.codesign.pareto import Population
+    from trainwright.codesign.population import Population
     from trainwright.codesign.question import CodesignQuestion, Variant
     from trainwright.codesign.search import CodesignOutcome, Design
     from trainwright.codesign.uniform import UniformPlan

@@ -87,6 +87,14 @@ def codesign(
     search: Annotated[
         str, typer.Option(help="exact, or the published one without a proof: descending-area.")
     ] = "exact",
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Processes for the front, or dask://HOST:PORT.", metavar="N"),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="Write the front down as it goes; go on from there.", metavar="FILE"),
+    ] = None,
     csv: Annotated[
         Path | None, typer.Option(help="Write every design to this file.", metavar="FILE")
     ] = None,
@@ -145,6 +153,8 @@ def codesign(
                     pareto=not no_pareto,
                     epsilon=_number(epsilon, "epsilon") or 0.0,
                     search=search,
+                    workers=workers,
+                    journal=journal,
                     csv=csv,
                     recheck_sample=count or 0,
                     seed=number,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.codesign.pareto import Population, populate
+from trainwright.codesign.population import Population, populate
 from trainwright.codesign.question import cost
 from trainwright.codesign.search import (
     PLACEMENT,
