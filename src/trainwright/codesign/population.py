@@ -8,7 +8,7 @@ journal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
     Batch = tuple[int, Indices]
+    Prepared = Mapping[int, tuple[JobPricer, ...]]
 
 OBJECTIVES: Final = ("cost", "area_mm2", "power_watts", "energy_per_token_j")
 BATCH_SIZE: Final = 2048
@@ -94,6 +95,7 @@ def populate(
     nodes: tuple[Indices, Indices] | None = None,
     executor: Executor | None = None,
     journal: Journal | None = None,
+    prepared: Prepared | None = None,
     batch_size: int = BATCH_SIZE,
 ) -> tuple[Population, bool]:
     """Price nodes (variant, design), all of them where absent, without any bound.
@@ -113,7 +115,7 @@ def populate(
         for start in range(0, designs.size, batch_size)
     ]
     parts: list[Population] = []
-    priced = _priced(batches, Sweep(question, scale_s), executor or Serial(), journal)
+    priced = _priced(batches, Sweep(question, scale_s, prepared), executor or Serial(), journal)
     for done in range(len(batches)):
         left_s = budget.elapsed_s / done * (len(batches) - done) if done else 0.0
         stage = f"front, {done} of {len(batches)} batches, about {left_s:.0f} s left"
@@ -145,12 +147,14 @@ def _priced(
 class Sweep:
     """A question in one process: what its batches share, pricers made when they are needed."""
 
-    def __init__(self, question: CodesignQuestion, scale_s: Floats) -> None:
+    def __init__(
+        self, question: CodesignQuestion, scale_s: Floats, prepared: Prepared | None = None
+    ) -> None:
         self.question, self.scale_s = question, scale_s
-        self._pricers: dict[int, tuple[JobPricer, ...]] = {}
+        self._pricers: dict[int, tuple[JobPricer, ...]] = dict(prepared or {})
 
     def pricers(self, variant: int) -> tuple[JobPricer, ...]:
-        """One pricer per model under a variant; of the last variant only, to save memory."""
+        """One pricer per model under a variant, those made here of the last one only."""
         if variant not in self._pricers:
             found = pricers(self.question, self.question.variants[variant])
             self._pricers = {variant: found}

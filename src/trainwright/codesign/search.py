@@ -15,7 +15,7 @@ plan keeps does not depend on the cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
+    Prepared = Mapping[int, tuple[JobPricer, ...]]
 
 BATCH: Final = 1024
 _CHUNK: Final = 64
@@ -198,16 +199,25 @@ def _batches(order: Indices) -> Iterator[Indices]:
         yield order[start : start + BATCH]
 
 
-def search(question: CodesignQuestion, budget: Budget) -> CodesignOutcome:
+def search(
+    question: CodesignQuestion, budget: Budget, prepared: Prepared | None = None
+) -> CodesignOutcome:
     """The best design of the question, proved unless the budget ends the search.
 
-    Raises `InvalidInput` where a model cannot be cut to one of its tensor degrees.
+    `prepared` holds pricers by variant whose products are estimated already. Raises `InvalidInput`
+    where a model cannot be cut to one of its tensor degrees.
     """
     start_s = budget.cpu_s
     scale_s = scale_of(question, budget)
     shape = (len(question.variants), len(question.space))
     ledger = Ledger(bounds=np.zeros(shape), levels=np.full(shape, "", dtype="<U9"))
-    run = _Search(question=question, budget=budget, scale_s=scale_s, ledger=ledger)
+    run = _Search(
+        question=question,
+        budget=budget,
+        scale_s=scale_s,
+        ledger=ledger,
+        pricers=dict(prepared or {}),
+    )
     finished = run.run()
     best = run.best
     if finished:

@@ -10,7 +10,7 @@ from trainwright.units import format_bandwidth, format_bytes, format_seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from trainwright.plan.results.codesign import CodesignResult, DesignRecord
+    from trainwright.plan.results.codesign import CodesignResult, DesignRecord, StageResult
 
 _SHOWN = 12
 
@@ -32,6 +32,16 @@ def codesign_report(found: CodesignResult) -> RenderableType:
     if found.pareto:
         parts.append(_front(found))
     return Group(*parts)
+
+
+def stage_report(found: StageResult) -> RenderableType:
+    """What one stage wrote."""
+    made = table(f"stage {found.stage}", (("", "left"), ("", "left")))
+    add_row(made, "file", found.file)
+    for name, count in found.counts.items():
+        add_row(made, name, f"{count:,}")
+    add_row(made, "CPU", f"{found.stage_s:.2f} s")
+    return made
 
 
 def _summary(found: CodesignResult) -> RenderableType:
