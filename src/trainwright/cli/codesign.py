@@ -112,6 +112,10 @@ def codesign(
         ),
     ] = None,
     seed: Annotated[str, typer.Option(help="Of that sample.", metavar="N")] = "0",
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Draw front, area and operators (extra [plot]).", metavar="FILE"),
+    ] = None,
     stage: Annotated[
         str | None,
         typer.Option(help="One stage alone: graph, estimate or solve.", metavar="STAGE"),
@@ -131,6 +135,7 @@ def codesign(
     from trainwright.api.codesign_stages import STAGES, solve, write_estimates, write_graph
 
     check_output(output, recheck, *(models or ()))
+    check_output(figure, output, csv)
     check_output(csv, output, *(models or ()))
     count = parse_count(sample, "sample")
     extras = Extras(
@@ -193,9 +198,20 @@ def codesign(
                     budget=allowed,
                     **given,
                 )
+    if figure is not None:
+        _draw(result, figure)
     emit(result, as_json=as_json, output=output)
     status = getattr(result.document, "status", None)
     finish(0 if status is None else status.exit_code, interrupted=allowed.interrupted)
+
+
+def _draw(result: Report[Any], path: Path) -> None:
+    from trainwright.plan.results.codesign import CodesignResult
+    from trainwright.reporting.codesign_plot import plot_codesign
+
+    if not isinstance(result.document, CodesignResult) or result.document.best is None:
+        raise InvalidInput.of("figure", "needs a best design to draw")
+    plot_codesign(result.document, path)
 
 
 def _die(defects: str | None) -> DieModel | None:

@@ -87,6 +87,9 @@ def _design(best: DesignRecord) -> RenderableType:
             "" if best.cost_per_good_die is None else f", {best.cost_per_good_die:.0f} a good die"
         )
         add_row(made, "die", f"{best.die_area_mm2:.2f} mm2{cost}")
+    if best.chip_cost_per_token is not None:
+        each = best.chip_cost_per_token * 1e9
+        add_row(made, "dies", f"{each:.4g} per 1e9 tokens, over three years of training")
     power = f"{best.power_watts:.0f} W a chip over a step"
     if best.peak_power_watts is not None:
         power += f", {best.peak_power_watts:.0f} W in its hungriest operator"

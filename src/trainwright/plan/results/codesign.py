@@ -78,7 +78,8 @@ class DesignRecord:
     """A design with its plans. With several models `tokens_per_s` is their geometric mean.
 
     `area_scope` says what the area holds. `power_watts` is the mean of a chip over a step,
-    `peak_power_watts` that of its hungriest operator. `relative_throughput` is that of the
+    `peak_power_watts` that of its hungriest operator. `chip_cost_per_token` spreads the cost of all
+    dies over three years of training. `relative_throughput` is that of the
     objective against the reference design, absent where the reference holds no plan.
     """
 
@@ -89,12 +90,14 @@ class DesignRecord:
     tokens_per_s: float
     area_mm2: float
     area_scope: str
+    area_parts_mm2: dict[str, float]
     power_watts: float
     energy_per_token_j: float
     tokens_per_s_per_watt: float
     peak_power_watts: float | None = None
     die_area_mm2: float | None = None
     cost_per_good_die: float | None = None
+    chip_cost_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
