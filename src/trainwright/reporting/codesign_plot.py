@@ -64,4 +64,6 @@ def _operators(axes: Any, found: CodesignResult) -> None:
     axes.set(title="utilisation of one block's operators", xlim=(0, 1))
     for name, colour in _BOUND_COLOURS.items():
         axes.barh([labels[0]] if labels else [""], [0], color=colour, label=name)
-    axes.legend(title="bound by", fontsize="small")
+    axes.legend(
+        title="bound by", fontsize="small", ncols=5, loc="upper center", bbox_to_anchor=(0.3, -0.1)
+    )
