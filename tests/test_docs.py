@@ -124,6 +124,7 @@ def test_options_exist(page, capfd):
         "codesign",
         "explain",
         "diff",
+        "whatif",
         "report",
         "validate",
         "calibrate",

@@ -20,11 +20,14 @@ from trainwright.cli import (
     diff,
     estimate,
     explain,
+    export,
+    improve,
     plan,
     profile,
     report,
     schedule,
     validate,
+    whatif,
 )
 from trainwright.errors import InvalidInput, TrainwrightError
 
@@ -45,7 +48,10 @@ _COMMANDS = (
     schedule.schedule,
     codesign.codesign,
     explain.explain,
+    export.export,
+    improve.improve,
     diff.diff,
+    whatif.whatif,
     report.report,
     validate.validate,
     calibrate.calibrate,
