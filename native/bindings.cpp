@@ -4,11 +4,13 @@
 
 void bind_operator_estimate(nanobind::module_& module);
 void bind_partition(nanobind::module_& module);
+void bind_peel(nanobind::module_& module);
 void bind_pipeline_ends(nanobind::module_& module);
 void bind_placement(nanobind::module_& module);
 void bind_schedule_passes(nanobind::module_& module);
 void bind_schedule_search(nanobind::module_& module);
 void bind_simulate(nanobind::module_& module);
+void bind_uniform_plan(nanobind::module_& module);
 
 NB_MODULE(_core, module) {
   module.doc() = "The native core of trainwright.";
@@ -16,9 +18,11 @@ NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);
   bind_operator_estimate(module);
   bind_partition(module);
+  bind_peel(module);
   bind_pipeline_ends(module);
   bind_placement(module);
   bind_schedule_search(module);
   bind_simulate(module);
   bind_schedule_passes(module);
+  bind_uniform_plan(module);
 }

@@ -11,11 +11,13 @@ from importlib import import_module
 
 from trainwright._version import __version__
 
-# The package of plan nouns and the verb share a name. The nouns are bound first, so that a later
-# import of them does not take the name back from the verb.
+# A package and the verb of its command share a name, twice. The packages are bound first, so that
+# a later import of them does not take the name back from the verb.
 import_module("trainwright.plan")
+import_module("trainwright.codesign")
 
 from trainwright.api.calibrate import calibrate  # noqa: E402
+from trainwright.api.codesign import CodesignReport, codesign  # noqa: E402
 from trainwright.api.diff import diff  # noqa: E402
 from trainwright.api.estimate import estimate  # noqa: E402
 from trainwright.api.explain import explain  # noqa: E402
@@ -40,6 +42,7 @@ from trainwright.execution import Budget, Progress  # noqa: E402
 __all__ = [
     "Budget",
     "CheckFailed",
+    "CodesignReport",
     "Infeasible",
     "InvalidInput",
     "MissingExtra",
@@ -53,6 +56,7 @@ __all__ = [
     "UnsupportedFeature",
     "__version__",
     "calibrate",
+    "codesign",
     "diff",
     "estimate",
     "explain",

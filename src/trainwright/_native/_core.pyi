@@ -62,6 +62,63 @@ def solve_partition(
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
+def peel(
+    *,
+    num_ranks: int,
+    num_microbatches: int,
+    max_activations: int,
+    usable_bytes: float,
+    gathered_share: float,
+    limit_s: float,
+    kind_of: NDArray[np.int64],
+    forward_s: NDArray[np.float64],
+    input_grad_s: NDArray[np.float64],
+    weight_grad_s: NDArray[np.float64],
+    tail_s: NDArray[np.float64],
+    optimizer_s: NDArray[np.float64],
+    static_bytes: NDArray[np.float64],
+    weight_bytes: NDArray[np.float64],
+    largest_weight_bytes: NDArray[np.float64],
+    transient_bytes: NDArray[np.float64],
+    beside_bytes: NDArray[np.float64],
+    front_offset: NDArray[np.int64],
+    front_bytes: NDArray[np.float64],
+    front_time_s: NDArray[np.float64],
+    forward_before_s: NDArray[np.float64],
+    input_grad_before_s: NDArray[np.float64],
+    transfer_s: NDArray[np.float64],
+    near_in_flight: NDArray[np.float64],
+    far_in_flight: NDArray[np.float64],
+) -> tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
+def peel_evenly(
+    *,
+    num_ranks: int,
+    num_microbatches: int,
+    max_activations: int,
+    usable_bytes: float,
+    gathered_share: float,
+    limit_s: float,
+    kind_of: NDArray[np.int64],
+    forward_s: NDArray[np.float64],
+    input_grad_s: NDArray[np.float64],
+    weight_grad_s: NDArray[np.float64],
+    tail_s: NDArray[np.float64],
+    optimizer_s: NDArray[np.float64],
+    static_bytes: NDArray[np.float64],
+    weight_bytes: NDArray[np.float64],
+    largest_weight_bytes: NDArray[np.float64],
+    transient_bytes: NDArray[np.float64],
+    beside_bytes: NDArray[np.float64],
+    front_offset: NDArray[np.int64],
+    front_bytes: NDArray[np.float64],
+    front_time_s: NDArray[np.float64],
+    forward_before_s: NDArray[np.float64],
+    input_grad_before_s: NDArray[np.float64],
+    transfer_s: NDArray[np.float64],
+    near_in_flight: NDArray[np.float64],
+    far_in_flight: NDArray[np.float64],
+    chunk_s: float = 0.0,
+) -> tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
 def estimate_products(
     machines: NDArray[np.float64], products: NDArray[np.float64]
 ) -> tuple[
@@ -75,6 +132,36 @@ def estimate_products(
 def output_stationary_cycles(
     *, rows: float, columns: float, m: float, n: float, k: float
 ) -> float: ...
+
+class UniformProblem:
+    def __init__(
+        self,
+        *,
+        layer_class: NDArray[np.int32],
+        transfer_s: NDArray[np.float64],
+        saved_bytes: NDArray[np.float64],
+        transient_bytes: NDArray[np.float64],
+        static_bytes: NDArray[np.float64],
+        sharded_bytes: NDArray[np.float64],
+        sync_bytes: NDArray[np.float64],
+        data_degrees: NDArray[np.int64],
+        memory_bytes: float,
+        link_byte_s: float,
+        link_latency_s: float,
+        update_shards: bool,
+        tensor_degree: int,
+        num_devices: int,
+        num_microbatches: int,
+    ) -> None: ...
+
+def fastest_uniform_plans(
+    problem: UniformProblem,
+    *,
+    forward_s: NDArray[np.float64],
+    backward_s: NDArray[np.float64],
+    update_s: NDArray[np.float64],
+    cutoff_s: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], list[list[int]]]: ...
 def one_f_one_b_ends_s(
     *,
     forward_s: NDArray[np.float64],

@@ -16,6 +16,7 @@ from trainwright._version import __version__
 from trainwright.cli import (
     calibrate,
     catalog,
+    codesign,
     diff,
     estimate,
     explain,
@@ -42,6 +43,7 @@ _COMMANDS = (
     plan.plan,
     estimate.estimate,
     schedule.schedule,
+    codesign.codesign,
     explain.explain,
     diff.diff,
     report.report,

@@ -61,7 +61,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Tables:
+class KindTimes:
     """Of kinds by microbatches in flight, [p, K]: seconds per microbatch, and after the last."""
 
     forward_s: Floats
@@ -82,7 +82,7 @@ def best_split(
     `num_microbatches` is that of one replica. A bound above the limit is cut down to it.
     """
     size, p, m = kinds.num_layers, degrees.pipeline, num_microbatches
-    longest = _longest(kinds, size - p + 1, limit_s / m)
+    longest = longest_stage(kinds, size - p + 1, limit_s / m)
     if p * longest < size:
         return Split(bound_s=limit_s)
     first = np.arange(size)[:, np.newaxis]
@@ -92,7 +92,7 @@ def best_split(
     used, own = np.unique(np.where(inside, kinds.kind_of[first, after], 0), return_inverse=True)
     own = own.reshape(after.shape)
     tables = _tables(kinds, used, degrees, cluster, num_microbatches=m)
-    transfers = _transfers(kinds, degrees, cluster)
+    transfers = transfers_s(kinds, degrees, cluster)
     later = LaterRanks.none(size)
     picks = np.zeros((p, size), dtype=np.int64)
     for rank in reversed(range(p)):
@@ -171,7 +171,7 @@ def _alone(own: RankTimes, away_s: Floats, num_microbatches: int) -> Floats:
     return np.where(feasible, m * time_s + idle_s, np.inf)
 
 
-def _longest(kinds: StageKinds, most: int, limit_s: float) -> int:
+def longest_stage(kinds: StageKinds, most: int, limit_s: float) -> int:
     """Layers of the longest stage that a microbatch can pass within the limit."""
     if not math.isfinite(limit_s):
         return most
@@ -186,7 +186,7 @@ def _longest(kinds: StageKinds, most: int, limit_s: float) -> int:
 
 def _tables(
     kinds: StageKinds, used: Ints, degrees: Parallelism, cluster: Cluster, *, num_microbatches: int
-) -> _Tables:
+) -> KindTimes:
     p, replicas = degrees.pipeline, group_replicas(cluster.pool_of(), degrees)
     in_flight = np.minimum(np.arange(p, 0, -1), num_microbatches)
     static_bytes = held_bytes(kinds, replicas)[used].tolist()
@@ -202,7 +202,7 @@ def _tables(
                 fitting = np.where(found >= 0, front.time_s[found], np.inf)
                 np.minimum(time_s[:, column], fitting, out=time_s[:, column])
     forward_s = np.broadcast_to(kinds.forward_s[used], time_s.shape)
-    return _with_replicas(kinds, used, time_s, forward_s, replicas, cluster)
+    return with_replicas(kinds, used, time_s, forward_s, replicas, cluster)
 
 
 def held_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
@@ -216,14 +216,14 @@ def held_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
     return total
 
 
-def _with_replicas(
+def with_replicas(
     kinds: StageKinds,
     used: Ints,
     time_s: Floats,
     forward_s: Floats,
     replicas: Replicas,
     cluster: Cluster,
-) -> _Tables:
+) -> KindTimes:
     """What data parallelism adds per microbatch and at the end; see `pricing.sharding`."""
     static, sync = kinds.static_bytes[used], kinds.sync_bytes[used]
     overlap, stage = DEFAULT_OVERLAP, replicas.zero_stage
@@ -234,19 +234,19 @@ def _with_replicas(
     if stage == 0:
         reduce_s = _lines_s(replicas.reduce, sync)
         tail_s = np.maximum(0.0, reduce_s - under_backward_s)
-        return _Tables(forward_s=forward_s, time_s=time_s, tail_s=tail_s + update_s)
+        return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s + update_s)
     gather_s = _lines_s(replicas.gather, static[:, :, StaticKind.WEIGHT])
     scatter_s = _lines_s(replicas.gather, sync)
     gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
     scattered_s = np.maximum(0.0, scatter_s - under_backward_s)
     if stage == 1:
         tail_s = scattered_s + gathered_s + update_s
-        return _Tables(forward_s=forward_s, time_s=time_s, tail_s=tail_s)
+        return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s)
     if stage == 2:
         tail_s = gathered_s + update_s
-        return _Tables(forward_s=forward_s, time_s=time_s + scattered_s, tail_s=tail_s)
+        return KindTimes(forward_s=forward_s, time_s=time_s + scattered_s, tail_s=tail_s)
     both_s = np.maximum(0.0, gather_s + scatter_s - under_backward_s)
-    return _Tables(
+    return KindTimes(
         forward_s=forward_s + gathered_s,
         time_s=time_s + gathered_s + both_s,
         tail_s=np.broadcast_to(update_s, time_s.shape),
@@ -272,7 +272,7 @@ def _lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
     return total
 
 
-def _transfers(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Floats:
+def transfers_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Floats:
     """Seconds from each rank to the next by the layer that the next begins with, [p, L + 1]."""
     size, p, levels = kinds.num_layers, degrees.pipeline, cluster.pool_of().levels
     crossing = np.zeros(size + 1)

@@ -20,6 +20,8 @@ from trainwright.profile import StaticKind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainwright.planning.kind_ways import Ways
+    from trainwright.planning.packed_fronts import PackedFronts
     from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
@@ -59,6 +61,8 @@ class StageKinds:
     weight_bytes: Floats
     level_bytes: Floats
     levels_of: tuple[tuple[int, ...], ...]
+    packed: dict[int, PackedFronts] = field(default_factory=dict)
+    ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
     _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
 

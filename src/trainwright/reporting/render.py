@@ -22,6 +22,7 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "ModelSweepResult": ("model_sweep_table", "model_sweep_report"),
         "ModelEstimateResult": ("model_estimate_table", "model_estimate_report"),
         "ScheduleResult": ("schedule_table", "schedule_report"),
+        "CodesignResult": ("codesign_table", "codesign_report"),
         "CatalogResult": ("catalog_table", "catalog_report"),
         "ValidationResult": ("validation_table", "validation_report"),
         "CalibrationResult": ("calibration_table", "calibration_report"),

@@ -1,0 +1,267 @@
+#include "peel.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace trainwright {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+struct Points {
+  double time_s = kInfinite;
+  int64_t near = -1;
+  int64_t far = -1;
+};
+
+struct RankTime {
+  double step_s = kInfinite;
+  double near_s = 0;
+  double far_s = 0;
+};
+
+struct Pick {
+  int32_t near = 0;
+  int32_t far = 0;
+};
+
+// The longest rank counts.
+struct Shortest {
+  double own(double rank_s, double, double) const { return rank_s; }
+  double with(double own, double later) const { return std::max(own, later); }
+  double enough(double least, double limit_s) const { return std::min(least, limit_s); }
+};
+
+// How far chunks are from one length counts, in squares.
+struct Even {
+  double chunk_s;
+  double own(double, double near_s, double far_s) const {
+    return square(near_s / chunk_s - 1) + square(far_s / chunk_s - 1);
+  }
+  double with(double own, double later) const { return own + later; }
+  double enough(double, double limit_s) const { return limit_s; }
+  static double square(double x) { return x * x; }
+};
+
+template <typename Aim>
+class Peeler {
+ public:
+  Peeler(const PeelProblem& problem, Aim aim)
+      : x_(problem), aim_(aim), p_(problem.num_ranks), size_(problem.num_layers) {
+    reached_.assign(p_, 0.0);
+    for (int64_t r = 1; r < p_; ++r) reached_[r] = reached_[r - 1] + x_.transfer_s[r - 1];
+    measure_lengths();
+  }
+
+  PeelResult run() {
+    PeelResult result{kInfinite, {}, {}, {}, {}};
+    if (most_ * p_ < size_) return result;
+    const size_t states = static_cast<size_t>((size_ + 1) * (size_ + 1));
+    std::vector<double> later(states, kInfinite), best(states, kInfinite);
+    for (int64_t a = 0; a <= size_; ++a) later[at(a, a)] = 0.0;
+    picks_.assign(p_, {});
+    for (int64_t r = p_ - 1; r >= 0; --r) {
+      picks_[r].assign(states, Pick{});
+      if (r < p_ - 1) std::fill(best.begin(), best.end(), kInfinite);
+      fill_rank(r, later, best);
+      std::swap(later, best);
+    }
+    result.cost = later[at(0, size_)];
+    if (std::isfinite(result.cost)) decode(result);
+    return result;
+  }
+
+ private:
+  size_t at(int64_t a, int64_t b) const { return static_cast<size_t>(a * (size_ + 1) + b); }
+
+  int64_t kind(int64_t first, int64_t after) const {
+    return x_.kind_of[static_cast<size_t>(first * (size_ + 1) + after)];
+  }
+
+  bool can_run(int64_t kind) const { return x_.front_offset[kind] < x_.front_offset[kind + 1]; }
+
+  // The most layers of a chunk and of a rank by their least time and memory.
+  void measure_lengths() {
+    std::vector<double> time_s(size_ + 1, kInfinite), bytes(size_ + 1, kInfinite);
+    for (int64_t first = 0; first < size_; ++first) {
+      for (int64_t after = first + 1; after <= size_; ++after) {
+        const int64_t k = kind(first, after);
+        if (!can_run(k)) continue;
+        const double least_s = x_.num_microbatches * x_.front_time_s[x_.front_offset[k + 1] - 1];
+        const double held = x_.static_bytes[k] + x_.front_bytes[x_.front_offset[k]];
+        time_s[after - first] = std::min(time_s[after - first], least_s);
+        bytes[after - first] = std::min(bytes[after - first], held);
+      }
+    }
+    for (int64_t total = 2; total <= size_; ++total) {
+      for (int64_t near = 1; near < total; ++near) {
+        const int64_t far = total - near;
+        if (time_s[near] + time_s[far] <= x_.limit_s &&
+            bytes[near] + bytes[far] <= x_.usable_bytes) {
+          most_ = total;
+          break;
+        }
+      }
+    }
+  }
+
+  void fill_rank(int64_t r, const std::vector<double>& later, std::vector<double>& best) {
+    const int64_t inner = p_ - 1 - r;
+    const int64_t least_left = std::max(2 * (p_ - r), size_ - r * most_);
+    const int64_t most_left = std::min((p_ - r) * most_, size_ - 2 * r);
+    for (int64_t left = least_left; left <= most_left; ++left) {
+      const int64_t fewest = std::max<int64_t>(2, left - inner * most_);
+      const int64_t most = std::min(most_, left - 2 * inner);
+      for (int64_t a = r; a + left <= size_ - r; ++a) {
+        fill_state(r, a, a + left, fewest, most, later, best);
+      }
+    }
+  }
+
+  void fill_state(int64_t r, int64_t a, int64_t b, int64_t fewest, int64_t most,
+                  const std::vector<double>& later, std::vector<double>& best) {
+    double least = kInfinite;
+    Pick pick;
+    for (int64_t taken = fewest; taken <= most; ++taken) {
+      for (int64_t near = 1; near < taken; ++near) {
+        const int64_t a2 = a + near, b2 = b - (taken - near);
+        const double later_cost = later[at(a2, b2)];
+        if (!(later_cost < least)) continue;
+        const RankTime own = rank(r, a, a2, b2, b, aim_.enough(least, x_.limit_s));
+        if (!(own.step_s <= x_.limit_s)) continue;
+        const double cost = aim_.with(aim_.own(own.step_s, own.near_s, own.far_s), later_cost);
+        if (cost < least) {
+          least = cost;
+          pick = {static_cast<int32_t>(near), static_cast<int32_t>(taken - near)};
+        }
+      }
+    }
+    best[at(a, b)] = least;
+    picks_[r][at(a, b)] = pick;
+  }
+
+  // A lower bound on the step from rank r alone; infinite where it cannot run or exceeds
+  // `enough_s`.
+  RankTime rank(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b, double enough_s) const {
+    const int64_t near = kind(a, a2), far = kind(b2, b);
+    if (!can_run(near) || !can_run(far)) return {};
+    const double idle_s = wait_s(r, a, a2, b2, b, near, far);
+    const double m = static_cast<double>(x_.num_microbatches);
+    const double least_s = x_.front_time_s[x_.front_offset[near + 1] - 1] +
+                           x_.front_time_s[x_.front_offset[far + 1] - 1];
+    if (m * least_s + idle_s > enough_s) return {};
+    const Points points = fastest(r, a, b2, near, far);
+    if (points.near < 0) return {};
+    return {m * points.time_s + idle_s, x_.front_time_s[x_.front_offset[near] + points.near],
+            x_.front_time_s[x_.front_offset[far] + points.far]};
+  }
+
+  Points fastest(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far) const {
+    Points found;
+    const double whole = x_.weight_bytes[near] + x_.weight_bytes[far];
+    const double heaviest = std::max(x_.largest_weight_bytes[near], x_.largest_weight_bytes[far]);
+    const double room = x_.usable_bytes - x_.static_bytes[near] - x_.static_bytes[far] -
+                        std::min(x_.gathered_share * heaviest, whole);
+    const double once = room - x_.transient_bytes[far];
+    const double many = room - std::max(x_.beside_bytes[near], x_.beside_bytes[far]);
+    const auto row = [&](std::span<const double> held, int64_t instant, int64_t layer) {
+      return held[static_cast<size_t>((instant * p_ + r) * (size_ + 1) + layer)];
+    };
+    const int64_t instants = static_cast<int64_t>(x_.near_in_flight.size()) / (p_ * (size_ + 1));
+    int64_t j = x_.front_offset[far + 1] - 1;
+    const int64_t first = x_.front_offset[far], last = x_.front_offset[near + 1] - 1;
+    const auto fits = [&](int64_t i, int64_t j) {
+      const double own = x_.front_bytes[i], other = x_.front_bytes[j];
+      if (own + x_.transient_bytes[near] > room || own + other > once) return false;
+      for (int64_t k = 0; k < instants; ++k) {
+        const double near_held = row(x_.near_in_flight, k, a);
+        const double far_held = row(x_.far_in_flight, k, b2);
+        if (near_held * own + far_held * other > many) return false;
+      }
+      return true;
+    };
+    if (fits(last, j)) {
+      return {x_.front_time_s[last] + x_.front_time_s[j], last - x_.front_offset[near], j - first};
+    }
+    for (int64_t i = x_.front_offset[near]; i <= last; ++i) {
+      while (j >= first && !fits(i, j)) --j;
+      if (j < first) break;
+      const double time_s = x_.front_time_s[i] + x_.front_time_s[j];
+      if (time_s < found.time_s) found = {time_s, i - x_.front_offset[near], j - first};
+    }
+    return found;
+  }
+
+  // Idle time of the rank, and what follows its work in the step.
+  double wait_s(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b, int64_t near,
+                int64_t far) const {
+    const double m = static_cast<double>(x_.num_microbatches);
+    const double places = static_cast<double>(x_.max_activations);
+    const double across_s = reached_[p_ - 1];
+    const double forward_s = x_.forward_s[near] + x_.forward_s[far];
+    const double input_s = x_.input_grad_s[near] + x_.input_grad_s[far];
+    const double weight_s = x_.weight_grad_s[near] + x_.weight_grad_s[far];
+    const double backward_s = input_s + weight_s;
+    const double head_s = x_.forward_before_s[a] + reached_[r];
+    const double behind_forward_s = x_.forward_before_s[size_] - x_.forward_before_s[b];
+    const double behind_input_s = x_.input_grad_before_s[size_] - x_.input_grad_before_s[b];
+    const double turn_s = behind_forward_s + behind_input_s + 2 * reached_[r];
+    const double first_back_s =
+        x_.forward_before_s[size_] + across_s * 2 + behind_input_s + reached_[r];
+    const double through_s =
+        x_.input_grad_before_s[b] - x_.input_grad_before_s[a2] + 2 * (across_s - reached_[r]);
+
+    const double per_place_s = std::max(x_.forward_s[near], forward_s / 2);
+    const double near_back_s = x_.input_grad_s[near] + x_.weight_grad_s[near];
+    const double back_per_place_s =
+        std::max({near_back_s, backward_s / 2, x_.weight_grad_s[near], x_.weight_grad_s[far]});
+    const double filled_s = std::min(places * per_place_s, m * forward_s);
+    const double left_s = std::min(places * back_per_place_s, m * backward_s);
+
+    const double at_once = std::floor(places / 2);
+    const double trip_s = std::max(0.0, turn_s - (places - 2) * (per_place_s + back_per_place_s));
+    const double trips = std::floor((m - 1) / at_once);
+
+    const double own_end_s = turn_s - left_s + through_s + near_back_s;
+    const double step_end_s =
+        own_end_s - x_.weight_grad_s[near] + x_.input_grad_before_s[a] + reached_[r];
+    const double tail_s = x_.tail_s[near] + x_.tail_s[far];
+    const double after_s = std::max(std::max(0.0, own_end_s) + tail_s, step_end_s);
+    const double late_start_s = first_back_s - filled_s + std::max(trips - 1, 0.0) * trip_s;
+    double waited_s = head_s + trips * trip_s + after_s;
+    waited_s = std::max(waited_s, late_start_s + (2 * m > places ? after_s : tail_s));
+    return waited_s + x_.optimizer_s[near] + x_.optimizer_s[far];
+  }
+
+  void decode(PeelResult& result) const {
+    int64_t a = 0, b = size_;
+    for (int64_t r = 0; r < p_; ++r) {
+      const Pick pick = picks_[r][at(a, b)];
+      const int64_t a2 = a + pick.near, b2 = b - pick.far;
+      const Points points = fastest(r, a, b2, kind(a, a2), kind(b2, b));
+      result.near.push_back(pick.near);
+      result.far.push_back(pick.far);
+      result.near_point.push_back(points.near);
+      result.far_point.push_back(points.far);
+      a = a2;
+      b = b2;
+    }
+  }
+
+  const PeelProblem& x_;
+  Aim aim_;
+  int64_t p_, size_, most_ = 0;
+  std::vector<double> reached_;  // transfers from rank 0 to each
+  std::vector<std::vector<Pick>> picks_;
+};
+
+}  // namespace
+
+PeelResult peel(const PeelProblem& problem) { return Peeler(problem, Shortest{}).run(); }
+
+PeelResult peel_evenly(const PeelProblem& problem, double chunk_s) {
+  return Peeler(problem, Even{chunk_s}).run();
+}
+
+}  // namespace trainwright

@@ -1,0 +1,68 @@
+// The best cut of a chain for a pipeline in V: ranks peel layers off both of its ends.
+//
+// Rank r owns stages r and 2p-1-r. Once ranks 0 to r-1 have theirs, layers [a, b) are left, and the
+// least over all splits of the longest rank is
+//
+//   V_r(a, b) = min over a', b' of max(rank_r(a, a', b', b), V_(r+1)(a', b')),    V_p(a, a) = 0
+//
+// What comes before and after is known from a and b alone, because only the backward of a layer
+// depends on what it recomputes. A rank takes the fastest two points of its chunks' fronts that fit
+// into memory together, and is bounded by its work and by the time it must wait with room for no
+// more than so many activations (`scheduling.window_bound`).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace trainwright {
+
+// Kinds are indexed as in `kind_of`; a kind whose front is empty cannot be run.
+struct PeelProblem {
+  int64_t num_ranks;
+  int64_t num_layers;
+  int64_t num_microbatches;
+  int64_t max_activations;
+  double usable_bytes;
+  double gathered_share;             // of the heaviest layer's weights, 0 where none are gathered
+  double limit_s;                    // longer ranks are of no interest
+  std::span<const int64_t> kind_of;  // [L, L + 1] by first layer and the one after the last
+  std::span<const double> forward_s;
+  std::span<const double> input_grad_s;
+  std::span<const double> weight_grad_s;
+  std::span<const double> tail_s;
+  std::span<const double> optimizer_s;
+  std::span<const double> static_bytes;
+  std::span<const double> weight_bytes;          // all weights, whole
+  std::span<const double> largest_weight_bytes;  // of one layer, whole
+  std::span<const double> transient_bytes;       // lies beside one microbatch
+  std::span<const double> beside_bytes;          // lies beside all microbatches in flight
+  std::span<const int64_t> front_offset;
+  std::span<const double> front_bytes;       // ascending, of one microbatch
+  std::span<const double> front_time_s;      // descending, forward and backward of one microbatch
+  std::span<const double> forward_before_s;  // [L + 1] of all layers before one
+  std::span<const double> input_grad_before_s;  // [L + 1]
+  std::span<const double> transfer_s;           // [p - 1] from each rank to the next
+  // At each of N instants: [N, p, L + 1] of stage r, and of 2p-1-r, by its first layer.
+  std::span<const double> near_in_flight;
+  std::span<const double> far_in_flight;
+};
+
+// `cost` is infinite where no split stays within the limit. Else `near` and `far` [p] count the
+// layers of both chunks, and the points [p] say which of their front they run.
+struct PeelResult {
+  double cost;
+  std::vector<int64_t> near;
+  std::vector<int64_t> far;
+  std::vector<int64_t> near_point;
+  std::vector<int64_t> far_point;
+};
+
+// The least step: `cost` is a lower bound on it in seconds.
+PeelResult peel(const PeelProblem& problem);
+
+// Of the splits within the limit, that whose chunks are most nearly of `chunk_s` seconds each:
+// `cost` is the sum of the squares of their relative differences.
+PeelResult peel_evenly(const PeelProblem& problem, double chunk_s);
+
+}  // namespace trainwright

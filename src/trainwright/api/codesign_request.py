@@ -1,0 +1,245 @@
+"""The request of `codesign`: from options to records, and from records to the question."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright._version import __version__
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.results.codesign import (
+    CodesignRequest,
+    JobRecord,
+    RulesRecord,
+    SurroundingsRecord,
+)
+from trainwright.units import parse_bandwidth, parse_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from trainwright.cluster import Surroundings
+    from trainwright.codesign.question import CodesignQuestion
+    from trainwright.codesign.space import SpaceRules
+    from trainwright.codesign.workload import TrainingJob
+    from trainwright.model import TransformerConfig
+
+DEFAULT_GLOBAL_BATCH: Final = 4096
+_ROTARY_SEQUENCE: Final = 4096
+_LARGE_MODEL: Final = 50e9
+_LARGE_DEGREES: Final = (4, 8)
+_DEGREES: Final = (1, 2, 4, 8)
+UM2_PER_MM2: Final = 1e6
+
+Quantity = str | float
+
+
+def job_record(
+    model: str | Path,
+    *,
+    sequence: int | None,
+    global_batch: int | None,
+    tensor_degrees: Sequence[int] | None,
+    recompute: Sequence[str],
+    weight: float,
+) -> tuple[JobRecord, tuple[str, ...]]:
+    """A model with its workload, defaults filled in, and the warnings of reading it.
+
+    The sequence is the largest power of two of learned positions, 4096 without any; tensor degrees
+    are 4 and 8 from 50 billion parameters on, else 1, 2, 4 and 8, as far as the model can be cut.
+    """
+    from trainwright.api.models import ModelInput, resolve_model
+    from trainwright.model import count_parameters
+
+    given = resolve_model(model)
+    if not isinstance(given, ModelInput):
+        raise InvalidInput.of(
+            "model", f'must be a model with layers, got the profile "{model}"; see trainwright plan'
+        )
+    config = given.config
+    positions = config.max_positions or _ROTARY_SEQUENCE
+    length = sequence or 2 ** (positions.bit_length() - 1)
+    degrees = tuple(tensor_degrees or ())
+    if not degrees:
+        wanted = _LARGE_DEGREES if count_parameters(config) >= _LARGE_MODEL else _DEGREES
+        degrees = tuple(t for t in wanted if _can_be_cut(config, t, length)) or (1,)
+    record = JobRecord(
+        model=given.embedded,
+        sequence_length=length,
+        global_batch=global_batch or DEFAULT_GLOBAL_BATCH,
+        tensor_parallel=degrees,
+        recompute=tuple(recompute),
+        weight=weight,
+    )
+    return record, given.warnings
+
+
+def _can_be_cut(config: TransformerConfig, degree: int, length: int) -> bool:
+    from trainwright.model import RunShape
+
+    if length % degree:
+        return False
+    run = RunShape(
+        microbatch_size=1,
+        sequence_length=length,
+        tensor_parallel=degree,
+        sequence_parallel=degree > 1,
+    )
+    return not tuple(config.faults_at(run))
+
+
+def surroundings_records(
+    *,
+    memory: Sequence[Quantity] | None,
+    memory_bandwidth: Sequence[Quantity] | None,
+    link_bandwidth: Sequence[Quantity] | None,
+    clock_hz: Sequence[float] | None,
+    link_latency_s: float | None = None,
+    launch_s: float | None = None,
+) -> tuple[SurroundingsRecord, ...]:
+    """Every combination of the given values; what is not given takes its default."""
+    from itertools import product
+
+    from trainwright.cluster import Surroundings
+
+    base = Surroundings()
+    choices = product(
+        _values(memory, base.memory_bytes, "memory", parse_memory),
+        _values(
+            memory_bandwidth,
+            base.memory_bandwidth_bytes_per_s,
+            "memory-bandwidth",
+            parse_bandwidth,
+        ),
+        _values(link_bandwidth, base.link_bandwidth_bytes_per_s, "link-bandwidth", parse_bandwidth),
+        tuple(clock_hz or (base.clock_hz,)),
+    )
+    return tuple(
+        SurroundingsRecord(
+            clock_hz=clock,
+            memory_bytes=size,
+            memory_bandwidth_bytes_per_s=pace,
+            link_bandwidth_bytes_per_s=link,
+            link_latency_s=base.link_latency_s if link_latency_s is None else link_latency_s,
+            launch_s=base.launch_s if launch_s is None else launch_s,
+            glb_bytes_per_cycle=base.glb_bytes_per_cycle,
+        )
+        for size, pace, link, clock in choices
+    )
+
+
+def _values(
+    given: Sequence[Quantity] | None, default: float, name: str, parse: Callable[..., float]
+) -> tuple[float, ...]:
+    if not given:
+        return (default,)
+    return tuple(parse(v, name=name) if isinstance(v, str) else float(v) for v in given)
+
+
+def rules_record(
+    *,
+    max_area_mm2: float | None,
+    least_share: float | None,
+    ranges: Mapping[str, Sequence[int]] | None = None,
+) -> RulesRecord:
+    """The default space with other limits or ranges (by the template's names)."""
+    from trainwright.codesign.space import DEFAULT_RULES, FIELDS
+
+    given = dict(ranges or {})
+    unknown = [name for name in given if name not in FIELDS]
+    if unknown:
+        raise InvalidInput.of("ranges", f'must name {", ".join(FIELDS)}, got "{unknown[0]}"')
+    values: dict[str, Any] = asdict(DEFAULT_RULES)
+    values |= {name: tuple(chosen) for name, chosen in given.items()}
+    if max_area_mm2 is not None:
+        values["largest_um2"] = max_area_mm2 * UM2_PER_MM2
+    if least_share is not None:
+        values["least_share"] = least_share
+    return RulesRecord(**values)
+
+
+def make_request(
+    jobs: Sequence[JobRecord],
+    *,
+    num_devices: int,
+    rules: RulesRecord,
+    surroundings: tuple[SurroundingsRecord, ...],
+    microbatch_sizes: Sequence[int],
+    objective: str,
+    energy: Mapping[str, float] | None,
+    max_power_watts: float | None,
+) -> CodesignRequest:
+    """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
+    from trainwright.codesign.energy import EnergyTable
+    from trainwright.codesign.question import Objective
+
+    if objective not in set(Objective):
+        raise InvalidInput.of(
+            "objective", f'must be one of {", ".join(Objective)}, got "{objective}"'
+        )
+    table = asdict(EnergyTable())
+    unknown = [name for name in energy or () if name not in table]
+    if unknown:
+        raise InvalidInput.of("energy", f'must name {", ".join(table)}, got "{unknown[0]}"')
+    return CodesignRequest(
+        trainwright_version=__version__,
+        jobs=tuple(jobs),
+        num_devices=num_devices,
+        rules=rules,
+        surroundings=surroundings,
+        microbatch_sizes=tuple(microbatch_sizes),
+        objective=objective,
+        energy={**table, **(energy or {})},
+        max_power_watts=max_power_watts,
+    )
+
+
+def question_of(request: CodesignRequest) -> CodesignQuestion:
+    """The question that a request asks; raises `InvalidInput` with what is wrong with it."""
+    from trainwright.codesign.energy import EnergyTable
+    from trainwright.codesign.question import CodesignQuestion, Objective
+    from trainwright.codesign.space import enumerate_designs
+
+    return CodesignQuestion(
+        space=enumerate_designs(rules_of(request)),
+        jobs=tuple(_job(record) for record in request.jobs),
+        num_devices=request.num_devices,
+        surroundings=tuple(_surroundings(record) for record in request.surroundings),
+        microbatch_sizes=request.microbatch_sizes,
+        objective=Objective(request.objective),
+        energy=EnergyTable(**request.energy),
+        max_power_watts=request.max_power_watts,
+    )
+
+
+def rules_of(request: CodesignRequest) -> SpaceRules:
+    """The rules of the space that a request searches."""
+    from trainwright.codesign.space import SpaceRules
+
+    return SpaceRules(**asdict(request.rules))
+
+
+def _surroundings(record: SurroundingsRecord) -> Surroundings:
+    from trainwright.cluster import Surroundings
+
+    return Surroundings(**{f.name: getattr(record, f.name) for f in fields(record)})
+
+
+def _job(record: JobRecord) -> TrainingJob:
+    from trainwright.codesign.workload import RECOMPUTE, TrainingJob
+    from trainwright.formats.document_json import decode
+    from trainwright.model import TransformerConfig
+
+    modes = {str(mode): mode for mode in RECOMPUTE}
+    if unknown := [mode for mode in record.recompute if mode not in modes]:
+        raise InvalidInput([Fault("recompute", f'must be of none, full, got "{unknown[0]}"')])
+    return TrainingJob(
+        name=record.model.name,
+        model=decode(TransformerConfig, record.model.content, path="request.jobs.model.content"),
+        sequence_length=record.sequence_length,
+        global_batch=record.global_batch,
+        tensor_degrees=record.tensor_parallel,
+        recompute=tuple(modes[mode] for mode in record.recompute),
+        weight=record.weight,
+    )

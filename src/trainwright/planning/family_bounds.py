@@ -1,0 +1,110 @@
+"""Bounds on a step from a few sums alone, for thousands of candidates at once.
+
+With P the work of a microbatch on all p ranks, m microbatches, h_r the time before rank r can start
+and t_r that after its last backward:
+
+    step ≥ m·P / p + mean of (h_r + t_r)             the average rank
+    step ≥ m·⌈n / p⌉·b                               n blocks of b seconds do not divide
+    step ≥ φ·P / (1 - (1 - φ/m)^p)                   one stage per rank
+
+Stage r of any split has at least r layers before it, whose forwards lead to it; a fused backward
+leaves theirs to run after its last one. With one stage per rank all of a microbatch's work before
+rank r counts, but for a split backward only the share φ that is forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.planning.family_split import CHAIN, IN_V
+from trainwright.planning.kind_costs import LayerTimes, optimizer_s
+from trainwright.pricing.placement import group_replicas
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from trainwright.cluster import Cluster
+    from trainwright.plan.parallelism import Parallelism
+    from trainwright.planning.stage_kinds import StageKinds
+
+    Floats = NDArray[np.float64]
+
+_SPLIT_BACKWARD = ("zb-h1", "zb-h2", *IN_V)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainWork:
+    """One microbatch through a chain of L layers, at its least.
+
+    `ahead_s` [L + 1] is the mean over p ranks of the forward of r layers for rank r, `around_s` of
+    forward and backward. `forward_share` is that of the layer with the least share.
+    """
+
+    total_s: float
+    forward_share: float
+    blocks_s: Floats
+    num_blocks: Floats
+    ahead_s: Floats
+    around_s: Floats
+
+    @classmethod
+    def of(cls, kinds: StageKinds) -> ChainWork:
+        """The chain of `kinds` with all its options."""
+        times, costs = LayerTimes.of(kinds), kinds.profile.costs
+        assert costs.phases is not None, "an estimate has phases"
+        total_s = costs.phases.total_s
+        works = total_s > 0
+        shares = costs.phases.forward_s[works] / total_s[works]
+        classes = [layer.layer_class for layer in kinds.profile.structure.layers]
+        return cls(
+            total_s=float(times.total_before_s[-1]),
+            forward_share=float(shares.min(initial=1.0)),
+            blocks_s=times.total_s,
+            num_blocks=np.bincount(classes, minlength=len(times.total_s)).astype(np.float64),
+            ahead_s=_mean_over_ranks(times.forward_before_s),
+            around_s=_mean_over_ranks(times.total_before_s),
+        )
+
+
+def family_step_bound_s(
+    work: ChainWork,
+    *,
+    family: str,
+    pipeline: ArrayLike,
+    num_microbatches: ArrayLike,
+    overhead_s: float = 0.0,
+    after_s: float | Floats = 0.0,
+) -> Floats:
+    """No plan of the family has a shorter step; arrays of candidates, broadcast together.
+
+    `num_microbatches` is per replica; p ≤ L. `overhead_s` is what every step takes once, `after_s`
+    the least that follows the pipeline; see `least_optimizer_s`.
+    """
+    p, m = np.asarray(pipeline, dtype=np.int64), np.asarray(num_microbatches, dtype=np.float64)
+    around_s = work.ahead_s if family in _SPLIT_BACKWARD else work.around_s
+    bound_s = m * work.total_s / p + around_s[p]
+    for block_s, count in zip(work.blocks_s.tolist(), work.num_blocks.tolist(), strict=True):
+        bound_s = np.maximum(bound_s, m * block_s * np.ceil(count / p))
+    if family in CHAIN:
+        share = work.forward_share if family in _SPLIT_BACKWARD else 1.0
+        unfinished = (1 - share / m) ** p
+        bound_s = np.maximum(bound_s, share * work.total_s / (1 - unfinished))
+    total: Floats = bound_s + overhead_s + after_s
+    return total
+
+
+def least_optimizer_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> float:
+    """What the optimizer of the rank with most state takes at least: that of an average rank."""
+    replicas = group_replicas(cluster.pool_of(), degrees)
+    whole = kinds.static_bytes[kinds.kind_of[0, kinds.num_layers]][np.newaxis]
+    each = whole / degrees.pipeline
+    return float(optimizer_s(each, replicas, cluster, chunks_per_rank=1)[0])
+
+
+def _mean_over_ranks(before_s: Floats) -> Floats:
+    """Of p ranks, by p from 0 to L: the mean of `before_s` of ranks 0 to p - 1."""
+    ranks = np.arange(1, len(before_s))
+    return np.concatenate(([0.0], np.cumsum(before_s)[:-1] / ranks))

@@ -1,0 +1,81 @@
+"""The best split of a candidate under a schedule family, and a bound on every other.
+
+Which search answers depends on how a family lays its stages on the ranks:
+
+- one stage per rank: a chain DP from the last rank on (`split_bound` for 1F1B, `chain_split`)
+- V, rank r with stages r and 2p-1-r: a DP that peels both ends of the chain (`v_split`)
+- v chunks in a loop: multipliers on paths and memory for the bound, a search for the split
+  (`loop_split`); the gap between them is no property of the family
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from trainwright.errors import UnsupportedFeature
+from trainwright.planning.chain_split import best_chain_split
+from trainwright.planning.loop_split import best_loop_split
+from trainwright.planning.split_bound import best_split
+from trainwright.planning.v_split import MOST_ACTIVATIONS, best_v_split
+
+if TYPE_CHECKING:
+    from trainwright.cluster import Cluster
+    from trainwright.plan.parallelism import Parallelism
+    from trainwright.planning.split_bound import Split
+    from trainwright.planning.stage_kinds import StageKinds
+
+CHAIN: Final = ("1f1b", "zb-h1", "zb-h2", "eager-1f1b", "gpipe")
+LOOPED: Final = ("interleaved", "depth-first", "breadth-first")
+IN_V: Final = tuple(MOST_ACTIVATIONS)
+SEARCHED: Final = (*CHAIN, *LOOPED, *IN_V)
+
+
+def chunks_per_rank(family: str) -> int | None:
+    """Virtual stages per rank; None where any number of them will do."""
+    return None if family in LOOPED else 2 if family in IN_V else 1
+
+
+def best_family_split(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    *,
+    family: str,
+    num_microbatches: int,
+    limit_s: float = math.inf,
+) -> Split:
+    """No split into p·v stages has a shorter simulated step than `bound_s`.
+
+    `num_microbatches` is that of one replica, v = `degrees.virtual_stages`. The bound is infinite
+    where no split fits into memory or the family's rules forbid the shape; a bound above the limit
+    is cut down to it. The split that comes along is a good one, and all but certain to fit for
+    families that ignore times; those in V may order it in a way that does not. Raises
+    `UnsupportedFeature` for a family outside `SEARCHED`, and for virtual stages that it has not.
+    """
+    if family not in SEARCHED:
+        raise UnsupportedFeature(
+            f"splits for the family {family} are not searched",
+            alternative=f"use one of {', '.join(SEARCHED)}",
+        )
+    chunks = chunks_per_rank(family)
+    if chunks is not None and degrees.virtual_stages != chunks:
+        raise UnsupportedFeature(
+            f"{family} does not run {degrees.virtual_stages} virtual stages per rank",
+            alternative=f"use {chunks}",
+        )
+    if family == "1f1b":
+        return best_split(
+            kinds, degrees, cluster, num_microbatches=num_microbatches, limit_s=limit_s
+        )
+    search = best_chain_split if family in CHAIN else best_loop_split
+    if family in IN_V:
+        search = best_v_split
+    return search(
+        kinds,
+        degrees,
+        cluster,
+        family=family,
+        num_microbatches=num_microbatches,
+        limit_s=limit_s,
+    )

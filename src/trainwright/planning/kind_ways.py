@@ -1,0 +1,94 @@
+"""Ways to run a kind of stage where what is kept for weight gradients lives longer than the rest.
+
+With the backward split a stage holds some microbatches until their input gradient and more of them
+until their weight gradient. A way is worth keeping if no other is as fast and keeps as little of
+both.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.planning.stage_kinds import StageKinds
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+_PAIRWISE = 1500  # more ways than these are kept without comparing all
+
+
+class Ways(NamedTuple):
+    """N ways, slowest first: what each takes per microbatch [N, 3], and its layers by row [N, R].
+
+    Takes are bytes kept until the input gradient, bytes until the weight gradient, and seconds.
+    """
+
+    takes: Floats
+    chosen: Ints
+
+    @property
+    def time_s(self) -> Floats:
+        """Forward and backward of a microbatch, [N]."""
+        return self.takes[:, 2]
+
+    def kept_bytes(self, rows: Floats) -> Floats:
+        """At instants that hold so many microbatches of either kind, [..., 2]: shape [..., N]."""
+        kept: Floats = rows @ self.takes[:, :2].T
+        return kept
+
+
+def ways_of(kinds: StageKinds, kind: int, level: int) -> Ways:
+    """All that is worth choosing for the layers of a kind with options up to a level."""
+    key = (kind, level)
+    if key not in kinds.ways:
+        rows = kinds.profile.costs.num_rows
+        found = Ways(np.zeros((1, 3)), np.zeros((1, rows), dtype=np.int64))
+        for layer_class, count in enumerate(kinds.counts[kind].tolist()):
+            if count:
+                found = _both(found, _class_ways(kinds, layer_class, count, level))
+        kinds.ways[key] = found
+    return kinds.ways[key]
+
+
+def _class_ways(kinds: StageKinds, layer_class: int, count: int, level: int) -> Ways:
+    costs = kinds.profile.costs
+    assert costs.phases is not None, "an estimate has phases"
+    rows = [
+        row
+        for row in costs.rows_of(layer_class)
+        if costs.transient_bytes[row] <= kinds.level_bytes[level]
+    ]
+    inner = combinations_with_replacement(range(count + 1), max(0, len(rows) - 1))
+    edges = np.array([(0, *cut, count) for cut in inner], dtype=np.int64)
+    dealt = np.diff(edges, axis=1)
+    chosen = np.zeros((len(dealt), costs.num_rows), dtype=np.int64)
+    chosen[:, rows] = dealt
+    columns = (
+        costs.saved_until_input_grad_bytes,
+        costs.saved_until_weight_grad_bytes,
+        costs.phases.total_s,
+    )
+    takes = np.stack([dealt @ column[rows] for column in columns], axis=1)
+    return _worth_keeping(Ways(takes, chosen))
+
+
+def _both(a: Ways, b: Ways) -> Ways:
+    first, second = np.divmod(np.arange(len(a.takes) * len(b.takes)), len(b.takes))
+    both = Ways(a.takes[first] + b.takes[second], a.chosen[first] + b.chosen[second])
+    return both if 1 in (len(a.takes), len(b.takes)) else _worth_keeping(both)
+
+
+def _worth_keeping(ways: Ways) -> Ways:
+    order = np.lexsort((ways.takes[:, 1], ways.takes[:, 0], ways.takes[:, 2]))
+    takes, chosen = ways.takes[order], ways.chosen[order]
+    if len(order) <= _PAIRWISE:
+        no_less = (takes[:, np.newaxis] >= takes[np.newaxis]).all(axis=2)
+        keep = ~np.tril(no_less, k=-1).any(axis=1)  # of equals the first stays
+        takes, chosen = takes[keep], chosen[keep]
+    return Ways(takes[::-1], chosen[::-1])

@@ -1,0 +1,288 @@
+"""The best split for V placement: rank r owns stages r and 2p-1-r, cut from both ends of the chain.
+
+A family orders a V by the times of its stages and promises only how many activations a rank holds
+at most. So the bound takes from memory what every order needs. In a step of T seconds a rank that
+starts after h of them holds each activation for at least its way to the loss and back:
+
+    m · Σ kept · way ≤ room · (T - h)
+
+A split that takes less than T keeps to this, one that does not takes T: what the search of
+`native/peel` finds within T is a bound, and if it finds nothing, T is. The split to price is
+searched with what the family's orders hold at their fullest instead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from trainwright._native import _core
+from trainwright.planning.kind_costs import (
+    LayerTimes,
+    Sharing,
+    held_static_bytes,
+    least_transfers_s,
+    optimizer_s,
+)
+from trainwright.planning.packed_fronts import packed_fronts
+from trainwright.planning.split_bound import Split, longest_stage
+from trainwright.pricing.placement import group_replicas
+from trainwright.profile import StaticKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from trainwright.cluster import Cluster
+    from trainwright.plan.parallelism import Parallelism
+    from trainwright.planning.packed_fronts import PackedFronts
+    from trainwright.planning.stage_kinds import StageKinds
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+# Chunk activations that no rank of a family exceeds, by the number of ranks.
+MOST_ACTIVATIONS: Final[Mapping[str, Callable[[int], int]]] = {
+    "v-min": lambda p: 2 * ((p + 4) // 3),
+    "v-half": lambda p: 2 * (p // 2) + 2,
+    "zb-v": lambda p: 2 * p,
+    "adaptive-v": lambda p: 2 * p,
+}
+_FIRST_LIMIT: Final = 1.02  # times the work of an average rank
+_NEXT_LIMIT: Final = 1.06
+_EVEN_WITHIN: Final = 1.012  # of the shortest step, for more even chunks
+_UNLIMITED: Final = 2**40
+_HAIR: Final = 1e-9
+_TIGHTER: Final = (1.0, 0.93, 0.85)  # of the room, until a split is found
+
+
+def best_v_split(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    *,
+    family: str,
+    num_microbatches: int,
+    limit_s: float = math.inf,
+) -> Split:
+    """Like `split_bound.best_split`, over the 2p stages of a V."""
+    p, overhead_s = degrees.pipeline, cluster.accelerator.step_overhead_s
+    if kinds.num_layers < 2 * p:
+        return Split(bound_s=math.inf)
+    question = _Question.of(
+        kinds,
+        degrees,
+        cluster,
+        num_microbatches=num_microbatches,
+        max_activations=MOST_ACTIVATIONS[family](p),
+        limit_s=limit_s - overhead_s,
+    )
+    bound_s = question.least_step_s(limit_s - overhead_s)
+    if not bound_s + overhead_s < limit_s:
+        return Split(bound_s=limit_s if math.isfinite(bound_s) else bound_s)
+    found = question.likely_split(bound_s, limit_s - overhead_s)
+    if found is None:
+        return Split(bound_s=bound_s + overhead_s)
+    cuts, chosen = found
+    return Split(bound_s=bound_s + overhead_s, cuts=cuts, chosen=chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Question:
+    """What one candidate asks of the peel, whatever the time limit."""
+
+    kinds: StageKinds
+    fronts: PackedFronts
+    times: LayerTimes
+    num_ranks: int
+    num_microbatches: int
+    max_activations: int
+    usable_bytes: float
+    gathered_share: float
+    arrays: dict[str, Floats]
+    transfer_s: Floats
+
+    @classmethod
+    def of(
+        cls,
+        kinds: StageKinds,
+        degrees: Parallelism,
+        cluster: Cluster,
+        *,
+        num_microbatches: int,
+        max_activations: int,
+        limit_s: float,
+    ) -> _Question:
+        p, times = degrees.pipeline, LayerTimes.of(kinds)
+        replicas = group_replicas(cluster.pool_of(), degrees)
+        sharing = Sharing.of(kinds, replicas)
+        longest = longest_stage(kinds, kinds.num_layers - 2 * p + 1, limit_s / num_microbatches)
+        fronts = packed_fronts(kinds, longest)
+        gathers = replicas.zero_stage == 3
+        return cls(
+            kinds=kinds,
+            fronts=_with_added(fronts, kinds, sharing),
+            times=times,
+            num_ranks=p,
+            num_microbatches=num_microbatches,
+            max_activations=max_activations,
+            usable_bytes=cluster.accelerator.usable_bytes,
+            gathered_share=2 * (1 - 1 / replicas.sizes[0]) if gathers else 0.0,
+            arrays={
+                "forward_s": kinds.counts @ times.forward_s,
+                "input_grad_s": kinds.counts @ times.input_grad_s,
+                "weight_grad_s": kinds.counts @ times.weight_grad_s,
+                "tail_s": sharing.tail_s(kinds.forward_s, _slowest_s(kinds)),
+                "optimizer_s": optimizer_s(
+                    kinds.static_bytes, replicas, cluster, chunks_per_rank=2
+                ),
+                "static_bytes": held_static_bytes(kinds, replicas),
+                "weight_bytes": kinds.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1),
+                "largest_weight_bytes": kinds.weight_bytes,
+            },
+            transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
+        )
+
+    def least_step_s(self, limit_s: float) -> float:
+        """A bound on every split; infinite where none fits, and anything from the limit on."""
+        work_s = self.num_microbatches * float(self.times.total_before_s[-1]) / self.num_ranks
+        failed_s, tried_s = 0.0, _FIRST_LIMIT * work_s
+        while tried_s < 2 * work_s:
+            tried_s = min(tried_s, limit_s)
+            found_s = self._within(tried_s)
+            if math.isfinite(found_s):
+                return self._sharper(failed_s, found_s, tried_s)
+            if tried_s >= limit_s:
+                return limit_s
+            failed_s, tried_s = tried_s, _NEXT_LIMIT * tried_s
+        return max(failed_s, self._within(limit_s))
+
+    def _sharper(self, failed_s: float, found_s: float, tried_s: float) -> float:
+        """The larger the time, the less memory it asks for: the least that it leads to itself."""
+        low_s, high_s = max(failed_s, found_s), tried_s
+        for _ in range(2):
+            if high_s <= low_s * 1.002:
+                break
+            middle_s = (low_s + high_s) / 2
+            own_s = self._within(middle_s)
+            if math.isfinite(own_s):
+                low_s, high_s = max(low_s, own_s), middle_s
+            else:
+                low_s = middle_s
+        return low_s
+
+    def _within(self, limit_s: float) -> float:
+        near, far = self._least_in_flight(limit_s)
+        return _core.peel(**self._problem(limit_s, near, far))[0]
+
+    def _least_in_flight(self, limit_s: float) -> tuple[Floats, Floats]:
+        """Of stage r and of stage 2p-1-r, by their first layer, on average over a step so long."""
+        p, size = self.num_ranks, self.kinds.num_layers
+        if not math.isfinite(limit_s):
+            none = np.zeros((p, size + 1))
+            return none, none
+        reached_s = np.concatenate(([0.0], np.cumsum(self.transfer_s)))[:, np.newaxis]
+        before_s = self.times.forward_before_s + self.times.input_grad_before_s
+        behind_s = before_s[-1] - before_s
+        start_s = reached_s + self.times.forward_before_s[:p, np.newaxis]
+        share = self.num_microbatches / np.maximum(limit_s - start_s, 1e-300)
+        near = (behind_s + 2 * (2 * reached_s[-1] - reached_s)) * share
+        far = (behind_s + 2 * reached_s) * share
+        return near * (1 - _HAIR), far * (1 - _HAIR)
+
+    def likely_split(
+        self, bound_s: float, limit_s: float
+    ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]] | None:
+        """A split that fits as the family's orders usually fill memory; None without one."""
+        p, size = self.num_ranks, self.kinds.num_layers
+        near, far = _usual_in_flight(p, min(self.max_activations, 2 * self.num_microbatches))
+        held = [np.repeat(x.reshape(-1, 1), size + 1, axis=1) for x in (near, far)]
+        for share in _TIGHTER:
+            tried_s = _FIRST_LIMIT * bound_s
+            while True:
+                tried_s = min(tried_s, limit_s)
+                is_last = tried_s >= min(limit_s, 4 * bound_s)
+                problem = self._problem(tried_s, *held, share=share, beside=True)
+                problem["max_activations"] = _UNLIMITED  # else chunks that hide waits look best
+                least_s = _core.peel(**problem)[0]
+                if math.isfinite(least_s):
+                    problem["limit_s"] = min(_EVEN_WITHIN * least_s, tried_s)
+                    chunk_s = float(self.times.total_before_s[-1]) / (2 * p)
+                    return self._decoded(*_core.peel_evenly(**problem, chunk_s=chunk_s)[1:])
+                if is_last:
+                    break
+                tried_s *= _NEXT_LIMIT
+        return None
+
+    def _problem(
+        self, limit_s: float, near: Floats, far: Floats, *, share: float = 1.0, beside: bool = False
+    ) -> dict[str, Any]:
+        fronts = self.fronts
+        transients = fronts.most_level_bytes if beside else fronts.level_bytes
+        return {
+            "num_ranks": self.num_ranks,
+            "num_microbatches": self.num_microbatches,
+            "max_activations": self.max_activations,
+            "usable_bytes": self.usable_bytes * share,
+            "gathered_share": self.gathered_share,
+            "limit_s": limit_s,
+            "kind_of": self.kinds.kind_of,
+            "transient_bytes": transients,
+            "beside_bytes": transients if beside else np.zeros_like(transients),
+            "front_offset": fronts.offset,
+            "front_bytes": fronts.kept_bytes,
+            "front_time_s": fronts.time_s,
+            "forward_before_s": self.times.forward_before_s,
+            "input_grad_before_s": self.times.input_grad_before_s,
+            "transfer_s": self.transfer_s,
+            "near_in_flight": near,
+            "far_in_flight": far,
+            **self.arrays,
+        }
+
+    def _decoded(
+        self, near: Ints, far: Ints, near_point: Ints, far_point: Ints
+    ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        sizes = [*near.tolist(), *reversed(far.tolist())]
+        points = [*near_point.tolist(), *reversed(far_point.tolist())]
+        cuts = (0, *accumulate(sizes))
+        chosen = []
+        for first, after, point in zip(cuts, cuts[1:], points, strict=False):
+            kind = int(self.kinds.kind_of[first, after])
+            front = self.kinds.front(kind, self.kinds.levels_of[kind][-1])
+            chosen.append(tuple(front.chosen[point].tolist()))
+        return cuts, tuple(chosen)
+
+
+def _usual_in_flight(num_ranks: int, most: int) -> tuple[Floats, Floats]:
+    """Of both stages of every rank at two instants, [2, p]: `most` in all, as many far as can be,
+    and as few, seen in the orders of all families.
+    """
+    share = (most / 2 - 1) * np.arange(num_ranks) / max(1, num_ranks - 1)
+    far = np.stack([np.minimum(most / 2, np.ceil(share) + 2), np.floor(share)])
+    return most - far, far
+
+
+def _slowest_s(kinds: StageKinds) -> Floats:
+    """Seconds of a microbatch by kind, with all the recomputation that is left, [K]."""
+    costs = kinds.profile.costs
+    assert costs.phases is not None, "an estimate has phases"
+    longest_s: Floats = np.maximum.reduceat(costs.phases.total_s, costs.class_offsets[:-1])
+    slowest_s: Floats = kinds.counts.astype(np.float64) @ longest_s
+    return slowest_s
+
+
+def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> PackedFronts:
+    """With what replicas add to every microbatch."""
+    if sharing.zero_stage < 2:
+        return fronts
+    time_s = fronts.time_s.copy()
+    for kind in np.flatnonzero(np.diff(fronts.offset)).tolist():
+        own = slice(int(fronts.offset[kind]), int(fronts.offset[kind + 1]))
+        time_s[own] = sharing.with_added(kind, float(kinds.forward_s[kind]), time_s[own])
+    return replace(fronts, time_s=time_s)

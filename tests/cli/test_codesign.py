@@ -1,0 +1,61 @@
+"""`trainwright codesign` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainwright.cli.main import main
+
+FAST = ["codesign", "bert-large", "--devices", "64", "--tp", "1", "--max-area", "20"]
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(ended.value.code or 0)
+
+
+def test_one_document_is_printed_and_can_be_proved_again(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "chip.json"
+    assert run(*FAST, "--no-pareto", "--json", "-o", str(path)) == 0
+    printed = json.loads(capfd.readouterr().out)
+    assert printed == json.loads(path.read_text())
+    assert printed["status"] == "optimal"
+    assert printed["best"]["area_mm2"] <= 20
+    assert run("codesign", "--recheck", str(path), "--sample", "20", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["recheck"]["confirmed"] == 20
+
+
+def test_a_table_names_the_design(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(*FAST, "--no-pareto", "--defect-density", "0.001") == 0
+    printed = capfd.readouterr().out
+    for part in ("tensor cores", "visited", "real chips", "what more would buy", "a good die"):
+        assert part in printed
+
+
+def test_nothing_that_fits_ends_with_3(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("codesign", "gpt3-175b", "--devices", "8", "--memory", "16GiB") == 3
+    assert "needs at least" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["codesign"], "model"),
+        (["codesign", "bert-large"], "devices"),
+        ([*FAST, "--max-power", "much"], "max-power"),
+        ([*FAST, "--micro-batch", "0"], "micro-batch"),
+        (["codesign", "bert-large", "--recheck", "x.json"], "recheck"),
+        (["codesign", "no-such-model", "--devices", "8"], "no-such-model"),
+    ],
+)
+def test_mistakes_are_named_and_end_with_2(
+    arguments: list[str], named: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    assert named in capfd.readouterr().err

@@ -1,0 +1,115 @@
+"""Small chains cut from catalog models, with every split of them that a family could run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+
+from trainwright.costing.estimate import Estimator
+from trainwright.formats import catalog
+from trainwright.plan import Plan, Stage
+from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
+from trainwright.planning.model_space import Point, Workload
+from trainwright.planning.stage_kinds import StageKinds
+from trainwright.pricing.step import predict_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A chain of layers on a cluster, under degrees, m microbatches per replica."""
+
+    kinds: StageKinds
+    degrees: Parallelism
+    cluster: object
+    num_microbatches: int
+
+    @property
+    def profile(self):
+        return self.kinds.profile
+
+    @property
+    def asked(self):
+        """Positional arguments of the searches."""
+        return self.kinds, self.degrees, self.cluster
+
+    def with_degrees(self, **changes) -> Case:
+        return replace(self, degrees=replace(self.degrees, **changes))
+
+
+def case(
+    *,
+    blocks: int,
+    pipeline: int,
+    virtual_stages: int = 1,
+    data: int = 1,
+    num_microbatches: int = 8,
+    memory_gib: float = 80,
+    zero_stage: int = 1,
+    model: str = "llama3-8b",
+    cluster: str = "dgx-h100",
+    nodes: int = 1,
+) -> Case:
+    config = replace(catalog.model(model).config, num_layers=blocks)
+    devices = catalog.cluster(cluster).with_nodes(nodes).with_memory(memory_gib * 2**30)
+    question = ModelQuestion(
+        model=config,
+        cluster=devices,
+        workload=Workload(global_batch=num_microbatches * data, sequence_length=4096),
+        num_devices=devices.num_devices,
+    )
+    estimator = Estimator(model=config, cluster=devices)
+    profile = estimate_profile(estimator, question, Point(microbatch_size=1, tensor=1))
+    return Case(
+        kinds=StageKinds.of(profile),
+        degrees=Parallelism(
+            pipeline=pipeline, data=data, virtual_stages=virtual_stages, zero_stage=zero_stage
+        ),
+        cluster=devices,
+        num_microbatches=num_microbatches,
+    )
+
+
+def every_cut(num_layers: int, num_stages: int):
+    """All ways to cut so many layers into stages, as positions from 0 to the last."""
+    for inner in combinations(range(1, num_layers), num_stages - 1):
+        yield (0, *inner, num_layers)
+
+
+def plan_of(asked: Case, family: str, cuts, rows) -> Plan:
+    """The plan in which layer i runs as row rows[i] of the cost table."""
+    layers, costs = asked.profile.structure.layers, asked.profile.costs
+    return Plan(
+        stages=tuple(
+            Stage.uniform(
+                tuple(layer.id for layer in layers[a:b]),
+                tuple(costs.option_ids[row] for row in rows[a:b]),
+                data_parallel=asked.degrees.data,
+                tensor_parallel=asked.degrees.tensor,
+            )
+            for a, b in pairwise(cuts)
+        ),
+        num_microbatches=asked.num_microbatches * asked.degrees.data,
+        microbatch_size=1,
+        schedule=family,
+        parallelism=asked.degrees,
+    )
+
+
+def step_of(asked: Case, family: str, cuts, rows):
+    """The predicted step, and whether it fits into memory."""
+    step = predict_step(plan_of(asked, family, cuts, rows), asked.profile, asked.cluster)
+    return step, step.peak_memory_bytes <= asked.cluster.accelerator.usable_bytes
+
+
+def rows_of_split(asked: Case, split) -> list[int]:
+    """A row for every layer, as `split.chosen` counts them; heavier rows of a class first."""
+    layers, costs = asked.profile.structure.layers, asked.profile.costs
+    rows = []
+    for (a, b), chosen in zip(pairwise(split.cuts), split.chosen, strict=True):
+        left = list(chosen)
+        for layer in layers[a:b]:
+            row = max(row for row in costs.rows_of(layer.layer_class) if left[row])
+            left[row] -= 1
+            rows.append(row)
+    return rows

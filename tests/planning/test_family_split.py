@@ -1,0 +1,153 @@
+"""Bounds of schedule families against the simulator, and the splits they come with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from family_cases import case, every_cut, rows_of_split, step_of
+from trainwright.errors import UnsupportedFeature
+from trainwright.planning.chain_split import best_chain_split
+from trainwright.planning.family_bounds import ChainWork, family_step_bound_s, least_optimizer_s
+from trainwright.planning.family_split import (
+    CHAIN,
+    IN_V,
+    LOOPED,
+    SEARCHED,
+    best_family_split,
+    chunks_per_rank,
+)
+from trainwright.planning.split_bound import best_split
+
+SHAPES = [
+    *((family, 3, 1, 6) for family in CHAIN),
+    *((family, 2, 2, 4) for family in LOOPED),
+    *((family, 2, 2, 5) for family in IN_V),
+]
+
+
+def best_of(asked, family, **limits):
+    return best_family_split(
+        *asked.asked, family=family, num_microbatches=asked.num_microbatches, **limits
+    )
+
+
+def some_rows(asked, *, last: bool):
+    costs = asked.profile.costs
+    rows = [list(costs.rows_of(x.layer_class)) for x in asked.profile.structure.layers]
+    return [own[-1] if last else own[0] for own in rows]
+
+
+@pytest.mark.parametrize("memory_gib", [24, 80])
+@pytest.mark.parametrize(("family", "pipeline", "chunks", "count"), SHAPES)
+def test_no_split_with_or_without_recomputation_beats_the_bound(
+    family, pipeline, chunks, count, memory_gib
+):
+    asked = case(
+        blocks=4,
+        pipeline=pipeline,
+        virtual_stages=chunks,
+        num_microbatches=count,
+        memory_gib=memory_gib,
+    )
+    split = best_of(asked, family)
+    assert math.isfinite(split.bound_s) or family in CHAIN + IN_V
+    every = list(every_cut(asked.kinds.num_layers, pipeline * chunks))
+    for cuts in every[:: 6 if family in IN_V else 1]:  # orders in V take a while to find
+        for last in (False, True):
+            step, fits = step_of(asked, family, cuts, some_rows(asked, last=last))
+            assert not fits or split.bound_s <= step.step_time_s * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_no_random_split_and_choice_of_recomputation_beats_the_bound(data):
+    family, pipeline, chunks, count = data.draw(st.sampled_from(SHAPES))
+    asked = case(
+        blocks=data.draw(st.integers(4, 7)),
+        pipeline=pipeline,
+        virtual_stages=chunks,
+        data=data.draw(st.sampled_from((1, 2))),
+        num_microbatches=count,
+        memory_gib=data.draw(st.sampled_from((18, 30, 80))),
+        zero_stage=data.draw(st.integers(0, 3)),
+    )
+    split = best_of(asked, family)
+    size, costs = asked.kinds.num_layers, asked.profile.costs
+    inner = data.draw(
+        st.sets(
+            st.integers(1, size - 1),
+            min_size=pipeline * chunks - 1,
+            max_size=pipeline * chunks - 1,
+        )
+    )
+    rows = [
+        data.draw(st.sampled_from(list(costs.rows_of(x.layer_class))))
+        for x in asked.profile.structure.layers
+    ]
+    step, fits = step_of(asked, family, (0, *sorted(inner), size), rows)
+    assert not fits or split.bound_s <= step.step_time_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("family", "pipeline", "chunks", "count"), SHAPES)
+def test_the_coarse_bound_lies_below_every_even_split(family, pipeline, chunks, count):
+    asked = case(blocks=5, pipeline=pipeline, virtual_stages=chunks, num_microbatches=count)
+    bound_s = family_step_bound_s(
+        ChainWork.of(asked.kinds),
+        family=family,
+        pipeline=np.array([pipeline, pipeline]),
+        num_microbatches=np.array([count, 2 * count]),
+        overhead_s=asked.cluster.accelerator.step_overhead_s,
+        after_s=least_optimizer_s(asked.kinds, asked.degrees, asked.cluster),
+    )
+    cuts = np.linspace(0, asked.kinds.num_layers, pipeline * chunks + 1).round().astype(int)
+    step, _ = step_of(asked, family, cuts.tolist(), some_rows(asked, last=False))
+    assert 0.5 * step.step_time_s < bound_s[0] <= step.step_time_s
+    assert bound_s[1] > bound_s[0]
+
+
+@pytest.mark.parametrize("memory_gib", [20, 26, 80])
+@pytest.mark.parametrize("count", [2, 9])
+def test_the_chain_search_is_the_1f1b_search_for_its_orders(memory_gib, count):
+    asked = case(blocks=6, pipeline=3, num_microbatches=count, memory_gib=memory_gib)
+    own = best_chain_split(*asked.asked, family="1f1b", num_microbatches=count)
+    other = best_split(*asked.asked, num_microbatches=count)
+    assert own.bound_s == pytest.approx(other.bound_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("family", [name for name in SEARCHED if name != "gpipe"])
+def test_the_split_fits_and_is_within_a_tenth_of_the_bound_where_memory_is_plenty(family):
+    chunks = chunks_per_rank(family) or 2
+    asked = case(blocks=14, pipeline=4, virtual_stages=chunks, num_microbatches=32, memory_gib=200)
+    split = best_of(asked, family)
+    step, fits = step_of(asked, family, split.cuts, rows_of_split(asked, split))
+    assert fits
+    allowed = 1.3 if family in ("v-min", *LOOPED) else 1.1
+    assert split.bound_s * (1 - 1e-9) <= step.step_time_s <= allowed * split.bound_s
+
+
+def test_a_bound_above_the_limit_is_cut_down_to_it():
+    for family in SEARCHED:
+        asked = case(blocks=6, pipeline=2, virtual_stages=chunks_per_rank(family) or 2)
+        limit_s = 0.8 * best_of(asked, family).bound_s
+        split = best_of(asked, family, limit_s=limit_s)
+        assert split.bound_s == limit_s
+        assert not split.cuts
+
+
+def test_unknown_families_and_impossible_chunks_are_refused():
+    asked = case(blocks=6, pipeline=2, virtual_stages=3)
+    with pytest.raises(UnsupportedFeature, match="dualpipe-v"):
+        best_of(asked, "dualpipe-v")
+    with pytest.raises(UnsupportedFeature, match="3 virtual stages"):
+        best_of(asked, "zb-v")
+
+
+def test_a_family_whose_rules_forbid_the_microbatches_has_no_split():
+    asked = case(blocks=6, pipeline=2, virtual_stages=2, num_microbatches=5)
+    assert math.isinf(best_of(asked, "interleaved").bound_s)
+    assert math.isfinite(best_of(asked, "depth-first").bound_s)
