@@ -124,6 +124,7 @@ def test_options_exist(page, capfd):
         "explain",
         "diff",
         "report",
+        "serve",
         "validate",
         "calibrate",
         "profile",

@@ -12,7 +12,7 @@ LLAMA = (
 
 
 @pytest.mark.parametrize(
-    "command", ["", "plan", "estimate", "schedule", "explain", "diff", "report", "catalog"]
+    "command", ["", "plan", "estimate", "schedule", "explain", "diff", "report", "serve", "catalog"]
 )
 def test_help(run, snapshot, command):
     shown = run(*command.split(), "--help")

@@ -24,6 +24,7 @@ from trainwright.cli import (
     profile,
     report,
     schedule,
+    serve,
     validate,
 )
 from trainwright.errors import InvalidInput, TrainwrightError
@@ -47,6 +48,7 @@ _COMMANDS = (
     explain.explain,
     diff.diff,
     report.report,
+    serve.serve,
     validate.validate,
     calibrate.calibrate,
     profile.profile,
