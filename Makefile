@@ -2,7 +2,9 @@
 #   make demo       plan a real model, print the plan and write its page, out/report.html
 #   make serve      explore plans on a local page
 #   make test       the fast tests (no torch, no browser)
-#   make test-all   the slower tests too (torch, a solver, a browser), installing what they need
+#   make test-all   the slower tests too (torch, a solver, a browser, parsers of frameworks),
+#                   installing what they need
+#   make test-exports-all exported files through the parsers of more frameworks
 #   make test-papers published figures at length
 #   make test-laws  the fast tests on many more random cases, new ones on every run
 #   make check      format, lint, types, architecture
@@ -22,10 +24,16 @@ ifneq ($(wildcard ../shared/data),)
 export TRAINWRIGHT_SHARED ?= $(abspath ../shared)
 endif
 
+# The parsers of exported files, without what they would bring along.
+EXPORTS ?= megatron-core==0.16.1 accelerate==1.15.0
+EXPORTS_NEED ?= packaging pyyaml psutil safetensors 'huggingface_hub<1'
+TITAN_NEEDS ?= tyro spmd_types==0.2.3 torchdata torch_checkpointing tensorboard pillow einops \
+  docstring_parser shtab typeguard
+
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo serve test test-all test-papers test-laws check format bench sanitize clean venv
+.PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench sanitize clean venv
 
 venv: $(VENV)/.installed
 
@@ -56,8 +64,19 @@ serve: venv
 test: venv
 	$(PYTEST)
 
-test-all: venv $(VENV)/.extras
-	$(PYTEST) -m 'slow or torch or exact or serve or browser'
+test-all: venv $(VENV)/.extras $(VENV)/.exports
+	$(PYTEST) -m 'slow or torch or exact or serve or browser or exports'
+
+# Exported files through the parsers of more frameworks, each in an environment of its own.
+test-exports-all: test-titan-0.2.2 test-titan-0.3.0
+
+test-titan-%: venv
+	test -e .venv-titan-$*/.installed || { \
+	  $(PYTHON) -m venv .venv-titan-$* && \
+	  .venv-titan-$*/bin/python -m pip install --quiet '$(TORCH)' datasets tokenizers && \
+	  .venv-titan-$*/bin/python -m pip install --quiet --no-deps 'torchtitan==$*' \
+	    $(TITAN_NEEDS) && touch .venv-titan-$*/.installed; }
+	TRAINWRIGHT_TITAN=$(abspath .venv-titan-$*) $(PYTEST) -m exports tests/formats/exports/test_real_torchtitan.py
 
 # Published figures at length: tens of minutes, beside the tests that every change runs.
 test-papers: venv
@@ -68,6 +87,11 @@ test-laws: venv
 
 $(VENV)/.extras: | $(VENV)/.python
 	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)' $(SERVE)
+	touch $@
+
+$(VENV)/.exports: $(VENV)/.extras
+	$(BIN)/python -m pip install --quiet $(EXPORTS_NEED)
+	$(BIN)/python -m pip install --quiet --no-deps $(EXPORTS)
 	touch $@
 
 check: venv

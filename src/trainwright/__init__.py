@@ -21,16 +21,21 @@ from trainwright.api.codesign import CodesignReport, codesign  # noqa: E402
 from trainwright.api.diff import diff  # noqa: E402
 from trainwright.api.estimate import estimate  # noqa: E402
 from trainwright.api.explain import explain  # noqa: E402
+from trainwright.api.export import export  # noqa: E402
+from trainwright.api.improve import improve  # noqa: E402
 from trainwright.api.plan import plan  # noqa: E402
 from trainwright.api.profile import ProfileReport, import_layers, profile_model  # noqa: E402
+from trainwright.api.reasons import reasons  # noqa: E402
 from trainwright.api.report import Page, report  # noqa: E402
 from trainwright.api.result import Report, Result  # noqa: E402
 from trainwright.api.schedule import schedule  # noqa: E402
 from trainwright.api.schedule_report import ScheduleReport  # noqa: E402
 from trainwright.api.sweep import sweep  # noqa: E402
 from trainwright.api.validate import validate  # noqa: E402
+from trainwright.api.what_if import what_if  # noqa: E402
 from trainwright.errors import (  # noqa: E402
     CheckFailed,
+    Inexpressible,
     Infeasible,
     InvalidInput,
     MissingExtra,
@@ -43,6 +48,7 @@ __all__ = [
     "Budget",
     "CheckFailed",
     "CodesignReport",
+    "Inexpressible",
     "Infeasible",
     "InvalidInput",
     "MissingExtra",
@@ -60,11 +66,15 @@ __all__ = [
     "diff",
     "estimate",
     "explain",
+    "export",
     "import_layers",
+    "improve",
     "plan",
     "profile_model",
+    "reasons",
     "report",
     "schedule",
     "sweep",
     "validate",
+    "what_if",
 ]

@@ -62,7 +62,7 @@ def test_without_the_solver_the_extra_is_named(monkeypatch):
 
 def test_the_solver_is_not_loaded_before_it_is_needed():
     script = (
-        "import sys, trainwright.codesign.layer_schedule as m\n"
+        "import sys\nfrom trainwright.codesign import layer_schedule\n"
         "assert 'ortools' not in sys.modules and 'highspy' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

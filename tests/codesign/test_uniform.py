@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -97,3 +98,27 @@ def test_devices_share_the_work_at_best(chain: SmallChain) -> None:
     least = min(sum(chain.forward) + sum(option) for option in chain.backward)
     bound = chain.microbatches * chain.tensor * least / chain.devices
     assert found >= bound * (1 - 1e-12)
+
+
+def test_the_gradients_of_the_last_stage_count_by_the_ring_formula() -> None:
+    base = SmallChain(
+        forward=[1.0, 1.0],
+        backward=[[2.0, 2.0]],
+        update=[0.0, 0.0],
+        saved=[[0.0, 0.0]],
+        transient=[[0.0, 0.0]],
+        static=[0.0, 0.0],
+        sharded=[0.0, 0.0],
+        sync=[0.0, 0.0],
+        transfer=[0.0],
+        memory=1.0,
+        byte_s=0.5,
+        latency_s=0.0,
+        tensor=1,
+        devices=4,
+        microbatches=4,
+        degrees=[4],
+    )
+    free, _ = solve(base)
+    synced, _ = solve(replace(base, sync=[0.0, 100.0]))
+    assert synced - free == approx(2 * 3 / 4 * 100.0 * 0.5)

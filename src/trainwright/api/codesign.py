@@ -54,6 +54,7 @@ class Extras:
     pareto: bool = True
     epsilon: float = DEFAULT_EPSILON
     details: bool = True  # operators, sensitivity, fixed strategies, real chips
+    search: str = "exact"
     csv: Path | None = None
     recheck_sample: int = 0
     seed: int = 0
@@ -136,11 +137,16 @@ def run_request(
 ) -> CodesignReport:
     """Answer a request, from options or from a document."""
     from trainwright.api.codesign_document import result_of
+    from trainwright.codesign.descending import descending_area_search
     from trainwright.codesign.search import search
 
+    searches = {"exact": search, "descending-area": descending_area_search}
+    if extras.search not in searches:
+        wanted = f"must be one of {', '.join(searches)}"
+        raise InvalidInput.of("search", f'{wanted}, got "{extras.search}"')
     question = question_of(request)
-    outcome = search(question, budget)
-    document = result_of(request, question, outcome)
+    outcome = searches[extras.search](question, budget)
+    document = replace(result_of(request, question, outcome), search=extras.search)
     if outcome.best is None:
         return CodesignReport(replace(document, infeasible_because=_why_nothing(question)))
     document = _with_best(document, question, outcome, extras, budget, die)

@@ -24,6 +24,7 @@ def plan_model(call: ModelCall, budget: Budget, *, warnings: Sequence[str] = ())
     """Search the uniform plans (or, opted in, those with degrees per stage)."""
     from trainwright.planning.framework import plan_runnable
     from trainwright.planning.model_infeasible import diagnose_model
+    from trainwright.planning.model_relaxations import priced_relaxations
     from trainwright.planning.per_stage import plan_per_stage
 
     question, started_s = call.question, budget.cpu_s
@@ -50,7 +51,8 @@ def plan_model(call: ModelCall, budget: Budget, *, warnings: Sequence[str] = ())
         )
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
-        document = replace(document, binding=diagnosis.binding, relaxations=diagnosis.relaxations)
+        fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
+        document = replace(document, binding=diagnosis.binding, relaxations=fixes)
     return replace(document, search_s=budget.cpu_s - started_s)
 
 

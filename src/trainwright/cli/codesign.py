@@ -84,6 +84,9 @@ def codesign(
     no_pareto: Annotated[
         bool, typer.Option("--no-pareto", help="Do not work out a front.")
     ] = False,
+    search: Annotated[
+        str, typer.Option(help="exact, or the published one without a proof: descending-area.")
+    ] = "exact",
     csv: Annotated[
         Path | None, typer.Option(help="Write every design to this file.", metavar="FILE")
     ] = None,
@@ -106,7 +109,7 @@ def codesign(
 ) -> None:
     """Find the best accelerator and its plans within an area, and prove it."""
     from trainwright.api.codesign import Extras, recheck_document
-    from trainwright.api.codesign import codesign as search
+    from trainwright.api.codesign import codesign as design
 
     check_output(output, recheck, *(models or ()))
     check_output(csv, output, *(models or ()))
@@ -121,7 +124,7 @@ def codesign(
             total = parse_count(devices, "devices")
             if not models or total is None:
                 raise InvalidInput.of("devices" if models else "model", "must be given")
-            result = search(
+            result = design(
                 models,
                 devices=total,
                 global_batch=parse_count(global_batch, "global-batch"),
@@ -141,6 +144,7 @@ def codesign(
                 extras=Extras(
                     pareto=not no_pareto,
                     epsilon=_number(epsilon, "epsilon") or 0.0,
+                    search=search,
                     csv=csv,
                     recheck_sample=count or 0,
                     seed=number,

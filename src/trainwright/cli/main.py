@@ -20,12 +20,15 @@ from trainwright.cli import (
     diff,
     estimate,
     explain,
+    export,
+    improve,
     plan,
     profile,
     report,
     schedule,
     serve,
     validate,
+    whatif,
 )
 from trainwright.errors import InvalidInput, TrainwrightError
 
@@ -46,7 +49,10 @@ _COMMANDS = (
     schedule.schedule,
     codesign.codesign,
     explain.explain,
+    export.export,
+    improve.improve,
     diff.diff,
+    whatif.whatif,
     report.report,
     serve.serve,
     validate.validate,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.plan.capability import Capability, alternatives, capability_of
 from trainwright.plan.demands import Demands, RecomputeForm
 from trainwright.plan.feature import Feature
@@ -139,12 +140,22 @@ def _by_depth(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
 def _by_recompute(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
     """One mode for all blocks, where each block cannot have its own."""
     forms = own.recompute_forms()
-    if RecomputeForm.ANY in forms:
+    if RecomputeForm.MIXED in forms:
         yield allowed
         return
-    left = tuple(mode for mode in allowed.recompute if _FORM_OF[mode] in forms)
+    left = tuple(mode for mode in allowed.recompute if _has(mode, own))
     if not left:
-        offered = ", ".join(mode for mode in Recompute if _FORM_OF[mode] in forms)
+        offered = ", ".join(mode for mode in Recompute if _has(mode, own))
         raise InvalidInput.of("recompute", f"must hold one that {own.target} has: {offered}")
+    if RecomputeForm.ANY in forms and Recompute.SELECTIVE not in left:
+        yield replace(allowed, recompute=left)
+        return
     for mode in left:
         yield replace(allowed, recompute=(mode,))
+
+
+def _has(mode: Recompute, own: Capability) -> bool:
+    """Whether all blocks can be run so; "selective" as the planner means it repeats activations."""
+    if mode is Recompute.SELECTIVE and own.modules is not None:
+        return MLP_ACTIVATION in own.modules
+    return _FORM_OF[mode] in own.recompute_forms()

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
 
 _MAX_DOUBLINGS: Final = 6
+_MAX_HALVINGS: Final = 4
 _TOLERANCE: Final = 1e-4
 _SPANS: Final = (
     ("tensor", "tensor-parallel", "allow other tensor degrees"),
@@ -183,6 +184,7 @@ def _relaxations(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation
         if not known and _fits(replace(question, allowed=allowed), budget):
             offered.add(fix.change)
             yield fix
+    yield from _shorter_sequence(question, budget)
 
 
 def eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
@@ -203,6 +205,24 @@ def eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
     for stage in range(max(allowed.zero_stages) + 1, 4):
         fix = Relaxation(change="zero", value=stage, description=f"ZeRO stage {stage}")
         yield fix, replace(allowed, zero_stages=(stage,))
+
+
+def _shorter_sequence(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
+    """The longest of a half, a quarter, … of the sequence at which a plan fits."""
+    length = question.workload.sequence_length
+    shorter: list[int] = []
+    while length % 2 == 0 and len(shorter) < _MAX_HALVINGS:
+        length //= 2
+        shorter.append(length)
+
+    def fits(length: int) -> bool:
+        workload = replace(question.workload, sequence_length=length)
+        return _fits(replace(question, workload=workload), budget)
+
+    if shorter and fits(shorter[-1]):  # else the length is not what is too large
+        longest = next((each for each in shorter[:-1] if fits(each)), shorter[-1])
+        text = f"{longest} tokens per sequence, instead of {question.workload.sequence_length}"
+        yield Relaxation(change="sequence", value=longest, description=text)
 
 
 def _fits(question: ModelQuestion, budget: Budget) -> bool:

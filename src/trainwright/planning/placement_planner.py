@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.partitioning.place_layers import place_case
 from trainwright.plan.results.plan import Binding, Relaxation
 from trainwright.plan.status import Status
 from trainwright.planning.fixed_strategy import price_strategy
+from trainwright.planning.placement_by_profile import place_by_profile
 from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:
@@ -49,14 +50,24 @@ def restricted_case(case: PlacementCase, restrictions: Restrictions) -> Placemen
 
 
 def plan_placement(
-    case: PlacementCase, *, rules: PlacementRules, restrictions: Restrictions, budget: Budget
+    case: PlacementCase,
+    *,
+    rules: PlacementRules,
+    restrictions: Restrictions,
+    budget: Budget,
+    planner: str = "exact",
 ) -> PlacementAnswer:
     """Search, price the fixed strategy, and where nothing fits say what is missing.
 
-    Raises `UnsupportedFeature` for a graph that branches where the rules do not admit one.
+    `planner` is "exact", or "profile" for the restricted profile partitioner, which is slower and
+    finds the same. Raises `UnsupportedFeature` for a graph that branches where the rules do not
+    admit one, and for what the chosen planner cannot express.
     """
     allowed = restricted_case(case, restrictions)
-    outcome = _place(allowed, rules, restrictions, budget)
+    if planner == "profile":
+        outcome = _by_profile(allowed, rules, restrictions, budget)
+    else:
+        outcome = _place(allowed, rules, restrictions, budget)
     fixed = price_strategy(replace(case, recompute=allowed.recompute), rules)
     if outcome.status is not Status.INFEASIBLE:
         return PlacementAnswer(outcome=outcome, fixed=fixed)
@@ -74,6 +85,16 @@ def _place(
 ) -> PlacementOutcome:
     most = None if restrictions.data_parallel else 1
     return place_case(case, rules=rules, budget=budget, max_data_parallel=most)
+
+
+def _by_profile(
+    case: PlacementCase, rules: PlacementRules, restrictions: Restrictions, budget: Budget
+) -> PlacementOutcome:
+    if not restrictions.data_parallel:
+        raise UnsupportedFeature(
+            "the profile partitioner without data parallelism", alternative="use planner exact"
+        )
+    return place_by_profile(case, rules=rules, budget=budget)
 
 
 def _least_memory(
