@@ -128,6 +128,7 @@ def test_options_exist(page, capfd):
         "diff",
         "whatif",
         "report",
+        "serve",
         "validate",
         "calibrate",
         "profile",
