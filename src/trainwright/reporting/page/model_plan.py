@@ -169,6 +169,8 @@ def _why(document: ModelPlanResult, priced: PricedStep | None) -> Section:
     if document.relaxations:
         lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
         blocks.append(Notes(title="Any one of these is enough", lines=lines))
+    elif document.status is Status.INFEASIBLE:
+        blocks.append(Notes(lines=("No single change of what was asked is enough.",), tone="bad"))
     title = "Why it is not faster" if document.stages else "Why nothing fits"
     return Section(name="why", label="Why", title=title, blocks=tuple(blocks))  # type: ignore[arg-type]
 
