@@ -53,6 +53,7 @@ def test_the_plan_is_the_one_of_the_command_line(answered, capsys):
     own = json.loads(capsys.readouterr().out)
     assert own["step_time_s"] == answered["document"]["step_time_s"]
     assert own["stages"] == answered["document"]["stages"]
+    assert answered["is_complete"] is True
 
 
 def test_the_page_and_the_document_of_a_plan_can_be_fetched(client, answered):
@@ -194,6 +195,7 @@ def test_a_search_ends_with_its_limit():
         took = time.monotonic() - began
     assert found.status == 200
     assert found.value["document"]["status"] in ("unknown", "gap")
+    assert found.value["is_complete"] is False
     assert took < 30, "a limit of 0.3 s; the rest is patience with a busy machine"
 
 

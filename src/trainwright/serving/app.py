@@ -109,6 +109,7 @@ class _Routes:
             return _refused(429, Problem(path="plans", problem="are being made; try again"))
         answered = Answered(
             id=made.id,
+            is_complete=made.is_complete,
             document=made.result.to_dict(),
             command=made.command.text,
             command_note=made.command.note,

@@ -99,7 +99,7 @@ class Explorer {
     const began = performance.now(), took = () => performance.now() - began;
     try {
       const first = await this.fetchPlan({ ...question, time_limit_s: QUICK_S }, signal);
-      if (first && isUnfinished(first.document)) {
+      if (first && !first.is_complete) {
         if (first.document.step_time_s) {
           this.show(first, took());
           at("state").textContent = "a plan so far, looking for better …";
@@ -168,7 +168,7 @@ class Explorer {
       figure("tokens/s", Math.round(now.tokens).toLocaleString("en"), change(now.tokens, before.tokens, 1)),
       figure("MFU", `${(100 * now.mfu).toFixed(1)}%`, change(now.mfu, before.mfu, 1)),
       figure("peak memory", gib(now.memory), change(now.memory, before.memory, 0)),
-      figure("gap", `≤ ${(100 * (plan.gap ?? 0)).toPrecision(2)}%`, ["", ""]),
+      figure("gap", plan.lower_bound_s ? gapOf(plan.gap) : "not yet known", ["", ""]),
     ];
     document.querySelector(".figures").replaceChildren(...figures);
     this.last = now.step === undefined ? this.last : now;
@@ -279,8 +279,8 @@ function seconds(value) {
   return `${value} s`;
 }
 
-/** Whether a longer search could find a better plan. */
-function isUnfinished(plan) { return plan.status === "unknown" || plan.not_reached > 0; }
+/** Rounded up, so that the claim stays true. */
+function gapOf(gap) { return gap > 0 ? `≤ ${(Math.ceil(1e4 * gap) / 100).toFixed(2)}%` : "0, proved"; }
 
 function gib(bytes) { return `${(bytes / 2 ** 30).toFixed(2)} GiB`; }
 
