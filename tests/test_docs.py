@@ -123,6 +123,8 @@ def test_options_exist(page, capfd):
         "schedule",
         "codesign",
         "explain",
+        "export",
+        "improve",
         "diff",
         "whatif",
         "report",

@@ -10,7 +10,7 @@ from trainwright.units import format_bandwidth, format_bytes, format_seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from trainwright.plan.results.codesign import CodesignResult, DesignRecord
+    from trainwright.plan.results.codesign import CodesignResult, DesignRecord, StageResult
 
 _SHOWN = 12
 
@@ -32,6 +32,16 @@ def codesign_report(found: CodesignResult) -> RenderableType:
     if found.pareto:
         parts.append(_front(found))
     return Group(*parts)
+
+
+def stage_report(found: StageResult) -> RenderableType:
+    """What one stage wrote."""
+    made = table(f"stage {found.stage}", (("", "left"), ("", "left")))
+    add_row(made, "file", found.file)
+    for name, count in found.counts.items():
+        add_row(made, name, f"{count:,}")
+    add_row(made, "CPU", f"{found.stage_s:.2f} s")
+    return made
 
 
 def _summary(found: CodesignResult) -> RenderableType:
@@ -77,6 +87,9 @@ def _design(best: DesignRecord) -> RenderableType:
             "" if best.cost_per_good_die is None else f", {best.cost_per_good_die:.0f} a good die"
         )
         add_row(made, "die", f"{best.die_area_mm2:.2f} mm2{cost}")
+    if best.chip_cost_per_token is not None:
+        each = best.chip_cost_per_token * 1e9
+        add_row(made, "dies", f"{each:.4g} per 1e9 tokens, over three years of training")
     power = f"{best.power_watts:.0f} W a chip over a step"
     if best.peak_power_watts is not None:
         power += f", {best.peak_power_watts:.0f} W in its hungriest operator"
