@@ -15,7 +15,7 @@ class Explorer {
   constructor(choices) {
     this.choices = choices;
     this.config = null;
-    this.last = null;       // the figures of the plan before, to compare with
+    this.last = this.before = null;  // figures of this plan and of that for the question before
     fill(at("model"), choices.models.map(({ name }) => name), "llama3-70b");
     fill(at("cluster"), choices.clusters.map(({ name }) => name), "dgx-h100");
     for (const name of choices.frameworks) at("framework").append(new Option(name, name));
@@ -93,6 +93,7 @@ class Explorer {
       which the server notices. */
   async ask(question) {
     this.pending?.abort();
+    this.before = this.last;
     const { signal } = this.pending = new AbortController();
     at("answer").setAttribute("aria-busy", "true");
     at("state").textContent = "planning …";
@@ -162,13 +163,13 @@ class Explorer {
       memory: plan.peak_memory_bytes_per_rank?.length
         ? Math.max(...plan.peak_memory_bytes_per_rank) : undefined,
     };
-    const before = this.last ?? {};
+    const before = this.before ?? {};
     const figures = now.step === undefined ? [] : [
       figure("step", seconds(now.step), change(now.step, before.step, -1)),
       figure("tokens/s", Math.round(now.tokens).toLocaleString("en"), change(now.tokens, before.tokens, 1)),
       figure("MFU", `${(100 * now.mfu).toFixed(1)}%`, change(now.mfu, before.mfu, 1)),
       figure("peak memory", gib(now.memory), change(now.memory, before.memory, 0)),
-      figure("gap", plan.lower_bound_s ? gapOf(plan.gap) : "not yet known", ["", ""]),
+      figure("gap", plan.lower_bound_s ? gapOf(plan) : "not yet known", ["", ""]),
     ];
     document.querySelector(".figures").replaceChildren(...figures);
     this.last = now.step === undefined ? this.last : now;
@@ -280,7 +281,9 @@ function seconds(value) {
 }
 
 /** Rounded up, so that the claim stays true. */
-function gapOf(gap) { return gap > 0 ? `≤ ${(Math.ceil(1e4 * gap) / 100).toFixed(2)}%` : "0, proved"; }
+function gapOf({ status, gap }) {
+  return status === "optimal" ? "0, proved" : `≤ ${(Math.ceil(1e4 * gap) / 100).toFixed(2)}%`;
+}
 
 function gib(bytes) { return `${(bytes / 2 ** 30).toFixed(2)} GiB`; }
 
