@@ -19,6 +19,7 @@ class Explorer {
     fill(at("model"), choices.models.map(({ name }) => name), "llama3-70b");
     fill(at("cluster"), choices.clusters.map(({ name }) => name), "dgx-h100");
     for (const name of choices.frameworks) at("framework").append(new Option(name, name));
+    fill(at("target"), choices.frameworks, "megatron");
     this.listen();
     this.chooseCluster();
   }
@@ -35,6 +36,7 @@ class Explorer {
     at("config").addEventListener("change", () => this.readConfig());
     at("forget").addEventListener("click", () => { this.forget(); this.changed(); });
     at("copy-command").addEventListener("click", () => this.copyCommand());
+    at("export").addEventListener("click", () => this.exportPlan());
     at("theme").addEventListener("change", () => this.applyTheme());
   }
 
@@ -177,6 +179,8 @@ class Explorer {
 
   offer(id) {
     at("save-page").hidden = at("save-plan").hidden = at("copy-command").hidden = id === null;
+    at("exports").hidden = id === null;
+    this.id = id;
     if (id === null) return;
     at("save-page").href = `/pages/${id}`;
     at("save-plan").href = `/api/plans/${id}`;
@@ -229,6 +233,24 @@ class Explorer {
     this.config = null;
     at("config").value = "";
     at("uploaded").hidden = true;
+  }
+
+  /** Files for a framework; what it cannot express is said in place of them. */
+  async exportPlan() {
+    const target = at("target").value;
+    const response = await fetch(`/api/plans/${this.id}/exports/${target}`);
+    if (!response.ok) {
+      const { faults } = await response.json();
+      at("faults").replaceChildren(...faults.map(({ path, problem }) => item(`${path}: ${problem}`)));
+      at("state").textContent = `no files for ${target}`;
+      return;
+    }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await response.blob());
+    link.download = `${target}.zip`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+    at("state").textContent = `saved ${target}.zip`;
   }
 
   async copyCommand() {
