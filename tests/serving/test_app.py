@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import re
 import socket
 import threading
 import time
+import zipfile
 
 import pytest
 
@@ -53,6 +55,7 @@ def test_the_plan_is_the_one_of_the_command_line(answered, capsys):
     own = json.loads(capsys.readouterr().out)
     assert own["step_time_s"] == answered["document"]["step_time_s"]
     assert own["stages"] == answered["document"]["stages"]
+    assert answered["is_complete"] is True
 
 
 def test_the_page_and_the_document_of_a_plan_can_be_fetched(client, answered):
@@ -62,6 +65,32 @@ def test_the_page_and_the_document_of_a_plan_can_be_fetched(client, answered):
     page = client.get(f"/pages/{answered['id']}")
     assert page.headers["content-type"].startswith("text/html")
     assert "gpt2 on" in Page(page.body.decode()).all("h1")[0][1]
+
+
+def test_the_files_of_an_export_are_those_of_the_command(client):
+    from trainwright.api.explore import answer
+    from trainwright.api.export import bundle_of
+    from trainwright.execution import Budget
+    from trainwright.serving.messages import Ask
+
+    ask = {**GPT2, "framework": "megatron"}
+    found = client.ask(**ask).value
+    saved = client.get(f"/api/plans/{found['id']}/exports/megatron")
+    assert saved.status == 200
+    assert saved.headers["content-type"] == "application/zip"
+    own = bundle_of(answer(Ask(**ask).question, Budget()), "megatron")
+    with zipfile.ZipFile(io.BytesIO(saved.body)) as archive:
+        assert archive.testzip() is None
+        names = [name.partition("/")[2] for name in archive.namelist()]
+    assert names == list(own.files)
+
+
+def test_an_export_that_cannot_be_is_refused_with_its_reason(client, answered):
+    for target in ("abacus", "chrome-trace"):
+        assert client.get(f"/api/plans/{answered['id']}/exports/{target}").status in (200, 422)
+    unknown = client.get(f"/api/plans/{answered['id']}/exports/abacus")
+    assert unknown.status == 422
+    assert unknown.faults
 
 
 def test_memory_and_bandwidth_reach_the_plan(client):
@@ -194,6 +223,7 @@ def test_a_search_ends_with_its_limit():
         took = time.monotonic() - began
     assert found.status == 200
     assert found.value["document"]["status"] in ("unknown", "gap")
+    assert found.value["is_complete"] is False
     assert took < 30, "a limit of 0.3 s; the rest is patience with a busy machine"
 
 

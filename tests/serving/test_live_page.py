@@ -166,6 +166,19 @@ def test_plan_and_page_can_be_saved(browser, page, client):
         assert client.get(link).status == 200
 
 
+def test_files_for_a_framework_are_saved_or_refused_with_the_reason(browser, page):
+    page()
+    browser.run(
+        "window.saved = []; HTMLAnchorElement.prototype.click = function () "
+        "{ saved.push(this.download); }"
+    )
+    choose(browser, framework="megatron")
+    browser.run("document.getElementById('export').click()")
+    browser.wait_until("window.saved.length === 1")
+    assert browser.run("window.saved") == ["megatron.zip"]
+    assert "saved megatron.zip" in text(browser, "state")
+
+
 def test_the_theme_reaches_the_page_of_the_plan(browser, page):
     page()
     choose(browser, theme="dark")

@@ -110,6 +110,21 @@ def test_ids_of_any_kind_get_an_answer_that_is_described(client, path, plan_id):
     check(client, operation, client.get(path.replace("{plan_id}", plan_id)))
 
 
+@settings(max_examples=15)
+@given(target=st.sampled_from(["megatron", "deepspeed", "pytorch", "chrome-trace"]) | texts)
+def test_exports_of_any_target_get_an_answer_that_is_described(client, target):
+    from urllib.parse import quote
+
+    if target in (".", "..") or "/" in target:
+        return
+    path = "/api/plans/{plan_id}/exports/{target}"
+    operation = schema(client)["paths"][path]["get"]
+    question = {"model": "gpt2", "cluster": "dgx-a100", "devices": 8, "global_batch": 8}
+    made = client.ask(**question, sequence=256)
+    name = quote(target.encode(errors="replace"), safe="")
+    check(client, operation, client.get(f"/api/plans/{made.value['id']}/exports/{name}"))
+
+
 def test_the_schema_says_what_every_refusal_looks_like(client):
     for path, operations in schema(client)["paths"].items():
         for operation in operations.values():

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from trainwright._version import __version__
 from trainwright.api.explore import cluster_choices, framework_choices, model_choices
+from trainwright.api.export import bundle_of
 from trainwright.errors import InvalidInput, TrainwrightError
 from trainwright.serving.front import front_page
 from trainwright.serving.limits import Guard, Limits
@@ -27,6 +28,7 @@ from trainwright.serving.messages import (
     Refused,
 )
 from trainwright.serving.plans import BusyError, Planner
+from trainwright.serving.zipping import zipped
 
 if TYPE_CHECKING:
     from trainwright.serving.limits import App
@@ -38,6 +40,7 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _PLAN_ID: Final = Path(pattern="^[0-9a-f]{24}$")
+_TARGET: Final = Path(pattern=r"^[a-z][a-z0-9-]{0,40}(@[0-9.]{1,10})?$")
 _SAID: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": Refused, "description": "The body is not JSON."},
     403: {"model": Refused, "description": "The request comes from another page."},
@@ -51,7 +54,7 @@ _AS_JSON: Final = {"application/json": {"schema": {"$ref": "#/components/schemas
 _UNKNOWN: Final[dict[int | str, dict[str, Any]]] = {
     404: {"content": _AS_JSON, "description": "No plan of this id is kept."},
     421: {"content": _AS_JSON, "description": "The host is not served here."},
-    422: {"content": _AS_JSON, "description": "This is no id of a plan."},
+    422: {"content": _AS_JSON, "description": "This is no id, or no target for this plan."},
 }
 
 
@@ -72,6 +75,12 @@ def make_app(limits: Limits | None = None) -> App:
     )
     app.add_api_route(
         "/pages/{plan_id}", routes.page, response_class=HTMLResponse, responses=_UNKNOWN
+    )
+    app.add_api_route(
+        "/api/plans/{plan_id}/exports/{target}",
+        routes.exported,
+        response_class=Response,
+        responses=_UNKNOWN,
     )
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -109,6 +118,7 @@ class _Routes:
             return _refused(429, Problem(path="plans", problem="are being made; try again"))
         answered = Answered(
             id=made.id,
+            is_complete=made.is_complete,
             document=made.result.to_dict(),
             command=made.command.text,
             command_note=made.command.note,
@@ -123,6 +133,15 @@ class _Routes:
         kind = "application/json"
         named = {"Content-Disposition": 'attachment; filename="plan.json"'}
         return Response(made.result.to_json(), media_type=kind, headers={**_HEADERS, **named})
+
+    def exported(self, plan_id: str = _PLAN_ID, target: str = _TARGET) -> Response:
+        """The files that run a plan in a framework, as `trainwright export` writes them, zipped."""
+        made = self._planner.made(plan_id)
+        if made is None:
+            return _refused(404, _NOT_KEPT)
+        named = {"Content-Disposition": f'attachment; filename="{target}.zip"'}
+        data = zipped(bundle_of(made.result, target))
+        return Response(data, media_type="application/zip", headers={**_HEADERS, **named})
 
     def page(self, plan_id: str = _PLAN_ID) -> Response:
         """The page of a plan that was made, as `trainwright report` writes it."""

@@ -51,9 +51,13 @@ class Ask(BaseModel):
 
 
 class Answered(BaseModel):
-    """A plan that was made: under which id it can be fetched, its document, its command."""
+    """A plan that was made: under which id it can be fetched, its document, its command.
+
+    Where it is not complete, time was up before the search was over.
+    """
 
     id: str
+    is_complete: bool
     document: dict[str, Any]
     command: str
     command_note: str

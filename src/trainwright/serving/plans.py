@@ -26,9 +26,10 @@ _LOOK_S = 0.05  # how often it is looked whether the reader still waits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """An answer, its id and its command."""
+    """An answer, its id and its command; not complete where the search was stopped."""
 
     id: str
+    is_complete: bool
     result: Result
     command: Command
 
@@ -67,7 +68,7 @@ class Planner:
                 while not (await asyncio.wait({running}, timeout=_LOOK_S))[0]:
                     if not budget.interrupted and await is_gone():
                         budget.interrupt()
-                return self._keep(running.result())
+                return self._keep(running.result(), is_complete=not budget.stopped)
         finally:
             self._num_asked -= 1
 
@@ -85,12 +86,13 @@ class Planner:
                 self._pages[plan_id] = report(found.result).html
             return self._pages[plan_id]
 
-    def _keep(self, result: Result) -> Made:
+    def _keep(self, result: Result, *, is_complete: bool) -> Made:
         import hashlib
 
         text = result.to_json()
         made = Made(
             id=hashlib.sha256(text.encode()).hexdigest()[:24],
+            is_complete=is_complete,
             result=result,
             command=command_of(result.document),
         )

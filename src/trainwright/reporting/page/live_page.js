@@ -15,10 +15,11 @@ class Explorer {
   constructor(choices) {
     this.choices = choices;
     this.config = null;
-    this.last = null;       // the figures of the plan before, to compare with
+    this.last = this.before = null;  // figures of this plan and of that for the question before
     fill(at("model"), choices.models.map(({ name }) => name), "llama3-70b");
     fill(at("cluster"), choices.clusters.map(({ name }) => name), "dgx-h100");
     for (const name of choices.frameworks) at("framework").append(new Option(name, name));
+    fill(at("target"), choices.frameworks, "megatron");
     this.listen();
     this.chooseCluster();
   }
@@ -35,6 +36,7 @@ class Explorer {
     at("config").addEventListener("change", () => this.readConfig());
     at("forget").addEventListener("click", () => { this.forget(); this.changed(); });
     at("copy-command").addEventListener("click", () => this.copyCommand());
+    at("export").addEventListener("click", () => this.exportPlan());
     at("theme").addEventListener("change", () => this.applyTheme());
   }
 
@@ -93,13 +95,14 @@ class Explorer {
       which the server notices. */
   async ask(question) {
     this.pending?.abort();
+    this.before = this.last;
     const { signal } = this.pending = new AbortController();
     at("answer").setAttribute("aria-busy", "true");
     at("state").textContent = "planning …";
     const began = performance.now(), took = () => performance.now() - began;
     try {
       const first = await this.fetchPlan({ ...question, time_limit_s: QUICK_S }, signal);
-      if (first && isUnfinished(first.document)) {
+      if (first && !first.is_complete) {
         if (first.document.step_time_s) {
           this.show(first, took());
           at("state").textContent = "a plan so far, looking for better …";
@@ -162,13 +165,13 @@ class Explorer {
       memory: plan.peak_memory_bytes_per_rank?.length
         ? Math.max(...plan.peak_memory_bytes_per_rank) : undefined,
     };
-    const before = this.last ?? {};
+    const before = this.before ?? {};
     const figures = now.step === undefined ? [] : [
       figure("step", seconds(now.step), change(now.step, before.step, -1)),
       figure("tokens/s", Math.round(now.tokens).toLocaleString("en"), change(now.tokens, before.tokens, 1)),
       figure("MFU", `${(100 * now.mfu).toFixed(1)}%`, change(now.mfu, before.mfu, 1)),
       figure("peak memory", gib(now.memory), change(now.memory, before.memory, 0)),
-      figure("gap", `≤ ${(100 * (plan.gap ?? 0)).toPrecision(2)}%`, ["", ""]),
+      figure("gap", plan.lower_bound_s ? gapOf(plan) : "not yet known", ["", ""]),
     ];
     document.querySelector(".figures").replaceChildren(...figures);
     this.last = now.step === undefined ? this.last : now;
@@ -176,6 +179,8 @@ class Explorer {
 
   offer(id) {
     at("save-page").hidden = at("save-plan").hidden = at("copy-command").hidden = id === null;
+    at("exports").hidden = id === null;
+    this.id = id;
     if (id === null) return;
     at("save-page").href = `/pages/${id}`;
     at("save-plan").href = `/api/plans/${id}`;
@@ -230,6 +235,24 @@ class Explorer {
     at("uploaded").hidden = true;
   }
 
+  /** Files for a framework; what it cannot express is said in place of them. */
+  async exportPlan() {
+    const target = at("target").value;
+    const response = await fetch(`/api/plans/${this.id}/exports/${target}`);
+    if (!response.ok) {
+      const { faults } = await response.json();
+      at("faults").replaceChildren(...faults.map(({ path, problem }) => item(`${path}: ${problem}`)));
+      at("state").textContent = `no files for ${target}`;
+      return;
+    }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await response.blob());
+    link.download = `${target}.zip`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+    at("state").textContent = `saved ${target}.zip`;
+  }
+
   async copyCommand() {
     try {
       await navigator.clipboard.writeText(this.command);
@@ -279,8 +302,10 @@ function seconds(value) {
   return `${value} s`;
 }
 
-/** Whether a longer search could find a better plan. */
-function isUnfinished(plan) { return plan.status === "unknown" || plan.not_reached > 0; }
+/** Rounded up, so that the claim stays true. */
+function gapOf({ status, gap }) {
+  return status === "optimal" ? "0, proved" : `≤ ${(Math.ceil(1e4 * gap) / 100).toFixed(2)}%`;
+}
 
 function gib(bytes) { return `${(bytes / 2 ** 30).toFixed(2)} GiB`; }
 
