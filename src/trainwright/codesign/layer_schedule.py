@@ -65,7 +65,7 @@ def shorten_layer(
     """Shorten a schedule, or prove more of it, with the solver; never worse than what was given.
 
     `effort` is the solver's own deterministic clock, some three CPU seconds each. Out of effort or
-    time, the best schedule and bound so far come back. Raises `MissingExtra` without OR-Tools.
+    of time, the best schedule and bound so far come back. Raises `MissingExtra` without OR-Tools.
     """
     if schedule.status is Status.OPTIMAL:
         return schedule
