@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _HAIR: Final = 1e-9
+_MOST_TRIALS: Final = 60  # moves of a block that are simulated
+_ACTIONS: Final = 100_000  # of all of them together
+_WORTH_MOVING: Final = 1.02  # times the limit: moves gain no more
 
 
 def best_loop_split(
@@ -77,7 +80,7 @@ def best_loop_split(
         return Split(bound_s=bound_s)
     if bound_s >= limit_s:
         return Split(bound_s=limit_s)
-    likely = loop.likely_split(found.blocks_of_rank)
+    likely = loop.likely_split(found.blocks_of_rank, limit_s=limit_s - overhead_s)
     if likely is None:
         return Split(bound_s=bound_s)
     return Split(bound_s=bound_s, cuts=likely.cuts, chosen=likely.chosen)
@@ -232,15 +235,55 @@ class _Loop:
         held: Floats = sharded + costs.opaque_static_bytes[first]
         return held
 
-    def likely_split(self, blocks_of_rank: tuple[int, ...]) -> _Found | None:
-        """The shortest of the ways to deal them that fit."""
-        found = []
-        for lengths in self._arrangements(blocks_of_rank):
-            chosen = self._recomputed(lengths)
-            if chosen is not None:
-                cuts = (0, *np.cumsum(lengths).tolist())
-                found.append(_Found(step_s=self._step_s(chosen), cuts=cuts, chosen=chosen))
-        return min(found, key=lambda each: each.step_s, default=None)
+    def likely_split(self, blocks_of_rank: tuple[int, ...], *, limit_s: float) -> _Found | None:
+        """The shortest of the ways to deal them that fit, and of a few moves from there."""
+        dealt = [self._found(lengths) for lengths in self._arrangements(blocks_of_rank)]
+        best = min(
+            (each for each in dealt if each is not None),
+            key=lambda each: each.step_s,
+            default=None,
+        )
+        if best is None or best.step_s > _WORTH_MOVING * limit_s:
+            return best
+        return self._improved(best)
+
+    def _found(self, lengths: Ints) -> _Found | None:
+        chosen = self._recomputed(lengths)
+        if chosen is None:
+            return None
+        cuts = (0, *np.cumsum(lengths).tolist())
+        return _Found(step_s=self._step_s(chosen), cuts=cuts, chosen=chosen)
+
+    def _improved(self, best: _Found) -> _Found:
+        """One block at a time from a stage to another, while that helps or the effort is spent."""
+        num_actions = 2 * len(best.chosen) * self.shape.num_microbatches
+        trials = min(_MOST_TRIALS, _ACTIONS // num_actions)
+        improving = True
+        while improving:
+            improving = False
+            lengths = np.diff(best.cuts)
+            for giver, taker in self._moves(lengths):
+                if trials <= 0:
+                    return best
+                trials -= 1
+                moved = lengths.copy()
+                moved[giver] -= 1
+                moved[taker] += 1
+                found = self._found(moved)
+                if found is not None and found.step_s < best.step_s * (1 - _HAIR):
+                    best, improving = found, True
+                    break
+        return best
+
+    def _moves(self, lengths: Ints) -> list[tuple[int, int]]:
+        """Stages that can give a block and take one, of one rank first, then of near ranks."""
+        p, blocks = self.shape.num_ranks, lengths.copy()
+        blocks[0] -= self.even.first
+        blocks[-1] -= self.kinds.num_layers - self.even.after
+        givers = np.flatnonzero(blocks > self.even.least).tolist()
+        takers = np.flatnonzero(blocks < self.even.most).tolist()
+        moves = [(giver, taker) for giver in givers for taker in takers if giver != taker]
+        return sorted(moves, key=lambda move: (abs(move[0] % p - move[1] % p), move))
 
     def _arrangements(self, blocks_of_rank: tuple[int, ...]) -> list[Ints]:
         """Lengths of all stages, [S], for blocks of ranks of which the bound knows one class."""
