@@ -10,19 +10,15 @@ longest first. The way that runs shortest in the simulator is returned.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trainwright.model import LayerKind
-from trainwright.planning.kind_costs import (
-    LayerTimes,
-    held_static_bytes,
-    least_transfers_s,
-    optimizer_s,
-)
+from trainwright.planning.kind_costs import LayerTimes, least_transfers_s, optimizer_s
 from trainwright.planning.loop_bound import Blocks, LoopChain, least_step_s, rank_ends
+from trainwright.planning.loop_memory import LoopMemory
 from trainwright.planning.order_facts import fullest_rows
 from trainwright.planning.split_bound import Split
 from trainwright.pricing.pipeline_run import (
@@ -74,7 +70,7 @@ def best_loop_split(
         return Split(bound_s=math.inf)
     overhead_s = cluster.accelerator.step_overhead_s
     loop = _Loop.of(kinds, degrees, cluster, shape, even)
-    found = least_step_s(loop.chain(), rank_ends(shape), loop.instants_of_ranks)
+    found = least_step_s(loop.chain(), rank_ends(shape), loop.memory.held)
     bound_s = max(found.step_s, loop.mean_work_s) + overhead_s
     if math.isinf(bound_s):
         return Split(bound_s=bound_s)
@@ -146,9 +142,7 @@ class _Loop:
     replicas: Replicas
     cluster: Cluster
     transfer_s: Floats
-    instants_of_ranks: list[Floats]  # [N, v] microbatches of each chunk that are held
-    running_of_ranks: list[Floats]  # [N, v] whose transients lie beside
-    switches_of_row: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
+    memory: LoopMemory
 
     @classmethod
     def of(
@@ -159,18 +153,23 @@ class _Loop:
         shape: PipelineShape,
         even: NearlyEven,
     ) -> _Loop:
-        rows = fullest_rows(shape)
+        rows, replicas = fullest_rows(shape), group_replicas(cluster.pool_of(), degrees)
         held, _, running = np.split(rows.rows, 3, axis=1)
         ranks = placement_of(shape).rank_of_stage
         return cls(
             kinds=kinds,
             shape=shape,
             even=even,
-            replicas=group_replicas(cluster.pool_of(), degrees),
+            replicas=replicas,
             cluster=cluster,
             transfer_s=least_transfers_s(kinds, degrees, cluster, ranks),
-            instants_of_ranks=np.split(held, rows.starts[1:]),
-            running_of_ranks=np.split(running, rows.starts[1:]),
+            memory=LoopMemory(
+                kinds=kinds,
+                replicas=replicas,
+                usable_bytes=cluster.accelerator.usable_bytes,
+                held=np.split(held, rows.starts[1:]),
+                running=np.split(running, rows.starts[1:]),
+            ),
         )
 
     @property
@@ -248,7 +247,7 @@ class _Loop:
         return self._improved(best)
 
     def _found(self, lengths: Ints) -> _Found | None:
-        chosen = self._recomputed(lengths)
+        chosen = self.memory.recomputed(lengths)
         if chosen is None:
             return None
         cuts = (0, *np.cumsum(lengths).tolist())
@@ -307,88 +306,6 @@ class _Loop:
             if not any((lengths == other).all() for other in found):
                 found.append(lengths)
         return found
-
-    def _recomputed(self, lengths: Ints) -> tuple[tuple[int, ...], ...] | None:
-        """Layers by row for every stage, [S, R], so that all ranks fit; None if some cannot."""
-        chosen: dict[int, Ints] = {}
-        cuts = np.concatenate(([0], np.cumsum(lengths)))
-        for rank in range(self.shape.num_ranks):
-            stages = list(range(rank, len(lengths), self.shape.num_ranks))
-            own = self._rank_choice(rank, stages, cuts)
-            if own is None:
-                return None
-            chosen.update(zip(stages, own, strict=True))
-        return tuple(tuple(chosen[stage].tolist()) for stage in range(len(lengths)))
-
-    def _rank_choice(self, rank: int, stages: list[int], cuts: Ints) -> list[Ints] | None:
-        costs = self.kinds.profile.costs
-        assert costs.phases is not None, "an estimate has phases"
-        kind_of = [int(self.kinds.kind_of[cuts[s], cuts[s + 1]]) for s in stages]
-        static = held_static_bytes(self.kinds, self.replicas)[kind_of].sum()
-        if self.replicas.zero_stage == 3:
-            whole = self.kinds.static_bytes[kind_of][:, :, StaticKind.WEIGHT].sum()
-            heaviest = self.kinds.weight_bytes[kind_of].max()
-            static += min(2 * heaviest * (1 - 1 / self.replicas.sizes[0]), whole)
-        held, running = self.instants_of_ranks[rank], self.running_of_ranks[rank]
-        usable_bytes = self.cluster.accelerator.usable_bytes
-        choice = [self._fastest(kind) for kind in kind_of]
-        room = usable_bytes * (1 - _HAIR) - float(static)
-        while True:
-            kept = np.array([own @ costs.saved_bytes for own in choice])
-            transient = np.array([costs.transient_bytes[own > 0].max() for own in choice])
-            needed = held @ kept + running @ transient
-            fullest = int(needed.argmax())
-            if needed[fullest] <= room:
-                return choice
-            if not self._recompute_more(choice, held[fullest], float(needed[fullest]) - room):
-                return None
-
-    def _fastest(self, kind: int) -> Ints:
-        costs = self.kinds.profile.costs
-        assert costs.phases is not None, "an estimate has phases"
-        own, total_s = np.zeros(costs.num_rows, dtype=np.int64), costs.phases.total_s
-        for layer_class, count in enumerate(self.kinds.counts[kind].tolist()):
-            rows = list(costs.rows_of(layer_class))
-            own[rows[int(np.argmin(total_s[rows]))]] = count
-        return own
-
-    def _recompute_more(self, choice: list[Ints], held: Floats, over_bytes: float) -> bool:
-        """Switches layers where that frees most bytes of the fullest instant per second.
-
-        As many as that instant asks for, so that few steps suffice.
-        """
-        best, switch, each = 0.0, None, 0.0
-        for chunk, own in enumerate(choice):
-            for row in np.flatnonzero(own).tolist():
-                for other, freed, longer_s in self._switches(row):
-                    rate = float(held[chunk]) * freed / longer_s
-                    if rate > best:
-                        best, switch, each = rate, (chunk, row, other), float(held[chunk]) * freed
-        if switch is None:
-            return False
-        chunk, row, other = switch
-        count = min(int(choice[chunk][row]), max(1, math.ceil(over_bytes / each)))
-        choice[chunk] = choice[chunk].copy()
-        choice[chunk][row] -= count
-        choice[chunk][other] += count
-        return True
-
-    def _switches(self, row: int) -> list[tuple[int, float, float]]:
-        """Other rows of the same class, with bytes freed and seconds added per microbatch."""
-        if row not in self.switches_of_row:
-            costs = self.kinds.profile.costs
-            total_s, saved = costs.duration_s, costs.saved_bytes
-            layer_class = int(np.searchsorted(costs.class_offsets, row, side="right")) - 1
-            self.switches_of_row[row] = [
-                (
-                    other,
-                    float(saved[row] - saved[other]),
-                    max(float(total_s[other] - total_s[row]), 1e-12),
-                )
-                for other in costs.rows_of(layer_class)
-                if saved[other] < saved[row]
-            ]
-        return self.switches_of_row[row]
 
     def _step_s(self, chosen: tuple[tuple[int, ...], ...]) -> float:
         """The pipeline simulated; what follows it differs little between splits."""
