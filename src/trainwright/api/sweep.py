@@ -187,7 +187,7 @@ class _Rows:
         best = best_row(rows, self.goal)
         training = self.goal.training
         return ModelSweepResult(
-            status=_status(rows),
+            status=sweep_status(rows, self.goal),
             objective=str(self.goal.objective),
             rows=rows,
             best=best,
@@ -243,13 +243,23 @@ def _warnings(given: Sequence[str], plans: Iterable[ModelPlanResult]) -> tuple[s
     return tuple(dict.fromkeys((*given, *each)))
 
 
-def _status(rows: Sequence[SweepRow]) -> Status:
+def sweep_status(rows: Sequence[SweepRow], goal: Goal) -> Status:
+    """How much is proved of the rows together; infeasible where none can meet the deadline."""
     found = {row.status for row in rows}
-    if found <= {Status.OPTIMAL, Status.INFEASIBLE} and Status.OPTIMAL in found:
-        return Status.OPTIMAL
-    if found & {Status.OPTIMAL, Status.GAP}:
-        return Status.GAP
-    return Status.INFEASIBLE if found == {Status.INFEASIBLE} else Status.UNKNOWN
+    if best_row(rows, goal) is None:
+        done = found <= {Status.OPTIMAL, Status.GAP, Status.INFEASIBLE}
+        late = all(_is_late(row, goal) for row in rows if row.step_time_s is not None)
+        return Status.INFEASIBLE if done and late else Status.UNKNOWN
+    proved = found <= {Status.OPTIMAL, Status.INFEASIBLE}
+    return Status.OPTIMAL if proved else Status.GAP
+
+
+def _is_late(row: SweepRow, goal: Goal) -> bool:
+    """Whether even a step as short as its bound would miss the deadline."""
+    deadline_s = goal.training.deadline_s
+    if deadline_s is None or row.train_s is None or row.step_time_s is None:
+        return False
+    return row.train_s * ((row.lower_bound_s or 0.0) / row.step_time_s) > deadline_s
 
 
 def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
