@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from trainwright.api.recheck import changes, recheck
 from trainwright.api.recompute import inside, refuse
-from trainwright.api.sweep import (
-    Goal,
+from trainwright.api.sweep_goal import Goal
+from trainwright.api.sweep_rows import (
     best_row,
     pareto_rows,
     plan_row,
