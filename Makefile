@@ -27,8 +27,10 @@ endif
 # The parsers of exported files, without what they would bring along.
 EXPORTS ?= megatron-core==0.16.1 accelerate==1.15.0
 EXPORTS_NEED ?= packaging pyyaml psutil safetensors 'huggingface_hub<1'
+TITAN := build/titan
+TITAN_VERSIONS ?= 0.2.2 0.3.0
 TITAN_NEEDS ?= tyro spmd_types==0.2.3 torchdata torch_checkpointing tensorboard pillow einops \
-  docstring_parser shtab typeguard
+  docstring_parser shtab typeguard absl-py protobuf werkzeug tensorboard_data_server grpcio markdown
 
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
 PYTEST := $(BIN)/python -m pytest
@@ -67,16 +69,9 @@ test: venv
 test-all: venv $(VENV)/.extras $(VENV)/.exports
 	$(PYTEST) -m 'slow or torch or exact or serve or browser or exports'
 
-# Exported files through the parsers of more frameworks, each in an environment of its own.
-test-exports-all: test-titan-0.2.2 test-titan-0.3.0
-
-test-titan-%: venv
-	test -e .venv-titan-$*/.installed || { \
-	  $(PYTHON) -m venv .venv-titan-$* && \
-	  .venv-titan-$*/bin/python -m pip install --quiet '$(TORCH)' datasets tokenizers && \
-	  .venv-titan-$*/bin/python -m pip install --quiet --no-deps 'torchtitan==$*' \
-	    $(TITAN_NEEDS) && touch .venv-titan-$*/.installed; }
-	TRAINWRIGHT_TITAN=$(abspath .venv-titan-$*) $(PYTEST) -m exports tests/formats/exports/test_real_torchtitan.py
+# Exported files through the parsers of more frameworks, which lie beside the environment.
+test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed
+	TRAINWRIGHT_TITAN=$(abspath $(TITAN)) $(PYTEST) -m exports
 
 # Published figures at length: tens of minutes, beside the tests that every change runs.
 test-papers: venv
@@ -92,6 +87,13 @@ $(VENV)/.extras: | $(VENV)/.python
 $(VENV)/.exports: $(VENV)/.extras
 	$(BIN)/python -m pip install --quiet $(EXPORTS_NEED)
 	$(BIN)/python -m pip install --quiet --no-deps $(EXPORTS)
+	touch $@
+
+$(TITAN)/.installed: | $(VENV)/.extras
+	$(BIN)/python -m pip install --quiet --no-deps --target $(TITAN)/common $(TITAN_NEEDS)
+	$(BIN)/python -m pip install --quiet --target $(TITAN)/data datasets tokenizers
+	for version in $(TITAN_VERSIONS); do $(BIN)/python -m pip install --quiet --no-deps \
+	  --target $(TITAN)/$$version torchtitan==$$version || exit 1; done
 	touch $@
 
 check: venv
