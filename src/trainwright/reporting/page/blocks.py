@@ -279,9 +279,7 @@ class Section:
     name: str
     label: str
     title: str
-    blocks: tuple[
-        Table | BarChart | Scatter | FloorPlan | Facts | Notes | Code | Gantt, ...
-    ] = ()
+    blocks: tuple[Table | BarChart | Scatter | FloorPlan | Facts | Notes | Code | Gantt, ...] = ()
     cards: tuple[Card, ...] = field(default=())
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.reporting.page.blocks import Bar, BarChart, Cell, Column, Part, Point, Table
 from trainwright.reporting.page.cells import seconds, share
-from trainwright.reporting.page.scatter import lay_out
+from trainwright.reporting.page.scatter import lay_out, upside_down
 from trainwright.units import format_seconds
 
 if TYPE_CHECKING:
@@ -23,11 +23,22 @@ _BOUNDS: Final = {
     "glb": "global buffer",
     "launch": "starting it",
 }
+_RESOURCES: Final = {
+    "clock_hz": "clock",
+    "memory_bytes": "memory",
+    "memory_bandwidth_bytes_per_s": "memory bandwidth",
+    "link_bandwidth_bytes_per_s": "link bandwidth",
+    "glb_bytes_per_cycle": "bandwidth of the global buffer",
+    "num_tc": "tensor cores",
+    "num_vc": "vector cores",
+    "glb_mib": "global buffer",
+    "area": "area",
+}
 
 
 def visited_bar(document: CodesignResult) -> BarChart:
     """How the search dealt with every design."""
-    kinds = iter(("hidden", "gradient", "activations", "recompute", "workspace"))
+    kinds = iter(("gradient", "activations", "recompute", "workspace"))
     parts = [
         Part(kind=next(kinds, "opaque"), label=f"excluded by {name}", amount=n, text=f"{n:,}")
         for name, n in document.pruned_by.items()
@@ -43,7 +54,7 @@ def sensitivity_table(document: CodesignResult) -> Table:
     """What more of each resource would buy."""
     rows = tuple(
         (
-            Cell.of(one.resource.replace("_", " ")),
+            Cell.of(_RESOURCES.get(one.resource, one.resource.replace("_", " "))),
             Cell(text=f"{one.factor:g} ×", value=one.factor),
             Cell(text=f"{one.throughput_gain:+.2%}", value=one.throughput_gain),
         )
@@ -150,7 +161,7 @@ def operator_table(document: CodesignResult) -> Table:
 
 
 def front_scatter(document: CodesignResult) -> Scatter:
-    """Area against time per token; the design of the page stands out."""
+    """Throughput against area; the design of the page stands out."""
     best = document.best
     points = [_point(document, point) for point in document.pareto]
     points.sort(key=lambda point: not point.is_winner)
@@ -158,23 +169,21 @@ def front_scatter(document: CodesignResult) -> Scatter:
     made = lay_out(
         points,
         x_unit=1.0,
-        y_unit=1e-9,
-        title="Area against time per token",
+        y_unit=1e6,
+        title="Throughput against area",
         x_title="area, mm²",
-        y_title="time per token, ns",
+        y_title="tokens per second, millions",
     )
-    others = ", ".join(n for n in document.pareto_objectives if n not in ("tokens_per_s",))
     return replace(
-        made,
+        upside_down(made),
         winner_text="the design of this page" if known else "the first of the front",
         front_text="none is smaller and faster",
-        beaten_text=f"on the front in another of {others}",
+        beaten_text="on the front for its power or energy",
     )
 
 
 def _point(document: CodesignResult, point: FrontPoint) -> Point:
     best = document.best
-    each_s = 1 / point.tokens_per_s
     is_best = best is not None and (point.area_mm2, point.tokens_per_s) == (
         best.area_mm2,
         best.tokens_per_s,
@@ -191,9 +200,9 @@ def _point(document: CodesignResult, point: FrontPoint) -> Point:
     return Point(
         name=point.architecture,
         x=point.area_mm2,
-        y=each_s,
+        y=-point.tokens_per_s,
         x_text=f"{point.area_mm2:.2f} mm²",
-        y_text=format_seconds(each_s),
+        y_text=f"{point.tokens_per_s:,.0f} tokens/s",
         facts=tuple(facts),
         is_winner=is_best,
     )
@@ -205,9 +214,7 @@ def real_chips(document: CodesignResult) -> Table:
     rows = tuple(
         (
             Cell.of(chip.name),
-            Cell(
-                text=f"{chip.peak_flops_per_s / 1e12:,.4g} TFLOP/s", value=chip.peak_flops_per_s
-            ),
+            Cell(text=f"{chip.peak_flops_per_s / 1e12:,.4g} TFLOP/s", value=chip.peak_flops_per_s),
             Cell.of("does not fit")
             if chip.tokens_per_s is None
             else Cell(text=f"{chip.tokens_per_s:,.0f}", value=chip.tokens_per_s),

@@ -74,6 +74,22 @@ def lay_out(
     )
 
 
+def upside_down(made: Scatter) -> Scatter:
+    """The same with y going up, for points whose y is minus what is better the more there is."""
+
+    def turned(at: str) -> str:
+        return percent(1 - float(at[:-1]) / 100)
+
+    return replace(
+        made,
+        marks=tuple(replace(mark, y=turned(mark.y)) for mark in made.marks),
+        front=tuple(replace(line, y1=turned(line.y1), y2=turned(line.y2)) for line in made.front),
+        y_ticks=tuple(
+            Tick(at=turned(tick.at), text=tick.text.removeprefix("-")) for tick in made.y_ticks
+        ),
+    )
+
+
 def front(points: Sequence[Point]) -> tuple[Point, ...]:
     """The points that no other equals or beats in both amounts, fastest first."""
     kept: list[Point] = []
@@ -98,7 +114,8 @@ def _steps(
 def _range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     margin = _MARGIN * (high - low) or _MARGIN * abs(high) or 1.0
-    return max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
+    lowest, highest = low - margin, high + margin
+    return max(lowest, 0.0) if low >= 0 else lowest, min(highest, 0.0) if high <= 0 else highest
 
 
 def _ticks(low: float, high: float, unit: float, at: Callable[[float], str]) -> list[Tick]:
