@@ -156,6 +156,29 @@ def test_a_plan_of_the_scatter_can_be_picked(browser, written):
     assert pressed == ["false", "true", "false"]
 
 
+def test_marks_that_lie_on_each_other_are_picked_in_turn(browser, written):
+    browser.open(written("codesign"))
+    centre = "{block: 'center', behavior: 'instant'}"
+    browser.run(f"{MARK % 1}.scrollIntoView({centre})")
+    seen = set()
+    x, y = browser.run(
+        f"(() => {{ const b = {MARK % 1}.querySelector('.target')"
+        ".getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+    )
+    near = browser.run(f"""(() => {{
+      const targets = [...document.querySelectorAll('.mark .target')];
+      return targets.map((m) => m.getBoundingClientRect()).filter((b) => (
+        Math.hypot(b.x + b.width / 2 - {x}, b.y + b.height / 2 - {y}) <= 11)).length;
+    }})()""")
+    for _ in range(near):
+        browser.mouse("mousePressed", x, y, button="left", clickCount=1)
+        browser.mouse("mouseReleased", x, y, button="left", clickCount=1)
+        picked = "document.querySelector('.mark[aria-pressed=true]').dataset.pick"
+        seen.add(browser.run(picked))
+    assert len(seen) == near
+    assert "1" in seen
+
+
 def test_a_plan_can_be_picked_by_keyboard(browser, written):
     browser.open(written("model-plan"))
     browser.run(f"{MARK % 2}.focus()")
