@@ -64,8 +64,8 @@ def shorten_layer(
 ) -> LayerSchedule:
     """Shorten a schedule, or prove more of it, with the solver; never worse than what was given.
 
-    `effort` is the solver's own deterministic clock, some three CPU seconds each. Out of effort or of
-    time, the best schedule and bound so far come back. Raises `MissingExtra` without OR-Tools.
+    `effort` is the solver's own deterministic clock, some three CPU seconds each. Out of effort or
+    of time, the best schedule and bound so far come back. Raises `MissingExtra` without OR-Tools.
     """
     if schedule.status is Status.OPTIMAL:
         return schedule
