@@ -1,5 +1,6 @@
 # Everything a fresh machine needs: Python >= 3.11, a C++20 compiler and make.
 #   make demo       plan a real model, print the plan and write its page, out/report.html
+#   make serve      explore plans on a local page
 #   make test       the fast tests (no torch, no browser)
 #   make test-all   the slower tests too (torch, a solver, a browser, parsers of frameworks),
 #                   installing what they need
@@ -16,6 +17,7 @@ SANITIZE_VENV := .venv-sanitize
 # What the pipeline adapter is tested with; pip takes the CPU build where one is offered.
 TORCH ?= torch==2.13.0
 SOLVER ?= ortools>=9.10
+SERVE := 'fastapi>=0.115' 'uvicorn>=0.30'
 
 # Reference data is found through this variable alone; tests that need it skip visibly without it.
 ifneq ($(wildcard ../shared/data),)
@@ -36,7 +38,7 @@ DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-all test-exports-all test-papers test-laws check format bench sanitize clean venv
+.PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench sanitize clean venv
 
 venv: $(VENV)/.installed
 
@@ -60,11 +62,15 @@ demo: venv
 	$(BIN)/trainwright report out/plan.json -o out/report.html
 	@echo 'open out/report.html in a browser'
 
+serve: venv
+	$(BIN)/python -m pip install --quiet $(SERVE)
+	$(BIN)/trainwright serve
+
 test: venv
 	$(PYTEST)
 
 test-all: venv $(VENV)/.extras $(VENV)/.exports
-	$(PYTEST) -m 'slow or torch or exact or browser or exports'
+	$(PYTEST) -m 'slow or torch or exact or serve or browser or exports'
 
 # Exported files through the parsers of more frameworks, which lie beside the environment.
 test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed
@@ -79,7 +85,7 @@ test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough
 
 $(VENV)/.extras: | $(VENV)/.python
-	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)'
+	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)' $(SERVE)
 	touch $@
 
 $(VENV)/.exports: $(VENV)/.extras

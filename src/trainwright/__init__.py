@@ -25,12 +25,14 @@ from trainwright.api.export import export  # noqa: E402
 from trainwright.api.improve import improve  # noqa: E402
 from trainwright.api.plan import plan  # noqa: E402
 from trainwright.api.profile import ProfileReport, import_layers, profile_model  # noqa: E402
+from trainwright.api.reasons import reasons  # noqa: E402
 from trainwright.api.report import Page, report  # noqa: E402
 from trainwright.api.result import Report, Result  # noqa: E402
 from trainwright.api.schedule import schedule  # noqa: E402
 from trainwright.api.schedule_report import ScheduleReport  # noqa: E402
 from trainwright.api.sweep import sweep  # noqa: E402
 from trainwright.api.validate import validate  # noqa: E402
+from trainwright.api.what_if import what_if  # noqa: E402
 from trainwright.errors import (  # noqa: E402
     CheckFailed,
     Inexpressible,
@@ -69,8 +71,10 @@ __all__ = [
     "improve",
     "plan",
     "profile_model",
+    "reasons",
     "report",
     "schedule",
     "sweep",
     "validate",
+    "what_if",
 ]

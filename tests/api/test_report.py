@@ -24,13 +24,18 @@ from trainwright.units import format_bytes, format_seconds
 KINDS = {
     "model-plan": reported.model_plan,
     "model-estimate": reported.model_estimate,
+    "model-sweep": reported.model_sweep,
     "plan": reported.profile_plan,
+    "placement": reported.placement,
     "schedule": reported.schedule,
 }
 SECTIONS = {
     "model-plan": "summary why plan ranks schedule network alternatives provenance reproduce",
     "model-estimate": "summary why plan ranks schedule network provenance reproduce",
+    "model-sweep": "sizes summary why plan ranks schedule network alternatives provenance "
+    "reproduce",
     "plan": "summary why plan stages alternatives provenance reproduce",
+    "placement": "summary why plan stages provenance reproduce",
     "schedule": "summary why plan schedule provenance reproduce",
 }
 
@@ -251,6 +256,33 @@ def test_unlike_documents_share_a_page_without_differences():
 def test_a_page_needs_a_document():
     with pytest.raises(InvalidInput, match="at least 1 document"):
         trainwright.report()
+
+
+def test_the_figures_of_a_placement_are_those_of_its_document():
+    document = reported.placement()
+    page = Page(trainwright.report(document).html)
+    assert list(map(float, values(page, "load_s"))) == [stage.load_s for stage in document.stages]
+    memories = [stage.memory_bytes for stage in document.stages]
+    assert list(map(float, values(page, "memory_bytes"))) == memories
+
+
+def test_a_sweep_lists_its_rows_and_shows_the_preferred_plan():
+    document = reported.model_sweep()
+    page = Page(trainwright.report(document).html)
+    assert list(map(int, values(page, "devices"))) == [row.devices for row in document.rows]
+    times = list(map(float, values(page, "step_time_s")))
+    assert times == [row.step_time_s for row in document.rows]
+    forward = list(map(float, values(page, "forward_s")))
+    assert forward == [rank.forward_s for rank in document.best_plan.ranks]
+
+
+def test_the_command_of_a_sweep_gives_it_again(capsys):
+    document = reported.model_sweep()
+    with pytest.raises(SystemExit):
+        main([*command_of(document).words[1:], "--json"])
+    again = json.loads(capsys.readouterr().out)
+    found = [(row["devices"], row["step_time_s"], row["cost"]) for row in again["rows"]]
+    assert found == [(row.devices, row.step_time_s, row.cost) for row in document.rows]
 
 
 @pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])

@@ -152,7 +152,7 @@ def test_a_document_is_read_back_and_an_edited_one_refused(tmp_path):
         ({"objective": "cost", "tokens": 1e9}, "price: must be given for cost, as --price X"),
         ({"objective": "devices"}, "tokens: must be given for devices, as --tokens X"),
         ({"pareto": "cost"}, "pareto: must name two objectives, such as step-time,cost"),
-        ({"tokens": -1.0}, "tokens: must be > 0"),
+        ({"tokens": -1.0}, "tokens: must be from 1e-06 to 1e\\+24, got -1.0"),
         ({"nodes": 2}, "nodes: must not be given together with several devices"),
         ({"mtbf": "soon"}, "mtbf: must be a quantity such as 30s"),
     ],

@@ -12,7 +12,7 @@ from trainwright.cluster import REFERENCE_DESIGN, Surroundings
 from trainwright.codesign.design_times import ProductCache, exact_times
 from trainwright.codesign.expert import EXPERTS, expert_plan, stage_sizes
 from trainwright.codesign.operator_use import operator_uses
-from trainwright.codesign.pareto import populate
+from trainwright.codesign.population import populate
 from trainwright.codesign.search import search
 from trainwright.codesign.space import SpaceRules, enumerate_designs
 from trainwright.costing.chip_work import PHASES

@@ -10,7 +10,7 @@ import pytest
 from codesign.jobs import BERT, GPT2_XL, GPT3, SPACE, job, question, some_designs
 from trainwright.cluster import Surroundings
 from trainwright.codesign.certificate import recheck
-from trainwright.codesign.pareto import populate
+from trainwright.codesign.population import populate
 from trainwright.codesign.price import JobPricer
 from trainwright.codesign.question import CodesignQuestion, Objective, cost
 from trainwright.codesign.search import (
@@ -256,3 +256,12 @@ def test_more_random_spaces_are_searched_exactly(seed: int, devices: int) -> Non
     found = search(asked, Budget())
     assert found.best is not None
     assert found.best.cost == exhaustive(asked)
+
+
+def test_of_equally_fast_designs_the_smallest_is_the_answer() -> None:
+    asked = question(GPT3, space=some_designs(1500, 6), devices=1024)
+    found = search(asked, Budget()).best
+    assert found is not None
+    everything, _ = populate(asked, Budget(), scale_s=np.ones(1))
+    equal = everything.index[everything.cost == found.cost]
+    assert asked.space.areas_um2[found.index] == asked.space.areas_um2[equal].min()

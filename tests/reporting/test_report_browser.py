@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.browser, needs_chromium]
 DOCUMENTS = {
     "model-plan": (reported.model_plan,),
     "model-estimate": (reported.model_estimate,),
+    "model-sweep": (reported.model_sweep,),
     "plan": (reported.profile_plan,),
+    "placement": (reported.placement,),
     "schedule": (reported.schedule,),
     "several": (reported.model_plan, reported.model_estimate, reported.profile_plan),
 }

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainwright.api.documents import AnyDocument, Priced, open_document
+from trainwright.api.documents import AnyDocument, Priced, Readable, load_any_document
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
+from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.model_sweep import ModelSweepResult
 from trainwright.plan.results.placement import PlacedStageRecord, PlacementResult
+from trainwright.plan.results.request import SpanRecord
 from trainwright.plan.results.schedule import ScheduleResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE
 
@@ -30,10 +34,13 @@ if TYPE_CHECKING:
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
     """Compare two documents (paths or results): plans or estimates, placements, or schedules.
 
-    Raises `InvalidInput` with every fault of the first file that has one, and for a schedule or a
-    placement beside a document of another kind.
+    The estimate of a model is compared with another one or with a model's plan. Raises
+    `InvalidInput` with every fault of the first file that has one, and for documents of kinds that
+    have nothing in common.
     """
-    before, after = open_document(first), open_document(second)
+    before, after = _open(first), _open(second)
+    if isinstance(before, ModelEstimateResult) or isinstance(after, ModelEstimateResult):
+        return Report(_run_difference(before, after))
     if isinstance(before, ScheduleResult) and isinstance(after, ScheduleResult):
         return Report(_schedule_difference(before, after))
     apart = isinstance(before, PlacementResult) != isinstance(after, PlacementResult)
@@ -48,6 +55,44 @@ def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
             result_changes=tuple(_changes(_result_facts(before), _result_facts(after))),
             stage_changes=tuple(_stage_changes(before.stages, after.stages)),
         )
+    )
+
+
+def _open(document: AnyDocument) -> Readable | ModelEstimateResult:
+    """Any document that can be compared."""
+    found = document.document if isinstance(document, Report) else document
+    if isinstance(found, (str, Path)):
+        found = load_any_document(found)
+    if isinstance(found, ModelSweepResult):
+        problem = f'cannot be compared: a document of kind "{found.kind}" holds several plans'
+        raise InvalidInput.of("documents", problem)
+    return found
+
+
+def _run_difference(before: object, after: object) -> Difference:
+    """Two runs of models, at least one of them an estimate."""
+    from trainwright.api.diff_runs import asked_facts, is_run, run_facts
+
+    if not (is_run(before) and is_run(after)):
+        kinds = " and ".join(str(getattr(each, "kind", each)) for each in (before, after))
+        raise InvalidInput.of("documents", f"must be of one kind: {kinds} have nothing in common")
+    assert isinstance(before, (ModelPlanResult, ModelEstimateResult))
+    assert isinstance(after, (ModelPlanResult, ModelEstimateResult))
+    old_s, new_s = before.step_time_s, after.step_time_s
+    return Difference(
+        same_model=_same_content(before.request.model, after.request.model),
+        time_ratio=new_s / old_s if old_s and new_s is not None else None,
+        request_changes=tuple(_shared_changes(asked_facts(before), asked_facts(after))),
+        result_changes=tuple(_shared_changes(run_facts(before), run_facts(after))),
+    )
+
+
+def _shared_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    """Differences in what both documents state: a plan has no recipe, an estimate no search."""
+    shared = before.keys() & after.keys()
+    return _changes(
+        {key: value for key, value in before.items() if key in shared},
+        {key: value for key, value in after.items() if key in shared},
     )
 
 
@@ -97,13 +142,25 @@ def _request_facts(document: Compared) -> dict[str, Any]:
     for part in (request.setting, request.workload, request.space):
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
-            facts[field.name] = list(value) if isinstance(value, tuple) else value
+            facts[field.name] = _plain(value)
     return facts
+
+
+def _plain(value: Any) -> Any:
+    """As a document holds it; a range of degrees as it is written on the command line."""
+    if isinstance(value, SpanRecord):
+        most = "" if value.most is None else value.most
+        return str(value.least) if value.least == value.most else f"{value.least}..{most}"
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _result_facts(document: Compared) -> dict[str, Any]:
     names = ("status", "fits", "devices_used", "num_stages", "gap", _objective(document))
     facts = {name: getattr(document, name, None) for name in names}
+    if isinstance(document, ModelPlanResult):
+        from trainwright.api.diff_runs import run_facts
+
+        facts = {**facts, **run_facts(document)}
     if (gap := facts["gap"]) is not None and gap <= OPTIMAL_TOLERANCE:
         facts["gap"] = 0.0
     return facts

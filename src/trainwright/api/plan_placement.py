@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.api.inputs import setting_record
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from trainwright.profile.placement_case import PlacementCase
 
 
+PLANNERS: Final = ("exact", "profile")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementInput:
     """A placement problem, its setting replaced where the caller says so, and itself as JSON."""
@@ -41,7 +44,13 @@ class PlacementQuestion:
     given: PlacementInput
     restrictions: Restrictions
     cost_model: str
+    planner: str = "exact"
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.planner not in PLANNERS:
+            listed = ", ".join(PLANNERS)
+            raise InvalidInput.of("planner", f'must be one of {listed}, got "{self.planner}"')
 
 
 def plan_placement(question: PlacementQuestion, budget: Budget) -> PlacementResult:
@@ -52,7 +61,9 @@ def plan_placement(question: PlacementQuestion, budget: Budget) -> PlacementResu
     started_s = budget.cpu_s
     case, restrictions = question.given.case, question.restrictions
     rules = placement_rules(question.cost_model)
-    found = answer(case, rules=rules, restrictions=restrictions, budget=budget)
+    found = answer(
+        case, rules=rules, restrictions=restrictions, budget=budget, planner=question.planner
+    )
     outcome, cost, plan = found.outcome, found.outcome.cost, found.outcome.plan
     made = PlacementResult(
         status=outcome.status,
@@ -188,6 +199,7 @@ def _request(question: PlacementQuestion, budget: Budget) -> PlanRequest:
             tensor_parallel=restrictions.tensor_parallel,
             recompute=restrictions.recompute,
             per_stage_degrees=False,
+            planner=question.planner,
         ),
         cost_model=question.cost_model,
         time_limit_s=budget.time_limit_s,

@@ -26,7 +26,9 @@ from trainwright.cli import (
     profile,
     report,
     schedule,
+    serve,
     validate,
+    whatif,
 )
 from trainwright.errors import InvalidInput, TrainwrightError
 
@@ -50,7 +52,9 @@ _COMMANDS = (
     export.export,
     improve.improve,
     diff.diff,
+    whatif.whatif,
     report.report,
+    serve.serve,
     validate.validate,
     calibrate.calibrate,
     profile.profile,

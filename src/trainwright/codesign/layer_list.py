@@ -9,7 +9,7 @@ Layers of up to seven operators are searched in full over orders and modes, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,9 @@ SMALL: Final = 7
 _NODES: Final = 20_000
 _MOVES: Final = 25
 # How much more core time a spread operator may take than on one core; it would idle otherwise.
-_WASTE: Final = (1.0, 1.25, 1.5, 2.0, inf)
+_WASTE: Final = (1.25, inf)
+# How much longer all that is ready may take spread, one after another, than side by side.
+_CROWD: Final = (1.0, inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +53,9 @@ def _constructed(problem: LayerProblem) -> Iterator[tuple[Run, ...]]:
     ranks = tails_s(problem)
     for waste in _WASTE:
         allowed = [_may_spread(problem, v, waste) for v in range(len(problem.operators))]
-        for by_start in (False, True):
-            yield _construct(problem, ranks, allowed, by_start=by_start)
+        for crowd in _CROWD:
+            for by_start in (False, True):
+                yield _construct(problem, ranks, allowed, crowd, by_start=by_start)
 
 
 def _may_spread(problem: LayerProblem, v: int, waste: float) -> bool:
@@ -65,7 +68,12 @@ def _may_spread(problem: LayerProblem, v: int, waste: float) -> bool:
 
 
 def _construct(
-    problem: LayerProblem, ranks: Sequence[float], allowed: Sequence[bool], *, by_start: bool
+    problem: LayerProblem,
+    ranks: Sequence[float],
+    allowed: Sequence[bool],
+    crowd: float,
+    *,
+    by_start: bool,
 ) -> tuple[Run, ...]:
     """Take ready operators by rank, or by earliest start and then rank."""
     chip = Chip(problem)
@@ -80,8 +88,9 @@ def _construct(
             )
         else:
             v = max(ready, key=lambda w: (ranks[w], -w))
+        alone = allowed[v] and _better_alone(problem, ready, v, crowd)
         ready_s = ready.pop(v)
-        spread = allowed[v] and _ends_s(chip, problem, v, ready_s, spread=True) < _ends_s(
+        spread = alone and _ends_s(chip, problem, v, ready_s, spread=True) < _ends_s(
             chip, problem, v, ready_s, spread=False
         )
         runs[v] = run = chip.run(v, ready_s, chip.choose(v, spread=spread), spread=spread)
@@ -90,6 +99,22 @@ def _construct(
             if waiting[w] == 0:
                 ready[w] = max(run.end_s, *(runs[u].end_s for u in problem.predecessors[w]))
     return tuple(runs[v] for v in range(len(problem.operators)))
+
+
+def _better_alone(problem: LayerProblem, ready: Iterable[int], v: int, crowd: float) -> bool:
+    """Whether what is ready for these cores is done sooner one after another, spread."""
+    if crowd == inf:
+        return True
+    unit = 0 if problem.demands[v][0][0] else 1
+    cores = problem.num_vector_cores if unit else problem.num_tensor_cores
+    work_s = longest_s = spread_s = 0.0
+    for w in ready:
+        if problem.demands[w][0][unit]:
+            operator = problem.operators[w]
+            work_s += operator.single_s
+            longest_s = max(longest_s, operator.single_s)
+            spread_s += operator.least_s
+    return spread_s <= crowd * max(longest_s, work_s / cores)
 
 
 def _start_s(chip: Chip, v: int, ready_s: float, *, spread: bool) -> float:
