@@ -265,3 +265,28 @@ def test_of_equally_fast_designs_the_smallest_is_the_answer() -> None:
     everything, _ = populate(asked, Budget(), scale_s=np.ones(1))
     equal = everything.index[everything.cost == found.cost]
     assert asked.space.areas_um2[found.index] == asked.space.areas_um2[equal].min()
+
+
+def test_nodes_with_links_like_those_between_them_are_a_flat_network() -> None:
+    flat = Surroundings(link_latency_s=0.0)
+    nodes = replace(flat, node_devices=8)
+    faster = replace(nodes, node_bandwidth_bytes_per_s=900e9)
+    costs = []
+    for around in (flat, nodes, faster):
+        asked = replace(question(GPT3, devices=1024), surroundings=(around,))
+        found = search(asked, Budget()).best
+        assert found is not None
+        costs.append(found.cost)
+    assert costs[0] == costs[1] > costs[2]
+
+
+def test_a_tensor_group_beyond_its_node_pays_for_the_links_between() -> None:
+    small = Surroundings(node_devices=4, node_bandwidth_bytes_per_s=900e9)
+    large = replace(small, node_devices=8)
+    across = GPT3.chain(8).collective_s(small)
+    inside = GPT3.chain(8).collective_s(large)
+    assert all((across[phase] >= inside[phase]).all() for phase in across)
+    assert any((across[phase] > inside[phase]).any() for phase in across)
+    same = GPT3.chain(4)
+    for phase, found in same.collective_s(small).items():
+        assert (found == same.collective_s(large)[phase]).all()

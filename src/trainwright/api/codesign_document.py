@@ -177,6 +177,8 @@ def architecture_record(
             memory_bandwidth_bytes_per_s=around.memory_bandwidth_bytes_per_s,
             link_bandwidth_bytes_per_s=around.link_bandwidth_bytes_per_s,
             link_latency_s=around.link_latency_s,
+            node_devices=around.node_devices,
+            node_bandwidth_bytes_per_s=around.node_bandwidth_bytes_per_s,
             launch_s=around.launch_s,
             glb_bytes_per_cycle=around.glb_bytes_per_cycle,
         ),

@@ -17,6 +17,8 @@ class SurroundingsRecord:
     memory_bandwidth_bytes_per_s: float
     link_bandwidth_bytes_per_s: float
     link_latency_s: float
+    node_devices: int
+    node_bandwidth_bytes_per_s: float
     launch_s: float
     glb_bytes_per_cycle: float
 
