@@ -26,6 +26,7 @@ from trainwright.codesign.space import subspace
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget, Progress
 from trainwright.plan.status import Status
+from trainwright.profile import Recompute
 from trainwright.units import GIB
 
 
@@ -290,3 +291,13 @@ def test_a_tensor_group_beyond_its_node_pays_for_the_links_between() -> None:
     same = GPT3.chain(4)
     for phase, found in same.collective_s(small).items():
         assert (found == same.collective_s(large)[phase]).all()
+
+
+def test_stages_that_recompute_as_they_need_are_never_slower() -> None:
+    costs = {}
+    for modes in ((Recompute.NONE,), (Recompute.FULL,), (Recompute.NONE, Recompute.FULL)):
+        asked = question(replace(TIGHT, recompute=modes), devices=8, memory_gib=9)
+        found = search(asked, Budget()).best
+        costs[modes] = np.inf if found is None else found.cost
+    *single, both = costs.values()
+    assert both < min(single) < np.inf

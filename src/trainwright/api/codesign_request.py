@@ -220,6 +220,8 @@ def rules_record(
     values: dict[str, Any] = asdict(DEFAULT_RULES)
     values |= {name: tuple(chosen) for name, chosen in given.items()}
     if max_area_mm2 is not None:
+        if not max_area_mm2 > 0:
+            raise InvalidInput.of("max-area", f"must be > 0, got {max_area_mm2!r}")
         values["largest_um2"] = max_area_mm2 * UM2_PER_MM2
     if least_share is not None:
         values["least_share"] = least_share
