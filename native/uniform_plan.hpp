@@ -17,7 +17,7 @@
 // where a stage that holds k microbatches waits for the way q through later stages and back, once
 // max(0, q − (k − 1) forward_i) and, where k < m, once max(0, q − (k − 1) backward_i).
 //
-// About 0.1 ms for a hundred layers on a thousand devices.
+// About 0.1 ms for a hundred layers on a thousand devices, 1.5 ms where little fits the memory.
 #pragma once
 
 #include <cstdint>
