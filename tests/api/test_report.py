@@ -17,6 +17,7 @@ import trainwright
 from html_page import Page
 from trainwright.api.report_command import command_of
 from trainwright.api.report_subject import subject_of
+from trainwright.api.result import Report
 from trainwright.cli.main import main
 from trainwright.errors import InvalidInput
 from trainwright.units import format_bytes, format_seconds
@@ -24,13 +25,20 @@ from trainwright.units import format_bytes, format_seconds
 KINDS = {
     "model-plan": reported.model_plan,
     "model-estimate": reported.model_estimate,
+    "model-sweep": reported.model_sweep,
     "plan": reported.profile_plan,
+    "codesign": reported.codesign,
+    "placement": reported.placement,
     "schedule": reported.schedule,
 }
 SECTIONS = {
     "model-plan": "summary why plan ranks schedule network alternatives provenance reproduce",
     "model-estimate": "summary why plan ranks schedule network provenance reproduce",
+    "model-sweep": "sizes summary why plan ranks schedule network alternatives provenance "
+    "reproduce",
     "plan": "summary why plan stages alternatives provenance reproduce",
+    "codesign": "summary why chip plan utilisation front chips provenance reproduce",
+    "placement": "summary why plan stages provenance reproduce",
     "schedule": "summary why plan schedule provenance reproduce",
 }
 
@@ -251,6 +259,49 @@ def test_unlike_documents_share_a_page_without_differences():
 def test_a_page_needs_a_document():
     with pytest.raises(InvalidInput, match="at least 1 document"):
         trainwright.report()
+
+
+def test_the_figures_of_a_placement_are_those_of_its_document():
+    document = reported.placement()
+    page = Page(trainwright.report(document).html)
+    assert list(map(float, values(page, "load_s"))) == [stage.load_s for stage in document.stages]
+    memories = [stage.memory_bytes for stage in document.stages]
+    assert list(map(float, values(page, "memory_bytes"))) == memories
+
+
+def test_the_figures_of_a_chip_are_those_of_its_document(tmp_path):
+    document = reported.codesign()
+    path = tmp_path / "chip.json"
+    Report(document).save(path)
+    page = Page(trainwright.report(path).html)
+    shares = sorted((one.utilisation for one in document.operators), reverse=True)
+    found = sorted(map(float, values(page, "utilisation")), reverse=True)
+    assert found == shares
+    text = " ".join(text for _, _, text in page.elements)
+    for area in document.best.area_parts_mm2.values():
+        assert f"{area:.2f} mm²" in text
+    assert len([a for a, _ in page.all("g") if "data-pick" in a]) == len(document.pareto)
+    mine = document.best.plans[0]
+    assert float(values(page, "tokens_per_s")[0]) == mine.tokens_per_s
+
+
+def test_a_sweep_lists_its_rows_and_shows_the_preferred_plan():
+    document = reported.model_sweep()
+    page = Page(trainwright.report(document).html)
+    assert list(map(int, values(page, "devices"))) == [row.devices for row in document.rows]
+    times = list(map(float, values(page, "step_time_s")))
+    assert times == [row.step_time_s for row in document.rows]
+    forward = list(map(float, values(page, "forward_s")))
+    assert forward == [rank.forward_s for rank in document.best_plan.ranks]
+
+
+def test_the_command_of_a_sweep_gives_it_again(capsys):
+    document = reported.model_sweep()
+    with pytest.raises(SystemExit):
+        main([*command_of(document).words[1:], "--json"])
+    again = json.loads(capsys.readouterr().out)
+    found = [(row["devices"], row["step_time_s"], row["cost"]) for row in again["rows"]]
+    assert found == [(row.devices, row.step_time_s, row.cost) for row in document.rows]
 
 
 @pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])

@@ -122,6 +122,7 @@ def _with_best(
     prepared: Prepared | None,
 ) -> CodesignResult:
     from trainwright.api import codesign_document as records
+    from trainwright.api.codesign_layers import layer_records
     from trainwright.formats.catalog import accelerators
 
     best = outcome.best
@@ -140,6 +141,7 @@ def _with_best(
             document,
             fixed_strategies=tuple(records.fixed_strategies(question, best)),
             operators=tuple(records.operator_records(question, best)),
+            layer_schedules=tuple(layer_records(question, best)),
             sensitivity=tuple(
                 records.sensitivity_records(document.request, question, outcome, budget)
             ),

@@ -136,6 +136,25 @@ class OperatorRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerScheduleRecord:
+    """The most frequent layer's kernels on the best design's cores, in one direction.
+
+    The search charges `sequential_s`, every kernel spread over all cores, one after another; with
+    `num_side_by_side` kernels on single cores or the link beside others, a layer takes `seconds`.
+    """
+
+    direction: str  # "forward", "backward"
+    seconds: float
+    sequential_s: float
+    lower_bound_s: float
+    gap: float
+    status: Status
+    method: str
+    num_operators: int
+    num_side_by_side: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivityRecord:
     """What more of one resource buys: the gain in throughput, with plans sought anew."""
 
@@ -240,6 +259,7 @@ class CodesignResult:
     fixed_strategies: tuple[FixedStrategyRecord, ...] = ()
     reference: DesignRecord | None = None
     operators: tuple[OperatorRecord, ...] = ()
+    layer_schedules: tuple[LayerScheduleRecord, ...] = ()
     sensitivity: tuple[SensitivityRecord, ...] = ()
     real_chips: tuple[RealChipRecord, ...] = ()
     recheck: RecheckRecord | None = None
