@@ -296,7 +296,8 @@ def test_a_tensor_group_beyond_its_node_pays_for_the_links_between() -> None:
 def test_stages_that_recompute_as_they_need_are_never_slower() -> None:
     costs = {}
     for modes in ((Recompute.NONE,), (Recompute.FULL,), (Recompute.NONE, Recompute.FULL)):
-        asked = question(replace(TIGHT, recompute=modes), devices=8, memory_gib=9)
+        llama = job("llama2-7b", 4096, (1,), global_batch=32)
+        asked = question(replace(llama, recompute=modes), devices=16, memory_gib=16)
         found = search(asked, Budget()).best
         costs[modes] = np.inf if found is None else found.cost
     *single, both = costs.values()
