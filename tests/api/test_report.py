@@ -20,6 +20,8 @@ from trainwright.api.report_subject import subject_of
 from trainwright.api.result import Report
 from trainwright.cli.main import main
 from trainwright.errors import InvalidInput
+from trainwright.plan.results.model_explanation import GainRecord, ModelExplanation, WithoutRecord
+from trainwright.plan.status import Status
 from trainwright.units import format_bytes, format_seconds
 
 KINDS = {
@@ -291,6 +293,35 @@ def test_the_figures_of_a_chip_are_those_of_its_document(tmp_path):
     assert len([a for a, _ in page.all("g") if "data-pick" in a]) == len(document.pareto)
     mine = document.best.plans[0]
     assert float(values(page, "tokens_per_s")[0]) == mine.tokens_per_s
+
+
+def test_the_page_of_an_explanation_says_what_choices_buy(tmp_path):
+    path = tmp_path / "why.json"
+    plan = reported.model_plan()
+    document = ModelExplanation(
+        busiest_rank=0,
+        fullest_rank=0,
+        free_bytes=1e9,
+        binding="memory",
+        time_by_part_s=plan.time_by_part_s,
+        memory_by_class_bytes={},
+        plan=plan,
+        without=(
+            WithoutRecord(name="recomputation", status=Status.INFEASIBLE),
+            WithoutRecord(name="ZeRO", status=Status.OPTIMAL, step_time_s=4.0, slowdown=1.25),
+        ),
+        gains=(
+            GainRecord(
+                resource="memory", change="+10 GiB", step_time_s=2.5, saved=0.1, replanned=True
+            ),
+        ),
+    )
+    Report(document).save(path)
+    page = Page(trainwright.report(path).html)
+    assert values(page, "name") == ["recomputation", "ZeRO"]
+    assert values(page, "slowdown") == ["", "0.25"]
+    assert values(page, "saved") == ["0.1"]
+    assert [attrs["id"] for attrs, _ in page.all("section")] == SECTIONS["model-plan"].split()
 
 
 def test_a_sweep_lists_its_rows_and_shows_the_preferred_plan():
