@@ -32,6 +32,9 @@ TITAN_VERSIONS ?= 0.2.2 0.3.0
 TITAN_NEEDS ?= tyro spmd_types==0.2.3 torchdata torch_checkpointing tensorboard pillow einops \
   docstring_parser shtab typeguard absl-py protobuf werkzeug tensorboard_data_server grpcio markdown
 
+DEEPSPEED := build/deepspeed
+DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
+
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
 PYTEST := $(BIN)/python -m pytest
 
@@ -70,8 +73,9 @@ test-all: venv $(VENV)/.extras $(VENV)/.exports
 	$(PYTEST) -m 'slow or torch or exact or serve or browser or exports'
 
 # Exported files through the parsers of more frameworks, which lie beside the environment.
-test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed
-	TRAINWRIGHT_TITAN=$(abspath $(TITAN)) $(PYTEST) -m exports
+test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed
+	TRAINWRIGHT_TITAN=$(abspath $(TITAN)) TRAINWRIGHT_DEEPSPEED=$(abspath $(DEEPSPEED)) \
+	  $(PYTEST) -m exports
 
 # Published figures at length: tens of minutes, beside the tests that every change runs.
 test-papers: venv
@@ -94,6 +98,11 @@ $(TITAN)/.installed: | $(VENV)/.extras
 	$(BIN)/python -m pip install --quiet --target $(TITAN)/data datasets tokenizers
 	for version in $(TITAN_VERSIONS); do $(BIN)/python -m pip install --quiet --no-deps \
 	  --target $(TITAN)/$$version torchtitan==$$version || exit 1; done
+	touch $@
+
+$(DEEPSPEED)/.installed: | $(VENV)/.extras
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
+	  --target $(DEEPSPEED) $(DEEPSPEED_NEEDS)
 	touch $@
 
 check: venv

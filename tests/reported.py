@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import trainwright
 from small_placements import chain_file
 from trainwright.api.result import Report
+from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.model_sweep import ModelSweepResult
@@ -93,6 +94,13 @@ def placement() -> PlacementResult:
         made = trainwright.plan(Path(folder) / "chain.json")
     assert isinstance(made.document, PlacementResult)
     return made.document
+
+
+@cache
+def codesign() -> CodesignResult:
+    """A chip for a small model, with its front."""
+    ranges = {"width": (32, 64, 128), "depth": (32, 64, 128), "glb_mib": (8, 32)}
+    return trainwright.codesign(["bert-base"], devices=8, ranges=ranges).document
 
 
 def renamed(document: ModelPlanResult, name: str) -> ModelPlanResult:

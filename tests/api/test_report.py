@@ -17,6 +17,7 @@ import trainwright
 from html_page import Page
 from trainwright.api.report_command import command_of
 from trainwright.api.report_subject import subject_of
+from trainwright.api.result import Report
 from trainwright.cli.main import main
 from trainwright.errors import InvalidInput
 from trainwright.units import format_bytes, format_seconds
@@ -26,6 +27,7 @@ KINDS = {
     "model-estimate": reported.model_estimate,
     "model-sweep": reported.model_sweep,
     "plan": reported.profile_plan,
+    "codesign": reported.codesign,
     "placement": reported.placement,
     "schedule": reported.schedule,
 }
@@ -35,6 +37,7 @@ SECTIONS = {
     "model-sweep": "sizes summary why plan ranks schedule network alternatives provenance "
     "reproduce",
     "plan": "summary why plan stages alternatives provenance reproduce",
+    "codesign": "summary why chip plan utilisation front chips provenance reproduce",
     "placement": "summary why plan stages provenance reproduce",
     "schedule": "summary why plan schedule provenance reproduce",
 }
@@ -264,6 +267,22 @@ def test_the_figures_of_a_placement_are_those_of_its_document():
     assert list(map(float, values(page, "load_s"))) == [stage.load_s for stage in document.stages]
     memories = [stage.memory_bytes for stage in document.stages]
     assert list(map(float, values(page, "memory_bytes"))) == memories
+
+
+def test_the_figures_of_a_chip_are_those_of_its_document(tmp_path):
+    document = reported.codesign()
+    path = tmp_path / "chip.json"
+    Report(document).save(path)
+    page = Page(trainwright.report(path).html)
+    shares = sorted((one.utilisation for one in document.operators), reverse=True)
+    found = sorted(map(float, values(page, "utilisation")), reverse=True)
+    assert found == shares
+    text = " ".join(text for _, _, text in page.elements)
+    for area in document.best.area_parts_mm2.values():
+        assert f"{area:.2f} mm²" in text
+    assert len([a for a, _ in page.all("g") if "data-pick" in a]) == len(document.pareto)
+    mine = document.best.plans[0]
+    assert float(values(page, "tokens_per_s")[0]) == mine.tokens_per_s
 
 
 def test_a_sweep_lists_its_rows_and_shows_the_preferred_plan():

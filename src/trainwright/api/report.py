@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.api.documents import KINDS, load_any_document
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.report import ReportedDocument, ReportResult
 
 if TYPE_CHECKING:
@@ -73,8 +74,20 @@ def _subject(given: Reportable, number: int) -> Subject[Any]:
 
     document = given.document if isinstance(given, Report) else given
     if isinstance(document, (str, Path)):
-        return subject_of(load_any_document(document), name=Path(document).name)
+        return subject_of(_load(document), name=Path(document).name)
     return subject_of(document, name=f"{document.kind} {number}")
+
+
+def _load(path: str | Path) -> Any:
+    """Any document that has a page; a co-design's search is not repeated, as it is long."""
+    from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.document_json import decode_document
+    from trainwright.formats.json_text import parse_json
+
+    value = parse_json(read_bytes(path, name="document"), source=str(path))
+    if not (isinstance(value, dict) and value.get("kind") == "codesign"):
+        return load_any_document(path)
+    return decode_document(value, {"codesign": CodesignResult}, source=str(path))
 
 
 def _differences(found: Sequence[Any]) -> tuple[Difference | None, ...]:

@@ -16,6 +16,7 @@ from trainwright.api.inputs import content_hash
 from trainwright.api.model_request import DEFAULT_TOP
 from trainwright.api.space_words import model_space_words, profile_space_words
 from trainwright.errors import InvalidInput
+from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
@@ -123,6 +124,14 @@ def _(document: PlacementResult) -> Command:
     if request.cost_model is not None:
         words += ["--cost-model", request.cost_model]
     return Command(words=tuple(words), note=_note(request.model, None))
+
+
+@command_of.register
+def _(document: CodesignResult) -> Command:
+    return Command(
+        words=("trainwright", "codesign", "--recheck", "CHIP.json"),
+        note="CHIP.json stands for this document: its search is repeated from its own request",
+    )
 
 
 @command_of.register

@@ -10,19 +10,15 @@ longest first. The way that runs shortest in the simulator is returned.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trainwright.model import LayerKind
-from trainwright.planning.kind_costs import (
-    LayerTimes,
-    held_static_bytes,
-    least_transfers_s,
-    optimizer_s,
-)
+from trainwright.planning.kind_costs import LayerTimes, least_transfers_s, optimizer_s
 from trainwright.planning.loop_bound import Blocks, LoopChain, least_step_s, rank_ends
+from trainwright.planning.loop_memory import LoopMemory
 from trainwright.planning.order_facts import fullest_rows
 from trainwright.planning.split_bound import Split
 from trainwright.pricing.pipeline_run import (
@@ -48,6 +44,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _HAIR: Final = 1e-9
+_MOST_TRIALS: Final = 60  # moves of a block that are simulated
+_ACTIONS: Final = 100_000  # of all of them together
+_WORTH_MOVING: Final = 1.02  # times the limit: moves gain no more
 
 
 def best_loop_split(
@@ -71,13 +70,13 @@ def best_loop_split(
         return Split(bound_s=math.inf)
     overhead_s = cluster.accelerator.step_overhead_s
     loop = _Loop.of(kinds, degrees, cluster, shape, even)
-    found = least_step_s(loop.chain(), rank_ends(shape), loop.instants_of_ranks)
+    found = least_step_s(loop.chain(), rank_ends(shape), loop.memory.held)
     bound_s = max(found.step_s, loop.mean_work_s) + overhead_s
     if math.isinf(bound_s):
         return Split(bound_s=bound_s)
     if bound_s >= limit_s:
         return Split(bound_s=limit_s)
-    likely = loop.likely_split(found.blocks_of_rank)
+    likely = loop.likely_split(found.blocks_of_rank, limit_s=limit_s - overhead_s)
     if likely is None:
         return Split(bound_s=bound_s)
     return Split(bound_s=bound_s, cuts=likely.cuts, chosen=likely.chosen)
@@ -143,9 +142,7 @@ class _Loop:
     replicas: Replicas
     cluster: Cluster
     transfer_s: Floats
-    instants_of_ranks: list[Floats]  # [N, v] microbatches of each chunk that are held
-    running_of_ranks: list[Floats]  # [N, v] whose transients lie beside
-    switches_of_row: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
+    memory: LoopMemory
 
     @classmethod
     def of(
@@ -156,18 +153,23 @@ class _Loop:
         shape: PipelineShape,
         even: NearlyEven,
     ) -> _Loop:
-        rows = fullest_rows(shape)
+        rows, replicas = fullest_rows(shape), group_replicas(cluster.pool_of(), degrees)
         held, _, running = np.split(rows.rows, 3, axis=1)
         ranks = placement_of(shape).rank_of_stage
         return cls(
             kinds=kinds,
             shape=shape,
             even=even,
-            replicas=group_replicas(cluster.pool_of(), degrees),
+            replicas=replicas,
             cluster=cluster,
             transfer_s=least_transfers_s(kinds, degrees, cluster, ranks),
-            instants_of_ranks=np.split(held, rows.starts[1:]),
-            running_of_ranks=np.split(running, rows.starts[1:]),
+            memory=LoopMemory(
+                kinds=kinds,
+                replicas=replicas,
+                usable_bytes=cluster.accelerator.usable_bytes,
+                held=np.split(held, rows.starts[1:]),
+                running=np.split(running, rows.starts[1:]),
+            ),
         )
 
     @property
@@ -232,15 +234,55 @@ class _Loop:
         held: Floats = sharded + costs.opaque_static_bytes[first]
         return held
 
-    def likely_split(self, blocks_of_rank: tuple[int, ...]) -> _Found | None:
-        """The shortest of the ways to deal them that fit."""
-        found = []
-        for lengths in self._arrangements(blocks_of_rank):
-            chosen = self._recomputed(lengths)
-            if chosen is not None:
-                cuts = (0, *np.cumsum(lengths).tolist())
-                found.append(_Found(step_s=self._step_s(chosen), cuts=cuts, chosen=chosen))
-        return min(found, key=lambda each: each.step_s, default=None)
+    def likely_split(self, blocks_of_rank: tuple[int, ...], *, limit_s: float) -> _Found | None:
+        """The shortest of the ways to deal them that fit, and of a few moves from there."""
+        dealt = [self._found(lengths) for lengths in self._arrangements(blocks_of_rank)]
+        best = min(
+            (each for each in dealt if each is not None),
+            key=lambda each: each.step_s,
+            default=None,
+        )
+        if best is None or best.step_s > _WORTH_MOVING * limit_s:
+            return best
+        return self._improved(best)
+
+    def _found(self, lengths: Ints) -> _Found | None:
+        chosen = self.memory.recomputed(lengths)
+        if chosen is None:
+            return None
+        cuts = (0, *np.cumsum(lengths).tolist())
+        return _Found(step_s=self._step_s(chosen), cuts=cuts, chosen=chosen)
+
+    def _improved(self, best: _Found) -> _Found:
+        """One block at a time from a stage to another, while that helps or the effort is spent."""
+        num_actions = 2 * len(best.chosen) * self.shape.num_microbatches
+        trials = min(_MOST_TRIALS, _ACTIONS // num_actions)
+        improving = True
+        while improving:
+            improving = False
+            lengths = np.diff(best.cuts)
+            for giver, taker in self._moves(lengths):
+                if trials <= 0:
+                    return best
+                trials -= 1
+                moved = lengths.copy()
+                moved[giver] -= 1
+                moved[taker] += 1
+                found = self._found(moved)
+                if found is not None and found.step_s < best.step_s * (1 - _HAIR):
+                    best, improving = found, True
+                    break
+        return best
+
+    def _moves(self, lengths: Ints) -> list[tuple[int, int]]:
+        """Stages that can give a block and take one, of one rank first, then of near ranks."""
+        p, blocks = self.shape.num_ranks, lengths.copy()
+        blocks[0] -= self.even.first
+        blocks[-1] -= self.kinds.num_layers - self.even.after
+        givers = np.flatnonzero(blocks > self.even.least).tolist()
+        takers = np.flatnonzero(blocks < self.even.most).tolist()
+        moves = [(giver, taker) for giver in givers for taker in takers if giver != taker]
+        return sorted(moves, key=lambda move: (abs(move[0] % p - move[1] % p), move))
 
     def _arrangements(self, blocks_of_rank: tuple[int, ...]) -> list[Ints]:
         """Lengths of all stages, [S], for blocks of ranks of which the bound knows one class."""
@@ -264,88 +306,6 @@ class _Loop:
             if not any((lengths == other).all() for other in found):
                 found.append(lengths)
         return found
-
-    def _recomputed(self, lengths: Ints) -> tuple[tuple[int, ...], ...] | None:
-        """Layers by row for every stage, [S, R], so that all ranks fit; None if some cannot."""
-        chosen: dict[int, Ints] = {}
-        cuts = np.concatenate(([0], np.cumsum(lengths)))
-        for rank in range(self.shape.num_ranks):
-            stages = list(range(rank, len(lengths), self.shape.num_ranks))
-            own = self._rank_choice(rank, stages, cuts)
-            if own is None:
-                return None
-            chosen.update(zip(stages, own, strict=True))
-        return tuple(tuple(chosen[stage].tolist()) for stage in range(len(lengths)))
-
-    def _rank_choice(self, rank: int, stages: list[int], cuts: Ints) -> list[Ints] | None:
-        costs = self.kinds.profile.costs
-        assert costs.phases is not None, "an estimate has phases"
-        kind_of = [int(self.kinds.kind_of[cuts[s], cuts[s + 1]]) for s in stages]
-        static = held_static_bytes(self.kinds, self.replicas)[kind_of].sum()
-        if self.replicas.zero_stage == 3:
-            whole = self.kinds.static_bytes[kind_of][:, :, StaticKind.WEIGHT].sum()
-            heaviest = self.kinds.weight_bytes[kind_of].max()
-            static += min(2 * heaviest * (1 - 1 / self.replicas.sizes[0]), whole)
-        held, running = self.instants_of_ranks[rank], self.running_of_ranks[rank]
-        usable_bytes = self.cluster.accelerator.usable_bytes
-        choice = [self._fastest(kind) for kind in kind_of]
-        room = usable_bytes * (1 - _HAIR) - float(static)
-        while True:
-            kept = np.array([own @ costs.saved_bytes for own in choice])
-            transient = np.array([costs.transient_bytes[own > 0].max() for own in choice])
-            needed = held @ kept + running @ transient
-            fullest = int(needed.argmax())
-            if needed[fullest] <= room:
-                return choice
-            if not self._recompute_more(choice, held[fullest], float(needed[fullest]) - room):
-                return None
-
-    def _fastest(self, kind: int) -> Ints:
-        costs = self.kinds.profile.costs
-        assert costs.phases is not None, "an estimate has phases"
-        own, total_s = np.zeros(costs.num_rows, dtype=np.int64), costs.phases.total_s
-        for layer_class, count in enumerate(self.kinds.counts[kind].tolist()):
-            rows = list(costs.rows_of(layer_class))
-            own[rows[int(np.argmin(total_s[rows]))]] = count
-        return own
-
-    def _recompute_more(self, choice: list[Ints], held: Floats, over_bytes: float) -> bool:
-        """Switches layers where that frees most bytes of the fullest instant per second.
-
-        As many as that instant asks for, so that few steps suffice.
-        """
-        best, switch, each = 0.0, None, 0.0
-        for chunk, own in enumerate(choice):
-            for row in np.flatnonzero(own).tolist():
-                for other, freed, longer_s in self._switches(row):
-                    rate = float(held[chunk]) * freed / longer_s
-                    if rate > best:
-                        best, switch, each = rate, (chunk, row, other), float(held[chunk]) * freed
-        if switch is None:
-            return False
-        chunk, row, other = switch
-        count = min(int(choice[chunk][row]), max(1, math.ceil(over_bytes / each)))
-        choice[chunk] = choice[chunk].copy()
-        choice[chunk][row] -= count
-        choice[chunk][other] += count
-        return True
-
-    def _switches(self, row: int) -> list[tuple[int, float, float]]:
-        """Other rows of the same class, with bytes freed and seconds added per microbatch."""
-        if row not in self.switches_of_row:
-            costs = self.kinds.profile.costs
-            total_s, saved = costs.duration_s, costs.saved_bytes
-            layer_class = int(np.searchsorted(costs.class_offsets, row, side="right")) - 1
-            self.switches_of_row[row] = [
-                (
-                    other,
-                    float(saved[row] - saved[other]),
-                    max(float(total_s[other] - total_s[row]), 1e-12),
-                )
-                for other in costs.rows_of(layer_class)
-                if saved[other] < saved[row]
-            ]
-        return self.switches_of_row[row]
 
     def _step_s(self, chosen: tuple[tuple[int, ...], ...]) -> float:
         """The pipeline simulated; what follows it differs little between splits."""

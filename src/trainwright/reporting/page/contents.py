@@ -22,6 +22,7 @@ CONTENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "PlanResult": ("profile_plan", "profile_plan_content"),
         "EstimateResult": ("profile_plan", "profile_plan_content"),
         "ModelSweepResult": ("model_sweep", "model_sweep_content"),
+        "CodesignResult": ("codesign", "codesign_content"),
         "PlacementResult": ("placement", "placement_content"),
         "ScheduleResult": ("schedule", "schedule_content"),
     }
