@@ -10,6 +10,7 @@ void bind_placement(nanobind::module_& module);
 void bind_schedule_passes(nanobind::module_& module);
 void bind_schedule_search(nanobind::module_& module);
 void bind_simulate(nanobind::module_& module);
+void bind_uniform_plan(nanobind::module_& module);
 
 NB_MODULE(_core, module) {
   module.doc() = "The native core of trainwright.";
@@ -23,4 +24,5 @@ NB_MODULE(_core, module) {
   bind_schedule_search(module);
   bind_simulate(module);
   bind_schedule_passes(module);
+  bind_uniform_plan(module);
 }

@@ -31,7 +31,7 @@ class Reorderer {
 
   ReorderedOrders run(const ReorderWindow& window) {
     for (int64_t sweep = 0; sweep < window.sweeps; ++sweep) {
-      if (!squeeze()) {
+      if (!squeeze(window.until_s)) {
         result_.complete = false;
         break;
       }
@@ -47,7 +47,8 @@ class Reorderer {
   int64_t at(const ActionRow& a) const { return a.kind * stages_ + a.stage; }
   int64_t key(const ActionRow& a) const { return a.stage * microbatches_ + a.microbatch; }
 
-  bool squeeze() {
+  // What starts at `until_s` or later is never visited, and not taken up.
+  bool squeeze(double until_s) {
     const Orders current{.actions = result_.actions,
                          .rank_offsets = orders_.rank_offsets,
                          .rank_of_stage = orders_.rank_of_stage,
@@ -61,9 +62,9 @@ class Reorderer {
     ranks_.resize(orders_.num_ranks());
     for (int64_t r = 0; r < orders_.num_ranks(); ++r) {
       ranks_[r].clear();
-      ranks_[r].reserve(orders_.rank_offsets[r + 1] - orders_.rank_offsets[r]);
       double level_bytes = memory_.static_bytes[r];
       for (int64_t row = orders_.rank_offsets[r]; row < orders_.rank_offsets[r + 1]; ++row) {
+        if (simulation.start_s[row] >= until_s) break;
         const auto& a = result_.actions[row];
         ranks_[r].push_back({a, simulation.start_s[row], simulation.end_s[row], level_bytes});
         level_bytes += memory_.delta_bytes[at(a)];
@@ -85,7 +86,7 @@ class Reorderer {
         note_gap_before(r, cursor[r]++);
       if (cursor[r] < ranks_[r].size()) next.emplace(ranks_[r][cursor[r]].start_s, r);
     }
-    while (!next.empty() && next.top().first < window.until_s) {
+    while (!next.empty()) {
       const int64_t r = next.top().second;
       next.pop();
       move_earlier(r, cursor[r]);

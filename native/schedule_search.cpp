@@ -11,15 +11,15 @@ namespace trainwright {
 
 namespace {
 
-constexpr double kOffsetShare = 0.1, kOffsetAnnealingShare = 0.3;
-constexpr size_t kNumSeeds = 3;
+constexpr double kOffsetShare = 0.05, kOffsetAnnealingShare = 0.15;
+constexpr size_t kNumSeeds = 2;
 // Annealing from the best seed, the second, the best so far, and again: on small instances many
-// short runs reach what three long ones miss (p = 4, m = 8, (3,4,2), limit 4: 200 on every seed
-// instead of 200 to 204), on large ones a run needs its time.
+// short runs reach what three long ones miss, on large ones a run needs its time.
 constexpr int64_t kActionsOfManyRuns = 500;
-constexpr size_t kManyRuns = 21, kFewRuns = 3;
+constexpr size_t kManyRuns = 24, kFewRuns = 3;
 
-// Words with the guide they were found at; a few of the best, no two equally long.
+// Where word annealing starts: words with their guide, the best that named families and offsets
+// gave, no two equally long. What annealing finds is no seed: runs from it go in circles.
 struct Seed {
   double guide_s;
   Words words;
@@ -43,6 +43,7 @@ class Search {
     for (size_t i = 0; i < starts.size() && !stopped_; ++i) {
       if (!state.load(starts[i])) continue;
       const double before_s = value_s_;
+      remember(starts[i], state.length());
       offer(SearchPhase::given, starts[i], state.length());
       if (value_s_ < before_s) result_.winning_start = static_cast<int32_t>(i);
     }
@@ -51,6 +52,7 @@ class Search {
   void search_offsets() {
     SearchPhase phase = SearchPhase::offsets;
     const auto found = [&](const Words& words, const Length& length) {
+      remember(words, length);
       return offer(phase, words, length);
     };
     TargetSearch search(problem_, random_, found, [&] { return interrupted(); });
@@ -63,23 +65,21 @@ class Search {
   void search_words() {
     if (result_.words.empty()) return;
     const auto found = [&](const WordState& state) {
-      if (state.length().value(problem_.objective) < value_s_)
-        return offer(SearchPhase::words, state.words(), state.length());
-      remember(state.length().guide(problem_.objective), [&] { return state.words(); });
-      return stopped_;
+      if (state.length().value(problem_.objective) > value_s_) return stopped_;
+      return offer(SearchPhase::words, state.words(), state.length());
     };
     WordAnnealing annealing(problem_, random_, found, [&] { return interrupted(); });
     // Large instances must not be heated: their orders are good and single moves hardly mend them.
-    const double hot = std::clamp(
-        0.3 * std::pow(192.0 / static_cast<double>(problem_.num_actions), 0.52), 0.05, 0.3);
+    // Nearly constant temperatures: colder, a run only polishes what its seed already was.
+    const double size = static_cast<double>(problem_.num_actions) / 192.0;
+    const double hot = std::clamp(0.2 * std::pow(size, -0.52), 0.025, 0.2);
     const size_t runs = problem_.num_actions <= kActionsOfManyRuns ? kManyRuns : kFewRuns;
     for (size_t run = 0; run < runs && !stopped_; ++run) {
-      const size_t seed = run % kNumSeeds;
-      const Words start = seeds_[seed == 1 && seeds_.size() > 1 ? 1 : 0].words;
+      const size_t turn = run % (kNumSeeds + 1);
+      const Words start = turn < seeds_.size() ? seeds_[turn].words : result_.words;
       const int64_t left = plan_.work - result_.work - annealing.work();
-      annealing.run(start, {.work = left / static_cast<int64_t>(runs - run),
-                            .hot = hot,
-                            .cold = std::min(0.01, hot / 5)});
+      annealing.run(
+          start, {.work = left / static_cast<int64_t>(runs - run), .hot = hot, .cold = 0.6 * hot});
     }
     result_.work += annealing.work();
   }
@@ -98,20 +98,19 @@ class Search {
       result_.words = words;
       result_.length = length;
     }
-    remember(guide_s, [&] { return words; });
     if (value_s_ <= plan_.stop_at_s * (1.0 + 1e-12)) stopped_ = true;
     return stopped_;
   }
 
-  template <typename Make>
-  void remember(double guide_s, Make make) {
+  void remember(const Words& words, const Length& length) {
+    const double guide_s = length.guide(problem_.objective);
     for (const Seed& seed : seeds_)
       if (seed.guide_s == guide_s) return;
     if (seeds_.size() == kNumSeeds && guide_s >= seeds_.back().guide_s) return;
     if (seeds_.size() == kNumSeeds) seeds_.pop_back();
     const auto after = std::find_if(seeds_.begin(), seeds_.end(),
                                     [&](const Seed& seed) { return seed.guide_s > guide_s; });
-    seeds_.insert(after, {guide_s, make()});
+    seeds_.insert(after, {guide_s, words});
   }
 
   bool interrupted() {

@@ -11,6 +11,7 @@ constexpr double kOnCriticalPath = 0.7;
 constexpr double kCoordinated = 0.35;
 // A refused proposal is cheap, not free: without this a search that only refuses never ends.
 constexpr int64_t kProposalWork = 4;
+constexpr double kRoundedUp = 1.0 + 1e-12;          // sums in another order
 constexpr int64_t kWorkBetweenPauses = 10'000'000;  // about a tenth of a second
 
 }  // namespace
@@ -41,11 +42,15 @@ void WordAnnealing::run(const Words& start, const AnnealingPlan& plan) {
       if (pause_()) stopped_ = true;
     }
     work_ += kProposalWork;
-    if (!propose() || !state_.try_window(rank_, first_, window_)) continue;
+    if (!propose()) continue;
+    const double allowed_s = temperature_s * random_.exponential();
+    const double value_s = state_.length().value(problem_.objective);
+    const bool tried = state_.try_window(rank_, first_, window_, value_s * kRoundedUp + allowed_s);
     work_ += state_.work() - seen;
     seen = state_.work();
+    if (!tried) continue;
     const double next_s = state_.length().guide(problem_.objective);
-    if (next_s > guide_s + temperature_s * random_.exponential()) {
+    if (next_s > guide_s + allowed_s) {
       state_.reject();
       continue;
     }

@@ -13,6 +13,8 @@ WordState::WordState(const StreamProblem& problem)
       position_(problem.num_actions),
       end_s_(problem.num_actions + 1, 0.0),
       sequence_(problem.num_actions),
+      tail_s_(problem.num_actions),
+      origin_s_(problem.num_ranks, std::numeric_limits<double>::infinity()),
       cursor_(problem.num_ranks),
       stretch_end_(problem.num_ranks),
       count_(problem.streams.size()),
@@ -106,7 +108,8 @@ void WordState::write_window(int32_t rank, int32_t first, std::span<const int32_
   }
 }
 
-bool WordState::try_window(int32_t rank, int32_t first, std::span<const int32_t> streams) {
+bool WordState::try_window(int32_t rank, int32_t first, std::span<const int32_t> streams,
+                           double longest_s) {
   if (!word_is_legal(rank, first, streams)) return false;
   const auto& items = items_[rank];
   items_before_.assign(items.begin() + first, items.begin() + first + streams.size());
@@ -121,7 +124,7 @@ bool WordState::try_window(int32_t rank, int32_t first, std::span<const int32_t>
   stretch_end_ = cursor_;
   place_cursors(low_);
   write_window(rank, first, streams);
-  if (!simulate_stretch(low_, high)) {
+  if (!simulate_stretch(low_, high) || is_longer(high, longest_s)) {
     undo_window();
     return false;
   }
@@ -218,6 +221,95 @@ void WordState::simulate_rest(int64_t from, int64_t reach) {
   work_ += at - from;
 }
 
+// Whether an action after the stretch starts too late. While the first actions stand before the
+// stretch, the clock starts when it did.
+bool WordState::is_longer(int64_t high, double longest_s) const {
+  if (low_ <= last_head_) return false;
+  const auto too_late = [&](const Item& item, double start_s) {
+    const int64_t slot = problem_.slot(item.stream, item.microbatch);
+    return start_s + timing_[item.stream].duration_s + tail_s_[slot] > longest_s;
+  };
+  for (int32_t rank = 0; rank < problem_.num_ranks; ++rank) {
+    const bool ended = cursor_[rank] == word_size(rank);
+    if (ended ? free_s_[rank] - origin_s_[rank] > longest_s
+              : too_late(items_[rank][cursor_[rank]], free_s_[rank]))
+      return true;
+  }
+  for (const OldEnd& old : old_ends_) {
+    const auto stream = static_cast<int32_t>(old.slot / problem_.num_microbatches);
+    const int32_t consumer = problem_.streams[stream].consumer;
+    if (consumer == kNoStream) continue;
+    const auto microbatch = static_cast<int32_t>(old.slot % problem_.num_microbatches);
+    const int32_t rank = problem_.streams[consumer].rank;
+    if (index_[rank][position_[problem_.slot(consumer, microbatch)]] <= high) continue;
+    if (too_late({consumer, microbatch}, end_s_[old.slot] + timing_[consumer].lag_s)) return true;
+  }
+  return false;
+}
+
+// Whether any rank's clock now starts at another time; then no tail is known.
+bool WordState::start_clocks() {
+  const auto head_s = [&](int32_t rank) {
+    const Item& head = items_[rank].front();
+    return start_s(head.stream, head.microbatch);
+  };
+  double first_s = std::numeric_limits<double>::infinity();
+  last_head_ = 0;
+  for (int32_t rank = 0; rank < problem_.num_ranks; ++rank) {
+    if (items_[rank].empty()) continue;
+    first_s = std::min(first_s, head_s(rank));
+    last_head_ = std::max<int64_t>(last_head_, index_[rank].front());
+  }
+  bool moved = false;
+  for (int32_t rank = 0; rank < problem_.num_ranks; ++rank) {
+    if (items_[rank].empty()) continue;
+    const double origin_s = problem_.objective == Objective::span ? head_s(rank) : first_s;
+    moved |= origin_s != origin_s_[rank];
+    origin_s_[rank] = origin_s;
+  }
+  return moved;
+}
+
+double WordState::longest_tail_s(const Item& item, int32_t rank, int32_t next_position) const {
+  double longest_s = -origin_s_[rank];
+  const auto through = [&](const Item& next, double lag_s) {
+    const double next_s = tail_s_[problem_.slot(next.stream, next.microbatch)];
+    longest_s = std::max(longest_s, lag_s + timing_[next.stream].duration_s + next_s);
+  };
+  if (next_position < word_size(rank)) through(items_[rank][next_position], 0.0);
+  const int32_t consumer = problem_.streams[item.stream].consumer;
+  if (consumer != kNoStream) through({consumer, item.microbatch}, timing_[consumer].lag_s);
+  return longest_s;
+}
+
+int64_t WordState::first_writer(const Item& item, int32_t rank, int32_t position) const {
+  int64_t reach = std::numeric_limits<int64_t>::max();
+  if (position > 0) reach = index_[rank][position - 1];
+  const int32_t input = problem_.streams[item.stream].input;
+  if (input != kNoStream) {
+    const int32_t at = position_[problem_.slot(input, item.microbatch)];
+    reach = std::min<int64_t>(reach, index_[problem_.streams[input].rank][at]);
+  }
+  return reach;
+}
+
+// Backwards through the sequence, from `from` to `reach` and on while a changed tail has a writer.
+void WordState::measure_tails(int64_t from, int64_t reach) {
+  place_cursors(from + 1);
+  int64_t at = from;
+  for (; at >= reach; --at) {
+    const int32_t rank = sequence_[at];
+    const int32_t position = --cursor_[rank];
+    const Item item = items_[rank][position];
+    const double tail_s = longest_tail_s(item, rank, position + 1);
+    double& known_s = tail_s_[problem_.slot(item.stream, item.microbatch)];
+    if (tail_s == known_s) continue;
+    known_s = tail_s;
+    reach = std::min(reach, first_writer(item, rank, position));
+  }
+  work_ += from - at;
+}
+
 void WordState::measure() {
   double first_s = std::numeric_limits<double>::infinity(), last_s = 0.0, sum_s = 0.0;
   length_.span_s = 0.0;
@@ -244,6 +336,12 @@ void WordState::accept() {
     const int32_t rank = stretch_[i];
     if (cursor_[rank] < 0) cursor_[rank] = stretch_end_[rank];
     index_[rank][--cursor_[rank]] = static_cast<int32_t>(low_ + i);
+  }
+  if (start_clocks()) {
+    measure_tails(problem_.num_actions - 1, 0);
+  } else {
+    const int64_t high = low_ + static_cast<int64_t>(stretch_.size()) - 1;
+    measure_tails(high, first_ > 0 ? std::min<int64_t>(low_, index_[rank_][first_ - 1]) : low_);
   }
 }
 

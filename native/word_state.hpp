@@ -5,6 +5,10 @@
 // between a and b, and times of what comes later. So the stretch a..b is simulated anew, which also
 // finds a new sequence for it or a deadlock, and what follows in one straight pass that stops as
 // soon as no changed time has a reader left.
+//
+// Most changes make a schedule too long, and what follows the stretch tells so without a
+// simulation: it keeps its order, so that the way from an action to the end is as long as it was
+// (`tail_s_`).
 #pragma once
 
 #include <cstdint>
@@ -22,9 +26,10 @@ class WordState {
   // Take over `words`; false if they break a need, a limit or deadlock, and the state is void.
   bool load(const Words& words);
 
-  // Replace what stands at `first`, `first` + 1, ... of a rank. False: illegal, nothing changed.
-  // True: times are those after the change until `accept` or `reject`.
-  bool try_window(int32_t rank, int32_t first, std::span<const int32_t> streams);
+  // Replace what stands at `first`, `first` + 1, ... of a rank. False: illegal, or seen to be
+  // longer than `longest_s`; nothing changed. True: times are those after the change until `accept`
+  // or `reject`.
+  bool try_window(int32_t rank, int32_t first, std::span<const int32_t> streams, double longest_s);
   void accept();
   void reject();
 
@@ -66,7 +71,11 @@ class WordState {
   void write_window(int32_t rank, int32_t first, std::span<const int32_t> streams);
   bool simulate_stretch(int64_t low, int64_t high);
   void simulate_rest(int64_t from, int64_t reach);
-  int64_t run_item(int32_t rank);
+  bool is_longer(int64_t high, double longest_s) const;
+  bool start_clocks();
+  void measure_tails(int64_t from, int64_t reach);
+  double longest_tail_s(const Item& item, int32_t rank, int32_t next_position) const;
+  int64_t first_writer(const Item& item, int32_t rank, int32_t position) const;
   void set_end(int64_t slot, double end_s);
   int64_t last_reader(const Item& item, int32_t rank, int32_t next_position) const;
   void place_cursors(int64_t at);
@@ -81,6 +90,9 @@ class WordState {
   std::vector<int32_t> position_;            // [slot]
   std::vector<double> end_s_;                // [slot], and a last entry for "no input"
   std::vector<int32_t> sequence_;            // ranks
+  std::vector<double> tail_s_;               // [slot]: end_s_ + tail_s_ <= objective
+  std::vector<double> origin_s_;             // [rank]: when the objective's clock starts
+  int64_t last_head_ = 0;                    // place in the sequence of the last first action
   Length length_;
   int64_t work_ = 0;
 

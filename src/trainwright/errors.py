@@ -3,6 +3,7 @@
 TrainwrightError
 ├── InvalidInput         a file, an option or an argument breaks a rule (exit 2)
 ├── UnsupportedFeature   legal, but not something this part can do; names what can (exit 2)
+│   ├── Inexpressible    a plan asks a framework for what it cannot say; names those that can
 │   └── MissingExtra     an optional dependency is not installed; names the extra (exit 2)
 ├── Infeasible           proved: nothing fits; carries what binds and the cheapest fixes (exit 3)
 └── CheckFailed          a check the user asked for did not hold (exit 4)
@@ -60,6 +61,23 @@ class UnsupportedFeature(TrainwrightError):
         self.feature = feature
         self.alternative = alternative
         super().__init__(feature if alternative is None else f"{feature}; {alternative}")
+
+
+class Inexpressible(UnsupportedFeature):
+    """A framework cannot express a plan; carries everything it cannot, and who can."""
+
+    def __init__(
+        self, target: str, faults: Iterable[Fault], *, alternatives: Iterable[str]
+    ) -> None:
+        self.target = target
+        self.faults = tuple(faults)
+        self.alternatives = tuple(alternatives)
+        lines = "".join(f"\n  {fault}" for fault in self.faults)
+        who = ", ".join(self.alternatives) or "none"
+        super().__init__(
+            f"{target} cannot express this plan:{lines}",
+            alternative=f"targets that can express all of it: {who}",
+        )
 
 
 class MissingExtra(UnsupportedFeature):

@@ -94,7 +94,7 @@ def test_a_graph_that_branches_is_refused_in_compat_with_a_way_out(run, folder):
 
 
 def test_options_that_mean_nothing_here_are_said_to(placed):
-    found = placed("--planner", "equal", "--sequence", "5")
+    found = placed("--compare", "--sequence", "5")
     assert len(found["warnings"]) == 2
 
 

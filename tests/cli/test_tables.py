@@ -12,7 +12,8 @@ LLAMA = (
 
 
 @pytest.mark.parametrize(
-    "command", ["", "plan", "estimate", "schedule", "explain", "diff", "catalog"]
+    "command",
+    ["", "plan", "estimate", "schedule", "explain", "diff", "whatif", "report", "serve", "catalog"],
 )
 def test_help(run, snapshot, command):
     shown = run(*command.split(), "--help")
@@ -117,3 +118,33 @@ def test_several_numbers_of_devices_are_one_table(run, snapshot):
     work = ("--global-batch", "64", "--sequence", "1024", "--tokens", "3e11", "--price", "2.5")
     shown = run(*asked, *work, "--objective", "cost", "--pareto", "step-time,cost")
     assert shown.report == snapshot
+
+
+def test_what_if_shows_both_plans_beside_each_other(run, snapshot):
+    run(
+        "plan",
+        "gpt2",
+        "--cluster",
+        "dgx-h100",
+        "--devices",
+        "8",
+        "--global-batch",
+        "64",
+        "--sequence",
+        "1024",
+        "-o",
+        "plan.json",
+    )
+    asked = ("whatif", "plan.json", "--bandwidth", "nvlink=1TB/s", "--flops-scale", "1.2")
+    assert run(*asked, "--global-batch", "32").report == snapshot
+    assert run("whatif", "plan.json", "--memory", "10MiB").code == 3
+
+
+def test_explain_says_why_a_models_plan_is_what_it_is(run, snapshot):
+    run("plan", "gpt2", "--cluster", "dgx-h100", "--devices", "8", "--global-batch", "64",
+        "--sequence", "1024", "--memory", "2GiB", "--cp", "1", "-o", "plan.json")  # fmt: skip
+    assert run("explain", "plan.json").report == snapshot
+    document = run("explain", "plan.json", "--json").document
+    assert document["kind"] == "model-explanation"
+    quick = run("explain", "plan.json", "--quick", "--json").document
+    assert quick["kind"] == "model-plan"

@@ -36,3 +36,14 @@ def test_a_limit_must_be_a_positive_time(limit_s: float) -> None:
 def test_progress_reports_the_gap_even_before_anything_is_found() -> None:
     assert HALFWAY.gap == 0.5
     assert Progress(stage="search", elapsed_s=0.0).gap == 1
+
+
+def test_a_part_of_a_budget_stops_where_the_whole_does():
+    whole = Budget(time_limit_s=1000)
+    part = whole.part(10)
+    assert part.time_limit_s == 10
+    assert Budget(time_limit_s=5).part(10).time_limit_s <= 5
+    assert not part.poll(Progress(stage="x", elapsed_s=0))
+    whole.interrupt()
+    assert part.poll(Progress(stage="x", elapsed_s=0))
+    assert part.stopped

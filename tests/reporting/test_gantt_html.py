@@ -3,44 +3,19 @@ import hashlib
 import json
 import re
 import zlib
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from hypothesis import given
 
 import pictures
+from html_page import Page
 from strategies_schedule import schedules_with_costs
 from trainwright.errors import InvalidInput
 from trainwright.reporting.gantt_html import gantt_html
 from trainwright.reporting.gantt_pack import pack_panel
 from trainwright.reporting.gantt_panel import GanttPanel
 from trainwright.scheduling.simulate import simulate
-
-
-class Page(HTMLParser):
-    """Elements by tag, with their attributes and the text right inside them."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.elements = []
-        self.is_open = False
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs), ""))
-        self.is_open = True
-
-    def handle_endtag(self, tag):
-        self.is_open = False
-
-    def handle_data(self, data):
-        if self.is_open:
-            tag, attrs, text = self.elements[-1]
-            self.elements[-1] = tag, attrs, text + data
-
-    def all(self, wanted):
-        return [(attrs, text) for tag, attrs, text in self.elements if tag == wanted]
 
 
 @given(schedules_with_costs())

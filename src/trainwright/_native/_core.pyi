@@ -69,6 +69,7 @@ def peel(
     max_activations: int,
     usable_bytes: float,
     gathered_share: float,
+    floor_s: float,
     limit_s: float,
     kind_of: NDArray[np.int64],
     forward_s: NDArray[np.float64],
@@ -97,6 +98,7 @@ def peel_evenly(
     max_activations: int,
     usable_bytes: float,
     gathered_share: float,
+    floor_s: float,
     limit_s: float,
     kind_of: NDArray[np.int64],
     forward_s: NDArray[np.float64],
@@ -132,6 +134,36 @@ def estimate_products(
 def output_stationary_cycles(
     *, rows: float, columns: float, m: float, n: float, k: float
 ) -> float: ...
+
+class UniformProblem:
+    def __init__(
+        self,
+        *,
+        layer_class: NDArray[np.int32],
+        transfer_s: NDArray[np.float64],
+        saved_bytes: NDArray[np.float64],
+        transient_bytes: NDArray[np.float64],
+        static_bytes: NDArray[np.float64],
+        sharded_bytes: NDArray[np.float64],
+        sync_bytes: NDArray[np.float64],
+        data_degrees: NDArray[np.int64],
+        memory_bytes: float,
+        link_byte_s: float,
+        link_latency_s: float,
+        update_shards: bool,
+        tensor_degree: int,
+        num_devices: int,
+        num_microbatches: int,
+    ) -> None: ...
+
+def fastest_uniform_plans(
+    problem: UniformProblem,
+    *,
+    forward_s: NDArray[np.float64],
+    backward_s: NDArray[np.float64],
+    update_s: NDArray[np.float64],
+    cutoff_s: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.int64], list[list[int]], list[list[int]]]: ...
 def one_f_one_b_ends_s(
     *,
     forward_s: NDArray[np.float64],

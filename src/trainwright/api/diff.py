@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainwright.api.documents import AnyDocument, Priced, open_document
+from trainwright.api.documents import AnyDocument, Priced, load_any_document
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.model_sweep import ModelSweepResult
 from trainwright.plan.results.placement import PlacedStageRecord, PlacementResult
+from trainwright.plan.results.request import SpanRecord
 from trainwright.plan.results.schedule import ScheduleResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE
 
@@ -30,10 +33,15 @@ if TYPE_CHECKING:
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
     """Compare two documents (paths or results): plans or estimates, placements, or schedules.
 
-    Raises `InvalidInput` with every fault of the first file that has one, and for a schedule or a
-    placement beside a document of another kind.
+    The estimate of a model is compared with another one or with a model's plan. Raises
+    `InvalidInput` with every fault of the first file that has one, and for documents of kinds that
+    have nothing in common.
     """
-    before, after = open_document(first), open_document(second)
+    before, after = _open(first), _open(second)
+    if "model-estimate" in (before.kind, after.kind):
+        from trainwright.api.diff_runs import run_difference
+
+        return Report(run_difference(before, after))
     if isinstance(before, ScheduleResult) and isinstance(after, ScheduleResult):
         return Report(_schedule_difference(before, after))
     apart = isinstance(before, PlacementResult) != isinstance(after, PlacementResult)
@@ -42,13 +50,24 @@ def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
         raise InvalidInput.of("documents", problem)
     return Report(
         Difference(
-            same_model=_same_content(before.request.model, after.request.model),
+            same_model=same_content(before.request.model, after.request.model),
             time_ratio=_time_ratio(before, after),
-            request_changes=tuple(_changes(_request_facts(before), _request_facts(after))),
-            result_changes=tuple(_changes(_result_facts(before), _result_facts(after))),
+            request_changes=tuple(changes(_request_facts(before), _request_facts(after))),
+            result_changes=tuple(changes(_result_facts(before), _result_facts(after))),
             stage_changes=tuple(_stage_changes(before.stages, after.stages)),
         )
     )
+
+
+def _open(document: AnyDocument) -> Any:
+    """Any document that can be compared; its type is that of its kind."""
+    found = document.document if isinstance(document, Report) else document
+    if isinstance(found, (str, Path)):
+        found = load_any_document(found)
+    if isinstance(found, ModelSweepResult):
+        problem = f'cannot be compared: a document of kind "{found.kind}" holds several plans'
+        raise InvalidInput.of("documents", problem)
+    return found
 
 
 def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Difference:
@@ -57,8 +76,8 @@ def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Diffe
     return Difference(
         same_model=before.request.costs.content == after.request.costs.content,
         time_ratio=time_ratio(before, after),
-        request_changes=tuple(_changes(request_facts(before), request_facts(after))),
-        result_changes=tuple(_changes(result_facts(before), result_facts(after))),
+        request_changes=tuple(changes(request_facts(before), request_facts(after))),
+        result_changes=tuple(changes(result_facts(before), result_facts(after))),
     )
 
 
@@ -79,7 +98,8 @@ def _objective(document: Compared) -> str:
     return "step_time_s" if isinstance(document, ModelPlanResult) else "time_per_sample_s"
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    """The keys whose values differ."""
     for key in dict.fromkeys((*before, *after)):
         if before.get(key) != after.get(key):
             yield Change(key=key, before=before.get(key), after=after.get(key))
@@ -97,13 +117,25 @@ def _request_facts(document: Compared) -> dict[str, Any]:
     for part in (request.setting, request.workload, request.space):
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
-            facts[field.name] = list(value) if isinstance(value, tuple) else value
+            facts[field.name] = _plain(value)
     return facts
+
+
+def _plain(value: Any) -> Any:
+    """As a document holds it; a range of degrees as it is written on the command line."""
+    if isinstance(value, SpanRecord):
+        most = "" if value.most is None else value.most
+        return str(value.least) if value.least == value.most else f"{value.least}..{most}"
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _result_facts(document: Compared) -> dict[str, Any]:
     names = ("status", "fits", "devices_used", "num_stages", "gap", _objective(document))
     facts = {name: getattr(document, name, None) for name in names}
+    if isinstance(document, ModelPlanResult):
+        from trainwright.api.diff_runs import run_facts
+
+        facts = {**facts, **run_facts(document)}
     if (gap := facts["gap"]) is not None and gap <= OPTIMAL_TOLERANCE:
         facts["gap"] = 0.0
     return facts
@@ -128,7 +160,7 @@ def _facts(stage: AnyStage) -> StageFacts:
     return StageFacts(**{field.name: getattr(stage, field.name) for field in fields(StageFacts)})
 
 
-def _same_content(before: Embedded, after: Embedded) -> bool:
+def same_content(before: Embedded, after: Embedded) -> bool:
     """Whether two inputs are one model, whatever their files are called and say of the machine."""
     return before.kind == after.kind and _model_in(before) == _model_in(after)
 

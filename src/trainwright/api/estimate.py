@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 def estimate(
-    model: str | Path | Profile | ProfileFile,
+    model: str | Path | Profile | ProfileFile | None = None,
     *,
+    source: tuple[str, str | Path] | None = None,
     plan: str | Path | Plan | None = None,
     cluster: str | Path | Cluster | None = None,
     nodes: int | None = None,
@@ -39,6 +40,8 @@ def estimate(
 ) -> Report[EstimateResult] | Report[ModelEstimateResult]:
     """Price a run of a model on `cluster`, or a `plan` (a document's path, or a noun) of a profile.
 
+    `source` names a framework (megatron, torchtitan, deepspeed) and a file of an existing job:
+    what it states stands in for options that are not given, and its model for `model`.
     A model takes the options of `RunOptions`; a profile `plan`, `devices`, `memory`, `bandwidth`,
     `microbatches`. `calibration` is a file that `calibrate` wrote or a built-in software line. What
     is not given is taken from the plan document's own request, then from the profile; see
@@ -51,7 +54,19 @@ def estimate(
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
-    given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
+    read: tuple[str, ...] = ()
+    if source is not None:
+        from trainwright.api.stated import open_stated, stated_model, stated_options
+
+        job = open_stated(*source)
+        if not (model is None or isinstance(model, (str, Path))):
+            raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
+        run, read = stated_options(job, run), job.warnings
+        given: ModelInput | ProfileInput = stated_model(job, model)
+    elif model is None:
+        raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
+    else:
+        given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
     if not isinstance(given, ModelInput):
         not_used = _given(cluster=cluster, nodes=nodes, calibration=calibration, **run)
         return _estimate_profile(given, plan, overrides, not_used)
@@ -75,6 +90,7 @@ def estimate(
         where = calibrated(where, calibration)
     not_used = _given(bandwidth=bandwidth, microbatches=microbatches, point=point)
     warnings = [f"{name} applies to profiles only and was not used" for name in not_used]
+    warnings = [*read, *warnings]
     return Report(estimate_model(given, cluster=where, options=run, warnings=warnings))
 
 

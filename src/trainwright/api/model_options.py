@@ -129,16 +129,30 @@ def refuse_empty_space(question: ModelQuestion) -> None:
 
 def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
     from trainwright.planning.allowed import ANY
-    from trainwright.planning.model_space import microbatch_sizes, tensor_degrees
+    from trainwright.planning.model_space import (
+        context_degrees,
+        microbatch_sizes,
+        tensor_degrees,
+    )
+    from trainwright.profile.setting import divisors
 
     allowed, workload, model = question.allowed, question.workload, question.model
+    limit = question.num_devices
     if not tensor_degrees(model, question.cluster, workload, allowed.tensor):
         offered = tensor_degrees(model, question.cluster, workload, ANY)
         yield _none_of("tp", allowed.tensor, offered, "the model and a node allow")
     if not microbatch_sizes(workload, allowed.microbatch_size):
         offered = microbatch_sizes(workload, ANY)
-        yield _none_of("micro-batch", allowed.microbatch_size, offered, "divide the global batch:")
-    if model.experts is None:
+        yield _none_of("micro-batch", allowed.microbatch_size, offered, "divide the global batch")
+    if not context_degrees(model, workload, allowed.context, limit=limit):
+        offered = context_degrees(model, workload, ANY, limit=limit)
+        yield _none_of("cp", allowed.context, offered, "divide the sequence evenly")
+    if model.experts is not None:
+        shares = divisors(model.experts.num_experts)
+        if not any(share in allowed.expert for share in shares):
+            what = f"divide the {model.experts.num_experts} experts"
+            yield _none_of("ep", allowed.expert, shares, what)
+    else:
         for name in ("expert", "expert_tensor"):
             if getattr(allowed, name).least > 1:
                 yield Fault(SPANS[name], "must be 1: the model has no experts; leave it out")

@@ -107,7 +107,6 @@ def plan(
     if isinstance(given, PlacementInput):
         not_used += _given(
             exclude_option=sorted(restrictions.excluded_options) or None,
-            planner=None if planner == "exact" else planner,
             block_layer=block_layer,
             compare=compare,
             point=point,
@@ -116,6 +115,7 @@ def plan(
             given=given,
             restrictions=restrictions,
             cost_model=cost_model or "native",
+            planner=planner,
             warnings=tuple(f"{name} does not apply and was not used" for name in not_used),
         )
         return Result(plan_placement(placement, budget))

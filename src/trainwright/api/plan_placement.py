@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.api.inputs import setting_record
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from trainwright.profile.placement_case import PlacementCase
 
 
+PLANNERS: Final = ("exact", "profile")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementInput:
     """A placement problem, its setting replaced where the caller says so, and itself as JSON."""
@@ -41,7 +44,13 @@ class PlacementQuestion:
     given: PlacementInput
     restrictions: Restrictions
     cost_model: str
+    planner: str = "exact"
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.planner not in PLANNERS:
+            listed = ", ".join(PLANNERS)
+            raise InvalidInput.of("planner", f'must be one of {listed}, got "{self.planner}"')
 
 
 def plan_placement(question: PlacementQuestion, budget: Budget) -> PlacementResult:
@@ -52,7 +61,9 @@ def plan_placement(question: PlacementQuestion, budget: Budget) -> PlacementResu
     started_s = budget.cpu_s
     case, restrictions = question.given.case, question.restrictions
     rules = placement_rules(question.cost_model)
-    found = answer(case, rules=rules, restrictions=restrictions, budget=budget)
+    found = answer(
+        case, rules=rules, restrictions=restrictions, budget=budget, planner=question.planner
+    )
     outcome, cost, plan = found.outcome, found.outcome.cost, found.outcome.plan
     made = PlacementResult(
         status=outcome.status,
@@ -68,11 +79,17 @@ def plan_placement(question: PlacementQuestion, budget: Budget) -> PlacementResu
         search_s=budget.cpu_s - started_s,
         request=_request(question, budget),
     )
-    return with_figures(made, plan, cost) if plan is not None and cost is not None else made
+    if plan is None or cost is None:
+        return made
+    return with_figures(made, plan, cost, case)
 
 
-def with_figures(document: PlacementResult, plan: PlacedPlan, cost: PlacedCost) -> PlacementResult:
+def with_figures(
+    document: PlacementResult, plan: PlacedPlan, cost: PlacedCost, case: PlacementCase
+) -> PlacementResult:
     """The document with every figure that follows from its plan."""
+    from trainwright.partitioning.placement_simulate import simulated_time_s
+
     return replace(
         document,
         time_per_batch_s=cost.time_s,
@@ -82,6 +99,7 @@ def with_figures(document: PlacementResult, plan: PlacedPlan, cost: PlacedCost) 
         devices_used=cost.devices_used,
         num_stages=len(plan.stages),
         rounds=cost.rounds,
+        simulated_time_s=simulated_time_s(plan, cost, case),
         gradient_sync_s=cost.gradient_sync_s,
         peak_memory_bytes=cost.peak_memory_bytes,
         stages=tuple(
@@ -118,7 +136,7 @@ def recompute_placement(document: PlacementResult) -> PlacementResult:
     if not fits(cost, case):
         needs = f"needs {cost.devices_used} devices, {cost.peak_memory_bytes!r} bytes on one"
         raise InvalidInput.of("stages", f"must fit into the machine of the request; {needs}")
-    made = with_figures(document, plan, cost)
+    made = with_figures(document, plan, cost, case)
     return replace(made, fixed_strategy=_fixed_record(case, price_strategy(case, rules), cost))
 
 
@@ -188,6 +206,7 @@ def _request(question: PlacementQuestion, budget: Budget) -> PlanRequest:
             tensor_parallel=restrictions.tensor_parallel,
             recompute=restrictions.recompute,
             per_stage_degrees=False,
+            planner=question.planner,
         ),
         cost_model=question.cost_model,
         time_limit_s=budget.time_limit_s,

@@ -13,10 +13,12 @@ from trainwright.plan.parallelism import Parallelism
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainwright.plan import Plan, StepPrediction
     from trainwright.plan.results.model_plan import ModelPlanResult
     from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Point
+    from trainwright.profile import Profile
 
 _SHARED: Final = ("tensor", "pipeline", "data", "context", "expert", "virtual_stages")
 
@@ -27,13 +29,34 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
     from trainwright.api.model_records import with_plan
-    from trainwright.costing.estimate import Estimator
-    from trainwright.model import model_flops_per_sequence
-    from trainwright.plan import Plan
-    from trainwright.planning.model_question import estimate_profile_of_degrees
-    from trainwright.pricing.step import predict_step
 
+    question, plan, profile = planned(document)
+    step = predicted(question, plan, profile)
+    computed = with_plan(document, question, plan, profile, step)
+    return replace(
+        computed,
+        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
+        alternatives=tuple(
+            replace(other, slowdown=other.step_time_s / step.step_time_s)
+            for other in document.alternatives
+        ),
+    )
+
+
+def planned(document: ModelPlanResult) -> tuple[ModelQuestion, Plan, Profile]:
+    """What was asked, the plan that answers it, and the profile it was cut from.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
+    """
     question = call_of(document.request).question
+    plan = _plan_in(document, question)
+    return question, plan, profile_of(question, plan)
+
+
+def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
+    """The decisions of a document; raises `InvalidInput` where the question does not allow them."""
+    from trainwright.plan import Plan
+
     size = _microbatch_size(document, question)
     plan = Plan(
         stages=read_plan(document),
@@ -45,23 +68,29 @@ def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     if plan.devices_used > question.num_devices:
         wanted = f"must be at most the {question.num_devices} asked for"
         raise InvalidInput.of("devices_used", f"{wanted}, got {plan.devices_used}")
-    profile = estimate_profile_of_degrees(
+    return plan
+
+
+def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
+    """What the layers cost on the question's cluster at the plan's degrees."""
+    from trainwright.costing.estimate import Estimator
+    from trainwright.planning.model_question import estimate_profile_of_degrees
+
+    return estimate_profile_of_degrees(
         Estimator(model=question.model, cluster=question.cluster),
         question,
-        _point(document, size),
-        tensor=_tensor_degrees(document, question),
+        _point(plan),
+        tensor=_tensor_degrees(plan, question),
     )
+
+
+def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
+    """The price of the plan."""
+    from trainwright.model import model_flops_per_sequence
+    from trainwright.pricing.step import predict_step
+
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
-    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
-    computed = with_plan(document, question, plan, profile, step)
-    return replace(
-        computed,
-        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
-        alternatives=tuple(
-            replace(other, slowdown=other.step_time_s / step.step_time_s)
-            for other in document.alternatives
-        ),
-    )
+    return predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
 
 
 def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:
@@ -102,7 +131,7 @@ def _space_faults(
     for name in _SHARED:
         if (value := getattr(degrees, name)) not in getattr(allowed, name):
             yield Fault(f"parallelism.{name}", f"must be one that the request allows, got {value}")
-    if degrees.expert_shards not in allowed.expert_tensor:
+    if degrees.expert_tensor is not None and degrees.expert_shards not in allowed.expert_tensor:
         value = degrees.expert_shards
         yield Fault("parallelism.expert_tensor", f"must be allowed by the request, got {value}")
     if degrees.zero_stage not in allowed.zero_stages:
@@ -113,26 +142,28 @@ def _space_faults(
         yield Fault("schedule", f'must be one of {families}, got "{document.schedule}"')
 
 
-def _point(document: ModelPlanResult, microbatch_size: int) -> Point:
-    """What priced the layers of the document's plan."""
+def _point(plan: Plan) -> Point:
     from trainwright.planning.model_space import Point
 
-    degrees = document.parallelism or Parallelism(tensor=document.stages[0].tensor_parallel)
+    size, tensor = plan.microbatch_size or 1, plan.stages[0].tensor_parallel
+    degrees = plan.parallelism
+    if degrees is None:
+        return Point(microbatch_size=size, tensor=tensor)
     return Point(
-        microbatch_size=microbatch_size,
-        tensor=degrees.tensor,
+        microbatch_size=size,
+        tensor=tensor,
         context=degrees.context,
         expert=degrees.expert,
         expert_tensor=degrees.expert_tensor,
     )
 
 
-def _tensor_degrees(document: ModelPlanResult, question: ModelQuestion) -> tuple[int, ...]:
+def _tensor_degrees(plan: Plan, question: ModelQuestion) -> tuple[int, ...]:
     """The degrees of the profile that the plan was cut from."""
     from trainwright.planning.model_space import tensor_degrees
 
-    if document.parallelism is not None:
-        return (document.stages[0].tensor_parallel,)
+    if plan.parallelism is not None:
+        return (plan.stages[0].tensor_parallel,)
     return tensor_degrees(
         question.model, question.cluster, question.workload, question.allowed.tensor
     )

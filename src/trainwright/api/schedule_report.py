@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.plan.status import Status
     from trainwright.plan.timeline import Timeline
-    from trainwright.reporting.gantt_panel import MemoryUnit
+    from trainwright.reporting.gantt_panel import GanttPanel, MemoryUnit
     from trainwright.units import TimeUnit
 
 ORDER_FORMS = ("json", "compute_only", "compute_comms")
@@ -126,33 +126,41 @@ class ScheduleReport(Report[ScheduleResult]):
         from trainwright.formats.atomic_file import write_text
         from trainwright.formats.chrome_trace import write_chrome_trace
         from trainwright.reporting.gantt_html import gantt_html
-        from trainwright.reporting.gantt_panel import GanttPanel
         from trainwright.reporting.gantt_svg import gantt_svg
-        from trainwright.scheduling.critical_path import critical_path
 
         suffix = picture_form(path)
-        timeline = self._found()
         if suffix.startswith(".json"):
-            unit = self._memory_unit().value
-            write_chrome_trace(path, timeline, memory_unit=unit)
+            write_chrome_trace(path, self._found(), memory_unit=self._memory_unit().value)
             return
-        timeline = self._with_limit(timeline)
-        critical = critical_path(timeline)
-        title, unit, time_unit = self._title(), self._memory_unit(), self._time_unit()
+        panel = self.panel()
         if suffix == ".svg":
             text = gantt_svg(
-                timeline, critical=critical, title=title, memory_unit=unit, time_unit=time_unit
+                panel.timeline,
+                critical=panel.critical,
+                title=panel.title,
+                memory_unit=panel.memory_unit,
+                time_unit=panel.time_unit,
             )
         else:
-            panel = GanttPanel(
-                timeline=timeline,
-                title=title,
-                critical=critical,
-                memory_unit=unit,
-                time_unit=time_unit,
-            )
             text = gantt_html(panel)
         write_text(path, text)
+
+    def panel(self) -> GanttPanel:
+        """The schedule as pictures take it, with its critical path and limits.
+
+        Raises InvalidInput where nothing fits.
+        """
+        from trainwright.reporting.gantt_panel import GanttPanel
+        from trainwright.scheduling.critical_path import critical_path
+
+        timeline = self._with_limit(self._found())
+        return GanttPanel(
+            timeline=timeline,
+            title=self._title(),
+            critical=critical_path(timeline),
+            memory_unit=self._memory_unit(),
+            time_unit=self._time_unit(),
+        )
 
     def _found(self) -> Timeline:
         if self.timeline is None:

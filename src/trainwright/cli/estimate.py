@@ -23,12 +23,14 @@ def _count(name: str, text: str, *aliases: str) -> typer.models.OptionInfo:
 
 def estimate(
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="MODEL",
             help="A config.json or its folder, the name of a catalog model, or a profile (JSON).",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    source: options.Source = None,
     plan: Annotated[
         Path | None, typer.Option(help="For a profile: the plan document to price.")
     ] = None,
@@ -196,9 +198,10 @@ def estimate(
     """Predict time and memory of a run: does it fit, and how long does a step take?"""
     from trainwright.api.estimate import estimate as price
 
-    check_output(output, model, plan)
+    check_output(output, model, plan, source[1] if source else None)
     report = price(
         model,
+        source=source,
         plan=plan,
         cluster=cluster,
         nodes=parse_count(nodes, "nodes"),

@@ -46,3 +46,11 @@ Point = Annotated[
     str | None,
     typer.Option("--point", help="Which point of a profile with several (from 0).", metavar="N"),
 ]
+Source = Annotated[
+    tuple[str, Path] | None,
+    typer.Option(
+        "--from",
+        help="An existing job: megatron, torchtitan or deepspeed, and its file.",
+        metavar="FORMAT FILE",
+    ),
+]

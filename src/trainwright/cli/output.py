@@ -14,7 +14,7 @@ import typer
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trainwright.api.result import Report
     from trainwright.execution import Budget, Progress
@@ -88,9 +88,14 @@ def _is_input(path: Path, given: Path) -> bool:
 def emit(report: Report[Any], *, as_json: bool, output: Path | None) -> None:
     """Save if asked, then print the document or its table."""
     if output is not None:
-        with _uninterrupted():
-            report.save(output)
+        save(report.save, output)
     _print(report.to_json() if as_json else _table(report))
+
+
+def save(write: Callable[[Path], None], path: Path) -> None:
+    """Write a file, whole or not at all."""
+    with _uninterrupted():
+        write(path)
 
 
 @contextmanager

@@ -139,7 +139,9 @@ def plan(
             help="For a model: let stages differ in degrees, which no framework runs yet.",
         ),
     ] = False,
-    planner: Annotated[str, typer.Option(help="exact, or the baseline: equal.")] = "exact",
+    planner: Annotated[
+        str, typer.Option(help="exact, or equal; placement: exact, profile.")
+    ] = "exact",
     block_layer: Annotated[
         str | None,
         typer.Option(

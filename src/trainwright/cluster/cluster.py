@@ -128,6 +128,30 @@ class Cluster:
         device = replace(pool.accelerator, memory_bytes=memory_bytes)
         return replace(self, pools=(replace(pool, accelerator=device),))
 
+    def with_bandwidth(self, level: str, bytes_per_s: float) -> Cluster:
+        """The same cluster with another bandwidth of a level, per device and direction.
+
+        `level` is a level's name, or "intra" for the innermost and "inter" for the outermost.
+        Raises `InvalidInput` where there is no such level.
+        """
+        pool = self.pool_of()
+        names = [own.name for own in pool.levels]
+        found = {"intra": 0, "inter": len(names) - 1, **{n: i for i, n in enumerate(names)}}
+        if level not in found:
+            offered = ", ".join(dict.fromkeys(("intra", "inter", *names)))
+            raise InvalidInput.of("bandwidth", f'must name one of {offered}, got "{level}"')
+        levels = list(pool.levels)
+        changed = replace(levels[found[level]], bandwidth_bytes_per_s=bytes_per_s)
+        levels[found[level]] = changed
+        return replace(self, pools=(replace(pool, levels=tuple(levels)),))
+
+    def with_peak_scaled(self, factor: float) -> Cluster:
+        """The same cluster with so many times the peak of every number format."""
+        pool = self.pool_of()
+        peaks = tuple((name, peak * factor) for name, peak in pool.accelerator.peak_flops_per_s)
+        device = replace(pool.accelerator, peak_flops_per_s=peaks)
+        return replace(self, pools=(replace(pool, accelerator=device),))
+
     def with_nodes(self, nodes: int) -> Cluster:
         """The same cluster of `nodes` nodes; raises like `Pool.with_nodes` and `pool_of`."""
         return replace(self, pools=(self.pool_of().with_nodes(nodes),))

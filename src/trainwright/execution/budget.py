@@ -70,6 +70,17 @@ class Budget:
         """Whether time is up or the user asked to stop."""
         return self.interrupted or self.remaining_s <= 0
 
+    def part(self, time_limit_s: float) -> Budget:
+        """A share of what is left, for one of several searches; it stops where this one does."""
+
+        def listen(progress: Progress) -> None:
+            if self.poll(progress):
+                inner.interrupt()
+
+        inner = Budget(time_limit_s=max(1e-3, min(time_limit_s, self.remaining_s)))
+        inner.on_progress = listen
+        return inner
+
     def interrupt(self) -> None:
         """Ask the running search to stop and keep its best result."""
         self.interrupted = True

@@ -64,14 +64,14 @@ def read_bytes(path: str | Path, *, name: str = "file", most: int = LARGEST_FILE
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a file in one step, as UTF-8; raises `InvalidInput` for `output` where that fails."""
-    with _explained(path):
+    with explained(path):
         data = text.encode()
     write_bytes(path, data)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
     """Write a file in one step; raises `InvalidInput` for `output` where that fails."""
-    with _explained(path):
+    with explained(path):
         target = _target(path)
         if _is_device(target):
             target.write_bytes(data)
@@ -87,7 +87,7 @@ def write_bytes(path: str | Path, data: bytes) -> None:
 
 def check_writable(path: str | Path) -> None:
     """Raise what `write_text` would raise, before any work is done; changes nothing."""
-    with _explained(path):
+    with explained(path):
         target = _target(path)
         if not _is_device(target):
             _refuse_unwritable(target)
@@ -129,7 +129,8 @@ def _create_beside(target: Path, data: bytes) -> Path:
 
 
 @contextmanager
-def _explained(path: str | Path) -> Iterator[None]:
+def explained(path: str | Path) -> Iterator[None]:
+    """Turn what the system says of a path that cannot be written into an `InvalidInput`."""
     try:
         yield
     except (OSError, ValueError) as error:

@@ -14,7 +14,13 @@ from types import MappingProxyType
 from typing import Final
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plan.capability_table import AXIS_ORDERS, CELLS, OPTIMIZERS, SCHEDULES
+from trainwright.plan.capability_table import (
+    AXIS_ORDERS,
+    CELLS,
+    MODULES,
+    OPTIMIZERS,
+    SCHEDULES,
+)
 from trainwright.plan.demands import Demands, Placing, RecomputeForm
 from trainwright.plan.feature import Feature
 from trainwright.plan.parallelism import Parallelism
@@ -22,14 +28,14 @@ from trainwright.plan.parallelism import Parallelism
 TARGETS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "megatron": "core-0.16",
-        "megatron-bridge": "0.3",
-        "primus": "26.1",
+        "megatron-bridge": "0.3 (fields of core-0.16)",
+        "primus": "2026 (read, not run)",
         "torchtitan@0.2": "0.2.2",
         "torchtitan@0.3": "0.3.0",
         "pytorch": "2.13.0",
         "deepspeed": "0.19.8",
         "accelerate": "1.15.0",
-        "nanotron": "0.4",
+        "nanotron": "0.4 (schema only)",
     }
 )
 
@@ -75,7 +81,10 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """One framework: its cells, its names for schedules, its axis orders and optimizers."""
+    """One framework: its cells, its names for schedules, its axis orders and optimizers.
+
+    `modules` are the parts of a block it can recompute, by its names; None if it chooses itself.
+    """
 
     target: str
     version: str
@@ -83,6 +92,7 @@ class Capability:
     schedules: Mapping[str, str]
     axis_orders: tuple[tuple[str, ...], ...]
     optimizers: frozenset[str]
+    modules: Mapping[str, str] | None
 
     def can(self, feature: Feature) -> bool:
         """Whether the framework expresses the feature."""
@@ -127,6 +137,7 @@ def capability_of(target: str) -> Capability:
         schedules=MappingProxyType(SCHEDULES[name]),
         axis_orders=AXIS_ORDERS[name],
         optimizers=frozenset(OPTIMIZERS[name]),
+        modules=MODULES[name],
     )
 
 
@@ -178,6 +189,15 @@ def _choice_gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
             reason=f"orders its ranks {' or '.join('-'.join(o) for o in own.axis_orders)}",
             alternatives=tuple(n for n in TARGETS if order in capability_of(n).axis_orders),
         )
+    if demands.recompute is RecomputeForm.MODULES and own.modules:
+        for module in sorted(demands.recompute_modules - set(own.modules)):
+            yield Gap(
+                field="recompute_modules",
+                value=module,
+                target=own.target,
+                reason=f"recomputes {', '.join(own.modules)} of a block",
+                alternatives=tuple(n for n in TARGETS if _repeats(n, module)),
+            )
     if demands.optimizer not in own.optimizers:
         yield Gap(
             field="optimizer",
@@ -186,6 +206,12 @@ def _choice_gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
             reason=f"has {', '.join(sorted(own.optimizers))}",
             alternatives=tuple(n for n in TARGETS if demands.optimizer in OPTIMIZERS[n]),
         )
+
+
+def _repeats(target: str, module: str) -> bool:
+    own = capability_of(target)
+    names = own.modules
+    return own.can(Feature.RECOMPUTE_MODULES) and (names is None or module in names)
 
 
 def _runs_pipeline(target: str, demands: Demands) -> bool:
@@ -209,6 +235,8 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         yield _expert_feature(degrees), "expert_tensor", str(degrees.expert_shards)
     if not demands.zero_stage and degrees.context * degrees.expert > 1:
         yield Feature.UNSHARDED_BESIDE, "zero_stage", "0"
+    if not demands.zero_stage and degrees.data > 1 and degrees.tensor > 1:
+        yield Feature.UNSHARDED_TENSOR, "zero_stage", "0"
     for feature in _zero_features(demands.zero_stage, degrees.pipeline):
         yield feature, "zero_stage", str(demands.zero_stage)
     yield _RECOMPUTE[demands.recompute], "recompute", demands.recompute.value
@@ -257,6 +285,7 @@ _RECOMPUTE: Final = {
     RecomputeForm.FIRST: Feature.RECOMPUTE_FIRST,
     RecomputeForm.MODULES: Feature.RECOMPUTE_MODULES,
     RecomputeForm.ANY: Feature.RECOMPUTE_ANY,
+    RecomputeForm.MIXED: Feature.RECOMPUTE_MIXED,
 }
 
 
@@ -287,6 +316,7 @@ def _aliases() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name, version in TARGETS.items():
         bare, _, short = name.partition("@")
-        for each in (bare, name, name.replace("@", "-"), f"{bare}@{version}", f"{bare}-{short}"):
+        stated = version.partition(" ")[0]
+        for each in (bare, name, name.replace("@", "-"), f"{bare}@{stated}", f"{bare}-{short}"):
             found[each] = name
     return found

@@ -128,6 +128,11 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         _STAGES,
         *("no recomputes all blocks or none",) * 3,
     ),
+    Feature.RECOMPUTE_MIXED: (
+        *("no recomputes the same parts in every block",) * 5,
+        _STAGES,
+        *("no recomputes whole blocks",) * 3,
+    ),
     Feature.ZERO_1: (
         *("yes use_distributed_optimizer",) * 3,
         *("no shards gradients with the optimizer state (ZeRO 2 or 3), or nothing",) * 3,
@@ -170,7 +175,14 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     Feature.UNSHARDED_BESIDE: (
         *("yes",) * 3,
         *("no shards parameters over context and expert ranks",) * 2,
-        *("yes",) * 4,
+        *("yes",) * 2,
+        "no needs sharded replicas beside context parallel",
+        "yes",
+    ),
+    Feature.UNSHARDED_TENSOR: (
+        *("yes",) * 7,
+        "no needs sharded replicas beside tensor parallel",
+        "yes",
     ),
     Feature.HYBRID_SHARD: (
         *("yes num_distributed_optimizer_instances",) * 3,
@@ -197,7 +209,8 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     ),
     Feature.SEQUENCE_PARALLEL: (
         *("yes sequence_parallel",) * 3,
-        *("yes always beside tensor parallel",) * 2,
+        "yes always beside tensor parallel",
+        "yes enable_sequence_parallel",
         _MODEL,
         _MODEL,
         "code the model's tensor-parallel plan",
@@ -205,7 +218,8 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     ),
     Feature.NO_SEQUENCE_PARALLEL: (
         *("yes",) * 3,
-        *("no always runs sequence parallel beside tensor parallel",) * 2,
+        "no always runs sequence parallel beside tensor parallel",
+        "yes enable_sequence_parallel",
         _MODEL,
         _MODEL,
         "code the model's tensor-parallel plan",
@@ -296,5 +310,24 @@ OPTIMIZERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         **dict.fromkeys(("pytorch", "accelerate"), _ANY_OPTIMIZER),
         "deepspeed": ("adam",),
         "nanotron": ("adam", "sgd", "momentum"),
+    }
+)
+
+
+_OF_MEGATRON_MODULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "attention_core": "core_attn",
+        "norm": "layernorm",
+        "latent_up_projection": "mla_up_proj",
+        "expert_activation": "moe_act",
+    }
+)
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+# What "selective" can recompute alike, by the framework's name; None: it decides itself.
+MODULES: Final[Mapping[str, Mapping[str, str] | None]] = MappingProxyType(
+    {
+        **dict.fromkeys(("megatron", "megatron-bridge", "primus"), _OF_MEGATRON_MODULES),
+        **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3", "pytorch"), None),
+        **dict.fromkeys(("deepspeed", "accelerate", "nanotron"), _NOTHING),
     }
 )

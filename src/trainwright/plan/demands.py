@@ -27,8 +27,8 @@ class Placing(StrEnum):
 class RecomputeForm(StrEnum):
     """Which blocks run their forward pass again, from the easiest pattern to the hardest.
 
-    `FIRST` is the first k blocks of every stage, `MODULES` parts of every block ("selective");
-    `ANY` is every other pattern.
+    `FIRST` is the first k blocks of every stage, `MODULES` parts of every block ("selective"),
+    `ANY` any set of whole blocks, `MIXED` parts of some blocks.
     """
 
     NONE = "none"
@@ -36,6 +36,7 @@ class RecomputeForm(StrEnum):
     FIRST = "first k blocks of every stage"
     MODULES = "parts of every block"
     ANY = "any set of blocks"
+    MIXED = "parts of some blocks"
 
 
 class FamilyShape(NamedTuple):
@@ -69,10 +70,12 @@ _ONE_DEVICE: Final = Parallelism()
 class Demands:
     """Degrees, schedule and pattern of a plan; what is left out is not demanded.
 
-    `shape` says how a schedule without a name is placed. `ends_apart`: embedding or head make a
-    stage without blocks. `has_experts` and `num_mtp_layers` are the model's. `axis_order` lists the
-    axes "tensor", "context", "data", "pipeline" from the innermost out, where the plan depends on
-    it; `state_copies` is how many groups each hold all sharded state (hybrid shard; 1 is none).
+    `shape` says how a schedule without a name is placed. `recompute_modules` are what `MODULES`
+    repeats, "mlp_activation" where it is that of a dense block and "expert_activation" else.
+    `ends_apart`: embedding or head make a stage without blocks. `has_experts` and `num_mtp_layers`
+    are the model's. `axis_order` lists the axes "tensor", "context", "data", "pipeline" from the
+    innermost out, where the plan depends on it; `state_copies` is how many groups each hold all
+    sharded state (hybrid shard; 1 is none).
     """
 
     parallelism: Parallelism = _ONE_DEVICE
@@ -83,6 +86,7 @@ class Demands:
     ends_apart: bool = False
     degrees_per_stage: bool = False
     recompute: RecomputeForm = RecomputeForm.NONE
+    recompute_modules: frozenset[str] = frozenset()
     has_experts: bool = False
     num_mtp_layers: int = 0
     axis_order: tuple[str, ...] | None = None

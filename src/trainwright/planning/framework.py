@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.plan.capability import Capability, alternatives, capability_of
 from trainwright.plan.demands import Demands, RecomputeForm
 from trainwright.plan.feature import Feature
@@ -24,6 +25,7 @@ from trainwright.planning.model_planner import (
     best_first,
     plan_model,
 )
+from trainwright.planning.schedules import SEARCHED
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import FAMILIES
 
@@ -107,8 +109,12 @@ def _with_degrees(allowed: Allowed, own: Capability) -> Allowed:
 
 
 def _families(allowed: Allowed, own: Capability) -> tuple[str, ...]:
-    """Those that are allowed and run; the first is what a single rank counts as."""
-    offered = tuple(FAMILIES) if allowed.schedules is None else allowed.schedules
+    """Those that are allowed and run; where all are, those searched by default or known by name.
+
+    GPipe is no shorter than 1F1B and holds more, so it has to be asked for.
+    """
+    known = {*SEARCHED, *own.schedules} - {"gpipe"}
+    offered = allowed.schedules or tuple(family for family in FAMILIES if family in known)
     pipeline = Parallelism(pipeline=2)
     left = tuple(f for f in offered if own.runs(Demands(parallelism=pipeline, schedule=f)))
     if not left and own.can(Feature.PIPELINE):
@@ -139,12 +145,22 @@ def _by_depth(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
 def _by_recompute(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
     """One mode for all blocks, where each block cannot have its own."""
     forms = own.recompute_forms()
-    if RecomputeForm.ANY in forms:
+    if RecomputeForm.MIXED in forms:
         yield allowed
         return
-    left = tuple(mode for mode in allowed.recompute if _FORM_OF[mode] in forms)
+    left = tuple(mode for mode in allowed.recompute if _has(mode, own))
     if not left:
-        offered = ", ".join(mode for mode in Recompute if _FORM_OF[mode] in forms)
+        offered = ", ".join(mode for mode in Recompute if _has(mode, own))
         raise InvalidInput.of("recompute", f"must hold one that {own.target} has: {offered}")
+    if RecomputeForm.ANY in forms and Recompute.SELECTIVE not in left:
+        yield replace(allowed, recompute=left)
+        return
     for mode in left:
         yield replace(allowed, recompute=(mode,))
+
+
+def _has(mode: Recompute, own: Capability) -> bool:
+    """Whether all blocks can be run so; "selective" as the planner means it repeats activations."""
+    if mode is Recompute.SELECTIVE and own.modules is not None:
+        return MLP_ACTIVATION in own.modules
+    return _FORM_OF[mode] in own.recompute_forms()

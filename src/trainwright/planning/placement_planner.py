@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.partitioning.place_layers import place_case
 from trainwright.plan.results.plan import Binding, Relaxation
 from trainwright.plan.status import Status
 from trainwright.planning.fixed_strategy import price_strategy
+from trainwright.planning.placement_by_profile import place_by_profile
 from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:
@@ -49,14 +51,25 @@ def restricted_case(case: PlacementCase, restrictions: Restrictions) -> Placemen
 
 
 def plan_placement(
-    case: PlacementCase, *, rules: PlacementRules, restrictions: Restrictions, budget: Budget
+    case: PlacementCase,
+    *,
+    rules: PlacementRules,
+    restrictions: Restrictions,
+    budget: Budget,
+    planner: str = "exact",
 ) -> PlacementAnswer:
     """Search, price the fixed strategy, and where nothing fits say what is missing.
 
-    Raises `UnsupportedFeature` for a graph that branches where the rules do not admit one.
+    `planner` is "exact", or "profile" for the restricted profile partitioner, which is slower and
+    finds the same. Raises `UnsupportedFeature` for a graph that branches where the rules do not
+    admit one, and for what the chosen planner cannot express.
     """
+    _refuse_endless(case)
     allowed = restricted_case(case, restrictions)
-    outcome = _place(allowed, rules, restrictions, budget)
+    if planner == "profile":
+        outcome = _by_profile(allowed, rules, restrictions, budget)
+    else:
+        outcome = _place(allowed, rules, restrictions, budget)
     fixed = price_strategy(replace(case, recompute=allowed.recompute), rules)
     if outcome.status is not Status.INFEASIBLE:
         return PlacementAnswer(outcome=outcome, fixed=fixed)
@@ -74,6 +87,38 @@ def _place(
 ) -> PlacementOutcome:
     most = None if restrictions.data_parallel else 1
     return place_case(case, rules=rules, budget=budget, max_data_parallel=most)
+
+
+def _refuse_endless(case: PlacementCase) -> None:
+    """Sums beyond all floats have no order, so a search over them would prove nothing."""
+    setting = case.setting
+    for table in case.widths:
+        work_s = sum((*table.forward_s.tolist(), *table.backward_s.tolist()))
+        edges_bytes, parameters_bytes = (
+            sum(e.bytes for e in table.edges),
+            sum(table.parameter_bytes.tolist()),
+        )
+        kept_bytes = sum(table.activation_bytes.tolist()) + edges_bytes
+        moved_s = 8 * (edges_bytes + parameters_bytes) / setting.bandwidth_bytes_per_s
+        rounds = setting.num_microbatches + table.num_layers
+        needed = {
+            "seconds": rounds * (2 * work_s + moved_s),
+            "bytes": 16 * parameters_bytes + table.num_layers * kept_bytes,
+        }
+        for unit, amount in needed.items():
+            if not math.isfinite(amount):
+                where = f"at tensor width {table.tensor_parallel}"
+                raise InvalidInput.of("model", f"must add up to finite {unit} {where}")
+
+
+def _by_profile(
+    case: PlacementCase, rules: PlacementRules, restrictions: Restrictions, budget: Budget
+) -> PlacementOutcome:
+    if not restrictions.data_parallel:
+        raise UnsupportedFeature(
+            "the profile partitioner without data parallelism", alternative="use planner exact"
+        )
+    return place_by_profile(case, rules=rules, budget=budget)
 
 
 def _least_memory(

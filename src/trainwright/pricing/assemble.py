@@ -123,13 +123,17 @@ def pipeline_times(
 
 
 def _peaks(work: StepWork, shape: PipelineShape, times: PipelineTimes) -> tuple[RankPeak, ...]:
-    stages = StageActivations(
+    return rank_peaks(schedule_of(peak_shape(shape), times), activations_of(work))
+
+
+def activations_of(work: StepWork) -> StageActivations:
+    """What each virtual stage keeps of a microbatch."""
+    return StageActivations(
         until_input_grad=np.array([w.until_input_grad_bytes for w in work.stages]),
         until_weight_grad=np.array([w.until_weight_grad_bytes for w in work.stages]),
         transient=np.array([w.transient_bytes for w in work.stages]),
         logits=np.array([w.logits_bytes for w in work.stages]),
     )
-    return rank_peaks(schedule_of(peak_shape(shape), times), stages)
 
 
 def _rank(

@@ -138,6 +138,38 @@ def _simulated(
     overlap: Overlap,
     overheads: MemoryOverheads,
 ) -> StepPrediction:
+    return assemble_step(*_laid_out(placement, works, feeds, profile, overlap, overheads))
+
+
+def work_of_plan(
+    plan: Plan,
+    profile: Profile,
+    cluster: Cluster,
+    *,
+    overlap: Overlap = DEFAULT_OVERLAP,
+    overheads: MemoryOverheads = NO_OVERHEADS,
+) -> tuple[StepWork, Layout]:
+    """What `predict_step` simulates, for a closer look at it; raises like that.
+
+    Raises `UnsupportedFeature` for stages that branch or differ in degrees, too.
+    """
+    placement = Placement(plan=plan, pool=cluster.pool_of())
+    _require_legal(plan, profile, cluster)
+    works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
+    feeds = _feeds(placement, profile)
+    if not (placement.is_uniform and _is_chain(feeds)):
+        raise UnsupportedFeature("stages that branch or differ in degrees have no timeline")
+    return _laid_out(placement, works, feeds, profile, overlap, overheads)
+
+
+def _laid_out(
+    placement: Placement,
+    works: Sequence[StageWork],
+    feeds: list[Feeds],
+    profile: Profile,
+    overlap: Overlap,
+    overheads: MemoryOverheads,
+) -> tuple[StepWork, Layout]:
     layout = Layout(
         shape=placement.shape,
         replicas=placement.replicas(0),
@@ -155,7 +187,7 @@ def _simulated(
         tied_s=tuple(_tied_s(placement, works, profile)),
         gathered_input_bytes=_gathered_input_bytes(placement, profile),
     )
-    return assemble_step(work, layout)
+    return work, layout
 
 
 def _gathered_input_bytes(placement: Placement, profile: Profile) -> float:

@@ -31,14 +31,34 @@ def time_by_part_s(
     `recompute` includes the communication it repeats, which tensor, context and expert then leave
     out; `data` is what data parallelism adds: gradients and parameters that do not hide.
     """
-    busiest, m = _busiest(plan, step)
-    rank = step.stages[busiest]
+    return _parts_of_rank_s(plan, profile, step, rank_of_stage, _busiest(plan, step))
+
+
+def ranks_by_part_s(
+    plan: Plan, profile: Profile, step: StepPrediction, *, rank_of_stage: Sequence[int]
+) -> tuple[dict[str, float], ...]:
+    """The same for every pipeline rank: each fills the step, those that work less wait longer.
+
+    Synchronisation inside microbatches (ZeRO 2 and 3) is known of the busiest rank; that of the
+    others counts as compute.
+    """
+    return tuple(
+        _parts_of_rank_s(plan, profile, step, rank_of_stage, rank)
+        for rank in range(len(step.stages))
+    )
+
+
+def _parts_of_rank_s(
+    plan: Plan, profile: Profile, step: StepPrediction, rank_of_stage: Sequence[int], number: int
+) -> dict[str, float]:
+    rank, m = step.stages[number], _microbatches(plan, step)[number]
     busy_s = m * (rank.forward_s + rank.backward_s)
-    own = [stage for stage, owner in enumerate(rank_of_stage) if owner == busiest]
+    own = [stage for stage, owner in enumerate(rank_of_stage) if owner == number]
     repeated_s = _repeated_s(plan, profile, own)
     exposed_s = {part.kind: part.exposed_s for part in step.communication}
     shared_s = exposed_s.get("gradients", 0.0) + exposed_s.get("parameters", 0.0)
-    inside_s = max(0.0, shared_s - rank.exposed_gradient_sync_s) if exposed_s else 0.0
+    is_busiest = number == _busiest(plan, step)
+    inside_s = max(0.0, shared_s - rank.exposed_gradient_sync_s) if is_busiest else 0.0
     waiting_s = max(0.0, step.pipeline_s - busy_s)
     transfers_s = min(waiting_s, exposed_s.get("pipeline", 0.0))
     after_s = step.pipeline_s + step.exposed_gradient_sync_s + step.optimizer_s
@@ -57,16 +77,22 @@ def time_by_part_s(
     return {"compute": step.step_time_s - sum(parts_s.values()), **parts_s}
 
 
-def _busiest(plan: Plan, step: StepPrediction) -> tuple[int, int]:
-    """The rank that works longest, and its microbatches."""
+def _busiest(plan: Plan, step: StepPrediction) -> int:
+    """The rank that works longest."""
+    busy_s = [
+        m * (s.forward_s + s.backward_s)
+        for m, s in zip(_microbatches(plan, step), step.stages, strict=True)
+    ]
+    return busy_s.index(max(busy_s))
+
+
+def _microbatches(plan: Plan, step: StepPrediction) -> list[int]:
+    """How many each rank works on."""
     data = plan.parallelism.data if plan.parallelism is not None else None
-    each = [
+    return [
         plan.num_microbatches // (data or plan.stages[rank].data_parallel)
         for rank in range(len(step.stages))
     ]
-    busy_s = [m * (s.forward_s + s.backward_s) for m, s in zip(each, step.stages, strict=True)]
-    busiest = busy_s.index(max(busy_s))
-    return busiest, each[busiest]
 
 
 def _repeated_s(plan: Plan, profile: Profile, stages: Sequence[int]) -> NDArray[np.float64]:

@@ -73,13 +73,13 @@ _SHOWN: Final = {
 
 def _row(change: Change) -> tuple[str, str, str]:
     key, values = change.key, (change.before, change.after)
-    before, after = (_text(key, value) for value in values)
+    before, after = (value_text(key, value) for value in values)
     if before == after:  # too close to tell apart when rounded
         before, after = map(str, values)
     return _SHOWN.get(key, key), before, after
 
 
-def _text(key: str, value: object) -> str:
+def value_text(key: str, value: object) -> str:
     """A value in the unit its key names, as a person reads it."""
     if value is None:
         return ""
@@ -96,6 +96,9 @@ def _text(key: str, value: object) -> str:
 
 _UNITS: Final = (
     ("_bytes_per_s", format_bandwidth),
+    ("tokens_per_s", lambda value: f"{value:,.1f}"),
+    ("mfu", lambda value: f"{value:.2%}"),
+    ("flops_per_s", lambda value: f"{value / 1e12:.5g} TFLOP/s"),
     ("_bytes", format_bytes),
     ("_s", format_seconds),
     ("_slots", TimeUnit.SLOTS.describe),

@@ -22,6 +22,7 @@ function listen(page) {
   page.bars.addEventListener("dblclick", () => page.fit());
   page.bars.addEventListener("keydown", (event) => onKey(page, event));
   page.scroller.addEventListener("scroll", () => page.requestRedraw());
+  window.addEventListener("scroll", () => { page.scrolledAt = performance.now(); });
   listenToPointers(page);
   new ResizeObserver(() => page.resize()).observe(page.scroller);
   window.addEventListener("resize", () => page.requestRedraw());  // maybe on a sharper screen
@@ -67,13 +68,24 @@ function listenToPointers(page) {
   page.bars.addEventListener("pointerleave", () => page.leave());
 }
 
+const SCROLL_PAUSE_MS = 250;  // a wheel that scrolls the document goes on doing so for as long
+
+/** Whether the document around the picture should scroll: it is already, or nothing is left to zoom out. */
+function isForDocument(page, event) {
+  if (event.ctrlKey || event.shiftKey || event.altKey) return false;
+  const room = document.documentElement.scrollHeight > document.documentElement.clientHeight;
+  if (!room || Math.abs(event.deltaX) > Math.abs(event.deltaY)) return false;
+  const scrolling = performance.now() - (page.scrolledAt ?? -Infinity) < SCROLL_PAUSE_MS;
+  return scrolling || (event.deltaY > 0 && page.to - page.from >= page.whole);
+}
+
 function onWheel(page, event) {
+  if (isForDocument(page, event)) return;
+  event.preventDefault();
   if (event.altKey) {
-    event.preventDefault();
     page.scroller.scrollTop += event.deltaY;
     return;
   }
-  event.preventDefault();
   const pixels = event.deltaMode === 0 ? 1 : 20;
   if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
     page.pan(((event.deltaX || event.deltaY) * pixels) / page.layout.plotWidth);

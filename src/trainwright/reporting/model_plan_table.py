@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from trainwright.plan.results.model_plan import Alternative, ModelPlanResult, ModelStageRecord
+    from trainwright.plan.results.plan import Relaxation
 
 _COLUMNS: Final = (
     ("rank", "right"),
@@ -171,12 +172,21 @@ def _reasons(document: ModelPlanResult) -> Iterator[str]:
         yield f"why: {document.binding.description}"
     if document.relaxations:
         yield "any one of these is enough:"
-        yield from (f"  {fix.change}: {fix.description}" for fix in document.relaxations)
+        yield from (
+            f"  {fix.change}: {fix.description}{_price(fix)}" for fix in document.relaxations
+        )
     left = f", {document.not_reached} not reached" if document.not_reached else ""
     excluded = f"{document.pruned} excluded by their bounds"
     yield f"{document.considered} layouts considered, {excluded}{left}"
     if document.interrupted:
         yield "interrupted: this is the best plan found so far"
+
+
+def _price(fix: Relaxation) -> str:
+    """What the best plan under a change takes."""
+    if fix.step_time_s is None:
+        return ""
+    return f" ({format_seconds(fix.step_time_s)} per step on {fix.devices_used} devices)"
 
 
 def _alternative_table(document: ModelPlanResult) -> RenderableType:

@@ -20,11 +20,18 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "Difference": ("difference_table", "difference_report"),
         "ModelPlanResult": ("model_plan_table", "model_plan_report"),
         "ModelSweepResult": ("model_sweep_table", "model_sweep_report"),
+        "WhatIfResult": ("what_if_table", "what_if_report"),
+        "ModelExplanation": ("model_explanation_table", "model_explanation_report"),
         "ModelEstimateResult": ("model_estimate_table", "model_estimate_report"),
         "ScheduleResult": ("schedule_table", "schedule_report"),
+        "CodesignResult": ("codesign_table", "codesign_report"),
+        "StageResult": ("codesign_table", "stage_report"),
         "CatalogResult": ("catalog_table", "catalog_report"),
         "ValidationResult": ("validation_table", "validation_report"),
         "CalibrationResult": ("calibration_table", "calibration_report"),
+        "ImprovementResult": ("improvement_table", "improvement_report"),
+        "ExportResult": ("export_table", "export_report"),
+        "ReportResult": ("report_table", "report_table"),
         "LayerProfileResult": ("layer_profile_table", "layer_profile_report"),
     }
 )

@@ -23,12 +23,12 @@ def actions(kind: ActionKind, stage: ArrayLike, microbatch: ArrayLike) -> Action
     return rows
 
 
-def counted(word: Sequence[int], streams: Sequence[tuple[ActionKind, int]]) -> Actions:
+def counted(word: ArrayLike, streams: Sequence[tuple[ActionKind, int]]) -> Actions:
     """A word over streams as rows: letter i is an action of `streams[i]`, a kind and a stage.
 
     A letter's microbatch is how many of its kind came before it.
     """
-    letters = np.array(word, np.int64)
+    letters = np.asarray(word, np.int64)
     rows = np.empty((len(letters), 3), np.int32)
     rows[:, :2] = np.array(streams, np.int32)[letters]
     for letter in range(len(streams)):

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 _FIRST_ROUND = 0.4  # of the work, shared by all candidates; the best of them get the rest
 _FINALISTS = 2
 _ROUNDING = 1e-12  # relative: what sums in another order differ by
-_TIMES_FIT_A_CACHE = 20_000  # actions; beyond, each one looked at takes longer
 
 
 def search_schedule(
@@ -276,9 +275,8 @@ def _bound_of_any_recompute(question: SearchQuestion, placement: Placement) -> B
 
 
 def default_evaluations(num_actions: int) -> int:
-    """Whole simulations of n actions: some seconds for small schedules, half a minute for large."""
-    most = 3e9 if num_actions < _TIMES_FIT_A_CACHE else 2.4e9
-    return math.ceil(min(9e8 * math.pow(num_actions / 192, 0.35), most) / num_actions)
+    """Whole simulations of n actions: some seconds for small schedules, a few more for large."""
+    return math.ceil(min(5e8 * math.pow(num_actions / 192, 0.35), 1.2e9) / num_actions)
 
 
 def _work(question: SearchQuestion, num_actions: int) -> int:

@@ -30,7 +30,7 @@ class Backward(StrEnum):
     ANY = "any"
 
 
-DEFAULT_SEED: Final = 1  # of 0 to 3, the luckiest on published rows at p = 4
+DEFAULT_SEED: Final = 0
 
 PlacementName = Literal["v", "loop", "wave", "any"]
 PLACEMENT_NAMES: tuple[PlacementName, ...] = ("v", "loop", "wave", "any")

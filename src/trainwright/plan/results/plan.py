@@ -39,12 +39,17 @@ def check_stage(layers: tuple[int, ...], data_parallel: int, tensor_parallel: in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
-    """One change that, alone, makes a plan fit; `value` is in the unit of what is changed."""
+    """One change that, alone, makes a plan fit; `value` is in the unit of what is changed.
+
+    `step_time_s` and `devices_used` are those of the best plan found under it, for a model.
+    """
 
     change: str  # "devices", "memory", or the option that allows or sets it, such as "recompute"
     description: str
     value: float | None = None
     time_per_sample_s: float | None = None
+    step_time_s: float | None = None
+    devices_used: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

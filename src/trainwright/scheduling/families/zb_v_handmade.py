@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trainwright.plan.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, two_chunks_in_v
 from trainwright.scheduling.order_arrays import counted
@@ -33,17 +35,19 @@ def order(request: FamilyRequest) -> Schedule:
 
 def _rank_order(num_ranks: int, rank: int, num_microbatches: int) -> Actions:
     p, r, m = num_ranks, rank, num_microbatches
-    warm_up = [_F0] * (2 * (p - r) - 1) + [_F1, _F0] * r + [_F1, _I1, _W1] * (p - r)
     forwards_0, forwards_1 = 2 * p - 1 - r, p
-    stable = [_F0, _I0, _W0, _F1, _I1, _W1] * (m - forwards_0)
+    warm_up = [_F0] * (2 * (p - r) - 1) + [_F1, _F0] * r + [_F1, _I1, _W1] * (p - r)
+    stable = np.tile([_F0, _I0, _W0, _F1, _I1, _W1], m - forwards_0)
     # Chunk 1 still lags; the rounds go on without F0.
-    lagging = [_I0, _W0, _F1, _I1, _W1] * (m - forwards_1 - (m - forwards_0))
+    lagging = np.tile([_I0, _W0, _F1, _I1, _W1], forwards_0 - forwards_1)
     cool_down = [_I0, _I1] * r + [_I0, _W0] * (p - r)
-    order = warm_up + stable + lagging + cool_down
-    for weight_grad in (_W1, _W0):
-        order += [weight_grad] * (m - order.count(weight_grad))
+    word = np.concatenate([warm_up, stable, lagging, cool_down]).astype(np.int64)
+    left = [np.repeat(w, m - np.count_nonzero(word == w)) for w in (_W1, _W0)]
     kinds = (ActionKind.F, ActionKind.I, ActionKind.W)
-    return counted(order, [(kind, stage) for stage in (r, 2 * p - 1 - r) for kind in kinds])
+    return counted(
+        np.concatenate([word, *left]),
+        [(kind, stage) for stage in (r, 2 * p - 1 - r) for kind in kinds],
+    )
 
 
 ZB_V_HANDMADE = Family(

@@ -1,0 +1,314 @@
+"""The request of `codesign`: from options to records, and from records to the question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+from trainwright._version import __version__
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.results.codesign import (
+    CodesignRequest,
+    JobRecord,
+    RulesRecord,
+    SurroundingsRecord,
+)
+from trainwright.units import parse_bandwidth, parse_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainwright.cluster import Surroundings
+    from trainwright.codesign.question import CodesignQuestion
+    from trainwright.codesign.space import SpaceRules
+    from trainwright.codesign.workload import TrainingJob
+    from trainwright.model import TransformerConfig
+
+DEFAULT_GLOBAL_BATCH: Final = 4096
+_ROTARY_SEQUENCE: Final = 4096
+_LARGE_MODEL: Final = 50e9
+_LARGE_DEGREES: Final = (4, 8)
+_DEGREES: Final = (1, 2, 4, 8)
+UM2_PER_MM2: Final = 1e6
+
+RECOMPUTE_MODES: Final = ("none", "full")
+
+Quantity = str | float
+
+
+class CodesignOptions(TypedDict, total=False):
+    """What a co-design search may be told; everything has a default.
+
+    `memory`, `memory_bandwidth`, `link_bandwidth` (numbers in SI, or text with a unit) and
+    `clock_hz` list values that the search chooses from, `micro_batch` sizes of a microbatch,
+    `tensor_parallel` degrees, `recompute` of "none" and "full". `node_devices` chips share links of
+    `node_bandwidth`, which tensor groups use. `weights` are shares of the models
+    in `objective`. Areas are of cores and buffers; `least_area_share` of the largest is the lower
+    limit. `ranges` replaces values of num_tc, num_vc, width, depth or glb_mib, `energy` entries of
+    the energy table.
+    """
+
+    global_batch: int | None
+    sequence: int | None
+    micro_batch: Sequence[int]
+    tensor_parallel: Sequence[int] | None
+    recompute: Sequence[str]
+    memory: Sequence[Quantity] | None
+    memory_bandwidth: Sequence[Quantity] | None
+    link_bandwidth: Sequence[Quantity] | None
+    clock_hz: Sequence[float] | None
+    node_devices: int | None
+    node_bandwidth: Quantity | None
+    weights: Sequence[float] | None
+    objective: str
+    max_area_mm2: float | None
+    least_area_share: float | None
+    ranges: Mapping[str, Sequence[int]] | None
+    max_power_watts: float | None
+    energy: Mapping[str, float] | None
+
+
+def request_of(
+    models: Sequence[str | Path] | str | Path, *, devices: int, **options: Unpack[CodesignOptions]
+) -> tuple[CodesignRequest, tuple[str, ...]]:
+    """The whole request with defaults filled in, and the warnings of reading the models."""
+    names = [models] if isinstance(models, (str, Path)) else list(models)
+    weights = options.get("weights")
+    shares = [1.0] * len(names) if weights is None else list(weights)
+    if len(shares) != len(names):
+        raise InvalidInput.of("weights", f"must be {len(names)} numbers, got {len(shares)}")
+    found = [job_record(name, options, weight=w) for name, w in zip(names, shares, strict=True)]
+    request = make_request(
+        [record for record, _ in found],
+        num_devices=devices,
+        rules=rules_record(
+            max_area_mm2=options.get("max_area_mm2"),
+            least_share=options.get("least_area_share"),
+            ranges=options.get("ranges"),
+        ),
+        surroundings=surroundings_records(
+            memory=options.get("memory"),
+            memory_bandwidth=options.get("memory_bandwidth"),
+            link_bandwidth=options.get("link_bandwidth"),
+            clock_hz=options.get("clock_hz"),
+            node_devices=options.get("node_devices"),
+            node_bandwidth=options.get("node_bandwidth"),
+        ),
+        microbatch_sizes=options.get("micro_batch", (1,)),
+        objective=options.get("objective", "geometric"),
+        energy=options.get("energy"),
+        max_power_watts=options.get("max_power_watts"),
+    )
+    return request, tuple(note for _, notes in found for note in notes)
+
+
+def job_record(
+    model: str | Path, options: CodesignOptions, *, weight: float
+) -> tuple[JobRecord, tuple[str, ...]]:
+    """A model with its workload, defaults filled in, and the warnings of reading it.
+
+    The sequence is the largest power of two of learned positions, 4096 without any; tensor degrees
+    are 4 and 8 from 50 billion parameters on, else 1, 2, 4 and 8, as far as the model can be cut.
+    """
+    from trainwright.api.models import ModelInput, resolve_model
+    from trainwright.model import count_parameters
+
+    given = resolve_model(model)
+    if not isinstance(given, ModelInput):
+        raise InvalidInput.of(
+            "model", f'must be a model with layers, got the profile "{model}"; see trainwright plan'
+        )
+    config = given.config
+    positions = config.max_positions or _ROTARY_SEQUENCE
+    length = options.get("sequence") or 2 ** (positions.bit_length() - 1)
+    degrees = tuple(options.get("tensor_parallel") or ())
+    if not degrees:
+        wanted = _LARGE_DEGREES if count_parameters(config) >= _LARGE_MODEL else _DEGREES
+        degrees = tuple(t for t in wanted if _can_be_cut(config, t, length)) or (1,)
+    record = JobRecord(
+        model=given.embedded,
+        sequence_length=length,
+        global_batch=options.get("global_batch") or DEFAULT_GLOBAL_BATCH,
+        tensor_parallel=degrees,
+        recompute=tuple(options.get("recompute", RECOMPUTE_MODES)),
+        weight=weight,
+    )
+    return record, given.warnings
+
+
+def _can_be_cut(config: TransformerConfig, degree: int, length: int) -> bool:
+    from trainwright.model import RunShape
+
+    if length % degree:
+        return False
+    run = RunShape(
+        microbatch_size=1,
+        sequence_length=length,
+        tensor_parallel=degree,
+        sequence_parallel=degree > 1,
+    )
+    return not tuple(config.faults_at(run))
+
+
+def surroundings_records(
+    *,
+    memory: Sequence[Quantity] | None,
+    memory_bandwidth: Sequence[Quantity] | None,
+    link_bandwidth: Sequence[Quantity] | None,
+    clock_hz: Sequence[float] | None,
+    node_devices: int | None = None,
+    node_bandwidth: Quantity | None = None,
+) -> tuple[SurroundingsRecord, ...]:
+    """Every combination of the given values; what is not given takes its default."""
+    from itertools import product
+
+    from trainwright.cluster import Surroundings
+
+    base = Surroundings()
+    given = None if node_bandwidth is None else (node_bandwidth,)
+    (inside,) = _values(given, base.node_bandwidth_bytes_per_s, "node-bandwidth", parse_bandwidth)
+    choices = product(
+        _values(memory, base.memory_bytes, "memory", parse_memory),
+        _values(
+            memory_bandwidth,
+            base.memory_bandwidth_bytes_per_s,
+            "memory-bandwidth",
+            parse_bandwidth,
+        ),
+        _values(link_bandwidth, base.link_bandwidth_bytes_per_s, "link-bandwidth", parse_bandwidth),
+        tuple(clock_hz or (base.clock_hz,)),
+    )
+    return tuple(
+        SurroundingsRecord(
+            clock_hz=clock,
+            memory_bytes=size,
+            memory_bandwidth_bytes_per_s=pace,
+            link_bandwidth_bytes_per_s=link,
+            link_latency_s=base.link_latency_s,
+            node_devices=node_devices or base.node_devices,
+            node_bandwidth_bytes_per_s=inside,
+            launch_s=base.launch_s,
+            glb_bytes_per_cycle=base.glb_bytes_per_cycle,
+        )
+        for size, pace, link, clock in choices
+    )
+
+
+def _values(
+    given: Sequence[Quantity] | None, default: float, name: str, parse: Callable[..., float]
+) -> tuple[float, ...]:
+    if not given:
+        return (default,)
+    return tuple(parse(v, name=name) if isinstance(v, str) else float(v) for v in given)
+
+
+def rules_record(
+    *,
+    max_area_mm2: float | None,
+    least_share: float | None,
+    ranges: Mapping[str, Sequence[int]] | None = None,
+) -> RulesRecord:
+    """The default space with other limits or ranges (by the template's names)."""
+    from trainwright.codesign.space import DEFAULT_RULES, FIELDS
+
+    given = dict(ranges or {})
+    unknown = [name for name in given if name not in FIELDS]
+    if unknown:
+        raise InvalidInput.of("ranges", f'must name {", ".join(FIELDS)}, got "{unknown[0]}"')
+    values: dict[str, Any] = asdict(DEFAULT_RULES)
+    values |= {name: tuple(chosen) for name, chosen in given.items()}
+    if max_area_mm2 is not None:
+        if not max_area_mm2 > 0:
+            raise InvalidInput.of("max-area", f"must be > 0, got {max_area_mm2!r}")
+        values["largest_um2"] = max_area_mm2 * UM2_PER_MM2
+    if least_share is not None:
+        values["least_share"] = least_share
+    return RulesRecord(**values)
+
+
+def make_request(
+    jobs: Sequence[JobRecord],
+    *,
+    num_devices: int,
+    rules: RulesRecord,
+    surroundings: tuple[SurroundingsRecord, ...],
+    microbatch_sizes: Sequence[int],
+    objective: str,
+    energy: Mapping[str, float] | None,
+    max_power_watts: float | None,
+) -> CodesignRequest:
+    """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
+    from trainwright.codesign.energy import EnergyTable
+    from trainwright.codesign.question import Objective
+
+    if objective not in set(Objective):
+        raise InvalidInput.of(
+            "objective", f'must be one of {", ".join(Objective)}, got "{objective}"'
+        )
+    table = asdict(EnergyTable())
+    unknown = [name for name in energy or () if name not in table]
+    if unknown:
+        raise InvalidInput.of("energy", f'must name {", ".join(table)}, got "{unknown[0]}"')
+    return CodesignRequest(
+        trainwright_version=__version__,
+        jobs=tuple(jobs),
+        num_devices=num_devices,
+        rules=rules,
+        surroundings=surroundings,
+        microbatch_sizes=tuple(microbatch_sizes),
+        objective=objective,
+        energy={**table, **(energy or {})},
+        max_power_watts=max_power_watts,
+    )
+
+
+def question_of(request: CodesignRequest) -> CodesignQuestion:
+    """The question that a request asks; raises `InvalidInput` with what is wrong with it."""
+    from trainwright.codesign.energy import EnergyTable
+    from trainwright.codesign.question import CodesignQuestion, Objective
+    from trainwright.codesign.space import enumerate_designs
+
+    return CodesignQuestion(
+        space=enumerate_designs(rules_of(request)),
+        jobs=tuple(_job(record) for record in request.jobs),
+        num_devices=request.num_devices,
+        surroundings=tuple(_surroundings(record) for record in request.surroundings),
+        microbatch_sizes=request.microbatch_sizes,
+        objective=Objective(request.objective),
+        energy=EnergyTable(**request.energy),
+        max_power_watts=request.max_power_watts,
+    )
+
+
+def rules_of(request: CodesignRequest) -> SpaceRules:
+    """The rules of the space that a request searches."""
+    from trainwright.codesign.space import SpaceRules
+
+    return SpaceRules(**asdict(request.rules))
+
+
+def _surroundings(record: SurroundingsRecord) -> Surroundings:
+    from trainwright.cluster import Surroundings
+
+    return Surroundings(**{f.name: getattr(record, f.name) for f in fields(record)})
+
+
+def _job(record: JobRecord) -> TrainingJob:
+    from trainwright.codesign.workload import RECOMPUTE, TrainingJob
+    from trainwright.formats.document_json import decode
+    from trainwright.model import TransformerConfig
+
+    modes = {str(mode): mode for mode in RECOMPUTE}
+    if unknown := [mode for mode in record.recompute if mode not in modes]:
+        raise InvalidInput([Fault("recompute", f'must be of none, full, got "{unknown[0]}"')])
+    return TrainingJob(
+        name=record.model.name,
+        model=decode(TransformerConfig, record.model.content, path="request.jobs.model.content"),
+        sequence_length=record.sequence_length,
+        global_batch=record.global_batch,
+        tensor_degrees=record.tensor_parallel,
+        recompute=tuple(modes[mode] for mode in record.recompute),
+        weight=record.weight,
+    )

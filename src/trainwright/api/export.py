@@ -1,0 +1,166 @@
+"""`trainwright export`: the files that make a framework run a plan."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainwright.api.result import Report
+from trainwright.errors import InvalidInput
+from trainwright.plan.results.export import ExportedFile, ExportResult, PricedLayout
+from trainwright.plan.results.model_plan import ModelPlanResult
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from trainwright.api.jobs import Jobbed
+    from trainwright.plan.bundle import ExportBundle, Stamp
+    from trainwright.plan.job import Job
+    from trainwright.plan.results.export import Nearest
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
+
+    Exportable: TypeAlias = str | Path | Report[Any] | ModelPlanResult | ModelEstimateResult
+
+
+def export(
+    document: Exportable,
+    to: str,
+    *,
+    output: str | Path | None = None,
+    launcher: str = "torchrun",
+    allow_nearest: bool = False,
+    force: bool = False,
+    check: bool = False,
+) -> Report[ExportResult]:
+    """Write the files that run a plan into the folder `output`; without one, say what they are.
+
+    `to` is a target with or without a version (`torchtitan@0.2`), or "chrome-trace". `document` is
+    a plan or an estimate of a model. `launcher` is "torchrun" or "slurm". With `allow_nearest`,
+    what the target cannot express is replaced by the nearest choice it can, and the plan is priced
+    again. `check` hands the files to the framework's own parser, where that is installed.
+
+    Raises `Inexpressible` with everything the target cannot say and the targets that can,
+    `InvalidInput` with every rule of the framework that the plan breaks.
+    """
+    from trainwright.api.jobs import job_of, model_and_cluster, stamp_of
+    from trainwright.formats.export_folder import check_folder, write_folder
+    from trainwright.formats.exports import export_target, gaps_of
+
+    target = export_target(to)
+    if output is not None:
+        check_folder(output, force=force)
+    found = _opened(document)
+    job, nearest = job_of(found), None
+    if allow_nearest and gaps_of(job, target):
+        from trainwright.api.nearest import nearest_job
+
+        _, cluster = model_and_cluster(found)
+        job, nearest = nearest_job(job, target, cluster, _layout(found))
+    stamp = stamp_of(found)
+    if nearest is not None:
+        stamp = replace(stamp, changes=nearest.changes)
+    bundle = _written(found, job, stamp, target, launcher, is_nearest=nearest is not None)
+    checked = None
+    if check:
+        from trainwright.formats.exports.check import check_bundle
+
+        checked = check_bundle(bundle, job)
+    if output is not None:
+        write_folder(output, bundle.files, force=force)
+    return Report(_document(bundle, stamp, output, nearest, checked))
+
+
+def bundle_of(document: Exportable, to: str, *, launcher: str = "torchrun") -> ExportBundle:
+    """The files themselves, nothing written; raises as `export` does."""
+    from trainwright.api.jobs import job_of, stamp_of
+    from trainwright.formats.exports import export_target
+
+    found = _opened(document)
+    return _written(found, job_of(found), stamp_of(found), export_target(to), launcher)
+
+
+def _opened(document: Exportable) -> Jobbed:
+    from trainwright.api.documents import load_any_document
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
+
+    found = document.document if isinstance(document, Report) else document
+    opened = load_any_document(found) if isinstance(found, (str, Path)) else found
+    if not isinstance(opened, (ModelPlanResult, ModelEstimateResult)):
+        kind = getattr(opened, "kind", type(opened).__name__)
+        wanted = "must be a plan or an estimate of a model"
+        raise InvalidInput.of("document", f'{wanted}, got "{kind}", which has no model to train')
+    return opened
+
+
+def _written(
+    document: Jobbed,
+    job: Job,
+    stamp: Stamp,
+    target: str,
+    launcher: str,
+    *,
+    is_nearest: bool = False,
+) -> ExportBundle:
+    from trainwright.api.jobs import plan_and_profile, with_orders
+    from trainwright.formats.exports import gaps_of, needs_orders, write
+    from trainwright.formats.exports.launch import Launcher
+
+    if launcher not in set(Launcher):
+        raise InvalidInput.of("launcher", f'must be torchrun or slurm, got "{launcher}"')
+    if needs_orders(target) and not gaps_of(job, target) and job.parallelism is not None:
+        if is_nearest:
+            job = _ordered_by_configuration(document, job)
+        else:
+            job = with_orders(job, *plan_and_profile(document, job))
+    return write(job, stamp, target, launcher=Launcher(launcher))
+
+
+def _ordered_by_configuration(document: Jobbed, job: Job) -> Job:
+    from trainwright.api.jobs import model_and_cluster, with_orders
+    from trainwright.pricing.configuration import estimator_of, plan_of, point_of
+
+    model, cluster = model_and_cluster(document)
+    run = job.configuration()
+    profile = estimator_of(model, cluster, run).profile(point_of(run))
+    return with_orders(job, plan_of(run, profile.structure), profile, cluster)
+
+
+def _layout(document: Jobbed) -> PricedLayout:
+    if isinstance(document, ModelPlanResult):
+        peak = max(document.peak_memory_bytes_per_rank, default=0.0)
+        return PricedLayout(step_time_s=document.step_time_s or 0.0, peak_memory_bytes=peak)
+    return PricedLayout(
+        step_time_s=document.step_time_s, peak_memory_bytes=document.peak_memory_bytes
+    )
+
+
+def _document(
+    bundle: ExportBundle,
+    stamp: Stamp,
+    output: str | Path | None,
+    nearest: Nearest | None,
+    checked: str | None,
+) -> ExportResult:
+    from trainwright.formats.export_folder import file_bytes
+
+    data = {name: file_bytes(name, text) for name, text in bundle.files.items()}
+    return ExportResult(
+        target=bundle.target,
+        version=bundle.version,
+        plan_sha256=stamp.plan_sha256,
+        trainwright_version=stamp.trainwright_version,
+        folder=None if output is None else str(output),
+        files=tuple(
+            ExportedFile(name=name, sha256=hashlib.sha256(each).hexdigest(), bytes=len(each))
+            for name, each in data.items()
+        ),
+        command=" ".join(bundle.command),
+        environment=dict(bundle.environment),
+        not_represented=bundle.not_represented,
+        asked_of_user=bundle.asked_of_user,
+        warnings=bundle.warnings,
+        nearest=nearest,
+        checked=checked,
+    )

@@ -1,0 +1,180 @@
+"""A document with everything the page shows of it, computed again from its request and plan."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.api.inputs import content_hash
+from trainwright.api.report_command import command_of
+from trainwright.errors import UnsupportedFeature
+from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
+from trainwright.plan.results.model_estimate import ModelEstimateResult
+from trainwright.plan.results.model_explanation import ModelExplanation
+from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.model_sweep import ModelSweepResult
+from trainwright.plan.results.schedule import ScheduleResult
+
+if TYPE_CHECKING:
+    from trainwright.cluster import Cluster
+    from trainwright.plan import Plan, StepPrediction
+    from trainwright.plan.overlap import MemoryOverheads, Overlap
+    from trainwright.plan.results.request import Embedded
+    from trainwright.plan.timeline import Timeline
+    from trainwright.profile import Profile
+    from trainwright.reporting.gantt_panel import GanttPanel
+    from trainwright.reporting.page.subject import PricedStep, Subject
+
+MOST_DRAWN_ACTIONS: Final = 1_000_000  # a page of about 3 MB; more would not open quickly
+
+
+def subject_of(document: Any, *, name: str) -> Subject[Any]:
+    """The document with its timeline, network use and constants, as far as it has them."""
+    from trainwright.formats.document_json import encode
+    from trainwright.reporting.page.subject import Subject
+
+    command = command_of(document)
+    parts = _parts(document, name)
+    return Subject(
+        name=name,
+        document=document,
+        sha256=content_hash(encode(document)),
+        command=command.text,
+        command_note=command.note,
+        **parts,
+    )
+
+
+@singledispatch
+def _parts(document: object, name: str) -> dict[str, Any]:
+    """What follows from a document beside its own figures; of a profile's plan nothing does."""
+    return {}
+
+
+@_parts.register
+def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
+    from trainwright.api.recompute_model import planned, predicted
+
+    if not document.stages:
+        return {"cluster": _cluster(document.request.cluster)}
+    question, plan, profile = planned(document)
+    step = predicted(question, plan, profile)
+    return _step_parts(name, plan, profile, question.cluster, step)
+
+
+@_parts.register
+def _(document: ModelExplanation, name: str) -> dict[str, Any]:
+    return _parts(document.plan, name)
+
+
+@_parts.register
+def _(document: ModelSweepResult, name: str) -> dict[str, Any]:
+    if document.best_plan is None:
+        return {"cluster": _cluster(document.request.cluster)}
+    return _parts(document.best_plan, name)
+
+
+@_parts.register
+def _(document: ModelEstimateResult, name: str) -> dict[str, Any]:
+    from trainwright.formats.document_json import decode
+    from trainwright.model import TransformerConfig
+    from trainwright.pricing.configuration import (
+        estimator_of,
+        plan_of,
+        point_of,
+        price_profiled,
+    )
+
+    request = document.request
+    run, cluster = request.configuration, _cluster(request.cluster)
+    assert cluster is not None, "an estimate carries its cluster"
+    model = decode(TransformerConfig, request.model.content, path="request.model.content")
+    profile = estimator_of(model, cluster, run).profile(point_of(run))
+    plan = plan_of(run, profile.structure)
+    step = price_profiled(model, cluster, run, profile)
+    return _step_parts(
+        name, plan, profile, cluster, step, overlap=run.overlap, overheads=run.overheads
+    )
+
+
+@_parts.register
+def _(document: ScheduleResult, name: str) -> dict[str, Any]:
+    from trainwright.api.schedule_document import timeline_of
+    from trainwright.api.schedule_report import ScheduleReport
+
+    timeline = timeline_of(document)
+    if timeline is None:
+        return {}
+    return {"panel": ScheduleReport(document, timeline).panel()}
+
+
+def _step_parts(
+    name: str,
+    plan: Plan,
+    profile: Profile,
+    cluster: Cluster,
+    step: StepPrediction,
+    *,
+    overlap: Overlap = DEFAULT_OVERLAP,
+    overheads: MemoryOverheads = NO_OVERHEADS,
+) -> dict[str, Any]:
+    from trainwright.pricing.step_timeline import step_timeline
+
+    priced = _priced(plan, profile, cluster, step)
+    parts: dict[str, Any] = {"cluster": cluster, "priced": priced}
+    actions = 2 * len(plan.stages) * priced.num_microbatches
+    if actions > MOST_DRAWN_ACTIONS:
+        why = (
+            f"the schedule: of {actions:,} actions, more than {MOST_DRAWN_ACTIONS:,} are not drawn"
+        )
+        return parts | {"left_out": (why,)}
+    try:
+        timeline = step_timeline(plan, profile, cluster, overlap=overlap, overheads=overheads)
+    except UnsupportedFeature as error:
+        return parts | {"left_out": (f"the schedule: {error}",)}
+    return parts | {"panel": _panel(name, plan, timeline)}
+
+
+def _panel(name: str, plan: Plan, timeline: Timeline) -> GanttPanel:
+    from trainwright.reporting.gantt_panel import GanttPanel
+    from trainwright.scheduling.critical_path import critical_path
+
+    ranks, m = timeline.schedule.num_ranks, timeline.schedule.num_microbatches
+    return GanttPanel(
+        timeline=timeline,
+        title=f"{name}: {plan.schedule}, {ranks} ranks, {m} microbatches",
+        critical=critical_path(timeline),
+    )
+
+
+def _priced(plan: Plan, profile: Profile, cluster: Cluster, step: StepPrediction) -> PricedStep:
+    from trainwright.api.plan_profile import count_recomputed
+    from trainwright.pricing.network_use import network_use
+    from trainwright.pricing.placement import Placement
+    from trainwright.pricing.step_parts import ranks_by_part_s
+    from trainwright.reporting.page.subject import PricedStep
+
+    placement = Placement(plan=plan, pool=cluster.pool_of())
+    owner = placement.rank_of_stage if placement.is_uniform else tuple(range(len(plan.stages)))
+    stages = [
+        [stage for stage, rank in zip(plan.stages, owner, strict=True) if rank == own]
+        for own in range(len(step.stages))
+    ]
+    return PricedStep(
+        step=step,
+        num_microbatches=placement.shape.num_microbatches,
+        parts_of_rank_s=ranks_by_part_s(plan, profile, step, rank_of_stage=owner),
+        layers_of_rank=tuple(tuple(sorted(i for s in own for i in s.layers)) for own in stages),
+        recomputed_of_rank=tuple(sum(count_recomputed(s, profile) for s in own) for own in stages),
+        degrees_of_rank=tuple((own[0].data_parallel, own[0].tensor_parallel) for own in stages),
+        network=network_use(plan, cluster, step),
+    )
+
+
+def _cluster(embedded: Embedded | None) -> Cluster | None:
+    from trainwright.cluster import Cluster
+    from trainwright.formats.document_json import decode
+
+    if embedded is None:
+        return None
+    return decode(Cluster, embedded.content, path="request.cluster.content")

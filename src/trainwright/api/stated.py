@@ -1,0 +1,81 @@
+"""An existing job's own configuration, as options of a run: `estimate --from`, `improve --from`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.api.models import ModelInput
+    from trainwright.api.run_options import RunOptions
+    from trainwright.plan.stated_run import StatedRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedJob:
+    """What a file states, and what the caller should know of how it was read."""
+
+    name: str
+    run: StatedRun
+    warnings: tuple[str, ...]
+
+
+def open_stated(framework: str, path: str | Path) -> StatedJob:
+    """Read a framework's configuration; raises `InvalidInput` with every fault of the file."""
+    from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.exports import read
+
+    data = read_bytes(path, name="from")
+    try:
+        run = read(framework, data.decode())
+    except UnicodeDecodeError:
+        raise InvalidInput.of("from", f'must be a text file, got "{path}"') from None
+    except InvalidInput as error:
+        if error.faults[0].path == "from":
+            raise
+        raise InvalidInput(error.faults, source=str(path)) from None
+    return StatedJob(name=Path(path).stem, run=run, warnings=tuple(_warnings(run, Path(path).name)))
+
+
+def _warnings(run: StatedRun, name: str) -> Iterator[str]:
+    if run.unknown:
+        yield f"{name}: not known here and not used: {', '.join(run.unknown)}"
+    yield from (f"{name}: {note}" for note in run.notes)
+
+
+def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
+    """The model named beside the file, or the one the file describes or names."""
+    from trainwright.api.inputs import embed
+    from trainwright.api.models import ModelInput, resolve_model
+    from trainwright.formats.document_json import encode
+
+    if model is not None or (job.run.model is None and job.run.model_name is not None):
+        found = resolve_model(model or job.run.model_name or "")
+        if not isinstance(found, ModelInput):
+            raise InvalidInput.of("model", "must be a model, not a profile, beside --from")
+        return found
+    if job.run.model is None:
+        why = next((note for note in job.run.notes if "not described" in note), "it names none")
+        raise InvalidInput.of("model", f"must be given beside this file: {why}")
+    return ModelInput(
+        config=job.run.model, embedded=embed("model", job.name, encode(job.run.model))
+    )
+
+
+def stated_options(job: StatedJob, given: RunOptions) -> RunOptions:
+    """What the file states, replaced by what the caller gave."""
+    stated = job.run.options
+    stated.pop("recomputed_blocks", None)
+    if "dp" not in stated and job.run.num_devices is not None:
+        group = stated.get("tp", 1) * stated.get("pp", 1) * stated.get("cp", 1)
+        if job.run.num_devices % group:
+            problem = f"must be a multiple of tp*pp*cp = {group}, got {job.run.num_devices}"
+            raise InvalidInput.of("devices of the file", problem)
+        stated["dp"] = job.run.num_devices // group
+    merged: RunOptions = {**stated, **{k: v for k, v in given.items() if v is not None}}  # type: ignore[typeddict-item]
+    return merged

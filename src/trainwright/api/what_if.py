@@ -1,0 +1,147 @@
+"""`trainwright whatif`: plan the request of a document again with something different."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trainwright.api.documents import open_document
+from trainwright.api.inputs import naming_options, setting_overrides
+from trainwright.api.model_options import QUESTION_OPTION_OF, refuse_empty_space, resolve_cluster
+from trainwright.api.model_request import call_of
+from trainwright.api.result import Report
+from trainwright.errors import InvalidInput
+from trainwright.plan.results.difference import Change
+from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.what_if import WhatIfResult
+from trainwright.units import parse_bandwidth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainwright.api.documents import AnyDocument
+    from trainwright.cluster import Cluster
+    from trainwright.execution import Budget
+    from trainwright.plan.status import Status
+    from trainwright.planning.model_question import ModelQuestion
+
+
+class WhatIfReport(Report[WhatIfResult]):
+    """The answer of `whatif`."""
+
+    __slots__ = ()
+
+    @property
+    def status(self) -> Status:
+        """That of the new plan."""
+        return self.document.after.status
+
+
+def what_if(
+    document: AnyDocument,
+    *,
+    memory: str | float | None = None,
+    bandwidth: str | Iterable[str] = (),
+    flops_scale: float | None = None,
+    devices: int | None = None,
+    global_batch: int | None = None,
+    sequence: int | None = None,
+    budget: Budget | None = None,
+) -> WhatIfReport:
+    """Plan the request of a model's plan (a path or a result) again with these changes.
+
+    `memory` is that of a device, `bandwidth` one or several texts such as "inter=800Gb/s" (a level
+    of the cluster, "intra" for its innermost, "inter" for its outermost), `flops_scale` multiplies
+    the peak of the devices. All that is not changed stays as it was asked, degrees that were fixed
+    included. Raises `InvalidInput` with every fault.
+    """
+    from trainwright.api.plan_model import plan_model
+    from trainwright.execution import Budget as NoLimit
+
+    before = open_document(document)
+    if not isinstance(before, ModelPlanResult):
+        problem = f'must be a model\'s plan, "model-plan", got "{before.kind}"'
+        raise InvalidInput.of("document", problem)
+    call = call_of(before.request)
+    question = _changed(
+        call.question,
+        memory=memory,
+        bandwidth=(bandwidth,) if isinstance(bandwidth, str) else tuple(bandwidth),
+        flops_scale=flops_scale,
+        devices=devices,
+        global_batch=global_batch,
+        sequence=sequence,
+    )
+    changes = tuple(_changes(call.question, question))
+    if not changes:
+        wanted = "must change something: --memory, --bandwidth, --flops-scale, --devices, "
+        raise InvalidInput.of("whatif", f"{wanted}--global-batch or --sequence")
+    after = plan_model(replace(call, question=question), budget or NoLimit())
+    ratio = None
+    if before.step_time_s and after.step_time_s is not None:
+        ratio = after.step_time_s / before.step_time_s
+    return WhatIfReport(WhatIfResult(changes=changes, time_ratio=ratio, before=before, after=after))
+
+
+def _changed(
+    question: ModelQuestion,
+    *,
+    memory: str | float | None,
+    bandwidth: tuple[str, ...],
+    flops_scale: float | None,
+    devices: int | None,
+    global_batch: int | None,
+    sequence: int | None,
+) -> ModelQuestion:
+    overrides = setting_overrides(devices=None, memory=memory, bandwidth=None, microbatches=None)
+    cluster, num_devices = question.cluster, question.num_devices
+    if devices is not None:
+        cluster, num_devices = resolve_cluster(cluster, nodes=None, devices=devices)
+    if "memory_bytes" in overrides:
+        cluster = cluster.with_memory(overrides["memory_bytes"])
+    for text in bandwidth:
+        cluster = _with_bandwidth(cluster, text)
+    if flops_scale is not None:
+        if not 0 < flops_scale < float("inf"):
+            raise InvalidInput.of("flops-scale", f"must be finite and > 0, got {flops_scale!r}")
+        cluster = cluster.with_peak_scaled(flops_scale)
+    workload = question.workload
+    with naming_options(QUESTION_OPTION_OF):
+        workload = replace(
+            workload,
+            global_batch=workload.global_batch if global_batch is None else global_batch,
+            sequence_length=workload.sequence_length if sequence is None else sequence,
+        )
+        changed = replace(question, cluster=cluster, num_devices=num_devices, workload=workload)
+    refuse_empty_space(changed)
+    return changed
+
+
+def _with_bandwidth(cluster: Cluster, text: str) -> Cluster:
+    level, equals, rate = text.partition("=")
+    if not equals:
+        raise InvalidInput.of("bandwidth", f'must be LEVEL=RATE, as inter=800Gb/s, got "{text}"')
+    return cluster.with_bandwidth(level.strip(), parse_bandwidth(rate))
+
+
+def _changes(before: ModelQuestion, after: ModelQuestion) -> Iterator[Change]:
+    old, new = _facts(before), _facts(after)
+    for key, value in new.items():
+        if old.get(key) != value:
+            yield Change(key=key, before=old.get(key), after=value)
+
+
+def _facts(question: ModelQuestion) -> dict[str, float]:
+    device = question.cluster.accelerator
+    peak = f"peak {device.default_precision} flops_per_s"
+    return {
+        "num_devices": question.num_devices,
+        "global_batch": question.workload.global_batch,
+        "sequence_length": question.workload.sequence_length,
+        "memory_bytes": device.memory_bytes,
+        peak: device.peak(device.default_precision),
+        **{
+            f"{level.name} bandwidth_bytes_per_s": level.bandwidth_bytes_per_s
+            for level in question.cluster.levels
+        },
+    }

@@ -1,0 +1,230 @@
+"""`trainwright codesign`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainwright.cli import options
+from trainwright.cli.lists import counts, number, numbers, texts
+from trainwright.cli.output import (
+    budget,
+    check_output,
+    emit,
+    finish,
+    parse_count,
+    parse_time_limit,
+)
+from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from trainwright.api.codesign_request import CodesignOptions
+    from trainwright.api.result import Report
+    from trainwright.codesign.area import DieModel
+
+_LIST = "VALUE,..."
+
+
+def codesign(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL...",
+            help="Catalog models, config.json files or their folders; several share one chip.",
+        ),
+    ] = None,
+    devices: options.Devices = None,
+    global_batch: Annotated[
+        str | None, typer.Option(help="Sequences per step; 4096 if absent.", metavar="N")
+    ] = None,
+    sequence: Annotated[
+        str | None, typer.Option(help="Tokens per sequence; the model's if absent.", metavar="N")
+    ] = None,
+    micro_batch: Annotated[
+        str, typer.Option(help="Sizes of a microbatch to choose from.", metavar=_LIST)
+    ] = "1",
+    tp: Annotated[
+        str | None, typer.Option(help="Tensor degrees to choose from.", metavar=_LIST)
+    ] = None,
+    recompute: Annotated[
+        str, typer.Option(help="What to recompute: none, full, or none,full.", metavar=_LIST)
+    ] = "none,full",
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of a chip, such as 32GiB,80GiB.", metavar=_LIST)
+    ] = None,
+    memory_bandwidth: Annotated[
+        str | None, typer.Option(help="Of that memory, such as 1.2TB/s,2TB/s.", metavar=_LIST)
+    ] = None,
+    link_bandwidth: Annotated[
+        str | None, typer.Option(help="Of a chip to others, such as 300GB/s.", metavar=_LIST)
+    ] = None,
+    node_devices: Annotated[
+        str | None, typer.Option(help="Chips of a node; 1 if absent.", metavar="N")
+    ] = None,
+    node_bandwidth: Annotated[
+        str | None,
+        typer.Option(help="Of a chip to others of its node, such as 900GB/s.", metavar="RATE"),
+    ] = None,
+    clock: Annotated[
+        str | None, typer.Option(help="Clocks in Hz, such as 1.05e9,1.4e9.", metavar=_LIST)
+    ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(help="Of several models: geometric, mean, worst, regret, arithmetic."),
+    ] = "geometric",
+    weights: Annotated[
+        str | None, typer.Option(help="Shares of the models.", metavar=_LIST)
+    ] = None,
+    max_area: Annotated[
+        str | None,
+        typer.Option(help="Largest cores and buffers, in mm2; 278.8 if absent.", metavar="MM2"),
+    ] = None,
+    max_power: Annotated[
+        str | None, typer.Option(help="Watts in the hungriest operator.", metavar="W")
+    ] = None,
+    defect_density: Annotated[
+        str | None,
+        typer.Option(help="Defects per mm2: also price a good die.", metavar="D"),
+    ] = None,
+    epsilon: Annotated[
+        str, typer.Option(help="Points of the front this close count as one; 0: all.")
+    ] = "0.02",
+    no_pareto: Annotated[
+        bool, typer.Option("--no-pareto", help="Do not work out a front.")
+    ] = False,
+    search: Annotated[
+        str, typer.Option(help="exact, or the published one without a proof: descending-area.")
+    ] = "exact",
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Processes for the front, or dask://HOST:PORT.", metavar="N"),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="Write the front down as it goes; go on from there.", metavar="FILE"),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write every design to this file.", metavar="FILE")
+    ] = None,
+    recheck: Annotated[
+        Path | None,
+        typer.Option(help="Prove the search of this document again.", metavar="DOCUMENT"),
+    ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            help="Price so many pruned designs in full; 1000 with --recheck.", metavar="N"
+        ),
+    ] = None,
+    seed: Annotated[str, typer.Option(help="Of that sample.", metavar="N")] = "0",
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Draw front, area and operators (extra [plot]).", metavar="FILE"),
+    ] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(help="One stage alone: graph, estimate or solve.", metavar="STAGE"),
+    ] = None,
+    artifacts: Annotated[
+        Path | None, typer.Option(help="Where stages leave their files.", metavar="DIR")
+    ] = None,
+    time_limit: Annotated[
+        str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
+    ] = None,
+    output: options.Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """Find the best accelerator and its plans within an area, and prove it."""
+    from trainwright.api.codesign import Extras, recheck_document
+    from trainwright.api.codesign import codesign as design
+    from trainwright.api.codesign_stages import STAGES, solve, write_estimates, write_graph
+
+    check_output(output, recheck, *(models or ()))
+    check_output(figure, output, csv)
+    check_output(csv, output, *(models or ()))
+    count = parse_count(sample, "sample")
+    extras = Extras(
+        pareto=not no_pareto,
+        epsilon=number(epsilon, "epsilon") or 0.0,
+        search=search,
+        workers=workers,
+        journal=journal,
+        csv=csv,
+        recheck_sample=count or 0,
+        seed=parse_count(seed, "seed", least=0) or 0,
+    )
+    given: CodesignOptions = {
+        "global_batch": parse_count(global_batch, "global-batch"),
+        "sequence": parse_count(sequence, "sequence"),
+        "micro_batch": counts(micro_batch, "micro-batch") or (1,),
+        "tensor_parallel": counts(tp, "tp"),
+        "recompute": texts(recompute) or (),
+        "memory": texts(memory),
+        "memory_bandwidth": texts(memory_bandwidth),
+        "link_bandwidth": texts(link_bandwidth),
+        "clock_hz": numbers(clock, "clock"),
+        "node_devices": parse_count(node_devices, "node-devices"),
+        "node_bandwidth": node_bandwidth,
+        "weights": numbers(weights, "weights"),
+        "objective": objective,
+        "max_area_mm2": number(max_area, "max-area"),
+        "max_power_watts": number(max_power, "max-power"),
+    }
+    total = parse_count(devices, "devices")
+    if stage is not None and stage not in STAGES:
+        raise InvalidInput.of("stage", f'must be one of {", ".join(STAGES)}, got "{stage}"')
+    if (stage is None) != (artifacts is None):
+        missing = "stage" if stage is None else "artifacts"
+        raise InvalidInput.of(missing, "must be given: --stage and --artifacts go together")
+    alone = recheck is not None or stage in ("estimate", "solve")
+    if alone and models:
+        raise InvalidInput.of("model", "must not be given: the file holds the request")
+    if not alone and (not models or total is None):
+        raise InvalidInput.of("devices" if models else "model", "must be given")
+    result: Report[Any]
+    with budget(parse_time_limit(time_limit)) as allowed:
+        if recheck is not None:
+            result = recheck_document(
+                recheck, sample=count or 1000, seed=extras.seed, budget=allowed
+            )
+        elif stage == "estimate" and artifacts is not None:
+            result = write_estimates(artifacts, budget=allowed)
+        elif stage == "solve" and artifacts is not None:
+            result = solve(artifacts, extras=extras, die=_die(defect_density), budget=allowed)
+        else:
+            assert models is not None
+            assert total is not None
+            if artifacts is not None:
+                result = write_graph(artifacts, models, devices=total, budget=allowed, **given)
+            else:
+                result = design(
+                    models,
+                    devices=total,
+                    die=_die(defect_density),
+                    extras=extras,
+                    budget=allowed,
+                    **given,
+                )
+    if figure is not None:
+        _draw(result, figure)
+    emit(result, as_json=as_json, output=output)
+    status = getattr(result.document, "status", None)
+    finish(0 if status is None else status.exit_code, interrupted=allowed.interrupted)
+
+
+def _draw(result: Report[Any], path: Path) -> None:
+    from trainwright.plan.results.codesign import CodesignResult
+    from trainwright.reporting.codesign_plot import plot_codesign
+
+    if not isinstance(result.document, CodesignResult) or result.document.best is None:
+        raise InvalidInput.of("figure", "needs a best design to draw")
+    plot_codesign(result.document, path)
+
+
+def _die(defects: str | None) -> DieModel | None:
+    from trainwright.codesign.area import DieModel
+
+    density = number(defects, "defect-density")
+    return None if density is None else DieModel(defects_per_mm2=density)

@@ -1,0 +1,52 @@
+"""`trainwright improve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainwright.cli import options
+from trainwright.cli.output import budget, check_output, emit, finish, parse_count, parse_time_limit
+
+
+def improve(
+    document: Annotated[
+        Path | None,
+        typer.Argument(help="An estimate or a plan of a model.", show_default=False),
+    ] = None,
+    source: options.Source = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model, where the framework's file does not describe it."),
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="A catalog cluster or a TOML file.")] = None,
+    nodes: Annotated[str | None, typer.Option(help="Nodes of the cluster.", metavar="N")] = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(help="Consider only what this framework can run.", metavar="TARGET"),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(help="Stop after this long with the best found.", metavar="TIME"),
+    ] = None,
+    output: options.Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """How far is a job from the best plan, and what is the smallest change that gets most of it?"""
+    from trainwright.api.improve import improve as compare
+
+    check_output(output, document, source[1] if source else None)
+    with budget(parse_time_limit(time_limit)) as limited:
+        report = compare(
+            document,
+            source=source,
+            model=model,
+            cluster=cluster,
+            nodes=parse_count(nodes, "nodes"),
+            framework=framework,
+            budget=limited,
+        )
+    emit(report, as_json=as_json, output=output)
+    finish(0, interrupted=limited.interrupted)

@@ -1,0 +1,111 @@
+"""nanotron: its YAML configuration's parallelism, tokens and optimizer.
+
+It cuts the model itself: blocks and head have weights by their matrix products, and a stage ends
+after the block with which the running sum passes its share. A plan with other stages is refused.
+Written after nanotron's sources (0.4, and the repository of 2026 for recomputation and context);
+the package does not import without a GPU, so only our own schema checks it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.formats.exports.launch import commented, header
+from trainwright.formats.exports.yaml_text import from_yaml, to_yaml
+from trainwright.plan.bundle import ExportBundle
+from trainwright.plan.capability import capability_of
+from trainwright.plan.demands import RecomputeForm
+from trainwright.plan.stated_run import StatedRun
+
+if TYPE_CHECKING:
+    from trainwright.model import TransformerConfig
+    from trainwright.plan.bundle import Stamp
+    from trainwright.plan.job import Job
+
+FILE: Final = "nanotron.yaml"
+_ENGINES: Final = {"1f1b": "1f1b", "gpipe": "afab"}
+
+
+def export_nanotron(job: Job, stamp: Stamp) -> ExportBundle:
+    """The three sections that a plan decides."""
+    target, version = "nanotron", capability_of("nanotron").version
+    missing = ("the model, its tokenizer and data", "predicted times and memory")
+    top = commented(header(stamp, target, version, missing))
+    return ExportBundle(
+        target=target,
+        version=version,
+        files={FILE: top + to_yaml(settings(job))},
+        command=('"${NANOTRON_PATH:?a checkout}"/run_train.py', "--config-file", FILE),
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+        not_represented=missing,
+        asked_of_user=("the sections general, model, tokenizer, data_stages and optimizer rates",),
+        warnings=("checked against our reading of its schema only",),
+    )
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """The sections with their values."""
+    degrees = job.degrees
+    parallelism: dict[str, Any] = {
+        "dp": degrees.data,
+        "pp": degrees.pipeline,
+        "tp": degrees.tensor,
+        "pp_engine": _ENGINES.get(job.schedule, "1f1b"),
+        "tp_mode": "REDUCE_SCATTER" if degrees.sequence_parallel else "ALL_REDUCE",
+        "recompute_layer": job.recompute_form is RecomputeForm.ALL,
+        "expert_parallel_size": degrees.expert,
+        "context_parallel_size": degrees.context,
+    }
+    return {
+        "parallelism": parallelism,
+        "tokens": {
+            "micro_batch_size": job.microbatch_size,
+            "batch_accumulation_per_replica": job.num_microbatches,
+            "sequence_length": job.sequence_length,
+        },
+        "optimizer": {"zero_stage": job.demands.zero_stage},
+    }
+
+
+def own_split(model: TransformerConfig, num_stages: int) -> tuple[int, ...]:
+    """The blocks that nanotron gives each stage."""
+    hidden, heads = model.hidden_size, model.num_heads
+    block = 4 * heads * (hidden // heads) * hidden + 3 * model.ffn_size * hidden
+    head = model.vocabulary_size * hidden
+    total = model.num_layers * block + head
+    counts, stage, done = [0] * num_stages, 0, 0
+    for _ in range(model.num_layers):
+        counts[stage] += 1
+        done += block
+        if done * num_stages > total * (stage + 1):
+            stage += 1
+    return tuple(counts)
+
+
+def splits_alike(job: Job) -> bool:
+    """Whether nanotron would cut the model as the plan does."""
+    if job.degrees.pipeline == 1:
+        return True
+    return job.has_usual_ends and job.blocks_per_stage == own_split(job.model, len(job.stages))
+
+
+def read_nanotron(text: str) -> StatedRun:
+    """The run that the sections state."""
+    found = from_yaml(text)
+    parallel, tokens = found["parallelism"], found["tokens"]
+    engines = {theirs: ours for ours, theirs in _ENGINES.items()}
+    steps = tokens["batch_accumulation_per_replica"] * parallel["dp"]
+    return StatedRun(
+        tp=parallel["tp"],
+        pp=parallel["pp"],
+        dp=parallel["dp"],
+        cp=parallel["context_parallel_size"],
+        ep=parallel["expert_parallel_size"],
+        zero=found["optimizer"]["zero_stage"],
+        schedule=engines[parallel["pp_engine"]],
+        sequence_parallel=parallel["tp_mode"] == "REDUCE_SCATTER",
+        recompute="full" if parallel["recompute_layer"] else "none",
+        micro_batch=tokens["micro_batch_size"],
+        global_batch=tokens["micro_batch_size"] * steps,
+        sequence=tokens["sequence_length"],
+    )

@@ -1,0 +1,234 @@
+"""torchtitan: a TOML file for 0.2, a Python module for 0.3, and the order of actions as CSV.
+
+Where a schedule is not one of torchtitan's own, its CSV replaces the class of the schedule while
+the name still decides where stages lie: `ZBVZeroBubble` places them in a V, any other name in a
+loop. The CSV holds computations only; gradients are scaled by the loss.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.formats.exports.launch import commented, header
+from trainwright.formats.exports.torchtitan_names import TITAN_02, TITAN_03, Titan, module_names
+from trainwright.formats.pytorch_csv import format_compute_only
+from trainwright.plan.bundle import ExportBundle
+from trainwright.plan.capability import capability_of
+from trainwright.plan.demands import Placing, RecomputeForm
+
+if TYPE_CHECKING:
+    from trainwright.plan.bundle import Stamp
+    from trainwright.plan.job import Job
+
+CSV: Final = "schedule.csv"
+TOML: Final = "torchtitan.toml"
+MODULE: Final = "trainwright_config.py"
+CHECK: Final = "check_names.py"
+Tables = dict[str, dict[str, Any]]
+
+
+def export_torchtitan_02(job: Job, stamp: Stamp) -> ExportBundle:
+    """A TOML file in full."""
+    titan, tables = TITAN_02, tables_of(job, TITAN_02)
+    name, flavor = titan.models.get(job.model_name, ("", ""))
+    if name:
+        tables = {"model": {"name": name, "flavor": flavor}, **tables}
+    missing = _missing(job)
+    top = commented(header(stamp, titan.target, capability_of(titan.target).version, missing))
+    return ExportBundle(
+        target=titan.target,
+        version=capability_of(titan.target).version,
+        files={TOML: top + to_toml(tables), **_beside(job, stamp, titan)},
+        command=("-m", "torchtitan.train", "--job.config_file", TOML),
+        not_represented=missing,
+        warnings=tuple(_warnings(job)),
+        asked_of_user=(
+            *(() if name else ("[model] name and flavor: torchtitan's name of this model",)),
+            "[model] hf_assets_path and [training] dataset, steps",
+        ),
+    )
+
+
+def export_torchtitan_03(job: Job, stamp: Stamp) -> ExportBundle:
+    """A module with a function that returns the configuration, changed where the plan decides."""
+    titan, tables = TITAN_03, tables_of(job, TITAN_03)
+    module, function = titan.models.get(job.model_name, ("MODEL", "CONFIG"))
+    missing = _missing(job)
+    version = capability_of(titan.target).version
+    top = commented(header(stamp, titan.target, version, missing))
+    lines = "".join(f"    {line}\n" for line in _assignments(tables))
+    code = f"""{top}
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.models.{module}.config_registry import {function} as base
+
+
+def planned():
+    \"\"\"The configuration of the model, with what the plan decides.\"\"\"
+    config = base()
+{lines}    return config
+"""
+    return ExportBundle(
+        target=titan.target,
+        version=version,
+        files={MODULE: code, **_beside(job, stamp, titan)},
+        command=("-m", "torchtitan.train", "--module", "trainwright_config", "--config", "planned"),
+        setup=('export PYTHONPATH="$PWD:${PYTHONPATH:-}"',),
+        not_represented=missing,
+        warnings=tuple(_warnings(job)),
+        asked_of_user=(
+            *(() if module != "MODEL" else (f"in {MODULE}: the module and function of the model",)),
+            "assets of the tokenizer, dataset and steps",
+        ),
+    )
+
+
+def tables_of(job: Job, titan: Titan) -> Tables:
+    """Settings by table; the names are the same in both versions where both have them."""
+    degrees, sharding = job.degrees, job.demands.zero_stage
+    parallelism: dict[str, Any] = {
+        "data_parallel_replicate_degree": 1 if sharding else degrees.data,
+        "data_parallel_shard_degree": degrees.data if sharding else 1,
+        "tensor_parallel_degree": degrees.tensor,
+        "context_parallel_degree": degrees.context,
+        "expert_parallel_degree": degrees.expert,
+        "pipeline_parallel_degree": degrees.pipeline,
+    }
+    if sharding:
+        parallelism["fsdp_reshard_after_forward"] = "never" if sharding == 2 else "always"
+    if titan is TITAN_02 and job.model.experts is not None and degrees.expert > 1:
+        parallelism["expert_tensor_parallel_degree"] = degrees.expert_shards
+    if titan is TITAN_03 and degrees.tensor > 1:
+        parallelism["enable_sequence_parallel"] = degrees.sequence_parallel
+    training: dict[str, Any] = {
+        "seq_len": job.sequence_length,
+        "global_batch_size": job.global_batch,
+        "local_batch_size": job.microbatch_size,
+    }
+    if degrees.pipeline > 1:
+        training["local_batch_size"] = job.microbatch_size * job.num_microbatches
+        parallelism |= _pipeline(job, titan)
+    if titan is TITAN_03 and (degrees.pipeline > 1 or degrees.expert > 1):
+        training["disable_cuda_graphs"] = True
+    return {
+        "training": training,
+        "parallelism": parallelism,
+        "activation_checkpoint": _recompute(job),
+    }
+
+
+def _pipeline(job: Job, titan: Titan) -> dict[str, Any]:
+    found: dict[str, Any] = {"pipeline_parallel_schedule": schedule_name(job)}
+    if _needs_csv(job):
+        found["pipeline_parallel_schedule_csv"] = CSV
+    found["pipeline_parallel_microbatch_size"] = job.microbatch_size
+    found["module_fqns_per_model_part"] = module_names(job, titan)
+    return found
+
+
+def schedule_name(job: Job) -> str:
+    """torchtitan's name of the schedule, or that of one with the same placement."""
+    own = capability_of("torchtitan").schedules
+    if job.schedule in own:
+        return own[job.schedule]
+    if job.demands.schedule_shape.placing is Placing.V:
+        return "ZBVZeroBubble"
+    return "Interleaved1F1B" if job.degrees.virtual_stages > 1 else "1F1B"
+
+
+def _needs_csv(job: Job) -> bool:
+    return job.schedule not in capability_of("torchtitan").schedules
+
+
+def _recompute(job: Job) -> dict[str, Any]:
+    match job.recompute_form:
+        case RecomputeForm.NONE:
+            return {"mode": "none"}
+        case RecomputeForm.MODULES:
+            return {"mode": "selective", "selective_ac_option": "op"}
+        case _:
+            return {"mode": "full"}
+
+
+def _beside(job: Job, stamp: Stamp, titan: Titan) -> dict[str, str]:
+    """The schedule, where it has no name, with its side file; names to be checked."""
+    if job.degrees.pipeline == 1:
+        return {}
+    found = {CHECK: _check_names(job, stamp, titan)}
+    if not _needs_csv(job):
+        return found
+    assert job.orders is not None, "a schedule without a name is written in full"
+    meta = {
+        "written_by": f"trainwright {stamp.trainwright_version}",
+        "plan_sha256": stamp.plan_sha256,
+        "target": titan.target,
+        "version": capability_of(titan.target).version,
+        "schedule": job.schedule,
+        "not_represented": ["durations", "memory"],
+    }
+    csv = format_compute_only(job.orders.schedule)
+    return found | {CSV: csv, "schedule.meta.json": json.dumps(meta, indent=2) + "\n"}
+
+
+def _check_names(job: Job, stamp: Stamp, titan: Titan) -> str:
+    names = sorted({name for stage in module_names(job, titan) for name in stage})
+    top = commented(header(stamp, titan.target, capability_of(titan.target).version, ()))
+    return f'''{top}"""Compare the modules that the plan names with those of a model."""
+
+NAMES = {json.dumps(names)}
+
+
+def check_names(model):
+    """Raise where a module of the plan is not in the model, or one of the model in no stage."""
+    found = {{name for name, _ in model.named_modules()}}
+    top = {{name for name, _ in model.named_children()}} - {{"layers"}}
+    wanted = top | {{name for name in found if name.count(".") == 1 and name.startswith("layers.")}}
+    missing, left = sorted(set(NAMES) - found), sorted(wanted - set(NAMES))
+    if missing or left:
+        raise ValueError(f"not in the model: {{missing}}; in no stage: {{left}}")
+'''
+
+
+def _missing(job: Job) -> tuple[str, ...]:
+    found = ["predicted times and memory"]
+    if job.recompute_form is RecomputeForm.MODULES:
+        found.append("which operators are recomputed: torchtitan decides by its own policy")
+    if job.recipe.gradient_dtype or {*job.recipe.moment_dtypes} != {"fp32"}:
+        found.append("number formats of gradients and optimizer state")
+    return tuple(found)
+
+
+def _warnings(job: Job) -> Iterator[str]:
+    if job.recompute_form is RecomputeForm.MODULES:
+        yield "selective recomputation by operator saves and costs other amounts than planned"
+    if job.precision == "fp8":
+        yield "fp8 is a converter of the model in torchtitan; the files leave it at bf16"
+
+
+def _assignments(tables: Tables) -> Iterator[str]:
+    """Attributes of the configuration object; recomputation is an object of its own."""
+    for table, values in tables.items():
+        if table == "activation_checkpoint":
+            made = {"none": "None", "full": "FullAC.Config()", "selective": "SelectiveAC.Config()"}
+            yield f"config.activation_checkpoint = {made[values['mode']]}"
+            continue
+        for key, value in values.items():
+            yield f"config.{table}.{key} = {value!r}"
+
+
+def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables of plain values; lists of names go one to a line."""
+    return "\n".join(_toml_lines(tables)) + "\n"
+
+
+def _toml_lines(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for table, values in tables.items():
+        yield f"\n[{table}]"
+        for key, value in values.items():
+            if isinstance(value, list):
+                yield f"{key} = ["
+                yield from (f"  {json.dumps(each)}," for each in value)
+                yield "]"
+            else:
+                yield f"{key} = {json.dumps(value)}"

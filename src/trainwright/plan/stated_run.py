@@ -1,0 +1,64 @@
+"""A run as the configuration of a framework states it: what is not stated is absent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainwright.model import TransformerConfig
+
+_ABOUT_THE_FILE = frozenset({"model", "model_name", "num_devices", "unknown", "notes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedRun:
+    """Options of a run by their names on the command line; see `api.run_options.RunOptions`.
+
+    `recomputed_blocks` are indices in the model where the file lists them one by one. `model` is
+    there where the file describes one in full, else perhaps its catalog name; `unknown` are
+    settings that this reader does not know, `notes` what it left out knowingly.
+    """
+
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    zero: int | None = None
+    micro_batch: int | None = None
+    global_batch: int | None = None
+    sequence: int | None = None
+    recompute: str | None = None
+    recompute_modules: tuple[str, ...] | None = None
+    recomputed_blocks: tuple[int, ...] | None = None
+    schedule: str | None = None
+    virtual_stages: int | None = None
+    blocks: tuple[int, ...] | None = None
+    sequence_parallel: bool | None = None
+    flash_attention: bool | None = None
+    fused_cross_entropy: bool | None = None
+    vocabulary_multiple: int | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    gradient_dtype: str | None = None
+    main_weight_dtype: str | None = None
+    moment_dtypes: tuple[str, ...] | None = None
+    dropout: float | None = None
+    capacity_factor: float | None = None
+    model: TransformerConfig | None = None
+    model_name: str | None = None
+    num_devices: int | None = None
+    unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is stated of the run itself, by name."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: value
+            for name, value in found.items()
+            if value is not None and name not in _ABOUT_THE_FILE
+        }

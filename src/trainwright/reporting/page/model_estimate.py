@@ -1,0 +1,162 @@
+"""The page of a model's estimate: one stated run, its step and its memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainwright.plan.results.model_estimate import Verdict
+from trainwright.reporting.layout import layout_line
+from trainwright.reporting.page.blocks import Card, Cell, Column, Facts, Notes, Section, Table
+from trainwright.reporting.page.cells import seconds, share, size
+from trainwright.reporting.page.network_blocks import network_bars, network_table
+from trainwright.reporting.page.provenance import provenance_section, reproduce_section
+from trainwright.reporting.page.step_blocks import gantt, memory_bars, rank_table, time_bars
+from trainwright.reporting.page.subject import Content, Figure
+from trainwright.reporting.page.why_blocks import step_bar, term_table
+from trainwright.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
+    from trainwright.reporting.page.subject import Subject
+
+_TONES = {Verdict.FITS: "good", Verdict.TIGHT: "warn", Verdict.DOES_NOT_FIT: "bad"}
+
+
+def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
+    """Everything the page says about an estimate."""
+    document = subject.document
+    request, run = document.request, document.request.configuration
+    subtitle = (
+        f"Estimate · {layout_line(run.parallelism)} · {document.num_microbatches} microbatches of "
+        f"{run.microbatch_size}, schedule {run.schedule}, recompute {run.recompute} · "
+        f"{run.global_batch:,} sequences of {run.sequence_length:,} tokens per step"
+    )
+    return Content(
+        title=f"{request.model.name} on {document.devices_used} devices of {request.cluster.name}",
+        subtitle=subtitle,
+        figures=tuple(_figures(document)),
+        sections=tuple(_sections(subject)),
+    )
+
+
+def _figures(document: ModelEstimateResult) -> Iterator[Figure]:
+    peak, tokens = document.peak_memory_bytes, document.tokens_per_s
+    layout = layout_line(document.request.configuration.parallelism)
+    shown = (
+        ("step_time_s", "step", document.step_time_s, format_seconds(document.step_time_s)),
+        ("tokens_per_s", "tokens/s", tokens, f"{tokens:,.0f}"),
+        ("mfu", "MFU", document.mfu, f"{document.mfu:.1%}"),
+        ("peak_memory_bytes", "peak memory", peak, format_bytes(peak)),
+        ("devices_used", "devices", document.devices_used, str(document.devices_used)),
+        ("layout", "layout", layout, layout),
+    )
+    for key, title, value, text in shown:
+        yield Figure(key=key, title=title, value=value, text=text)
+
+
+def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
+    document, priced = subject.document, subject.priced
+    limit = document.memory_limit_bytes
+    yield Section(name="summary", label="Summary", title="Summary", cards=tuple(_cards(document)))
+    if document.changes or not document.fits:
+        yield Section(
+            name="changes",
+            label="Changes",
+            title="What would make it fit",
+            blocks=_changes(document),
+        )
+    if priced is not None:
+        why = (step_bar(priced), term_table(priced), _facts(document))
+        yield Section(name="why", label="Why", title="Why it is not faster", blocks=why)
+        table = rank_table(priced, limit_bytes=limit)
+        yield Section(name="plan", label="Plan", title="The run", blocks=(table,))
+        bars = (time_bars(priced), memory_bars(priced, limit))
+        yield Section(
+            name="ranks", label="Ranks", title="Time and memory of the ranks", blocks=bars
+        )
+    if priced is not None and subject.panel is not None:
+        blocks = (gantt(subject.panel, priced),)
+        yield Section(
+            name="schedule", label="Schedule", title="Schedule and memory over time", blocks=blocks
+        )
+    if priced is not None and priced.network:
+        step_s = priced.step.step_time_s
+        network = (network_bars(priced.network, step_s), network_table(priced.network, step_s))
+        yield Section(name="network", label="Network", title="Network", blocks=network)
+    yield provenance_section(subject, document.assumptions)
+    yield reproduce_section(subject, (document.request.model, document.request.cluster))
+
+
+def _cards(document: ModelEstimateResult) -> Iterator[Card]:
+    low, high = format_seconds(document.step_time_low_s), format_seconds(document.step_time_high_s)
+    yield Card(
+        label="step time",
+        value=format_seconds(document.step_time_s),
+        note=f"{low} to {high}, 90 %",
+    )
+    yield Card(
+        label="tokens per second",
+        value=f"{document.tokens_per_s:,.0f}",
+        note=f"{document.tokens_per_s_per_device:,.0f} per device",
+    )
+    yield Card(
+        label="MFU", value=f"{document.mfu:.1%}", note=f"with recomputation {document.hfu:.1%}"
+    )
+    limit, margin = document.memory_limit_bytes, document.margin_bytes
+    state = f"{format_bytes(margin)} left" if margin >= 0 else f"{format_bytes(-margin)} missing"
+    yield Card(
+        label="peak memory",
+        value=format_bytes(document.peak_memory_bytes),
+        note=f"rank {document.heaviest_rank} of {format_bytes(limit)}: {state} after margins",
+        tone="plain" if document.fits else "bad",
+    )
+    yield Card(label="verdict", value=str(document.verdict), tone=_TONES[document.verdict])
+    yield Card(
+        label="bubble",
+        value=f"{document.bubble_of_makespan:.1%}",
+        note="of the pipeline, on the busiest rank",
+    )
+    if document.tokens_per_s > 0:
+        hours = document.devices_used * 1e9 / document.tokens_per_s / 3600
+        yield Card(label="cost", value=f"{hours:,.4g}", note="device hours per billion tokens")
+
+
+def _facts(document: ModelEstimateResult) -> Facts:
+    exposed_s = sum(document.exposed_communication_s.values())
+    hidden_s = sum(document.hidden_communication_s.values())
+    rows = (
+        ("pipeline", format_seconds(document.pipeline_s)),
+        ("communication exposed", format_seconds(exposed_s)),
+        ("communication hidden", format_seconds(hidden_s)),
+        ("optimizer", format_seconds(document.optimizer_s)),
+    )
+    return Facts(title="The step", rows=rows)
+
+
+def _changes(document: ModelEstimateResult) -> tuple[Table | Notes, ...]:
+    if not document.changes:
+        return (Notes(lines=("No single change of the run is enough.",), tone="bad"),)
+    rows = tuple(
+        (
+            Cell.of(change.description),
+            Cell.of(change.options),
+            seconds(change.step_time_s),
+            share(change.device_time_ratio - 1),
+            size(change.peak_memory_bytes),
+        )
+        for change in document.changes
+    )
+    table = Table(
+        title="Any one of these is enough",
+        columns=(
+            Column(title="change", key="change", is_number=False),
+            Column(title="options", key="options", is_number=False),
+            Column(title="step", key="step_time_s"),
+            Column(title="more device time", key="device_time_share"),
+            Column(title="peak memory", key="peak_memory_bytes"),
+        ),
+        rows=rows,
+    )
+    return (table,)

@@ -1,0 +1,175 @@
+"""`codesign` in Python: documents, rechecks, refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+import trainwright
+from trainwright.api.codesign import Extras, recheck_document
+from trainwright.errors import CheckFailed, InvalidInput
+from trainwright.execution import Budget
+from trainwright.plan.status import Status
+
+SMALL = {"glb_mib": (8, 32), "width": (32, 128), "depth": (32, 128)}
+
+
+def small(**options: object) -> trainwright.CodesignReport:
+    given: dict[str, object] = {"devices": 64, "global_batch": 256, "ranges": SMALL}
+    return trainwright.codesign("bert-large", **(given | options))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def report() -> trainwright.CodesignReport:
+    return small()
+
+
+def test_a_document_says_what_was_found_and_how_much_is_proved(
+    report: trainwright.CodesignReport,
+) -> None:
+    found = report.to_dict()
+    assert found["status"] == "optimal"
+    assert found["candidates"] == found["visited"] + found["pruned"]
+    best = found["best"]
+    assert set(best) >= {
+        "architecture",
+        "plan",
+        "tokens_per_s",
+        "area_mm2",
+        "power_watts",
+        "energy_per_token_j",
+    }
+    plan = best["plan"]
+    degrees = plan["tensor_parallel"] * plan["data_parallel"] * plan["pipeline_parallel"]
+    assert degrees == plan["num_devices"] <= 64
+    assert best["area_scope"] == "cores+buffers"
+    assert best["area_mm2"] <= 278.83
+    per_token = best["power_watts"] * 64 / best["tokens_per_s"]
+    assert per_token == pytest.approx(best["energy_per_token_j"])
+    assert {"tokens_per_s", "area_mm2", "power_watts"} <= set(found["pareto"][0])
+    assert max(p["tokens_per_s"] for p in found["pareto"]) == best["tokens_per_s"]
+    json.loads(report.to_json())
+
+
+def test_details_say_what_limits_the_design(report: trainwright.CodesignReport) -> None:
+    found = report.document
+    assert sum(use.share for use in found.operators) == pytest.approx(1.0)
+    assert all(0 <= use.utilisation <= 1 for use in found.operators)
+    bounds = {use.bound for use in found.operators}
+    assert bounds <= {"mac", "glb", "hbm", "vector", "launch"}
+    gains = {gain.resource: gain.throughput_gain for gain in found.sensitivity}
+    assert gains["clock_hz"] > 0
+    assert all(gain >= -1e-12 for gain in gains.values())
+    assert {chip.name for chip in found.real_chips} >= {"A100-80GB-SXM", "TPU-v4"}
+    (fixed,) = found.fixed_strategies
+    assert (fixed.feasible, fixed.reason) == (False, "needs 1024 devices")
+    assert "best design" in report.explain()
+
+
+def test_a_published_strategy_is_never_faster_than_the_optimum() -> None:
+    found = small(devices=1024, global_batch=4096, extras=Extras(pareto=False)).document
+    (fixed,) = found.fixed_strategies
+    assert found.best is not None
+    assert fixed.step_time_s is not None
+    assert fixed.step_time_s >= found.best.plan.step_time_s
+    assert (fixed.pipeline_parallel, fixed.data_parallel, fixed.tensor_parallel) == (8, 128, 1)
+
+
+def test_a_strategy_out_of_memory_leaves_the_optimum() -> None:
+    found = trainwright.codesign(
+        "gpt2-xl",
+        devices=1024,
+        global_batch=4096,
+        memory=["2GiB"],
+        ranges=SMALL,
+        extras=Extras(pareto=False),
+    ).document
+    (fixed,) = found.fixed_strategies
+    assert found.status is Status.OPTIMAL
+    if not fixed.feasible:
+        assert fixed.reason == "out of memory"
+
+
+def test_a_saved_document_proves_itself_again(
+    report: trainwright.CodesignReport, tmp_path: Path
+) -> None:
+    path = tmp_path / "chip.json"
+    report.save(path)
+    again = recheck_document(path, sample=50, seed=1, budget=Budget()).document
+    assert again.recheck is not None
+    assert again.recheck.confirmed == again.recheck.sampled > 0
+    edited = json.loads(path.read_text())
+    edited["best"]["objective"] *= 0.9
+    path.write_text(json.dumps(edited))
+    with pytest.raises(CheckFailed, match="its request gives"):
+        recheck_document(path, sample=5, seed=1, budget=Budget())
+
+
+def test_every_design_is_a_row_of_the_csv(tmp_path: Path) -> None:
+    path = tmp_path / "designs.csv"
+    found = small(extras=Extras(csv=path, details=False)).document
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert len(rows) == found.candidates
+    assert found.best is not None
+    assert min(float(row["objective"]) for row in rows) == found.best.objective
+    assert all(float(row["bound"]) <= float(row["objective"]) for row in rows)
+    assert sum(row["ended_by"] == "placement" for row in rows) == found.visited
+
+
+def test_several_models_share_a_chip() -> None:
+    found = trainwright.codesign(
+        ["bert-large", "gpt2-xl"],
+        devices=64,
+        ranges=SMALL,
+        extras=Extras(pareto=False, details=False),
+    ).document
+    assert found.best is not None
+    assert [plan.model for plan in found.best.plans] == ["bert-large", "gpt2-xl"]
+    assert found.objective == "geometric"
+
+
+def test_memory_links_clock_and_microbatch_can_be_chosen() -> None:
+    found = small(
+        memory=["16GiB", "80GiB"],
+        memory_bandwidth=[1e12, "2TB/s"],
+        link_bandwidth=["100GB/s", "300GB/s"],
+        clock_hz=[1.05e9, 1.4e9],
+        micro_batch=(1, 2),
+        extras=Extras(pareto=False, details=False),
+    ).document
+    assert found.searched == 32 * found.candidates
+    assert found.best is not None
+    around = found.best.architecture.surroundings
+    assert around.clock_hz == 1.4e9
+    assert around.memory_bandwidth_bytes_per_s == 2e12
+
+
+def test_what_does_not_fit_is_infeasible_with_the_shortfall() -> None:
+    found = trainwright.codesign("gpt3-175b", devices=8, memory=["16GiB"]).document
+    assert found.status is Status.INFEASIBLE
+    assert found.infeasible_because is not None
+    assert "gpt3-175b needs at least" in found.infeasible_because
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "fastest"}, "objective"),
+        ({"recompute": ("some",)}, "recompute"),
+        ({"weights": (1.0, 2.0)}, "weights"),
+        ({"energy": {"coal": 1.0}}, "energy"),
+        ({"ranges": {"cores": (1,)}}, "ranges"),
+        ({"max_area_mm2": 1e-6}, "space"),
+        ({"max_area_mm2": 0.0}, "max-area"),
+        ({"devices": 0}, "devices"),
+        ({"global_batch": 5, "micro_batch": (2,)}, "global_batch"),
+    ],
+)
+def test_requests_without_sense_are_refused_by_name(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        small(**options)

@@ -1,0 +1,123 @@
+"""Why a plan is what it is: each claim held against planning or pricing again by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+import trainwright
+from trainwright.api.model_request import call_of
+from trainwright.errors import InvalidInput
+from trainwright.execution import Budget
+from trainwright.plan import Plan, Stage
+from trainwright.plan.parallelism import Parallelism
+from trainwright.plan.status import Status
+from trainwright.planning.why import uses
+
+JOB = {"cluster": "dgx-h100", "devices": 8, "global_batch": 16, "sequence": 4096, "top": 1}
+BOUNDS = {"memory": "20GiB", "cp": 1, "micro_batch": "..2"}
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """Llama-3 8B in little memory: sharded, recomputed."""
+    return trainwright.plan("llama3-8b", **JOB, **BOUNDS)
+
+
+@pytest.fixture(scope="module")
+def why(planned):
+    return trainwright.reasons(planned).document
+
+
+def test_what_a_thing_buys_is_what_planning_without_it_loses(planned, why):
+    forbidding = {
+        "tensor parallelism": {"tp": 1},
+        "pipeline parallelism": {"pp": 1},
+        "data parallelism": {"dp": 1},
+        "ZeRO": {"zero_stage": 0},
+        "ZeRO above 1": {"zero_stage": "0,1"},
+        "recomputation": {"recompute": "none"},
+        "microbatches above 1": {"micro_batch": 1},
+    }
+    assert len(why.without) >= 3
+    for each in why.without:
+        options = {**JOB, **BOUNDS, **forbidding[each.name]}
+        alone = trainwright.plan("llama3-8b", **options).document
+        assert each.status is alone.status
+        assert each.step_time_s == alone.step_time_s
+        if each.step_time_s is not None:
+            assert each.slowdown == alone.step_time_s / planned.step_time_s
+            assert each.slowdown >= 1 - 1e-9
+
+
+def test_only_what_the_plan_uses_is_left_out(planned, why):
+    degrees = planned.document.parallelism
+    names = {each.name for each in why.without}
+    assert ("tensor parallelism" in names) == (degrees.tensor > 1)
+    assert ("pipeline parallelism" in names) == (degrees.pipeline > 1)
+    assert "context parallelism" not in names
+    assert "expert parallelism" not in names
+
+
+def test_more_of_a_resource_saves_what_pricing_the_plan_again_says(planned, why):
+    gains = {gain.resource: gain for gain in why.gains}
+    assert set(gains) == {"peak FLOP/s", "memory bandwidth", "nvlink bandwidth", "memory"}
+    for gain in why.gains:
+        assert 0 <= gain.saved < 0.5
+        assert gain.saved == pytest.approx(1 - gain.step_time_s / planned.step_time_s, abs=1e-12)
+    repriced = [gain for gain in why.gains if not gain.replanned]
+    assert why.binding == max(repriced, key=lambda gain: gain.saved).resource
+    assert all(gain.saved <= 0.01 for gain in repriced)
+    larger = trainwright.plan("llama3-8b", **{**JOB, **BOUNDS, "memory": "30GiB"}).document
+    assert gains["memory"].step_time_s == larger.step_time_s
+    assert gains["memory"].replanned
+
+
+def test_the_parts_add_up(planned, why):
+    assert sum(why.time_by_part_s.values()) == pytest.approx(planned.step_time_s)
+    fullest = planned.document.peak_memory_bytes_per_rank[why.fullest_rank]
+    assert sum(why.memory_by_class_bytes.values()) == pytest.approx(fullest)
+    assert why.free_bytes == pytest.approx(planned.document.memory_limit_bytes - fullest)
+    assert why.free_bytes >= 0
+
+
+def test_what_was_not_reached_in_time_is_listed(planned):
+    budget = Budget()
+    budget.interrupt()
+    found = trainwright.reasons(planned, budget=budget).document
+    assert found.without == ()
+    assert found.not_asked[0] == "10 GiB more memory"
+    assert len(found.not_asked) > 2
+    assert all(not gain.replanned for gain in found.gains)
+
+
+def test_every_choice_of_a_plan_can_be_left_out(planned):
+    question = call_of(planned.document.request).question
+    stage = Stage.uniform((0,), ("none",), data_parallel=1, tensor_parallel=1)
+    degrees = Parallelism(pipeline=2, virtual_stages=2, expert=2)
+    plan = Plan(
+        stages=(stage,),
+        num_microbatches=8,
+        microbatch_size=2,
+        schedule="v-half",
+        parallelism=degrees,
+    )
+    found = dict(uses(plan, degrees, question.allowed))
+    schedule = found["the schedule v-half (1f1b instead)"]
+    assert schedule.schedules == ("1f1b",)
+    assert 2 not in schedule.virtual_stages
+    assert 2 not in found["expert parallelism"].expert
+    assert set(found) == {
+        "pipeline parallelism",
+        "expert parallelism",
+        "virtual stages",
+        "the schedule v-half (1f1b instead)",
+        "microbatches above 1",
+    }
+
+
+def test_a_document_without_a_plan_has_no_reasons(path):
+    none = trainwright.plan("llama3-8b", **{**JOB, "memory": "1GiB"})
+    assert none.status is Status.INFEASIBLE
+    for document in (none, trainwright.plan(path)):
+        with pytest.raises(InvalidInput, match="document: must hold a plan of a model"):
+            trainwright.reasons(document)

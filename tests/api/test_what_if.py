@@ -1,0 +1,120 @@
+"""A plan asked again with something different, and runs compared with each other."""
+
+from __future__ import annotations
+
+import pytest
+
+import trainwright
+from trainwright.errors import InvalidInput
+from trainwright.plan.status import Status
+
+JOB = {"cluster": "dgx-h100", "devices": 16, "global_batch": 32, "sequence": 4096, "top": 0}
+
+
+@pytest.fixture(scope="module")
+def tight():
+    """Llama-3 8B in so little memory that it recomputes."""
+    return trainwright.plan("llama3-8b", memory="24GiB", zero_stage=1, **JOB)
+
+
+def test_a_change_gives_the_plan_of_the_changed_question(tight):
+    report = trainwright.what_if(tight, memory="80GiB", global_batch=64)
+    asked = {**JOB, "global_batch": 64}
+    again = trainwright.plan("llama3-8b", memory="80GiB", zero_stage=1, **asked).document
+    after = report.document.after
+    assert after.stages == again.stages
+    assert after.step_time_s == again.step_time_s
+    assert after.request.space == tight.document.request.space
+    assert report.document.before == tight.document
+    assert [change.key for change in report.document.changes] == ["global_batch", "memory_bytes"]
+    assert report.document.time_ratio == after.step_time_s / tight.step_time_s
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"memory": "60GiB"},
+        {"bandwidth": "intra=4TB/s"},
+        {"bandwidth": ["inter=400GB/s", "nvlink=4TB/s"]},
+        {"flops_scale": 1.5},
+        {"devices": 32},
+    ],
+)
+def test_more_of_anything_is_never_slower(tight, change):
+    found = trainwright.what_if(tight, **change).document
+    assert found.time_ratio <= 1 + 1e-9
+    assert len(found.changes) >= 1
+
+
+def test_what_no_longer_fits_says_why(tight):
+    report = trainwright.what_if(tight, memory="2GiB")
+    assert report.status is Status.INFEASIBLE
+    assert report.document.time_ratio is None
+    assert "with these changes: infeasible" in report.explain()
+    assert report.document.after.relaxations
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, "whatif: must change something: --memory"),
+        ({"devices": 16}, "whatif: must change something"),
+        (
+            {"bandwidth": "800Gb/s"},
+            'bandwidth: must be LEVEL=RATE, as inter=800Gb/s, got "800Gb/s"',
+        ),
+        ({"bandwidth": "pcie=1GB/s"}, "bandwidth: must name one of intra, inter, nvlink, infini"),
+        ({"bandwidth": "inter=fast"}, "bandwidth: must be a quantity"),
+        ({"flops_scale": 0.0}, "flops-scale: must be finite and > 0, got 0.0"),
+        ({"global_batch": 0}, "global-batch: must be from 1"),
+    ],
+)
+def test_a_bad_change_is_named(tight, change, fault):
+    with pytest.raises(InvalidInput, match=fault):
+        trainwright.what_if(tight, **change)
+
+
+def test_only_plans_of_models_are_asked_again(path):
+    with pytest.raises(InvalidInput, match=r"document: must be a model's plan, .* got \"plan\""):
+        trainwright.what_if(trainwright.plan(path), memory="80GiB")
+
+
+class TestDiffOfRuns:
+    def estimate(self, **options):
+        asked = {"cluster": "dgx-h100", "nodes": 2, "global_batch": 32, "sequence": 4096}
+        return trainwright.estimate("llama3-8b", **asked, **options)
+
+    def test_of_two_estimates_shows_layout_and_price(self):
+        one, two = self.estimate(tp=4), self.estimate(tp=2, recompute="full", optimizer="sgd")
+        found = trainwright.diff(one, two).document
+        changed = {change.key: (change.before, change.after) for change in found.result_changes}
+        assert changed["tensor"] == (4, 2)
+        assert changed["recompute"] == ("none", "full")
+        assert {c.key for c in found.request_changes} == {"optimizer"}
+        assert found.time_ratio == two.document.step_time_s / one.document.step_time_s
+        assert found.same_model
+        assert trainwright.diff(one, one).explain() == "no difference\n"
+
+    def test_of_a_plan_and_an_estimate_compares_what_both_state(self, tight, tmp_path):
+        one = self.estimate(tp=4)
+        one.save(tmp_path / "estimate.json")
+        tight.save(tmp_path / "plan.json")
+        found = trainwright.diff(tmp_path / "estimate.json", tmp_path / "plan.json").document
+        assert found.time_ratio == tight.step_time_s / one.document.step_time_s
+        assert "step_time_s" in {change.key for change in found.result_changes}
+        assert not {"recipe", "space"} & {change.key for change in found.request_changes}
+
+    def test_refuses_what_has_nothing_in_common(self, path):
+        with pytest.raises(InvalidInput, match="model-estimate and plan have nothing in common"):
+            trainwright.diff(self.estimate(tp=4), trainwright.plan(path))
+        sweep = trainwright.sweep("gpt2", **{**JOB, "devices": "4,8", "sequence": 1024})
+        with pytest.raises(InvalidInput, match='of kind "model-sweep" holds several plans'):
+            trainwright.diff(sweep, sweep)
+
+
+def test_two_plans_of_a_model_differ_in_their_layouts(tight):
+    other = trainwright.plan("llama3-8b", memory="24GiB", tp="4..8", **JOB)
+    found = trainwright.diff(tight, other).document
+    asked = {change.key: (change.before, change.after) for change in found.request_changes}
+    assert asked["tensor"] == (None, "4..8")
+    assert "tensor" in {change.key for change in found.result_changes}

@@ -1,0 +1,135 @@
+"""`trainwright export`: files, refusals, the nearest plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUN = (
+    *("estimate", "llama3-8b", "--cluster", "dgx-h100", "--nodes", "2", "--tp", "4", "--pp", "2"),
+    *("--dp", "2", "--global-batch", "32", "--sequence", "4096"),
+)
+
+
+@pytest.fixture
+def estimated(run: Callable[..., Any], tmp_path: Path) -> Callable[..., Path]:
+    """A document of an estimate, with further options."""
+
+    def write(*options: str) -> Path:
+        path = tmp_path / "run.json"
+        assert run(*RUN, *options, "-o", str(path)).code in (0, 3)
+        return path
+
+    return write
+
+
+def test_a_folder_of_files_is_written(
+    run: Callable[..., Any], estimated: Callable[..., Path], tmp_path: Path
+) -> None:
+    document, folder = estimated(), tmp_path / "out"
+    done = run("export", str(document), "--to", "megatron", "-o", str(folder), "--json")
+    assert done.code == 0
+    found = done.document
+    assert found["kind"] == "export"
+    assert {each["name"] for each in found["files"]} == {p.name for p in folder.iterdir()}
+    assert "--tensor-model-parallel-size 4" in (folder / "megatron_args.sh").read_text()
+
+
+def test_without_a_folder_nothing_is_written(
+    run: Callable[..., Any], estimated: Callable[..., Path], tmp_path: Path
+) -> None:
+    done = run("export", str(estimated()), "--to", "megatron")
+    assert done.code == 0
+    assert "not written" in done.out
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_a_refusal_names_fields_and_targets_and_writes_nothing(
+    run: Callable[..., Any], estimated: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    done = run("export", str(estimated()), "--to", "torchtitan", "-o", str(folder))
+    assert done.code == 2
+    assert "zero_stage: 1: torchtitan@0.3 shards gradients with the optimizer state" in done.err
+    assert "targets that can express all of it: megatron, megatron-bridge, primus" in done.err
+    assert not folder.exists()
+
+
+def test_the_nearest_plan_is_priced_and_marked(
+    run: Callable[..., Any], estimated: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    arguments = ("export", str(estimated()), "--to", "torchtitan@0.2", "-o", str(folder))
+    done = run(*arguments, "--allow-nearest", "--json")
+    assert done.code == 0
+    nearest = done.document["nearest"]
+    assert nearest["changes"] == ["zero_stage: 1 becomes 2"]
+    assert nearest["after"]["step_time_s"] > 0
+    assert nearest["before"]["peak_memory_bytes"] > nearest["after"]["peak_memory_bytes"]
+    assert "nearest: zero_stage: 1 becomes 2" in (folder / "torchtitan.toml").read_text()
+
+
+def test_a_full_folder_is_not_touched(
+    run: Callable[..., Any], estimated: Callable[..., Path], tmp_path: Path
+) -> None:
+    document, folder = estimated(), tmp_path / "full"
+    folder.mkdir()
+    (folder / "mine").write_text("keep")
+    arguments = ("export", str(document), "--to", "megatron", "-o", str(folder))
+    assert run(*arguments).code == 2
+    assert [path.name for path in folder.iterdir()] == ["mine"]
+    assert run(*arguments, "--force").code == 0
+    assert (folder / "mine").read_text() == "keep"
+
+
+def test_a_v_schedule_goes_to_pytorch_in_both_forms(
+    run: Callable[..., Any], estimated: Callable[..., Path], tmp_path: Path
+) -> None:
+    document = estimated("--schedule", "v-half", "--virtual-stages", "2", "--zero", "0")
+    folder = tmp_path / "out"
+    assert run("export", str(document), "--to", "pytorch", "-o", str(folder)).code == 0
+    rows = (folder / "schedule.csv").read_text().splitlines()
+    assert len(rows) == 2
+    assert "SEND_F" in (folder / "schedule_comms.csv").read_text()
+    stages = json.loads((folder / "stages.json").read_text())["stages"]
+    assert [stage["rank"] for stage in stages] == [0, 1, 1, 0]
+
+
+def test_a_trace_is_compressed(
+    run: Callable[..., Any], estimated: Callable[..., Path], tmp_path: Path
+) -> None:
+    import gzip
+
+    folder = tmp_path / "out"
+    assert run("export", str(estimated()), "--to", "chrome-trace", "-o", str(folder)).code == 0
+    events = json.loads(gzip.decompress((folder / "trace.json.gz").read_bytes()))["traceEvents"]
+    assert any(event["ph"] == "X" for event in events)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--to", "horovod"), "to: must be one of megatron"),
+        (("--to", "megatron@core-0.1"), "to: must be one of megatron"),
+        (("--to", "megatron", "--launcher", "mpirun"), "launcher: must be torchrun or slurm"),
+        (("--to", "pytorch", "--check"), "zero_stage: 1: pytorch"),
+    ],
+)
+def test_bad_options_are_refused(
+    run: Callable[..., Any], estimated: Callable[..., Path], options: tuple[str, ...], message: str
+) -> None:
+    done = run("export", str(estimated()), *options)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_a_plan_of_a_profile_is_refused(run: Callable[..., Any], tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    assert run("plan", "small.json", "-o", str(plan)).code == 0
+    done = run("export", str(plan), "--to", "megatron")
+    assert done.code == 2
+    assert "must be a plan or an estimate of a model" in done.err

@@ -1,0 +1,130 @@
+"""`estimate --from` and `improve`: an existing job, priced and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ARGS = """\
+--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
+--group-query-attention --num-query-groups 8 --swiglu --disable-bias-linear
+--normalization RMSNorm --position-embedding-type rope
+--untie-embeddings-and-output-weights --seq-length 2048 --max-position-embeddings 8192
+--attention-dropout 0 --hidden-dropout 0
+--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --sequence-parallel
+--micro-batch-size 1 --global-batch-size 32 --bf16 --use-distributed-optimizer
+--recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+--lr 3e-4 --fancy-flag 1
+"""
+VOCABULARY = "--vocab-size 128256 "
+WHERE = ("--cluster", "dgx-h100", "--nodes", "2")
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> Path:
+    path = tmp_path / "job.args"
+    path.write_text(VOCABULARY + ARGS)
+    return path
+
+
+def test_a_megatron_job_is_priced_as_the_same_options_are(
+    run: Callable[..., Any], arguments: Path
+) -> None:
+    stated = run("estimate", "--from", "megatron", str(arguments), *WHERE, "--json").document
+    options = ("--tp", "4", "--pp", "2", "--global-batch", "32", "--sequence", "2048")
+    given = run("estimate", "llama3-8b", *options, "--recompute", "full", *WHERE, "--json").document
+    assert stated["step_time_s"] == given["step_time_s"]
+    assert stated["memory"] == given["memory"]
+    assert "not known here and not used: --fancy-flag" in " ".join(stated["warnings"])
+
+
+def test_an_option_beside_the_file_replaces_what_it_states(
+    run: Callable[..., Any], arguments: Path
+) -> None:
+    asked = ("estimate", "--from", "megatron", str(arguments), *WHERE, "--json")
+    changed = run(*asked, "--recompute", "none", "--micro-batch", "2").document
+    configuration = changed["request"]["configuration"]
+    assert configuration["recompute"] == "none"
+    assert configuration["microbatch_size"] == 2
+    assert configuration["parallelism"]["tensor"] == 4
+
+
+def test_a_model_that_the_file_leaves_out_must_be_named(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "job.args"
+    path.write_text(ARGS)
+    asked = ("estimate", "--from", "megatron", str(path), *WHERE)
+    refused = run(*asked)
+    assert refused.code == 2
+    assert "no --vocab-size, which its tokenizer decides" in refused.err
+    assert run("estimate", "llama3-8b", *asked[1:]).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments_given", "message"),
+    [
+        (("estimate", *WHERE), "model: must be given, or a framework's file, as --from"),
+        (("improve",), "document: must be given, or a framework's file, as --from"),
+        (("estimate", "--from", "horovod", "small.json", *WHERE), "must be one of megatron"),
+        (("estimate", "--from", "megatron", "nowhere", *WHERE), "cannot be read"),
+    ],
+)
+def test_bad_calls_are_refused(
+    run: Callable[..., Any], arguments_given: tuple[str, ...], message: str
+) -> None:
+    done = run(*arguments_given)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_torchtitan_and_deepspeed_files_are_priced(run: Callable[..., Any], tmp_path: Path) -> None:
+    titan, ds = tmp_path / "job.toml", tmp_path / "ds.json"
+    titan.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 2048\n'
+        "global_batch_size = 32\nlocal_batch_size = 1\n"
+        "[parallelism]\ndata_parallel_shard_degree = -1\n"
+    )
+    found = run("estimate", "--from", "torchtitan", str(titan), *WHERE, "--json").document
+    assert found["request"]["configuration"]["parallelism"]["data"] == 16
+    assert found["request"]["configuration"]["parallelism"]["zero_stage"] == 3
+    ds.write_text('{"train_batch_size": 32, "zero_optimization": {"stage": 2}}')
+    asked = ("estimate", "llama3-8b", "--from", "deepspeed", str(ds), "--sequence", "2048")
+    found = run(*asked, *WHERE, "--json").document
+    assert found["request"]["configuration"]["parallelism"]["zero_stage"] == 2
+
+
+def test_improve_says_how_far_and_what_helps(run: Callable[..., Any], arguments: Path) -> None:
+    asked = ("improve", "--from", "megatron", str(arguments), *WHERE, "--framework", "megatron")
+    done = run(*asked, "--json")
+    assert done.code == 0
+    found = done.document
+    assert found["kind"] == "improvement"
+    assert found["best_plan"]["step_time_s"] < found["run"]["step_time_s"]
+    chosen = found["recommended"]
+    assert chosen["step_time_s"] < found["run"]["step_time_s"]
+    assert 0 < chosen["gain_share"] <= 1
+    for each in found["changes"]:
+        assert each["peak_memory_bytes"] <= found["memory_limit_bytes"]
+        assert each["speedup"] > 1
+
+
+def test_a_recommended_change_is_what_estimate_prices(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    document = tmp_path / "run.json"
+    options = ("--tp", "4", "--pp", "2", "--global-batch", "32", "--sequence", "2048")
+    base = ("estimate", "llama3-8b", *WHERE, *options, "--recompute", "full")
+    assert run(*base, "-o", str(document)).code == 0
+    chosen = run("improve", str(document), "--json").document["recommended"]
+    changed = run(*base, *chosen["options"].split(), "--json").document
+    assert changed["step_time_s"] == pytest.approx(chosen["step_time_s"], rel=1e-12)
+
+
+def test_the_table_of_improve_is_readable(run: Callable[..., Any], arguments: Path) -> None:
+    done = run("improve", "--from", "megatron", str(arguments), *WHERE)
+    assert "your run: " in done.out
+    assert "smallest change with most of the gain: --" in done.out

@@ -1,0 +1,50 @@
+"""The command: a file, and a line about it."""
+
+import json
+
+import pytest
+
+import reported
+from html_page import Page
+from trainwright.api.result import Report
+
+
+@pytest.fixture
+def plan(tmp_path):
+    path = tmp_path / "plan.json"
+    Report(reported.profile_plan()).save(path)
+    return path
+
+
+def test_it_writes_the_page(run, plan, tmp_path):
+    target = tmp_path / "page.html"
+    done = run("report", str(plan), "-o", str(target), "--title", "Tuesday", "--date", "2026-11-21")
+    assert done.code == 0
+    page = Page(target.read_text(encoding="utf-8"))
+    assert page.all("h1")[0][1] == "Tuesday"
+    assert "2026-11-21" in [text.strip() for _, text in page.all("p")]
+    assert "1 document" in done.out
+
+
+def test_json_says_what_was_written(run, plan, tmp_path):
+    target = tmp_path / "page.html"
+    done = run("report", str(plan), str(plan), "-o", str(target), "--json")
+    document = json.loads(done.out)
+    assert document["kind"] == "report"
+    assert document["size_bytes"] == target.stat().st_size
+    assert [one["name"] for one in document["documents"]] == ["plan.json", "plan.json"]
+
+
+def test_it_never_replaces_what_it_reads(run, plan):
+    before = plan.read_bytes()
+    done = run("report", str(plan), "-o", str(plan))
+    assert done.code == 2
+    assert plan.read_bytes() == before
+
+
+def test_a_file_of_another_kind_is_refused(run, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text('{"kind": "diff"}', encoding="utf-8")
+    done = run("report", str(other), "-o", str(tmp_path / "page.html"))
+    assert done.code == 2
+    assert not (tmp_path / "page.html").exists()

@@ -1,0 +1,68 @@
+"""The solver's schedules of a layer: what brute force finds, and never worse than a list."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+
+from strategies_layer import dense_layer, moe_layer, oracle_s, problems
+from trainwright.codesign.layer_bounds import lower_bound_s
+from trainwright.codesign.layer_check import find_layer_faults
+from trainwright.codesign.layer_list import list_schedule
+from trainwright.codesign.layer_schedule import made, schedule_layer, shorten_layer
+from trainwright.errors import MissingExtra
+from trainwright.execution import Budget
+from trainwright.plan.status import Status
+
+
+@pytest.mark.exact
+@settings(max_examples=40, deadline=None)
+@given(problems())
+def test_the_solver_takes_what_brute_force_takes(problem):
+    start = made(list_schedule(problem, moves=0), lower_bound_s(problem), "list")
+    found = shorten_layer(problem, start, budget=Budget())
+    assert found.makespan_s == pytest.approx(oracle_s(problem), abs=1e-9)
+    assert found.status is Status.OPTIMAL
+    assert not find_layer_faults(problem, found.runs)
+
+
+@pytest.mark.exact
+def test_the_solver_is_never_worse_than_the_list_and_may_be_stopped():
+    for seed in range(3):
+        problem = moe_layer(3, seed=seed, chain=3)
+        start = schedule_layer(problem)
+        found = shorten_layer(problem, start, budget=Budget(), effort=0.5)
+        assert found.makespan_s <= start.makespan_s
+        assert found.lower_bound_s >= start.lower_bound_s
+        assert not find_layer_faults(problem, found.runs)
+        hurried = shorten_layer(problem, start, budget=Budget(time_limit_s=0.01))
+        assert hurried.makespan_s <= start.makespan_s
+
+
+@pytest.mark.exact
+def test_what_is_proved_is_left_alone():
+    problem = dense_layer()
+    found = schedule_layer(problem)
+    assert found.method == "chain"
+    assert shorten_layer(problem, found, budget=Budget()) is found
+
+
+def test_without_the_solver_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    problem = moe_layer(2)
+    found = schedule_layer(problem)
+    assert found.status is Status.GAP
+    with pytest.raises(MissingExtra, match=r"trainwright\[exact\]"):
+        shorten_layer(problem, found, budget=Budget())
+
+
+def test_the_solver_is_not_loaded_before_it_is_needed():
+    script = (
+        "import sys\nfrom trainwright.codesign import layer_schedule\n"
+        "assert 'ortools' not in sys.modules and 'highspy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

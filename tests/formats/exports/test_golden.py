@@ -1,0 +1,93 @@
+"""Bundles of known plans, kept as snapshots; scripts and programs in them are well formed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import tomllib
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from export_jobs import bundle, golden_jobs, job
+from trainwright.errors import Inexpressible
+from trainwright.formats.exports.launch import Launcher
+from trainwright.plan.bundle import ExportBundle
+from trainwright.plan.capability import TARGETS
+
+_LONG = 3_000
+
+
+def shown(found: ExportBundle) -> str:
+    """The bundle as one text; long files by their hash."""
+    parts = [f"command {' '.join(found.command)}", f"environment {dict(found.environment)}"]
+    for name, text in found.files.items():
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        body = text if len(text) <= _LONG else f"{len(text)} characters, sha256 {digest}\n"
+        parts.append(f"--- {name}\n{body}")
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", golden_jobs())
+def test_golden_bundle(name: str, target: str, snapshot: SnapshotAssertion) -> None:
+    try:
+        text = shown(bundle(golden_jobs()[name], target))
+    except Inexpressible as error:
+        text = str(error)
+    assert text == snapshot
+
+
+@pytest.mark.parametrize("launcher", Launcher)
+@pytest.mark.parametrize("target", TARGETS)
+def test_scripts_and_programs_are_well_formed(target: str, launcher: Launcher) -> None:
+    pipelined = target != "accelerate"
+    made = job(
+        "llama3-8b",
+        data=8,
+        tensor=2,
+        sequence_parallel=True,
+        pipeline=2 if pipelined else 1,
+        zero_stage=1 if target in ("deepspeed", "nanotron") or "mega" in target else 0,
+        global_batch=32,
+        blocks_per_stage=(17, 15) if target != "nanotron" and pipelined else None,
+    )
+    if target in ("primus", "accelerate"):
+        made = job("llama3-8b", data=16, zero_stage=2, global_batch=32)
+    if target == "nanotron":
+        made = job("llama3-8b", data=4, zero_stage=1, global_batch=32)
+    for name, text in bundle(made, target, launcher=launcher).files.items():
+        if text.startswith("#!"):
+            done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
+            assert done.returncode == 0, done.stderr
+        elif name.endswith(".py"):
+            compile(text, name, "exec")
+        elif name.endswith(".json"):
+            json.loads(text)
+        elif name.endswith(".toml"):
+            tomllib.loads(text)
+        if name.endswith((".py", ".toml", ".sh", ".yaml", ".slurm")):
+            assert "written by trainwright 0.0.0 from plan 0123456789abcdef" in text
+
+
+def test_the_script_passes_megatron_every_argument(tmp_path) -> None:
+    """Run it with a stand-in for torchrun: quoting survives the shell."""
+    made = golden_jobs()["llama3-70b uneven loop"]
+    for name, text in bundle(made, "megatron").files.items():
+        (tmp_path / name).write_text(text)
+    stand_in = tmp_path / "torchrun"
+    stand_in.write_text('#!/bin/sh\nfor a in "$@"; do echo "$a"; done\n')
+    stand_in.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "launch.sh", "--lr", "1e-4"],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "MEGATRON_PATH": "/megatron"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    given = done.stdout.splitlines()
+    assert "/megatron/pretrain_gpt.py" in given
+    assert given[given.index("--pipeline-model-parallel-layout") + 1] == "Et|(tt|)*38tttL"
+    assert given[-2:] == ["--lr", "1e-4"]

@@ -1,0 +1,191 @@
+"""Existing jobs of other people: scripts, TOML and JSON as they are found."""
+
+import pytest
+
+from trainwright.errors import InvalidInput
+from trainwright.formats.exports import read
+from trainwright.formats.exports.deepspeed import read_deepspeed
+from trainwright.formats.exports.megatron_reader import read_megatron
+from trainwright.formats.exports.shell_args import read_flags
+from trainwright.formats.exports.torchtitan_reader import read_torchtitan
+from trainwright.formats.exports.yaml_text import from_yaml, to_yaml
+
+SCRIPT = """\
+#!/bin/bash
+# Runs a GPT on two nodes
+GPUS_PER_NODE=8
+NNODES=2
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes ${NNODES}
+)
+GPT_MODEL_ARGS=(
+    --num-layers 24   # deep
+    --hidden-size 2048
+    --num-attention-heads 16
+    --seq-length 4096
+    --max-position-embeddings 4096
+    --swiglu
+    --vocab-size 50257
+    --moe-layer-freq "([0]*4+[1]*20)"
+    --num-experts 8
+)
+TP=2
+MODEL_PARALLEL_ARGS="--tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 \\
+  --sequence-parallel"
+TRAINING_ARGS=(
+    --micro-batch-size 1
+    --global-batch-size=64
+    --recompute-granularity full --recompute-method block --recompute-num-layers 2
+    --bf16
+    --lr 6.0e-5
+    --use-distributed-optimizer
+    --my-own-flag 3
+)
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
+    "${GPT_MODEL_ARGS[@]}" \\
+    ${MODEL_PARALLEL_ARGS} \\
+    ${TRAINING_ARGS[@]} --data-path $DATA_PATH
+"""
+
+
+def test_a_launch_script_with_arrays_and_variables_is_read() -> None:
+    found = read_megatron(SCRIPT)
+    assert (found.tp, found.pp, found.cp, found.ep) == (2, 4, 1, 1)
+    assert (found.micro_batch, found.global_batch, found.sequence) == (1, 64, 4096)
+    assert (found.num_devices, found.zero, found.recompute) == (16, 1, "full:2")
+    assert found.sequence_parallel
+    assert found.precision == "bf16"
+    assert found.unknown == ("--my-own-flag",)
+    assert found.model is not None
+    assert found.model.num_layers == 24
+    assert found.model.gated
+    assert found.model.ffn_size == 2048 * 8 // 3 // 64 * 64
+    assert found.model.experts is not None
+    assert found.model.experts.num_dense_layers == 4
+
+
+def test_a_plain_list_of_arguments_is_read() -> None:
+    found = read_megatron("--tensor-model-parallel-size 8\n--micro-batch-size 2 --fp16")
+    assert (found.tp, found.micro_batch, found.precision) == (8, 2, "fp16")
+    assert found.model is None
+    assert "not described" in found.notes[0]
+
+
+def test_a_layout_gives_blocks_and_virtual_stages() -> None:
+    text = "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et|tt|tt|tL'"
+    found = read_megatron(text)
+    assert found.blocks == (1, 2, 2, 1)
+    assert (found.virtual_stages, found.schedule) == (2, "interleaved")
+
+
+def test_uneven_ends_become_a_split() -> None:
+    text = """--num-layers 22 --hidden-size 64 --num-attention-heads 8 --vocab-size 100
+    --pipeline-model-parallel-size 4
+    --decoder-first-pipeline-num-layers 5 --decoder-last-pipeline-num-layers 5"""
+    assert read_megatron(text).blocks == (5, 6, 6, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("--tensor-model-parallel-size two", "--tensor-model-parallel-size"),
+        ("--pipeline-model-parallel-layout 'Et tL'", "layout"),
+        ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout 'Et|tL'",
+         "--pipeline-model-parallel-layout"),
+        ("--swiglu 'open", "arguments"),
+        ("--num-layers 4 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --num-experts 4 "
+         "--moe-layer-freq '([0]*2]+[1]*2)'", "--moe-layer-freq"),
+    ],
+)  # fmt: skip
+def test_faults_of_a_script_name_the_flag(text: str, path: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_megatron(text)
+    assert caught.value.faults[0].path == path
+
+
+def test_comments_inside_quotes_stay() -> None:
+    assert read_flags("--data-path 'a #b' # c").values["data-path"] == ("a #b",)
+
+
+def test_a_default_of_a_variable_is_taken() -> None:
+    flags = read_flags("run.py --lr ${LR:-0.1} --save $SAVE")
+    assert flags.one("lr") == "0.1"
+    assert flags.one("save") == "$SAVE"
+
+
+TITAN = """\
+[model]
+name = "llama3"
+flavor = "70B"
+[training]
+local_batch_size = 8
+global_batch_size = 256
+seq_len = 8192
+surprise = 1
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 8
+pipeline_parallel_degree = 4
+pipeline_parallel_schedule = "Interleaved1F1B"
+pipeline_parallel_microbatch_size = 2
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_a_torchtitan_file_is_read() -> None:
+    found = read_torchtitan(TITAN)
+    assert (found.tp, found.pp, found.dp, found.zero) == (8, 4, None, 2)
+    assert (found.micro_batch, found.global_batch, found.sequence) == (2, 256, 8192)
+    assert (found.model_name, found.recompute, found.schedule) == (
+        "llama3-70b", "full", "interleaved",
+    )  # fmt: skip
+    assert found.unknown == ("training.surprise",)
+
+
+def test_what_is_neither_toml_nor_a_module_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="is not a TOML file"):
+        read_torchtitan("tensor_parallel_degree: 8")
+
+
+def test_a_deepspeed_file_is_read() -> None:
+    text = """{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4, "bf16": {"enabled": true}, "optimiser": {},
+    "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}"""
+    found = read_deepspeed(text)
+    assert (found.dp, found.zero, found.micro_batch, found.precision) == (8, 3, 2, "bf16")
+    assert found.unknown == ("optimiser",)
+    assert found.notes == ("offload_param is not priced",)
+
+
+def test_deepspeed_batches_must_agree() -> None:
+    text = """{"train_batch_size": 65, "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4}"""
+    with pytest.raises(InvalidInput, match="multiple of micro-batch x accumulation"):
+        read_deepspeed(text)
+
+
+def test_auto_is_not_stated() -> None:
+    assert read_deepspeed('{"train_batch_size": "auto"}').global_batch is None
+
+
+def test_an_unknown_format_lists_the_known_ones() -> None:
+    with pytest.raises(InvalidInput, match="megatron, torchtitan, deepspeed"):
+        read("horovod", "")
+
+
+def test_yaml_reads_back() -> None:
+    values = {
+        "a": {"b": 1, "c": "yes", "d": [1, "x"], "e": {}},
+        "f": True,
+        "g": "Et|tL",
+        "h": 0.5,
+        "i": None,
+    }
+    assert from_yaml("# top\n" + to_yaml(values)) == values
+
+
+def test_yaml_of_another_kind_is_refused_by_line() -> None:
+    with pytest.raises(InvalidInput, match="line 2"):
+        from_yaml("a: 1\n- b\n")

@@ -1,0 +1,222 @@
+"""What is exported reads back, or is refused with everything that cannot be said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from export_jobs import STAMP, bundle, golden_jobs, jobs, ordered
+from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
+from trainwright.formats.exports import gaps_of, write
+from trainwright.formats.exports.accelerate import read_accelerate
+from trainwright.formats.exports.deepspeed import read_deepspeed
+from trainwright.formats.exports.launch import Launcher
+from trainwright.formats.exports.megatron_bridge import read_megatron_bridge
+from trainwright.formats.exports.megatron_reader import read_megatron
+from trainwright.formats.exports.nanotron import read_nanotron
+from trainwright.formats.exports.primus import read_primus, recomputed
+from trainwright.formats.exports.pytorch import read_pytorch
+from trainwright.formats.exports.torchtitan_reader import read_torchtitan
+from trainwright.formats.pytorch_csv import parse_compute_comms, parse_compute_only
+from trainwright.plan.capability import TARGETS
+from trainwright.plan.demands import RecomputeForm
+from trainwright.plan.job import Job
+from trainwright.plan.stated_run import StatedRun
+
+READERS = {
+    "megatron": ("megatron_args.sh", read_megatron),
+    "megatron-bridge": ("trainwright_recipe.py", read_megatron_bridge),
+    "primus": ("primus.yaml", read_primus),
+    "torchtitan@0.2": ("torchtitan.toml", read_torchtitan),
+    "torchtitan@0.3": ("trainwright_config.py", read_torchtitan),
+    "pytorch": ("stages.json", read_pytorch),
+    "deepspeed": ("ds_config.json", read_deepspeed),
+    "accelerate": ("accelerate.yaml", read_accelerate),
+    "nanotron": ("nanotron.yaml", read_nanotron),
+}
+# Fields that a target's files do not state; where a reader states one all the same, it must agree.
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "global_batch", "sequence")
+SILENT = {
+    "megatron": {"dp"},
+    "megatron-bridge": {"dp"},
+    "primus": {"dp"},
+    "deepspeed": {"tp", "pp", "cp", "ep", "sequence"},
+    "accelerate": {"ep", "micro_batch", "global_batch", "sequence"},
+}
+
+
+def facts(job: Job) -> dict[str, Any]:
+    """The job by the names of a stated run."""
+    degrees, form = job.degrees, job.recompute_form
+    recompute = {
+        RecomputeForm.NONE: "none",
+        RecomputeForm.ALL: "full",
+        RecomputeForm.FIRST: f"full:{job.first_recomputed}",
+        RecomputeForm.MODULES: "selective",
+    }.get(form)
+    return {
+        "tp": degrees.tensor,
+        "pp": degrees.pipeline,
+        "dp": degrees.data,
+        "cp": degrees.context,
+        "ep": degrees.expert,
+        "etp": degrees.expert_shards if job.model.experts else None,
+        "zero": job.demands.zero_stage,
+        "micro_batch": job.microbatch_size,
+        "global_batch": job.global_batch,
+        "sequence": job.sequence_length,
+        "recompute": recompute,
+        "recomputed_blocks": recomputed(job),
+        "blocks": job.blocks_per_stage,
+        "virtual_stages": len(job.stages) // degrees.pipeline,
+        "schedule": job.schedule,
+        "sequence_parallel": degrees.sequence_parallel,
+        "precision": job.precision,
+        "optimizer": str(job.recipe.optimizer),
+        "recompute_modules": job.selected_modules,
+        "vocabulary_multiple": job.vocabulary_multiple,
+        "model_name": job.model_name,
+    }
+
+
+def assert_agrees(target: str, read: StatedRun, job: Job, files: dict[str, str]) -> None:
+    wanted, stated = facts(job), {**read.options, "model_name": read.model_name}
+    loose = {"dp"} if read.dp is None else set()
+    for name in DEGREES:
+        if name not in SILENT.get(target, set()) | loose:
+            assert stated.get(name) == wanted[name], name
+    assert read.unknown == ()
+    for name, value in stated.items():
+        if value is None or name not in wanted:
+            continue
+        if name == "schedule" and "schedule.csv" in files and target != "pytorch":
+            continue  # the order is in the file beside it
+        if name == "etp" and (wanted["etp"] is None or job.degrees.expert == 1):
+            continue  # said, and without effect
+        if name == "recompute" and wanted["recompute"] == "selective":
+            assert value == "selective"
+            continue
+        if name == "recompute_modules":
+            assert set(value) == set(wanted[name])
+            continue
+        assert value == wanted[name], name
+
+
+def check(job: Job) -> int:
+    """Every target writes and reads back, or refuses; the number that wrote."""
+    written, made = 0, ordered(job, "pytorch")
+    for target in TARGETS:
+        try:
+            found = write(made, STAMP, target, launcher=Launcher.TORCHRUN)
+        except Inexpressible as error:
+            assert error.faults
+            assert error.target == target
+            assert not set(error.alternatives) & {target}
+            continue
+        assert not gaps_of(job, target)
+        name, reader = READERS[target]
+        assert_agrees(target, reader(found.files[name]), job, dict(found.files))
+        _check_orders(target, dict(found.files), job)
+        written += 1
+    return written
+
+
+def _check_orders(target: str, files: dict[str, str], job: Job) -> None:
+    if "schedule.csv" in files:
+        orders = parse_compute_only(files["schedule.csv"])
+        assert orders.placement == job.placement
+        assert orders.num_microbatches == job.num_microbatches
+    if "schedule_comms.csv" in files:
+        lowered = parse_compute_comms(files["schedule_comms.csv"])
+        assert lowered.placement == job.placement
+
+
+@pytest.mark.parametrize("name", golden_jobs())
+def test_golden_jobs_read_back(name: str) -> None:
+    assert check(golden_jobs()[name]) > 0
+
+
+def test_the_same_plan_gives_the_same_bytes() -> None:
+    for job in golden_jobs().values():
+        for target in ("primus", "pytorch"):
+            try:
+                assert bundle(job, target) == bundle(job, target)
+            except Inexpressible:
+                continue
+
+
+@given(job=jobs())
+@settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
+def test_every_target_reads_back_or_refuses(job: Job) -> None:
+    check(job)
+
+
+@pytest.mark.slow
+@given(job=jobs())
+@settings(max_examples=1000, suppress_health_check=[HealthCheck.filter_too_much])
+def test_a_thousand_plans_read_back_or_are_refused(job: Job) -> None:
+    check(job)
+
+
+def test_a_plan_with_degrees_per_stage_is_refused_everywhere() -> None:
+    from dataclasses import replace
+
+    mixed = replace(golden_jobs()["llama3-8b fsdp"], parallelism=None)
+    for target in TARGETS:
+        with pytest.raises(Inexpressible, match="none") as caught:
+            write(mixed, STAMP, target, launcher=Launcher.TORCHRUN)
+        assert caught.value.alternatives == ()
+
+
+def test_v_half_with_mixed_recomputation_is_refused_as_specified() -> None:
+    job = golden_jobs()["v-half mixed"]
+    with pytest.raises(Inexpressible) as megatron:
+        bundle(job, "megatron")
+    assert {fault.path for fault in megatron.value.faults} == {"schedule", "recompute"}
+    assert megatron.value.alternatives == ("primus", "pytorch")
+    with pytest.raises(Inexpressible) as titan:
+        bundle(job, "torchtitan@0.3")
+    assert {fault.path for fault in titan.value.faults} == {"recompute"}
+
+
+def test_head_and_loss_apart_fit_no_torchtitan_stage() -> None:
+    from dataclasses import replace
+
+    job = golden_jobs()["llama3-70b uneven loop"]
+    last, before = job.stages[-1], job.stages[-2]
+    moved = replace(
+        before,
+        kinds=before.kinds + last.kinds[:-1],
+        recompute=before.recompute + last.recompute[:-1],
+    )
+    alone = replace(last, kinds=last.kinds[-1:], recompute=last.recompute[-1:], first_block=80)
+    split = replace(
+        job,
+        stages=(*job.stages[:-2], moved, alone),
+        parallelism=replace(job.degrees, zero_stage=2),
+    )
+    assert split.splits_head
+    with pytest.raises(UnsupportedFeature, match="head and loss"):
+        write(
+            ordered(job, "torchtitan") and split, STAMP, "torchtitan@0.2", launcher=Launcher.SLURM
+        )
+
+
+def test_rules_of_megatron_are_all_reported() -> None:
+    from dataclasses import replace
+
+    job = golden_jobs()["llama3-70b uneven loop"]
+    odd = replace(job, sequence_length=8190, global_batch=120)
+    with pytest.raises(InvalidInput) as caught:
+        bundle(odd, "megatron")
+    assert {fault.path for fault in caught.value.faults} == {"sequence_parallel", "group"}
+
+
+def test_side_files_name_plan_and_version() -> None:
+    found = bundle(golden_jobs()["llama3-8b fsdp"], "deepspeed")
+    meta = json.loads(found.files["ds_config.meta.json"])
+    assert meta["plan_sha256"] == STAMP.plan_sha256
+    assert meta["version"] == found.version

@@ -1,0 +1,49 @@
+"""Folders are written whole or not at all."""
+
+import gzip
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from trainwright.errors import InvalidInput
+from trainwright.formats.export_folder import check_folder, file_bytes, write_folder
+
+FILES = {"a.sh": "#!/bin/sh\n", "b.txt": "two\n", "c.json.gz": "{}\n"}
+
+
+def test_a_new_or_empty_folder_is_written(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        write_folder(tmp_path / name, FILES)
+        assert {path.name for path in (tmp_path / name).iterdir()} == set(FILES)
+    assert (tmp_path / "new" / "a.sh").stat().st_mode & 0o100
+    assert gzip.decompress((tmp_path / "new" / "c.json.gz").read_bytes()) == b"{}\n"
+
+
+def test_a_folder_with_files_is_refused_unless_forced(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(InvalidInput, match="must be a new or empty folder"):
+        check_folder(tmp_path)
+    write_folder(tmp_path, FILES, force=True)
+    assert (tmp_path / "mine.txt").read_text() == "keep"
+    assert (tmp_path / "b.txt").read_text() == "two\n"
+
+
+@pytest.mark.parametrize("where", ["file", "missing/deep", "file/below"])
+def test_what_cannot_be_a_folder_is_refused(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InvalidInput, match="output"):
+        write_folder(tmp_path / where, FILES)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput):
+        write_folder(tmp_path / "new", {"a": "x", "no/such": "y"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_text_gives_the_same_bytes() -> None:
+    first, second = (hashlib.sha256(file_bytes("a.gz", "text")).hexdigest() for _ in range(2))
+    assert first == second

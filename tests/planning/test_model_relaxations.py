@@ -1,0 +1,73 @@
+"""Changes that make a model fit: each is tried, and priced as planning under it prices it."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainwright.execution import Budget
+from trainwright.formats import catalog
+from trainwright.plan.results.plan import Relaxation
+from trainwright.planning.allowed import Allowed, Span
+from trainwright.planning.framework import plan_runnable
+from trainwright.planning.model_infeasible import diagnose_model
+from trainwright.planning.model_question import ModelQuestion
+from trainwright.planning.model_relaxations import priced_relaxations, relaxed
+from trainwright.planning.model_space import Workload
+from trainwright.profile import Recompute
+
+
+def asked(memory_gib: float, **allowed) -> ModelQuestion:
+    cluster = catalog.cluster("dgx-h100").with_memory(memory_gib * 2**30)
+    return ModelQuestion(
+        model=catalog.model("gpt2-xl").config,
+        cluster=cluster,
+        workload=Workload(global_batch=8, sequence_length=1024),
+        num_devices=2,
+        allowed=Allowed(**{"context": Span.only(1), "microbatch_size": Span.only(1)} | allowed),
+    )
+
+
+CASES = {
+    "state": asked(8.0),
+    "sharding": asked(14.0, zero_stages=(0,), tensor=Span.only(1), pipeline=Span.only(1)),
+    "activations": asked(
+        19.0,
+        recompute=(Recompute.NONE,),
+        tensor=Span.only(1),
+        pipeline=Span.only(1),
+        zero_stages=(1,),
+    ),
+}
+
+
+@pytest.mark.parametrize("question", CASES.values(), ids=CASES)
+def test_every_change_is_priced_by_the_best_plan_under_it(question):
+    assert not plan_runnable(question, Budget()).priced
+    diagnosis = diagnose_model(question, Budget())
+    fixes = tuple(priced_relaxations(question, diagnosis.relaxations, Budget()))
+    assert {"memory", "devices"} & {fix.change for fix in fixes}
+    for fix in fixes:
+        changed = relaxed(question, fix)
+        best = plan_runnable(changed, Budget()).priced[0]
+        assert fix.step_time_s == best.step.step_time_s
+        assert fix.devices_used == best.plan.devices_used <= changed.num_devices
+
+
+def test_a_sequence_is_shortened_only_where_that_is_enough():
+    long = asked(
+        19.0,
+        recompute=(Recompute.NONE,),
+        tensor=Span.only(1),
+        zero_stages=(1,),
+        pipeline=Span.only(1),
+    )
+    changes = {f.change: f for f in diagnose_model(long, Budget()).relaxations}
+    assert changes["sequence"].value in (512, 256, 128, 64)
+    assert "sequence" not in {f.change for f in diagnose_model(asked(1.0), Budget()).relaxations}
+
+
+def test_out_of_time_the_changes_are_listed_without_prices():
+    budget = Budget()
+    budget.interrupt()
+    fixes = (Relaxation(change="memory", description="more", value=2.0**36),)
+    assert tuple(priced_relaxations(asked(1.0), fixes, budget)) == fixes

@@ -1,0 +1,109 @@
+"""Documents to show on a page, each made once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import trainwright
+from small_placements import chain_file
+from trainwright.api.result import Report
+from trainwright.plan.results.codesign import CodesignResult
+from trainwright.plan.results.model_estimate import ModelEstimateResult
+from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.model_sweep import ModelSweepResult
+from trainwright.plan.results.placement import PlacementResult
+from trainwright.plan.results.plan import PlanResult
+from trainwright.plan.results.schedule import ScheduleResult
+
+PROFILE = Path(__file__).parents[1] / "examples" / "profile.json"
+SPEC = Path(__file__).parents[1] / "examples" / "schedule_spec.json"
+HOSTILE = '</script><img src=x onerror=alert(1)>"&'
+
+
+@cache
+def model_plan(memory: str = "40GiB") -> ModelPlanResult:
+    """A model on two nodes: a pipeline, and layers that recompute."""
+    made = trainwright.plan(
+        "llama3-8b",
+        cluster="dgx-h100",
+        nodes=2,
+        memory=memory,
+        global_batch=64,
+        sequence=8192,
+        pp="2..",
+    )
+    assert isinstance(made.document, ModelPlanResult)
+    return made.document
+
+
+@cache
+def model_estimate() -> ModelEstimateResult:
+    """Two chunks per rank, tensor and data parallelism across both network levels."""
+    made: Report[ModelEstimateResult] = trainwright.estimate(
+        "llama3-8b",
+        cluster="dgx-h100",
+        tp=2,
+        pp=4,
+        dp=4,
+        virtual_stages=2,
+        micro_batch=1,
+        global_batch=64,
+        sequence=4096,
+    )
+    return made.document
+
+
+@cache
+def profile_plan() -> PlanResult:
+    """A plan of the example's profile, with its baselines."""
+    made = trainwright.plan(PROFILE, devices=16, compare=True)
+    assert isinstance(made.document, PlanResult)
+    return made.document
+
+
+@cache
+def schedule() -> ScheduleResult:
+    """A schedule with costs in seconds and bytes."""
+    return trainwright.schedule(family="adaptive-v", ranks=4, spec=SPEC).document
+
+
+@cache
+def model_sweep() -> ModelSweepResult:
+    """The same model on one node and on two."""
+    return trainwright.sweep(
+        "llama3-8b",
+        cluster="dgx-h100",
+        devices="8,16",
+        objective="tokens-per-device",
+        global_batch=64,
+        sequence=4096,
+        zero=1,
+        tokens=1e12,
+        price=2.0,
+    ).document
+
+
+@cache
+def placement() -> PlacementResult:
+    """Six layers with a strategy of their own."""
+    with TemporaryDirectory() as folder:
+        chain_file(Path(folder))
+        made = trainwright.plan(Path(folder) / "chain.json")
+    assert isinstance(made.document, PlacementResult)
+    return made.document
+
+
+@cache
+def codesign() -> CodesignResult:
+    """A chip for a small model, with its front."""
+    ranges = {"width": (32, 64, 128), "depth": (32, 64, 128), "glb_mib": (8, 32)}
+    return trainwright.codesign(["bert-base"], devices=8, ranges=ranges).document
+
+
+def renamed(document: ModelPlanResult, name: str) -> ModelPlanResult:
+    """The same plan of a model by another name."""
+    request = document.request
+    return replace(document, request=replace(request, model=replace(request.model, name=name)))

@@ -1,0 +1,284 @@
+"""The report page in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+
+import reported
+import trainwright
+from browser import chromium, needs_chromium
+from trainwright.reporting.gantt_palette import DARK, LIGHT, rgb
+
+pytestmark = [pytest.mark.browser, needs_chromium]
+DOCUMENTS = {
+    "model-plan": (reported.model_plan,),
+    "model-estimate": (reported.model_estimate,),
+    "model-sweep": (reported.model_sweep,),
+    "plan": (reported.profile_plan,),
+    "placement": (reported.placement,),
+    "codesign": (reported.codesign,),
+    "schedule": (reported.schedule,),
+    "several": (reported.model_plan, reported.model_estimate, reported.profile_plan),
+}
+
+MARK = "document.querySelector('.mark[data-pick=\"%d\"]')"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("reports"), {}
+
+    def write(name):
+        if name not in made:
+            made[name] = folder / f"{name}.html"
+            page = trainwright.report(*(make() for make in DOCUMENTS[name]))
+            page.save_html(made[name])
+        return made[name]
+
+    return write
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_opens_quietly_at_any_width_in_both_themes(browser, written, name, width, dark):
+    path = written(name)
+    browser.open(path, width=width, height=900, dark=dark)
+    assert browser.messages == []
+    assert browser.requests == [path.as_uri()]
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    background = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert background == f"rgb{rgb((DARK if dark else LIGHT).page)}"
+
+
+CONTRASTS = """(() => {
+  const channels = (color) => color.match(/[\\d.]+/g).map(Number);
+  const luminance = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => (
+    c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4
+  )).reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
+  const behind = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const color = channels(getComputedStyle(e).backgroundColor);
+      if (color.length === 3 || color[3] > 0) return color;
+    }
+    return [255, 255, 255];
+  };
+  const found = {};
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    const box = element.getBoundingClientRect(), isSvg = element instanceof SVGElement;
+    if (!own || isSvg || !box.width || !box.height) continue;
+    const one = luminance(channels(getComputedStyle(element).color));
+    const other = luminance(behind(element));
+    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (ratio < 4.5) found[element.className || element.tagName] = ratio;
+  }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_stands_out_from_what_is_behind_it(browser, written, name, dark):
+    browser.open(written(name), dark=dark)
+    assert browser.run(CONTRASTS) == {}
+
+
+def column(browser, key):
+    script = f"""(() => {{
+      const header = document.querySelector("#plan th[data-key={key}]");
+      const rows = header.closest("table").tBodies[0].rows;
+      return [...rows].map((row) => row.cells[header.cellIndex].dataset.value);
+    }})()"""
+    return browser.run(script)
+
+
+def test_a_column_sorts_both_ways(browser, written):
+    browser.open(written("model-plan"))
+    given = list(map(float, column(browser, "forward_s")))
+    for expected, sort in (
+        (sorted(given), "ascending"),
+        (sorted(given, reverse=True), "descending"),
+    ):
+        browser.run("document.querySelector('#plan th[data-key=forward_s] button').click()")
+        assert list(map(float, column(browser, "forward_s"))) == expected
+        header = "document.querySelector('#plan th[data-key=forward_s]')"
+        assert browser.run(f"{header}.getAttribute('aria-sort')") == sort
+
+
+def test_tables_are_copied_as_csv_with_bare_numbers(browser, written):
+    document = reported.model_plan()
+    browser.open(written("model-plan"))
+    browser.run("document.querySelector('#plan button.copy').click()")
+    browser.wait_until("window.copied !== undefined")
+    lines = browser.run("window.copied").split("\r\n")
+    keys = lines[0].split(",")
+    assert lines[-1] == ""
+    assert len(lines) == 2 + len(document.ranks)
+    first = dict(zip(keys, lines[1].split(","), strict=True))
+    assert float(first["forward_s"]) == document.ranks[0].forward_s
+    assert float(first["memory_bytes"]) == document.peak_memory_bytes_per_rank[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [("=1+1", "'=1+1"), ("-3.5", "-3.5"), ("@x", "'@x"), ('a,"b', '"a,""b"'), ("-a", "'-a")],
+)
+def test_copied_text_is_no_formula(browser, written, text, field):
+    browser.open(written("plan"))
+    assert browser.run(f"csvField({text!r})") == field
+
+
+def shown_pick(browser):
+    return browser.run("document.querySelector('.pick:not([hidden])').innerText")
+
+
+def test_a_plan_of_the_scatter_can_be_picked(browser, written):
+    document = reported.model_plan()
+    browser.open(written("model-plan"))
+    assert "the plan" in shown_pick(browser)
+    centre = "{block: 'center', behavior: 'instant'}"
+    browser.run(f"{MARK % 1}.scrollIntoView({centre})")
+    x, y = browser.run(
+        f"(() => {{ const b = {MARK % 1}.querySelector('.target')"
+        ".getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+    )
+    browser.mouse("mousePressed", x, y, button="left", clickCount=1)
+    browser.mouse("mouseReleased", x, y, button="left", clickCount=1)
+    assert f"{document.alternatives[0].slowdown - 1:+.1%}" in shown_pick(browser)
+    pressed = [browser.run(f"{MARK % k}.getAttribute('aria-pressed')") for k in (0, 1, 2)]
+    assert pressed == ["false", "true", "false"]
+
+
+def test_marks_that_lie_on_each_other_are_picked_in_turn(browser, written):
+    browser.open(written("codesign"))
+    centre = "{block: 'center', behavior: 'instant'}"
+    browser.run(f"{MARK % 1}.scrollIntoView({centre})")
+    seen = set()
+    x, y = browser.run(
+        f"(() => {{ const b = {MARK % 1}.querySelector('.target')"
+        ".getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+    )
+    near = browser.run(f"""(() => {{
+      const targets = [...document.querySelectorAll('.mark .target')];
+      return targets.map((m) => m.getBoundingClientRect()).filter((b) => (
+        Math.hypot(b.x + b.width / 2 - {x}, b.y + b.height / 2 - {y}) <= 11)).length;
+    }})()""")
+    for _ in range(near):
+        browser.mouse("mousePressed", x, y, button="left", clickCount=1)
+        browser.mouse("mouseReleased", x, y, button="left", clickCount=1)
+        picked = "document.querySelector('.mark[aria-pressed=true]').dataset.pick"
+        seen.add(browser.run(picked))
+    assert len(seen) == near
+    assert "1" in seen
+
+
+def test_a_plan_can_be_picked_by_keyboard(browser, written):
+    browser.open(written("model-plan"))
+    browser.run(f"{MARK % 2}.focus()")
+    browser.key("Enter")
+    document = reported.model_plan()
+    assert f"{document.alternatives[1].slowdown - 1:+.1%}" in shown_pick(browser)
+
+
+def test_the_theme_can_be_chosen_for_page_and_schedule(browser, written):
+    browser.open(written("model-plan"))
+    browser.run(
+        "(select => { select.value = 'dark'; select.dispatchEvent(new Event('change')); })"
+        "(document.getElementById('theme'))"
+    )
+    browser.settle()
+    background = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert background == f"rgb{rgb(DARK.page)}"
+    corner = browser.run("[...gantt.bars.getContext('2d').getImageData(1, 1, 1, 1).data]")
+    assert tuple(corner[:3]) == rgb(DARK.page)
+
+
+def test_a_page_without_a_schedule_changes_its_theme_too(browser, written):
+    browser.open(written("plan"))
+    browser.run(
+        "(select => { select.value = 'dark'; select.dispatchEvent(new Event('change')); })"
+        "(document.getElementById('theme'))"
+    )
+    background = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert background == f"rgb{rgb(DARK.page)}"
+
+
+def middle_of_the_schedule(browser):
+    browser.run(
+        "document.documentElement.style.scrollBehavior = 'auto'; "
+        "gantt.bars.scrollIntoView({block: 'center'})"
+    )
+    browser.run("new Promise((done) => setTimeout(done, 400))")  # a scroll must have come to rest
+    return browser.run(
+        "(() => { const b = gantt.bars.getBoundingClientRect(); "
+        "return [b.x + b.width / 2, b.y + 60]; })()"
+    )
+
+
+def test_the_wheel_zooms_the_schedule_and_scrolls_the_page_when_all_is_shown(browser, written):
+    browser.open(written("model-plan"))
+    x, y = middle_of_the_schedule(browser)
+    browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-300)
+    low, high = browser.run("[gantt.from, gantt.to]")
+    assert high - low < browser.run("gantt.whole") / 1.2
+    browser.run("gantt.fit()")
+    before = browser.run("scrollY")
+    browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=200)
+    browser.wait_until(f"scrollY > {before}")
+    assert browser.run("[gantt.from, gantt.to]") == [0, browser.run("gantt.whole")]
+
+
+def test_a_wheel_that_scrolls_the_page_does_not_get_caught_in_the_schedule(browser, written):
+    browser.open(written("model-plan"))
+    x, y = middle_of_the_schedule(browser)
+    browser.run("window.dispatchEvent(new Event('scroll'))")
+    browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-200)
+    assert browser.run("[gantt.from, gantt.to]") == [0, browser.run("gantt.whole")]
+
+
+def test_memory_follows_the_cursor(browser, written):
+    browser.open(written("model-plan"))
+    x, _ = middle_of_the_schedule(browser)
+    y = browser.run(
+        "gantt.layout.sections[0].memory[1].y + 8 + gantt.bars.getBoundingClientRect().y"
+    )
+    browser.mouse("mouseMoved", x, y)
+    words = browser.run("document.getElementById('tip').innerText")
+    peak = reported.model_plan().peak_memory_bytes_per_rank[1]
+    assert f"peak {peak / 2**30:.2f} GiB" in words
+    assert "limit" in words
+
+
+def test_everything_can_be_reached_by_keyboard(browser, written):
+    browser.open(written("model-plan"))
+    reached = set()
+    for _ in range(160):
+        browser.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab")
+        reached.add(
+            browser.run(
+                "document.activeElement.id || document.activeElement.getAttribute('class') "
+                "|| document.activeElement.tagName"
+            )
+        )
+    assert {"theme", "bars", "zoom-in", "fit", "copy", "mark", "copy-code", "scroll"} <= reached
+
+
+def test_it_prints_everything_on_white(browser, written):
+    browser.open(written("model-plan"), dark=True)
+    assert browser.pdf().startswith(b"%PDF")
+    browser.settle()
+    assert browser.messages == []
+
+
+def test_nothing_moves_for_those_who_ask_for_it(browser, written):
+    browser.open(written("model-plan"))
+    features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+    browser.call("Emulation.setEmulatedMedia", features=features)
+    assert browser.run("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
