@@ -148,9 +148,9 @@ def test_returned_plans_hold_their_memory() -> None:
     assert len(found) == 20
     for (plan,) in found.plans:
         chain = GPT3.chain(plan.tensor_degree)
-        option = chain.recompute.index(plan.recompute)
         m = GPT3.num_microbatches // plan.data_degree
         for rank, stage in enumerate(np.split(chain.layer_class, plan.starts[1:])):
+            option = chain.recompute.index(plan.recompute[rank])
             held = (
                 chain.static_bytes[stage].sum()
                 + chain.sharded_bytes[stage].sum() / plan.data_degree

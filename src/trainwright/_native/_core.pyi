@@ -163,7 +163,7 @@ def fastest_uniform_plans(
     backward_s: NDArray[np.float64],
     update_s: NDArray[np.float64],
     cutoff_s: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], list[list[int]]]: ...
+) -> tuple[NDArray[np.float64], NDArray[np.int64], list[list[int]], list[list[int]]]: ...
 def one_f_one_b_ends_s(
     *,
     forward_s: NDArray[np.float64],

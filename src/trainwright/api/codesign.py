@@ -14,6 +14,7 @@ from trainwright.plan.results.codesign import (
     CodesignResult,
     RecheckRecord,
 )
+from trainwright.plan.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from trainwright.codesign.search import CodesignOutcome
     from trainwright.execution import Budget
     from trainwright.formats.journal import FileJournal
-    from trainwright.plan.status import Status
 
     Prepared = Mapping[int, tuple[JobPricer, ...]]
 
@@ -92,6 +92,7 @@ def run_request(
     """Answer a request, from options or from a document; `prepared` as for `search`."""
     from trainwright.api.codesign_document import result_of
     from trainwright.codesign.descending import descending_area_search
+    from trainwright.codesign.feasibility import why_infeasible
     from trainwright.codesign.search import search
 
     searches = {"exact": search, "descending-area": descending_area_search}
@@ -102,7 +103,9 @@ def run_request(
     outcome = searches[extras.search](question, budget, prepared)
     document = replace(result_of(request, question, outcome), search=extras.search)
     if outcome.best is None:
-        return CodesignReport(replace(document, infeasible_because=_why_nothing(question)))
+        if outcome.status is Status.INFEASIBLE:
+            document = replace(document, infeasible_because=why_infeasible(question))
+        return CodesignReport(document)
     document = _with_best(document, question, outcome, extras, budget, die, prepared)
     if extras.recheck_sample:
         document = replace(document, recheck=_recheck(question, outcome, extras, budget))
@@ -251,10 +254,3 @@ def recheck_document(path: str | Path, *, sample: int, seed: int, budget: Budget
 
 def _objective(document: CodesignResult) -> float | None:
     return None if document.best is None else document.best.objective
-
-
-def _why_nothing(question: CodesignQuestion) -> str:
-    """The reason for which no design holds a plan: a limit, or the memory of the devices."""
-    from trainwright.codesign.feasibility import why_infeasible
-
-    return why_infeasible(question)

@@ -148,7 +148,8 @@ def _plan_record(
         num_devices=plan.num_devices,
         microbatch_size=job.microbatch_size,
         num_microbatches=job.num_microbatches // plan.data_degree,
-        recompute=str(plan.recompute),
+        recompute=plan.recompute_name,
+        recompute_per_stage=tuple(map(str, plan.recompute)),
         schedule="1f1b",
         starts=plan.starts,
     )
@@ -177,6 +178,8 @@ def architecture_record(
             memory_bandwidth_bytes_per_s=around.memory_bandwidth_bytes_per_s,
             link_bandwidth_bytes_per_s=around.link_bandwidth_bytes_per_s,
             link_latency_s=around.link_latency_s,
+            node_devices=around.node_devices,
+            node_bandwidth_bytes_per_s=around.node_bandwidth_bytes_per_s,
             launch_s=around.launch_s,
             glb_bytes_per_cycle=around.glb_bytes_per_cycle,
         ),
@@ -227,7 +230,7 @@ def fixed_strategies(question: CodesignQuestion, design: Design) -> Iterator[Fix
             feasible=plan is not None,
             step_time_s=None if plan is None else plan.step_s,
             tokens_per_s=None if plan is None else job.tokens_per_step / plan.step_s,
-            recompute=None if plan is None else str(plan.recompute),
+            recompute=None if plan is None else plan.recompute_name,
             reason=reason,
         )
 

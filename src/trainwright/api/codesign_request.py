@@ -43,7 +43,8 @@ class CodesignOptions(TypedDict, total=False):
 
     `memory`, `memory_bandwidth`, `link_bandwidth` (numbers in SI, or text with a unit) and
     `clock_hz` list values that the search chooses from, `micro_batch` sizes of a microbatch,
-    `tensor_parallel` degrees, `recompute` of "none" and "full". `weights` are shares of the models
+    `tensor_parallel` degrees, `recompute` of "none" and "full". `node_devices` chips share links of
+    `node_bandwidth`, which tensor groups use. `weights` are shares of the models
     in `objective`. Areas are of cores and buffers; `least_area_share` of the largest is the lower
     limit. `ranges` replaces values of num_tc, num_vc, width, depth or glb_mib, `energy` entries of
     the energy table.
@@ -58,6 +59,8 @@ class CodesignOptions(TypedDict, total=False):
     memory_bandwidth: Sequence[Quantity] | None
     link_bandwidth: Sequence[Quantity] | None
     clock_hz: Sequence[float] | None
+    node_devices: int | None
+    node_bandwidth: Quantity | None
     weights: Sequence[float] | None
     objective: str
     max_area_mm2: float | None
@@ -90,6 +93,8 @@ def request_of(
             memory_bandwidth=options.get("memory_bandwidth"),
             link_bandwidth=options.get("link_bandwidth"),
             clock_hz=options.get("clock_hz"),
+            node_devices=options.get("node_devices"),
+            node_bandwidth=options.get("node_bandwidth"),
         ),
         microbatch_sizes=options.get("micro_batch", (1,)),
         objective=options.get("objective", "geometric"),
@@ -153,8 +158,8 @@ def surroundings_records(
     memory_bandwidth: Sequence[Quantity] | None,
     link_bandwidth: Sequence[Quantity] | None,
     clock_hz: Sequence[float] | None,
-    link_latency_s: float | None = None,
-    launch_s: float | None = None,
+    node_devices: int | None = None,
+    node_bandwidth: Quantity | None = None,
 ) -> tuple[SurroundingsRecord, ...]:
     """Every combination of the given values; what is not given takes its default."""
     from itertools import product
@@ -162,6 +167,8 @@ def surroundings_records(
     from trainwright.cluster import Surroundings
 
     base = Surroundings()
+    given = None if node_bandwidth is None else (node_bandwidth,)
+    (inside,) = _values(given, base.node_bandwidth_bytes_per_s, "node-bandwidth", parse_bandwidth)
     choices = product(
         _values(memory, base.memory_bytes, "memory", parse_memory),
         _values(
@@ -179,8 +186,10 @@ def surroundings_records(
             memory_bytes=size,
             memory_bandwidth_bytes_per_s=pace,
             link_bandwidth_bytes_per_s=link,
-            link_latency_s=base.link_latency_s if link_latency_s is None else link_latency_s,
-            launch_s=base.launch_s if launch_s is None else launch_s,
+            link_latency_s=base.link_latency_s,
+            node_devices=node_devices or base.node_devices,
+            node_bandwidth_bytes_per_s=inside,
+            launch_s=base.launch_s,
             glb_bytes_per_cycle=base.glb_bytes_per_cycle,
         )
         for size, pace, link, clock in choices
@@ -211,6 +220,8 @@ def rules_record(
     values: dict[str, Any] = asdict(DEFAULT_RULES)
     values |= {name: tuple(chosen) for name, chosen in given.items()}
     if max_area_mm2 is not None:
+        if not max_area_mm2 > 0:
+            raise InvalidInput.of("max-area", f"must be > 0, got {max_area_mm2!r}")
         values["largest_um2"] = max_area_mm2 * UM2_PER_MM2
     if least_share is not None:
         values["least_share"] = least_share

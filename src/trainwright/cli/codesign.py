@@ -60,6 +60,13 @@ def codesign(
     link_bandwidth: Annotated[
         str | None, typer.Option(help="Of a chip to others, such as 300GB/s.", metavar=_LIST)
     ] = None,
+    node_devices: Annotated[
+        str | None, typer.Option(help="Chips of a node; 1 if absent.", metavar="N")
+    ] = None,
+    node_bandwidth: Annotated[
+        str | None,
+        typer.Option(help="Of a chip to others of its node, such as 900GB/s.", metavar="RATE"),
+    ] = None,
     clock: Annotated[
         str | None, typer.Option(help="Clocks in Hz, such as 1.05e9,1.4e9.", metavar=_LIST)
     ] = None,
@@ -158,6 +165,8 @@ def codesign(
         "memory_bandwidth": texts(memory_bandwidth),
         "link_bandwidth": texts(link_bandwidth),
         "clock_hz": numbers(clock, "clock"),
+        "node_devices": parse_count(node_devices, "node-devices"),
+        "node_bandwidth": node_bandwidth,
         "weights": numbers(weights, "weights"),
         "objective": objective,
         "max_area_mm2": number(max_area, "max-area"),

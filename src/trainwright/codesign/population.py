@@ -208,7 +208,10 @@ def _to_json(found: Population) -> dict[str, Any]:
     """All figures to their last bit; a plan as (step, t, d, recompute, starts)."""
     value: dict[str, Any] = {name: getattr(found, name).tolist() for name in _ARRAYS}
     value["plans"] = [
-        [[p.step_s, p.tensor_degree, p.data_degree, str(p.recompute), p.starts] for p in chosen]
+        [
+            [p.step_s, p.tensor_degree, p.data_degree, list(map(str, p.recompute)), p.starts]
+            for p in chosen
+        ]
         for chosen in found.plans
     ]
     return value
@@ -225,12 +228,14 @@ def _from_json(value: dict[str, Any], models: int) -> Population:
     )
 
 
-def _plan(step_s: float, tensor: int, data: int, recompute: str, starts: list[int]) -> UniformPlan:
+def _plan(
+    step_s: float, tensor: int, data: int, recompute: list[str], starts: list[int]
+) -> UniformPlan:
     return UniformPlan(
         step_s=step_s,
         tensor_degree=tensor,
         data_degree=data,
-        recompute=Recompute(recompute),
+        recompute=tuple(map(Recompute, recompute)),
         starts=tuple(starts),
     )
 

@@ -63,5 +63,5 @@ def _figures(found: Population, row: int) -> Row:
         plan.tensor_degree,
         plan.data_degree,
         plan.num_stages,
-        str(plan.recompute),
+        plan.recompute_name,
     )

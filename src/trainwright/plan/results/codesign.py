@@ -17,6 +17,8 @@ class SurroundingsRecord:
     memory_bandwidth_bytes_per_s: float
     link_bandwidth_bytes_per_s: float
     link_latency_s: float
+    node_devices: int
+    node_bandwidth_bytes_per_s: float
     launch_s: float
     glb_bytes_per_cycle: float
 
@@ -39,7 +41,10 @@ class ArchitectureRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipPlanRecord:
-    """How one model is trained on the design; `starts` is the first layer of each stage."""
+    """How one model is trained on the design; `starts` is the first layer of each stage.
+
+    `recompute` is what all stages do, or "mixed" where they differ.
+    """
 
     model: str
     step_time_s: float
@@ -54,6 +59,7 @@ class ChipPlanRecord:
     microbatch_size: int
     num_microbatches: int
     recompute: str
+    recompute_per_stage: tuple[str, ...]
     schedule: str
     starts: tuple[int, ...]
 
