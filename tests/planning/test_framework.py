@@ -34,8 +34,8 @@ def test_without_a_framework_the_space_is_whole():
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_plan_for_a_framework_demands_nothing_it_lacks(target):
-    found = plan_runnable(asked(target), Budget())
-    anything = plan_model(asked(None), Budget())
+    found = plan_runnable(asked(target, schedules=("1f1b",)), Budget())
+    anything = plan_model(asked(None, schedules=("1f1b",)), Budget())
     assert found.lower_bound_s >= anything.lower_bound_s * (1 - 1e-9)
     assert found.priced
     for priced in found.priced:
