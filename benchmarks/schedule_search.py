@@ -18,7 +18,7 @@ from trainwright.execution import Budget
 from trainwright.plan.placement import Placement
 from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.scheduling.pareto import searched_front
+from trainwright.scheduling.pareto import named_front, searched_front
 from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.search_question import SearchOutcome, SearchQuestion
 
@@ -110,11 +110,16 @@ def chunks() -> Iterator[str]:
 
 
 def front() -> Iterator[str]:
-    placement = Placement.v(16)
+    for p, m in ((16, 64), (64, 256)):
+        question = v_question(p, m, 2 * p, (1296, 1260, 870, 20))
+        before_s = time.process_time()
+        num_points = len(named_front(question))
+        cpu_s = time.process_time() - before_s
+        yield f"named front, p={p}, m={m}: {num_points} points, {cpu_s:.1f} CPU s"
     question = v_question(16, 64, 32, (1296, 1260, 870, 20))
     before_s = time.process_time()
     points = searched_front(question, budget=Budget())
-    yield f"front of {placement.num_ranks} ranks: {time.process_time() - before_s:.1f} CPU s"
+    yield f"searched front, p=16, m=64: {time.process_time() - before_s:.1f} CPU s"
     for point in points:
         cells = f"{point.peak_activations} | {point.value_s:.10g} | {point.gap:.2%}"
         yield f"| {cells} | {point.source} |"

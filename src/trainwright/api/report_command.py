@@ -19,6 +19,7 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
+from trainwright.plan.results.model_explanation import ModelExplanation
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.model_sweep import ModelSweepResult
 from trainwright.plan.results.placement import PlacementResult
@@ -60,6 +61,13 @@ def _(document: ModelPlanResult) -> Command:
     if request.top is not None and request.top != DEFAULT_TOP:
         words += ["--top", str(request.top)]
     return Command(words=tuple(words), note=_note(request.model, request.cluster))
+
+
+@command_of.register
+def _(document: ModelExplanation) -> Command:
+    made = command_of(document.plan)
+    then = "its reasons are those of: trainwright explain, on the plan"
+    return Command(words=made.words, note="; ".join(filter(None, (made.note, then))))
 
 
 @command_of.register

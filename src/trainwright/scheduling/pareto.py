@@ -87,13 +87,13 @@ def searched_front(
 ) -> tuple[ParetoPoint, ...]:
     """The named front improved by a search at each limit, each from the schedules before it.
 
-    The question's evaluations are for all limits together; the default is that of two searches.
+    The question's evaluations are for all limits together; the default is that of four searches.
     """
     limits = sorted(limits or some_limits(question, count=8))
     points = list(named_front(question, limits=limits))
     placement = candidates(question)[0].placement
     num_actions = 3 * placement.num_stages * question.num_microbatches
-    evaluations = question.evaluations or 2 * default_evaluations(num_actions)
+    evaluations = question.evaluations or 4 * default_evaluations(num_actions)
     known: list[Schedule] = []
     for limit in limits:
         at_limit = replace(

@@ -181,12 +181,11 @@ def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tu
     if document.binding is not None:
         yield "what cannot fit", document.binding.description
     if document.step_time_s is not None and document.lower_bound_s:
-        gap = format_percent_up(document.gap or 0.0)
+        left = f"at most {format_percent_up(document.gap or 0.0)} can be won in this space"
+        if document.status is Status.OPTIMAL:
+            left = "no plan of this space is faster"
         kind = document.bound_kind or "unproved"
-        yield (
-            f"bound ({kind})",
-            f"{format_seconds(document.lower_bound_s)}: at most {gap} can be won in this space",
-        )
+        yield f"bound ({kind})", f"{format_seconds(document.lower_bound_s)}: {left}"
     if priced is not None:
         step, limit = priced.step, document.memory_limit_bytes
         fullest = step.stages[step.fullest_stage].memory.total_bytes
