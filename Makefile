@@ -1,5 +1,6 @@
 # Everything a fresh machine needs: Python >= 3.11, a C++20 compiler and make.
 #   make demo       plan a real model, print the plan and write its page, out/report.html
+#   make serve      explore plans on a local page
 #   make test       the fast tests (no torch, no browser)
 #   make test-all   the slower tests too (torch, a solver, a browser, parsers of frameworks),
 #                   installing what they need
@@ -16,6 +17,7 @@ SANITIZE_VENV := .venv-sanitize
 # What the pipeline adapter is tested with; pip takes the CPU build where one is offered.
 TORCH ?= torch==2.13.0
 SOLVER ?= ortools>=9.10
+SERVE := 'fastapi>=0.115' 'uvicorn>=0.30'
 
 # Reference data is found through this variable alone; tests that need it skip visibly without it.
 ifneq ($(wildcard ../shared/data),)
@@ -25,13 +27,18 @@ endif
 # The parsers of exported files, without what they would bring along.
 EXPORTS ?= megatron-core==0.16.1 accelerate==1.15.0
 EXPORTS_NEED ?= packaging pyyaml psutil safetensors 'huggingface_hub<1'
+TITAN := build/titan
+TITAN_VERSIONS ?= 0.2.2 0.3.0
 TITAN_NEEDS ?= tyro spmd_types==0.2.3 torchdata torch_checkpointing tensorboard pillow einops \
-  docstring_parser shtab typeguard
+  docstring_parser shtab typeguard absl-py protobuf werkzeug tensorboard_data_server grpcio markdown
+
+DEEPSPEED := build/deepspeed
+DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-all test-exports-all test-papers test-laws check format bench sanitize clean venv
+.PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench sanitize clean venv
 
 venv: $(VENV)/.installed
 
@@ -55,22 +62,20 @@ demo: venv
 	$(BIN)/trainwright report out/plan.json -o out/report.html
 	@echo 'open out/report.html in a browser'
 
+serve: venv
+	$(BIN)/python -m pip install --quiet $(SERVE)
+	$(BIN)/trainwright serve
+
 test: venv
 	$(PYTEST)
 
 test-all: venv $(VENV)/.extras $(VENV)/.exports
-	$(PYTEST) -m 'slow or torch or exact or browser or exports'
+	$(PYTEST) -m 'slow or torch or exact or serve or browser or exports'
 
-# Exported files through the parsers of more frameworks, each in an environment of its own.
-test-exports-all: test-titan-0.2.2 test-titan-0.3.0
-
-test-titan-%: venv
-	test -e .venv-titan-$*/.installed || { \
-	  $(PYTHON) -m venv .venv-titan-$* && \
-	  .venv-titan-$*/bin/python -m pip install --quiet '$(TORCH)' datasets tokenizers && \
-	  .venv-titan-$*/bin/python -m pip install --quiet --no-deps 'torchtitan==$*' \
-	    $(TITAN_NEEDS) && touch .venv-titan-$*/.installed; }
-	TRAINWRIGHT_TITAN=$(abspath .venv-titan-$*) $(PYTEST) -m exports tests/formats/exports/test_real_torchtitan.py
+# Exported files through the parsers of more frameworks, which lie beside the environment.
+test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed
+	TRAINWRIGHT_TITAN=$(abspath $(TITAN)) TRAINWRIGHT_DEEPSPEED=$(abspath $(DEEPSPEED)) \
+	  $(PYTEST) -m exports
 
 # Published figures at length: tens of minutes, beside the tests that every change runs.
 test-papers: venv
@@ -80,12 +85,24 @@ test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough
 
 $(VENV)/.extras: | $(VENV)/.python
-	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)'
+	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)' $(SERVE)
 	touch $@
 
 $(VENV)/.exports: $(VENV)/.extras
 	$(BIN)/python -m pip install --quiet $(EXPORTS_NEED)
 	$(BIN)/python -m pip install --quiet --no-deps $(EXPORTS)
+	touch $@
+
+$(TITAN)/.installed: | $(VENV)/.extras
+	$(BIN)/python -m pip install --quiet --no-deps --target $(TITAN)/common $(TITAN_NEEDS)
+	$(BIN)/python -m pip install --quiet --target $(TITAN)/data datasets tokenizers
+	for version in $(TITAN_VERSIONS); do $(BIN)/python -m pip install --quiet --no-deps \
+	  --target $(TITAN)/$$version torchtitan==$$version || exit 1; done
+	touch $@
+
+$(DEEPSPEED)/.installed: | $(VENV)/.extras
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
+	  --target $(DEEPSPEED) $(DEEPSPEED_NEEDS)
 	touch $@
 
 check: venv

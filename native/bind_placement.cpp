@@ -152,7 +152,7 @@ nb::dict place_graph(Array<double> forward_s, Array<double> backward_s, int64_t 
   {
     nb::gil_scoped_release release;
     const trainwright::DagStages stages(shape, span_of(forward_s), span_of(backward_s),
-                                        max_stage_sets);
+                                        max_stage_sets, ask);
     complete = stages.complete();
     if (complete) placed = trainwright::place(stages.graph(), rules, kInfinity, ask);
     const auto num_stages = static_cast<int64_t>(placed.arcs.size());

@@ -88,12 +88,15 @@ void bind_uniform_plan(nb::module_& module) {
           nb::gil_scoped_release release;
           plans = solve(problem, forward_s, backward_s, update_s, cutoff_s);
         }
-        std::vector<std::vector<int64_t>> starts;
-        for (const UniformPlan& plan : plans) starts.push_back(plan.starts);
+        std::vector<std::vector<int64_t>> starts, options;
+        for (const UniformPlan& plan : plans) {
+          starts.push_back(plan.starts);
+          options.push_back(plan.options);
+        }
         return nb::make_tuple(
             column<double>(plans, [](const UniformPlan& x) { return x.step_s; }),
-            column<int64_t>(plans, [](const UniformPlan& x) { return x.option; }),
-            column<int64_t>(plans, [](const UniformPlan& x) { return x.data_degree; }), starts);
+            column<int64_t>(plans, [](const UniformPlan& x) { return x.data_degree; }), starts,
+            options);
       },
       nb::arg("problem"), nb::kw_only(), nb::arg("forward_s"), nb::arg("backward_s"),
       nb::arg("update_s"), nb::arg("cutoff_s"));

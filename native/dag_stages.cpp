@@ -12,17 +12,20 @@ constexpr size_t at(int64_t v) { return static_cast<size_t>(v); }
 }  // namespace
 
 DagStages::DagStages(const ChainShape& shape, std::span<const double> forward_s,
-                     std::span<const double> backward_s, int64_t max_arcs)
+                     std::span<const double> backward_s, int64_t max_arcs,
+                     const std::function<bool()>& poll)
     : shape_(shape),
       forward_s_(forward_s),
       backward_s_(backward_s),
       num_layers_(static_cast<int64_t>(forward_s.size())),
-      preceding_(forward_s.size()) {
+      preceding_(forward_s.size()),
+      following_(forward_s.size()) {
   for (size_t e = 0; e < shape.edge_source.size(); ++e) {
+    if (num_layers_ > kMostDagLayers) break;
     preceding_[at(shape.edge_target[e])].set(at(shape.edge_source[e]));
+    following_[at(shape.edge_source[e])].set(at(shape.edge_target[e]));
   }
-  complete_ = num_layers_ <= kMostDagLayers && enumerate(max_arcs);
-  if (complete_) connect();
+  complete_ = num_layers_ <= kMostDagLayers && enumerate(max_arcs) && connect(poll);
 }
 
 // All cuts by size, so that arcs lead to later ones; false where their pairs are too many.
@@ -50,9 +53,10 @@ bool DagStages::enumerate(int64_t max_arcs) {
   return true;
 }
 
-void DagStages::connect() {
+bool DagStages::connect(const std::function<bool()>& poll) {
   graph_.arc_offset.push_back(0);
   for (size_t i = 0; i < cuts_.size(); ++i) {
+    if (poll && poll()) return false;
     for (size_t j = i + 1; j < cuts_.size(); ++j) {
       if ((cuts_[i] & ~cuts_[j]).any()) continue;
       StageArc arc = priced(stage_between(cuts_[i], cuts_[j]));
@@ -62,11 +66,18 @@ void DagStages::connect() {
     }
     graph_.arc_offset.push_back(static_cast<int64_t>(graph_.arcs.size()));
   }
+  return true;
 }
 
 DagStages::Stage DagStages::stage_between(const Set& before, const Set& after) const {
-  Stage stage{before, after & ~before, std::vector<double>(at(num_layers_), 0.0),
+  Stage stage{before,
+              after & ~before,
+              {},
+              std::vector<double>(at(num_layers_), 0.0),
               std::vector<double>(at(num_layers_), 0.0)};
+  for (int64_t v = 0; v < num_layers_; ++v) {
+    if (stage.members[at(v)]) stage.layers.push_back(static_cast<int32_t>(v));
+  }
   for (size_t e = 0; e < shape_.edge_source.size(); ++e) {
     const size_t u = at(shape_.edge_source[e]), v = at(shape_.edge_target[e]);
     const double wait_s = shape_.edge_bytes[e] / shape_.bandwidth_bytes_per_s;
@@ -80,8 +91,7 @@ StageArc DagStages::priced(const Stage& stage) const {
   StageArc arc;
   arc.narrow = true;
   double base_bytes = 0, activation_bytes = 0, entering_bytes = 0;
-  for (int64_t v = 0; v < num_layers_; ++v) {
-    if (!stage.members[at(v)]) continue;
+  for (const int32_t v : stage.layers) {
     arc.parameter_bytes += shape_.parameter_bytes[at(v)];
     arc.narrow = arc.narrow && shape_.is_split[at(v)] == 0;
     base_bytes += shape_.static_bytes[at(v)] + shape_.activation_bytes[at(v)];
@@ -111,9 +121,7 @@ StageArc DagStages::priced(const Stage& stage) const {
 double DagStages::load_s(const Stage& stage, const Ends& ends, bool recomputed) const {
   if (!recomputed) return ends.forward_s + ends.backward_s;
   double work_s = 0;
-  for (int64_t v = 0; v < num_layers_; ++v) {
-    if (stage.members[at(v)]) work_s += forward_s_[at(v)] + backward_s_[at(v)];
-  }
+  for (const int32_t v : stage.layers) work_s += forward_s_[at(v)] + backward_s_[at(v)];
   return ends.forward_s + std::max(work_s, ends.backward_s);
 }
 
@@ -130,22 +138,14 @@ DagStages::Ends DagStages::greedy(const Stage& stage, bool backward) const {
   const auto& own_wait = backward ? stage.leaves_s : stage.enters_s;
   const auto& other_wait = backward ? stage.enters_s : stage.leaves_s;
   const auto& work = backward ? backward_s_ : forward_s_;
+  const auto& awaited = backward ? following_ : preceding_;
   Set left = stage.members;
   std::vector<int32_t> order;
   double now_s = 0;
   while (left.any()) {
     int64_t chosen = -1;
-    for (int64_t v = 0; v < num_layers_; ++v) {
-      if (!left[at(v)]) continue;
-      bool free = true;
-      if (backward) {
-        for (int64_t w = 0; w < num_layers_ && free; ++w) {
-          free = !(left[at(w)] && preceding_[at(w)][at(v)]);
-        }
-      } else {
-        free = (preceding_[at(v)] & left).none();
-      }
-      if (!free) continue;
+    for (const int32_t v : stage.layers) {
+      if (!left[at(v)] || (awaited[at(v)] & left).any()) continue;
       if (chosen < 0) {
         chosen = v;
         continue;
@@ -187,12 +187,11 @@ std::vector<DagStages::Ends> DagStages::sweep(const Stage& stage) const {
     const auto node = fronts.extract(fronts.begin());
     const Set& done = cuts_[at(node.key())];
     double work_s = 0;
-    for (int64_t v = 0; v < num_layers_; ++v) {
-      if (done[at(v)] && stage.members[at(v)]) work_s += backward_s_[at(v)];
+    for (const int32_t v : stage.layers) {
+      if (done[at(v)]) work_s += backward_s_[at(v)];
     }
-    for (int64_t v = 0; v < num_layers_; ++v) {
-      const bool ready = stage.members[at(v)] && !done[at(v)] && (preceding_[at(v)] & ~done).none();
-      if (!ready) continue;
+    for (const int32_t v : stage.layers) {
+      if (done[at(v)] || (preceding_[at(v)] & ~done).any()) continue;
       Set next = done;
       next.set(at(v));
       std::vector<Ends>& front = fronts[cut_index_.at(next)];

@@ -10,6 +10,7 @@
 
 #include <bitset>
 #include <cstdint>
+#include <functional>
 #include <unordered_map>
 #include <vector>
 
@@ -23,9 +24,11 @@ class DagStages {
  public:
   // Layers of `shape` are in a topological order.
   DagStages(const ChainShape& shape, std::span<const double> forward_s,
-            std::span<const double> backward_s, int64_t max_arcs);
+            std::span<const double> backward_s, int64_t max_arcs,
+            const std::function<bool()>& poll);
 
-  bool complete() const { return complete_; }  // false: more than max_arcs stages, no graph
+  // False: more than max_arcs stages, or stopped by the poll; then there is no graph.
+  bool complete() const { return complete_; }
   const StageGraph& graph() const { return graph_; }
 
   // Layers of the stage in an order that attains its load; `recomputed` says which load.
@@ -36,6 +39,7 @@ class DagStages {
 
   struct Stage {
     Set before, members;
+    std::vector<int32_t> layers;             // the members, ascending
     std::vector<double> enters_s, leaves_s;  // by layer: waits for outside, forward and backward
   };
   struct Ends {
@@ -44,7 +48,7 @@ class DagStages {
   };
 
   bool enumerate(int64_t max_arcs);
-  void connect();
+  bool connect(const std::function<bool()>& poll);
   Stage stage_between(const Set& before, const Set& after) const;
   StageArc priced(const Stage& stage) const;
   std::vector<Ends> pareto_orders(const Stage& stage) const;
@@ -58,6 +62,7 @@ class DagStages {
   std::span<const double> backward_s_;
   int64_t num_layers_;
   std::vector<Set> preceding_;
+  std::vector<Set> following_;
   std::vector<Set> cuts_;
   std::unordered_map<Set, int32_t> cut_index_;
   std::vector<int32_t> source_of_;

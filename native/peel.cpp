@@ -31,6 +31,7 @@ struct Shortest {
   double own(double rank_s, double, double) const { return rank_s; }
   double with(double own, double later) const { return std::max(own, later); }
   double enough(double least, double limit_s) const { return std::min(least, limit_s); }
+  bool settled(double least, double floor_s) const { return least <= floor_s; }
 };
 
 // How far chunks are from one length counts, in squares.
@@ -41,6 +42,7 @@ struct Even {
   }
   double with(double own, double later) const { return own + later; }
   double enough(double, double limit_s) const { return limit_s; }
+  bool settled(double, double) const { return false; }
   static double square(double x) { return x * x; }
 };
 
@@ -134,6 +136,11 @@ class Peeler {
         if (cost < least) {
           least = cost;
           pick = {static_cast<int32_t>(near), static_cast<int32_t>(taken - near)};
+          if (aim_.settled(least, x_.floor_s)) {
+            best[at(a, b)] = least;
+            picks_[r][at(a, b)] = pick;
+            return;
+          }
         }
       }
     }
@@ -146,10 +153,11 @@ class Peeler {
   RankTime rank(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b, double enough_s) const {
     const int64_t near = kind(a, a2), far = kind(b2, b);
     if (!can_run(near) || !can_run(far)) return {};
-    const double idle_s = wait_s(r, a, a2, b2, b, near, far);
     const double m = static_cast<double>(x_.num_microbatches);
     const double least_s = x_.front_time_s[x_.front_offset[near + 1] - 1] +
                            x_.front_time_s[x_.front_offset[far + 1] - 1];
+    if (m * least_s > enough_s) return {};
+    const double idle_s = wait_s(r, a, a2, b2, b, near, far);
     if (m * least_s + idle_s > enough_s) return {};
     const Points points = fastest(r, a, b2, near, far);
     if (points.near < 0) return {};

@@ -25,6 +25,7 @@ struct PeelProblem {
   int64_t max_activations;
   double usable_bytes;
   double gathered_share;             // of the heaviest layer's weights, 0 where none are gathered
+  double floor_s;                    // no split is shorter, so that what is no longer is as good
   double limit_s;                    // longer ranks are of no interest
   std::span<const int64_t> kind_of;  // [L, L + 1] by first layer and the one after the last
   std::span<const double> forward_s;

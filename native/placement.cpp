@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 namespace trainwright {
 
@@ -228,7 +229,7 @@ class Sweep {
         }
       }
     }
-    return -1;  // unreachable: the front of `cut` was made from these arcs
+    throw std::logic_error("a placement was found without its stages");
   }
 
   const StageGraph& graph_;

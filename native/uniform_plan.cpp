@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "pipeline_ends.hpp"
 
@@ -16,22 +17,26 @@ constexpr double kSameSum = 1e-12;  // sums of the same layers in another order
 
 class Cutter {
  public:
-  Cutter(const UniformProblem& problem, const ChainTimes& times, size_t option)
-      : p_(problem), option_(option), num_layers_(problem.layer_class.size()) {
-    const size_t classes = problem.num_classes(), base = option * classes;
+  // A stage takes the quickest of `options` that fits it.
+  Cutter(const UniformProblem& problem, const ChainTimes& times, std::vector<size_t> options)
+      : p_(problem), options_(std::move(options)), num_layers_(problem.layer_class.size()) {
+    const size_t classes = problem.num_classes();
     for (const int32_t index : problem.layer_class) {
       const auto c = static_cast<size_t>(index);
       forward_s_.push_back(times.forward_s[c]);
-      backward_s_.push_back(times.backward_s[base + c]);
       update_s_.push_back(times.update_s[c]);
-      saved_.push_back(problem.saved_bytes[base + c]);
-      transient_.push_back(problem.transient_bytes[base + c]);
       static_.push_back(problem.static_bytes[c]);
       sharded_.push_back(problem.sharded_bytes[c]);
       sync_.push_back(problem.sync_bytes[c]);
-      const double work_s = forward_s_.back() + backward_s_.back();
-      work_s_ += work_s;
-      heaviest_s_ = std::max(heaviest_s_, work_s);
+      double least_s = kInfinity;
+      for (const size_t option : options_) {
+        backward_s_.push_back(times.backward_s[option * classes + c]);
+        saved_.push_back(problem.saved_bytes[option * classes + c]);
+        transient_.push_back(problem.transient_bytes[option * classes + c]);
+        least_s = std::min(least_s, forward_s_.back() + backward_s_.back());
+      }
+      work_s_ += least_s;
+      heaviest_s_ = std::max(heaviest_s_, least_s);
     }
   }
 
@@ -40,7 +45,7 @@ class Cutter {
       const int64_t m = p_.num_microbatches / d;
       const int64_t most = p_.num_devices / (p_.tensor_degree * d);
       const int64_t depth = std::min(static_cast<int64_t>(num_layers_), most);
-      for (int64_t p = 1; p <= depth; ++p) offer(best, d, p, m);
+      for (int64_t p = depth; p >= 1; --p) offer(best, d, p, m);  // the good ones are deep
     }
   }
 
@@ -50,6 +55,8 @@ class Cutter {
     double longest_s = 0;
     double next_s = kInfinity;  // the least sum that a higher limit would admit
     std::vector<int64_t> starts;
+    std::vector<int64_t> options;
+    std::vector<size_t> places;  // of these among the options of this cutter
   };
 
   void offer(UniformPlan& best, int64_t d, int64_t p, int64_t m) const {
@@ -77,28 +84,51 @@ class Cutter {
     price(best, cut, d, m);
   }
 
+  // A stage as it grows, under one option.
+  struct Growing {
+    double work_s = 0, saved = 0, transient = 0;
+    bool fits = true;
+  };
+
   // Stages from the front, each as long as time and memory allow.
   Filling fill(double limit_s, int64_t d, int64_t p, int64_t m) const {
     Filling filling;
+    const size_t count = options_.size();
+    std::vector<Growing> growing(count);
     size_t layer = 0;
     for (int64_t i = 0; i < p && layer < num_layers_; ++i) {
       const auto in_flight = static_cast<double>(std::min(p - i, m));
-      double work_s = 0, held = 0, transient = 0;
-      filling.starts.push_back(static_cast<int64_t>(layer));
       const size_t first = layer;
+      double held = 0, work_s = 0;
+      size_t chosen = 0;
+      std::fill(growing.begin(), growing.end(), Growing{});
+      filling.starts.push_back(static_cast<int64_t>(layer));
       for (; layer < num_layers_; ++layer) {
-        const double longer_s = work_s + forward_s_[layer] + backward_s_[layer];
-        held +=
-            static_[layer] + sharded_[layer] / static_cast<double>(d) + in_flight * saved_[layer];
-        transient = std::max(transient, transient_[layer]);
-        if (held + transient > p_.memory_bytes) break;
-        if (longer_s > limit_s) {
-          filling.next_s = std::min(filling.next_s, longer_s);
+        held += static_[layer] + sharded_[layer] / static_cast<double>(d);
+        double quickest_s = kInfinity;
+        size_t quickest = 0;
+        for (size_t o = 0; o < count; ++o) {
+          const size_t at = layer * count + o;
+          Growing& stage = growing[o];
+          stage.work_s += forward_s_[layer] + backward_s_[at];
+          stage.saved += in_flight * saved_[at];
+          stage.transient = std::max(stage.transient, transient_[at]);
+          stage.fits = stage.fits && held + stage.saved + stage.transient <= p_.memory_bytes;
+          if (stage.fits && stage.work_s < quickest_s) {
+            quickest_s = stage.work_s;
+            quickest = o;
+          }
+        }
+        if (quickest_s > limit_s || quickest_s == kInfinity) {
+          filling.next_s = std::min(filling.next_s, quickest_s);
           break;
         }
-        work_s = longer_s;
+        work_s = quickest_s;
+        chosen = quickest;
       }
       if (layer == first) return filling;
+      filling.options.push_back(static_cast<int64_t>(options_[chosen]));
+      filling.places.push_back(chosen);
       filling.longest_s = std::max(filling.longest_s, work_s);
     }
     filling.fits = layer == num_layers_;
@@ -120,7 +150,7 @@ class Cutter {
       double forward_s = 0, backward_s = 0, update_s = 0, sync = 0;
       for (size_t layer = first; layer < end; ++layer) {
         forward_s += forward_s_[layer];
-        backward_s += backward_s_[layer];
+        backward_s += backward_s_[layer * options_.size() + cut.places[i]];
         update_s += update_s_[layer];
         sync += sync_[layer];
       }
@@ -142,17 +172,28 @@ class Cutter {
     for (size_t i = 0; i < ends_s.size(); ++i)
       step_s = std::max(step_s, ends_s[i] + stages.after_s[i]);
     if (step_s >= best.step_s) return;
-    best = {step_s, static_cast<int64_t>(option_), d, cut.starts};
+    best = {step_s, d, cut.starts, cut.options};
   }
 
-  // A stage works for m microbatches between the first's way to it and the last's way back.
+  // A stage works for m microbatches between the first's way to it and the last's way back, and
+  // waits for the way through later stages as far as the microbatches it holds do not fill it.
   static double least_time_s(const Stages& stages, int64_t m) {
-    double there_s = 0, back_s = 0, least_s = 0;
-    for (size_t i = 0; i < stages.forward_s.size(); ++i) {
+    const size_t count = stages.forward_s.size();
+    double beyond_s = 0, there_s = 0, back_s = 0, least_s = 0;
+    for (size_t i = 1; i < count; ++i)
+      beyond_s += stages.forward_s[i] + stages.backward_s[i] + 2 * stages.transfer_s[i - 1];
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t held = std::min(static_cast<int64_t>(count - i), m);
+      const auto others = static_cast<double>(held - 1);
+      const double first_s = std::max(0.0, beyond_s - others * stages.forward_s[i]);
+      const double last_s = std::max(0.0, beyond_s - others * stages.backward_s[i]);
+      // The two waits are one where all microbatches are held at once.
+      const double waits_s = m > held ? first_s + last_s : std::max(first_s, last_s);
       const double work_s = stages.forward_s[i] + stages.backward_s[i];
-      const double end_s = there_s + static_cast<double>(m) * work_s;
+      const double end_s = there_s + static_cast<double>(m) * work_s + waits_s;
       least_s = std::max({least_s, end_s + stages.after_s[i], end_s + back_s + stages.after_s[0]});
-      if (i >= stages.transfer_s.size()) break;
+      if (i + 1 == count) break;
+      beyond_s -= stages.forward_s[i + 1] + stages.backward_s[i + 1] + 2 * stages.transfer_s[i];
       there_s += stages.forward_s[i] + stages.transfer_s[i];
       back_s += stages.backward_s[i] + stages.transfer_s[i];
     }
@@ -174,7 +215,7 @@ class Cutter {
   }
 
   const UniformProblem& p_;
-  size_t option_;
+  std::vector<size_t> options_;
   size_t num_layers_;
   std::vector<double> forward_s_, backward_s_, update_s_, saved_, transient_, static_, sharded_,
       sync_;
@@ -188,8 +229,10 @@ UniformPlan fastest_uniform_plan(const UniformProblem& problem, const ChainTimes
                                  double cutoff_s) {
   UniformPlan best;
   best.step_s = cutoff_s;
-  for (size_t option = 0; option < problem.num_options; ++option)
-    Cutter(problem, times, option).improve(best);
+  std::vector<size_t> all(problem.num_options);
+  std::iota(all.begin(), all.end(), size_t{0});
+  for (const size_t option : all) Cutter(problem, times, {option}).improve(best);
+  if (all.size() > 1) Cutter(problem, times, all).improve(best);
   if (best.starts.empty()) best.step_s = kInfinity;
   return best;
 }

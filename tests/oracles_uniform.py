@@ -66,56 +66,66 @@ def pipeline_ends(
 def fastest(chain: SmallChain) -> float:
     """Seconds of the fastest plan; infinite where nothing fits."""
     best = math.inf
-    for option in range(len(chain.backward)):
+    every = range(len(chain.backward))
+    for options in (*([option] for option in every), list(every)):
         for d in chain.degrees:
             m = chain.microbatches // d
             for p in range(1, len(chain.forward) + 1):
                 if p * d * chain.tensor <= chain.devices:
-                    best = min(best, _fastest_cut(chain, option, d, p, m))
+                    best = min(best, _fastest_cut(chain, options, d, p, m))
     return best
 
 
-def _fastest_cut(chain: SmallChain, option: int, d: int, p: int, m: int) -> float:
+def _fastest_cut(chain: SmallChain, options: list[int], d: int, p: int, m: int) -> float:
+    """Each stage at the quickest of `options` that fits it."""
     layers = len(chain.forward)
     found: tuple[float, list[int]] | None = None
     for stages in range(1, p + 1):
         for inner in combinations(range(1, layers), stages - 1):
             starts = [0, *inner]
-            if not _fits(chain, option, starts, d, p, m):
-                continue
-            work = [
-                sum(chain.forward[k] + chain.backward[option][k] for k in stage)
-                for stage in _stages(starts, layers)
+            chosen = [
+                _quickest(chain, options, stage, d, min(p - i, m))
+                for i, stage in enumerate(_stages(starts, layers))
             ]
-            longest = max(work)
+            longest = max(work for work, _ in chosen)
+            if math.isinf(longest):
+                continue
             later = found is not None and longest == found[0] and starts > found[1]
             if found is None or longest < found[0] or later:
                 found = (longest, starts)
+                picked = [option for _, option in chosen]
     if found is None or len(found[1]) < p:
         return math.inf  # a shallower plan is the same
-    return _price(chain, option, found[1], d, m)
+    return _price(chain, picked, found[1], d, m)
 
 
 def _stages(starts: list[int], layers: int) -> list[range]:
     return [range(a, b) for a, b in zip(starts, [*starts[1:], layers], strict=True)]
 
 
-def _fits(chain: SmallChain, option: int, starts: list[int], d: int, p: int, m: int) -> bool:
-    for i, stage in enumerate(_stages(starts, len(chain.forward))):
-        held = sum(
-            chain.static[k] + chain.sharded[k] / d + min(p - i, m) * chain.saved[option][k]
-            for k in stage
+def _quickest(
+    chain: SmallChain, options: list[int], stage: range, d: int, held: int
+) -> tuple[float, int]:
+    """Time and option of a stage that holds so many microbatches; infinite where nothing fits."""
+    best = (math.inf, -1)
+    for option in options:
+        size = sum(
+            chain.static[k] + chain.sharded[k] / d + held * chain.saved[option][k] for k in stage
         )
-        if held + max(chain.transient[option][k] for k in stage) > chain.memory:
-            return False
-    return True
+        if size + max(chain.transient[option][k] for k in stage) <= chain.memory:
+            work = sum(chain.forward[k] + chain.backward[option][k] for k in stage)
+            best = min(best, (work, option))
+    return best
 
 
-def _price(chain: SmallChain, option: int, starts: list[int], d: int, m: int) -> float:
+def _price(chain: SmallChain, picked: list[int], starts: list[int], d: int, m: int) -> float:
     stages = _stages(starts, len(chain.forward))
     ends = pipeline_ends(
         [sum(chain.forward[k] for k in stage) for stage in stages],
-        [sum(chain.backward[option][k] for k in stage) for stage in stages],
+        [
+            sum(chain.backward[option][k] for k in stage)
+            for option, stage in zip(picked, stages, strict=True)
+        ],
         [chain.transfer[stage[-1]] for stage in stages[:-1]],
         m,
     )

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import trainwright
+from small_placements import chain_file
 from trainwright.api.result import Report
+from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.model_sweep import ModelSweepResult
+from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
 
@@ -63,6 +68,39 @@ def profile_plan() -> PlanResult:
 def schedule() -> ScheduleResult:
     """A schedule with costs in seconds and bytes."""
     return trainwright.schedule(family="adaptive-v", ranks=4, spec=SPEC).document
+
+
+@cache
+def model_sweep() -> ModelSweepResult:
+    """The same model on one node and on two."""
+    return trainwright.sweep(
+        "llama3-8b",
+        cluster="dgx-h100",
+        devices="8,16",
+        objective="tokens-per-device",
+        global_batch=64,
+        sequence=4096,
+        zero=1,
+        tokens=1e12,
+        price=2.0,
+    ).document
+
+
+@cache
+def placement() -> PlacementResult:
+    """Six layers with a strategy of their own."""
+    with TemporaryDirectory() as folder:
+        chain_file(Path(folder))
+        made = trainwright.plan(Path(folder) / "chain.json")
+    assert isinstance(made.document, PlacementResult)
+    return made.document
+
+
+@cache
+def codesign() -> CodesignResult:
+    """A chip for a small model, with its front."""
+    ranges = {"width": (32, 64, 128), "depth": (32, 64, 128), "glb_mib": (8, 32)}
+    return trainwright.codesign(["bert-base"], devices=8, ranges=ranges).document
 
 
 def renamed(document: ModelPlanResult, name: str) -> ModelPlanResult:

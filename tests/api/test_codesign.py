@@ -163,6 +163,7 @@ def test_what_does_not_fit_is_infeasible_with_the_shortfall() -> None:
         ({"energy": {"coal": 1.0}}, "energy"),
         ({"ranges": {"cores": (1,)}}, "ranges"),
         ({"max_area_mm2": 1e-6}, "space"),
+        ({"max_area_mm2": 0.0}, "max-area"),
         ({"devices": 0}, "devices"),
         ({"global_batch": 5, "micro_batch": (2,)}, "global_batch"),
     ],

@@ -194,3 +194,33 @@ def test_a_gap_is_not_called_optimal(path, tmp_path, explained):
     assert explained(document | {"status": "gap"}).document.gap == 0.5
     with pytest.raises(InvalidInput, match=r"lower_bound_s: must be at most the 0\.01"):
         explained(document | {"lower_bound_s": 1.0, "gap": 0.0})
+
+
+def test_a_plan_of_a_model_as_it_was_first_written_is_read_and_completed(explained):
+    """Without ranges, parts, ranks and the lists of the space; one ZeRO stage in their place."""
+    made_now = trainwright.plan("gpt2", **MODEL, zero_stage=1, micro_batch=2).to_dict()
+    old = copy.deepcopy(made_now)
+    for key in ("step_time_low_s", "step_time_high_s", "tokens_per_s_per_device"):
+        del old[key]
+    for key in ("time_by_part_s", "ranks"):
+        del old[key]
+    del old["assumptions"]["range"]
+    del old["request"]["top"]
+    for stage, rank in zip(old["stages"], made_now["ranks"], strict=True):
+        stage["prediction"] = rank
+        del stage["rank"]
+    for other in old["alternatives"]:
+        for key in ("schedule", "num_recomputed", "devices_used", "lost_s"):
+            del other[key]
+    space = old["request"]["space"]
+    for key in ("microbatch_size", "zero_stages", "recompute_modes"):
+        del space[key]
+    old["request"]["space"] = space | {"micro_batch": 2, "zero_stage": 1}
+    found = explained(old).to_dict()
+    for key in made_now.keys() - {"request", "alternatives"}:
+        assert found[key] == made_now[key], key
+    again = trainwright.what_if(explained(old).document, global_batch=64).document
+    assert again.after.parallelism.zero_stage == 1
+    assert again.after.micro_batch == 2
+    with pytest.raises(InvalidInput, match="step_time_s: must be"):
+        explained(old | {"step_time_s": old["step_time_s"] * 1.01})

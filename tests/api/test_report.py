@@ -17,20 +17,30 @@ import trainwright
 from html_page import Page
 from trainwright.api.report_command import command_of
 from trainwright.api.report_subject import subject_of
+from trainwright.api.result import Report
 from trainwright.cli.main import main
 from trainwright.errors import InvalidInput
+from trainwright.plan.results.model_explanation import GainRecord, ModelExplanation, WithoutRecord
+from trainwright.plan.status import Status
 from trainwright.units import format_bytes, format_seconds
 
 KINDS = {
     "model-plan": reported.model_plan,
     "model-estimate": reported.model_estimate,
+    "model-sweep": reported.model_sweep,
     "plan": reported.profile_plan,
+    "codesign": reported.codesign,
+    "placement": reported.placement,
     "schedule": reported.schedule,
 }
 SECTIONS = {
     "model-plan": "summary why plan ranks schedule network alternatives provenance reproduce",
     "model-estimate": "summary why plan ranks schedule network provenance reproduce",
+    "model-sweep": "sizes summary why plan ranks schedule network alternatives provenance "
+    "reproduce",
     "plan": "summary why plan stages alternatives provenance reproduce",
+    "codesign": "summary why chip plan utilisation front chips provenance reproduce",
+    "placement": "summary why plan stages provenance reproduce",
     "schedule": "summary why plan schedule provenance reproduce",
 }
 
@@ -103,7 +113,7 @@ def test_the_same_document_gives_the_same_bytes(kind):
     assert trainwright.report(KINDS[kind]()).html == trainwright.report(KINDS[kind]()).html
 
 
-def test_the_figures_of_a_plan_are_those_of_its_document(subtests=None):
+def test_the_figures_of_a_plan_are_those_of_its_document():
     document = reported.model_plan()
     page = Page(trainwright.report(document).html)
     text = " ".join(text for _, _, text in page.elements)
@@ -204,33 +214,41 @@ def test_schedules_beyond_drawing_are_left_out_and_that_is_said(monkeypatch):
 
 def test_stages_of_unequal_degrees_have_a_page_without_a_schedule():
     made = trainwright.plan(
-        "llama3-8b",
-        cluster="dgx-h100",
-        devices=6,
-        global_batch=8,
-        sequence=2048,
+        "llama2-7b",
+        cluster="dgx-a100",
+        devices=5,
+        memory="40GiB",
+        global_batch=12,
+        sequence=1024,
         per_stage_degrees=True,
     )
-    if made.document.parallelism is not None:
-        pytest.skip("the best plan has equal degrees")
+    assert made.document.parallelism is None
     page = trainwright.report(made)
     assert "differ in degrees" in page.document.documents[0].left_out[0]
+    shown = Page(page.html)
+    degrees = list(
+        zip(values(shown, "data_parallel"), values(shown, "tensor_parallel"), strict=True)
+    )
+    expected = [(str(s.data_parallel), str(s.tensor_parallel)) for s in made.stages]
+    assert degrees == expected
+    assert len(set(degrees)) > 1
 
 
 def test_a_plan_that_does_not_exist_has_a_page_that_says_why():
     made = trainwright.plan(
-        "llama3-405b", cluster="dgx-h100", nodes=1, global_batch=8, sequence=8192
+        "gpt2", cluster="dgx-a100", devices=8, memory="300MiB", global_batch=8, sequence=1024
     )
     assert made.status == "infeasible"
     page = Page(trainwright.report(made).html)
     text = " ".join(text for _, _, text in page.elements)
     assert "Why nothing fits" in text
     assert made.document.binding.description in text
+    assert made.document.relaxations
     for fix in made.document.relaxations:
         assert fix.description in text
 
 
-def test_several_documents_are_compared(tmp_path):
+def test_several_documents_are_compared():
     first, second = reported.model_plan(), reported.model_plan("60GiB")
     page = Page(trainwright.report(first, second, reported.model_estimate()).html)
     times = [d.step_time_s for d in (first, second, reported.model_estimate())]
@@ -251,6 +269,78 @@ def test_unlike_documents_share_a_page_without_differences():
 def test_a_page_needs_a_document():
     with pytest.raises(InvalidInput, match="at least 1 document"):
         trainwright.report()
+
+
+def test_the_figures_of_a_placement_are_those_of_its_document():
+    document = reported.placement()
+    page = Page(trainwright.report(document).html)
+    assert list(map(float, values(page, "load_s"))) == [stage.load_s for stage in document.stages]
+    memories = [stage.memory_bytes for stage in document.stages]
+    assert list(map(float, values(page, "memory_bytes"))) == memories
+
+
+def test_the_figures_of_a_chip_are_those_of_its_document(tmp_path):
+    document = reported.codesign()
+    path = tmp_path / "chip.json"
+    Report(document).save(path)
+    page = Page(trainwright.report(path).html)
+    shares = sorted((one.utilisation for one in document.operators), reverse=True)
+    found = sorted(map(float, values(page, "utilisation")), reverse=True)
+    assert found == shares
+    text = " ".join(text for _, _, text in page.elements)
+    for area in document.best.area_parts_mm2.values():
+        assert f"{area:.2f} mm²" in text
+    assert len([a for a, _ in page.all("g") if "data-pick" in a]) == len(document.pareto)
+    mine = document.best.plans[0]
+    assert float(values(page, "tokens_per_s")[0]) == mine.tokens_per_s
+
+
+def test_the_page_of_an_explanation_says_what_choices_buy(tmp_path):
+    path = tmp_path / "why.json"
+    plan = reported.model_plan()
+    document = ModelExplanation(
+        busiest_rank=0,
+        fullest_rank=0,
+        free_bytes=1e9,
+        binding="memory",
+        time_by_part_s=plan.time_by_part_s,
+        memory_by_class_bytes={},
+        plan=plan,
+        without=(
+            WithoutRecord(name="recomputation", status=Status.INFEASIBLE),
+            WithoutRecord(name="ZeRO", status=Status.OPTIMAL, step_time_s=4.0, slowdown=1.25),
+        ),
+        gains=(
+            GainRecord(
+                resource="memory", change="+10 GiB", step_time_s=2.5, saved=0.1, replanned=True
+            ),
+        ),
+    )
+    Report(document).save(path)
+    page = Page(trainwright.report(path).html)
+    assert values(page, "name") == ["recomputation", "ZeRO"]
+    assert values(page, "slowdown") == ["", "0.25"]
+    assert values(page, "saved") == ["0.1"]
+    assert [attrs["id"] for attrs, _ in page.all("section")] == SECTIONS["model-plan"].split()
+
+
+def test_a_sweep_lists_its_rows_and_shows_the_preferred_plan():
+    document = reported.model_sweep()
+    page = Page(trainwright.report(document).html)
+    assert list(map(int, values(page, "devices"))) == [row.devices for row in document.rows]
+    times = list(map(float, values(page, "step_time_s")))
+    assert times == [row.step_time_s for row in document.rows]
+    forward = list(map(float, values(page, "forward_s")))
+    assert forward == [rank.forward_s for rank in document.best_plan.ranks]
+
+
+def test_the_command_of_a_sweep_gives_it_again(capsys):
+    document = reported.model_sweep()
+    with pytest.raises(SystemExit):
+        main([*command_of(document).words[1:], "--json"])
+    again = json.loads(capsys.readouterr().out)
+    found = [(row["devices"], row["step_time_s"], row["cost"]) for row in again["rows"]]
+    assert found == [(row.devices, row.step_time_s, row.cost) for row in document.rows]
 
 
 @pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])

@@ -102,6 +102,7 @@ def test_the_fewest_devices_within_a_deadline_are_found_between_the_sizes():
     assert best.devices - max(row.devices for row in fewer) == 8  # one node
     impossible = sweep("8", objective="devices", deadline="1s", **MONEY)
     assert impossible.document.best is None
+    assert impossible.status is Status.INFEASIBLE
     assert "no row trains the tokens within the deadline" in impossible.explain()
 
 
@@ -123,6 +124,17 @@ def test_sizes_without_a_plan_say_why():
     assert eight.step_time_s is not None
     assert report.document.best == 1
     assert f"1 devices: {one.reason}"[:60] in report.explain()
+
+
+def test_nothing_that_fits_is_infeasible_and_time_that_ran_out_is_unknown():
+    tiny = trainwright.sweep("llama3-8b", devices="1,2", **JOB, memory="1GiB")
+    assert tiny.status is Status.INFEASIBLE
+    assert "no plan was found on any of these" in tiny.explain()
+    budget = trainwright.Budget()
+    budget.interrupt()
+    stopped = sweep("8,16", budget=budget)
+    assert stopped.status is Status.UNKNOWN
+    assert stopped.document.interrupted
 
 
 def test_a_document_is_read_back_and_an_edited_one_refused(tmp_path):
@@ -152,7 +164,7 @@ def test_a_document_is_read_back_and_an_edited_one_refused(tmp_path):
         ({"objective": "cost", "tokens": 1e9}, "price: must be given for cost, as --price X"),
         ({"objective": "devices"}, "tokens: must be given for devices, as --tokens X"),
         ({"pareto": "cost"}, "pareto: must name two objectives, such as step-time,cost"),
-        ({"tokens": -1.0}, "tokens: must be > 0"),
+        ({"tokens": -1.0}, "tokens: must be from 1e-06 to 1e\\+24, got -1.0"),
         ({"nodes": 2}, "nodes: must not be given together with several devices"),
         ({"mtbf": "soon"}, "mtbf: must be a quantity such as 30s"),
     ],

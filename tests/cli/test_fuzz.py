@@ -94,6 +94,30 @@ def test_plan_of_a_model(counts, chosen):
     run("plan", "gpt2", *cluster, "--time-limit", "5s", *counts, *chosen)
 
 
+SPACE = ("tp", "pp", "dp", "cp", "ep", "virtual-stages", "micro-batch", "zero", "top")
+LISTS = ("recompute", "schedule", "framework", "objective", "pareto", "zero")
+TOTALS = ("tokens", "price", "power", "deadline", "mtbf", "checkpoint-bandwidth", "restart")
+numerals = st.integers(0, 9).map(str) | st.just("")
+degrees = st.builds("{}..{}".format, numerals, numerals) | numerals | words
+named = st.lists(
+    st.sampled_from(
+        ["none", "full", "1f1b", "v-half", "megatron", "cost", "energy", "devices", "0"]
+    ),
+    max_size=2,
+).map(",".join)
+
+
+@settings(max_examples=25)
+@given(options(SPACE, degrees), options(LISTS, named), options(TOTALS, quantities))
+@example(["--tp", "..", "--pp", "4..2"], [], [])
+@example([], ["--objective", "cost"], ["--tokens", "1e300", "--price", "1e300"])
+@example([], ["--objective", "devices"], ["--tokens", "1e-300", "--deadline", "1e300s"])
+@example([], ["--pareto", "cost,energy"], ["--mtbf", "5e-324s", "--tokens", "1", "--price", "1"])
+def test_space_and_objectives_of_a_model(space, lists, totals):
+    asked = ("--cluster", "dgx-h100", "--devices", "8", "--global-batch", "8", "--sequence", "64")
+    run("plan", "gpt2", *asked, "--time-limit", "5s", *space, *lists, *totals, "--json")
+
+
 @given(st.lists(words | st.sampled_from(["plan", "diff", "--json", "-o", "--help"]), max_size=4))
 def test_any_words(arguments):
     run(*[word for word in arguments if word != "-o"])

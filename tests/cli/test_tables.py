@@ -13,7 +13,7 @@ LLAMA = (
 
 @pytest.mark.parametrize(
     "command",
-    ["", "plan", "estimate", "schedule", "explain", "diff", "whatif", "report", "catalog"],
+    ["", "plan", "estimate", "schedule", "explain", "diff", "whatif", "report", "serve", "catalog"],
 )
 def test_help(run, snapshot, command):
     shown = run(*command.split(), "--help")

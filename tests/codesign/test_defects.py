@@ -12,7 +12,7 @@ from trainwright.cluster import REFERENCE_DESIGN, Surroundings
 from trainwright.codesign.design_times import ProductCache, exact_times
 from trainwright.codesign.expert import EXPERTS, expert_plan, stage_sizes
 from trainwright.codesign.operator_use import operator_uses
-from trainwright.codesign.pareto import populate
+from trainwright.codesign.population import populate
 from trainwright.codesign.search import search
 from trainwright.codesign.space import SpaceRules, enumerate_designs
 from trainwright.costing.chip_work import PHASES
@@ -148,9 +148,9 @@ def test_returned_plans_hold_their_memory() -> None:
     assert len(found) == 20
     for (plan,) in found.plans:
         chain = GPT3.chain(plan.tensor_degree)
-        option = chain.recompute.index(plan.recompute)
         m = GPT3.num_microbatches // plan.data_degree
         for rank, stage in enumerate(np.split(chain.layer_class, plan.starts[1:])):
+            option = chain.recompute.index(plan.recompute[rank])
             held = (
                 chain.static_bytes[stage].sum()
                 + chain.sharded_bytes[stage].sum() / plan.data_degree

@@ -95,7 +95,7 @@ def test_a_step_costs_more_when_any_event_does(name: str) -> None:
 def test_idle_power_runs_on_all_devices_for_the_whole_step() -> None:
     chain = BERT.chain(1)
     plan = UniformPlan(
-        step_s=3.0, tensor_degree=1, data_degree=1, recompute=Recompute.NONE, starts=(0,)
+        step_s=3.0, tensor_degree=1, data_degree=1, recompute=(Recompute.NONE,), starts=(0,)
     )
     layers = np.zeros((2, len(chain.kernels)))
     energy = step_energy_j(

@@ -10,7 +10,7 @@ import pytest
 from codesign.jobs import BERT, GPT2_XL, GPT3, SPACE, job, question, some_designs
 from trainwright.cluster import Surroundings
 from trainwright.codesign.certificate import recheck
-from trainwright.codesign.pareto import populate
+from trainwright.codesign.population import populate
 from trainwright.codesign.price import JobPricer
 from trainwright.codesign.question import CodesignQuestion, Objective, cost
 from trainwright.codesign.search import (
@@ -26,6 +26,7 @@ from trainwright.codesign.space import subspace
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget, Progress
 from trainwright.plan.status import Status
+from trainwright.profile import Recompute
 from trainwright.units import GIB
 
 
@@ -256,3 +257,48 @@ def test_more_random_spaces_are_searched_exactly(seed: int, devices: int) -> Non
     found = search(asked, Budget())
     assert found.best is not None
     assert found.best.cost == exhaustive(asked)
+
+
+def test_of_equally_fast_designs_the_smallest_is_the_answer() -> None:
+    asked = question(GPT3, space=some_designs(1500, 6), devices=1024)
+    found = search(asked, Budget()).best
+    assert found is not None
+    everything, _ = populate(asked, Budget(), scale_s=np.ones(1))
+    equal = everything.index[everything.cost == found.cost]
+    assert asked.space.areas_um2[found.index] == asked.space.areas_um2[equal].min()
+
+
+def test_nodes_with_links_like_those_between_them_are_a_flat_network() -> None:
+    flat = Surroundings(link_latency_s=0.0)
+    nodes = replace(flat, node_devices=8)
+    faster = replace(nodes, node_bandwidth_bytes_per_s=900e9)
+    costs = []
+    for around in (flat, nodes, faster):
+        asked = replace(question(GPT3, devices=1024), surroundings=(around,))
+        found = search(asked, Budget()).best
+        assert found is not None
+        costs.append(found.cost)
+    assert costs[0] == costs[1] > costs[2]
+
+
+def test_a_tensor_group_beyond_its_node_pays_for_the_links_between() -> None:
+    small = Surroundings(node_devices=4, node_bandwidth_bytes_per_s=900e9)
+    large = replace(small, node_devices=8)
+    across = GPT3.chain(8).collective_s(small)
+    inside = GPT3.chain(8).collective_s(large)
+    assert all((across[phase] >= inside[phase]).all() for phase in across)
+    assert any((across[phase] > inside[phase]).any() for phase in across)
+    same = GPT3.chain(4)
+    for phase, found in same.collective_s(small).items():
+        assert (found == same.collective_s(large)[phase]).all()
+
+
+def test_stages_that_recompute_as_they_need_are_never_slower() -> None:
+    costs = {}
+    for modes in ((Recompute.NONE,), (Recompute.FULL,), (Recompute.NONE, Recompute.FULL)):
+        llama = job("llama2-7b", 4096, (1,), global_batch=32)
+        asked = question(replace(llama, recompute=modes), devices=16, memory_gib=16)
+        found = search(asked, Budget()).best
+        costs[modes] = np.inf if found is None else found.cost
+    *single, both = costs.values()
+    assert both < min(single) < np.inf

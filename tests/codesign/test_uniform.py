@@ -66,7 +66,7 @@ def problem(chain: SmallChain) -> UniformProblem:
 
 
 def solve(chain: SmallChain, cutoff: float = math.inf) -> tuple[float, list[int]]:
-    step_s, _, _, starts = fastest_uniform_plans(
+    step_s, _, starts, _ = fastest_uniform_plans(
         problem(chain),
         forward_s=np.array([chain.forward], dtype=float),
         backward_s=np.array(chain.backward, dtype=float).reshape(1, -1),

@@ -69,3 +69,38 @@ def test_each_width_alone_is_placed_as_brute_force_does(value):
     for width in value["nodes"]:
         one = value | {name: {width: value[name][width]} for name in ("nodes", "edges")}
         check(one, "phaze-compat", best_time_at(value, width, native=False))
+
+
+@pytest.mark.parametrize("cost_model", ["phaze-general-dag", "native"])
+def test_one_order_serves_both_directions_even_where_each_would_like_its_own(cost_model):
+    """Layer 2 waits long in both directions, so forward wants it last and backward first."""
+    value = {
+        "maxMemoryPerDevice": 9.5,
+        "maxDevices": 3,
+        "bandwidth": 1.0,
+        "mbsInBatch": 30,
+        "nodes": {
+            "1": [
+                {
+                    "id": v,
+                    "parameterSize": 0.0,
+                    "activationSize": size,
+                    "optimalLatencyFw": 4.0,
+                    "optimalLatencyBw": 4.0,
+                    "isTensorParallelized": False,
+                }
+                for v, size in enumerate((3.0, 2.0, 2.0, 9.0))
+            ]
+        },
+        "edges": {
+            "1": [
+                {"sourceId": u, "destId": v, "communicationCost": size}
+                for u, v, size in ((0, 1, 0.0), (0, 2, 4.0), (1, 3, 0.0), (2, 3, 4.0))
+            ]
+        },
+        "activationRecomputation": False,
+        "optimizerAlgorithm": "SGD",
+    }
+    expected_s = best_time(value, native=cost_model == "native")
+    check(value, cost_model, expected_s)
+    assert expected_s == 20.0 * 32  # either order ends one direction after 8 and the other after 12

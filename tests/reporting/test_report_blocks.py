@@ -1,6 +1,6 @@
 """Charts of the page: geometry, the front, colours."""
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from trainwright.reporting.gantt_palette import DARK, LIGHT, contrast
 from trainwright.reporting.page.blocks import Bar, BarChart, Cell, Part, Point
+from trainwright.reporting.page.floor_plan import lay_out as floor_plan
+from trainwright.reporting.page.floor_plan import squarify
 from trainwright.reporting.page.palette import PARTS, TONES
-from trainwright.reporting.page.scatter import front, time_against_memory
+from trainwright.reporting.page.scatter import front, lay_out, time_against_memory, upside_down
 
 amounts = st.floats(1e-6, 1e12)
 
@@ -105,3 +107,36 @@ def test_cells_keep_numbers_to_full_precision():
     assert float(Cell(text="0.1 s", value=0.1 + 0.2).raw) == 0.1 + 0.2
     assert Cell.of(3).raw == "3"
     assert Cell.of("none").raw == "none"
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12))
+def test_a_floor_plan_fills_the_square_in_proportion(areas):
+    areas = sorted(areas, reverse=True)
+    boxes = squarify(areas)
+    for area, (x, y, width, height) in zip(areas, boxes, strict=True):
+        assert width * height == pytest.approx(area / sum(areas))
+        assert x >= -1e-9
+        assert y >= -1e-9
+        assert x + width <= 1 + 1e-9
+        assert y + height <= 1 + 1e-9
+    for (ax, ay, aw, ah), (bx, by, bw, bh) in combinations(boxes, 2):
+        across = min(ax + aw, bx + bw) - max(ax, bx)
+        along = min(ay + ah, by + bh) - max(ay, by)
+        assert min(across, along) <= 1e-9, "two rectangles overlap"
+
+
+def test_a_floor_plan_has_the_largest_area_first():
+    parts = [Part(kind="plain", label=str(a), amount=a, text="") for a in (1.0, 0.0, 8.0, 2.0)]
+    drawn = floor_plan(parts, title="floor")
+    assert [block.part.amount for block in drawn.blocks] == [8.0, 2.0, 1.0]
+
+
+def test_what_is_better_the_more_there_is_goes_up():
+    drawn = lay_out(
+        [point(1, -10.0), point(2, -30.0)], x_unit=1, y_unit=1, title="", x_title="", y_title=""
+    )
+    drawn = upside_down(drawn)
+    low, high = drawn.marks
+    assert length(high.y) < length(low.y)
+    assert all(mark.on_front for mark in drawn.marks)
+    assert {tick.text for tick in drawn.y_ticks} >= {"10", "20", "30"}

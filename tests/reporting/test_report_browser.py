@@ -13,10 +13,15 @@ pytestmark = [pytest.mark.browser, needs_chromium]
 DOCUMENTS = {
     "model-plan": (reported.model_plan,),
     "model-estimate": (reported.model_estimate,),
+    "model-sweep": (reported.model_sweep,),
     "plan": (reported.profile_plan,),
+    "placement": (reported.placement,),
+    "codesign": (reported.codesign,),
     "schedule": (reported.schedule,),
     "several": (reported.model_plan, reported.model_estimate, reported.profile_plan),
 }
+
+MARK = "document.querySelector('.mark[data-pick=\"%d\"]')"
 
 
 @pytest.fixture(scope="module")
@@ -139,21 +144,44 @@ def test_a_plan_of_the_scatter_can_be_picked(browser, written):
     browser.open(written("model-plan"))
     assert "the plan" in shown_pick(browser)
     centre = "{block: 'center', behavior: 'instant'}"
-    browser.run(f"document.querySelectorAll('.mark')[1].scrollIntoView({centre})")
+    browser.run(f"{MARK % 1}.scrollIntoView({centre})")
     x, y = browser.run(
-        "(() => { const b = document.querySelectorAll('.mark')[1].querySelector('.target')"
+        f"(() => {{ const b = {MARK % 1}.querySelector('.target')"
         ".getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
     )
     browser.mouse("mousePressed", x, y, button="left", clickCount=1)
     browser.mouse("mouseReleased", x, y, button="left", clickCount=1)
     assert f"{document.alternatives[0].slowdown - 1:+.1%}" in shown_pick(browser)
-    pressed = "[...document.querySelectorAll('.mark')].map((m) => m.getAttribute('aria-pressed'))"
-    assert browser.run(pressed)[:2] == ["false", "true"]
+    pressed = [browser.run(f"{MARK % k}.getAttribute('aria-pressed')") for k in (0, 1, 2)]
+    assert pressed == ["false", "true", "false"]
+
+
+def test_marks_that_lie_on_each_other_are_picked_in_turn(browser, written):
+    browser.open(written("codesign"))
+    centre = "{block: 'center', behavior: 'instant'}"
+    browser.run(f"{MARK % 1}.scrollIntoView({centre})")
+    seen = set()
+    x, y = browser.run(
+        f"(() => {{ const b = {MARK % 1}.querySelector('.target')"
+        ".getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+    )
+    near = browser.run(f"""(() => {{
+      const targets = [...document.querySelectorAll('.mark .target')];
+      return targets.map((m) => m.getBoundingClientRect()).filter((b) => (
+        Math.hypot(b.x + b.width / 2 - {x}, b.y + b.height / 2 - {y}) <= 11)).length;
+    }})()""")
+    for _ in range(near):
+        browser.mouse("mousePressed", x, y, button="left", clickCount=1)
+        browser.mouse("mouseReleased", x, y, button="left", clickCount=1)
+        picked = "document.querySelector('.mark[aria-pressed=true]').dataset.pick"
+        seen.add(browser.run(picked))
+    assert len(seen) == near
+    assert "1" in seen
 
 
 def test_a_plan_can_be_picked_by_keyboard(browser, written):
     browser.open(written("model-plan"))
-    browser.run("document.querySelectorAll('.mark')[2].focus()")
+    browser.run(f"{MARK % 2}.focus()")
     browser.key("Enter")
     document = reported.model_plan()
     assert f"{document.alternatives[1].slowdown - 1:+.1%}" in shown_pick(browser)

@@ -69,6 +69,7 @@ def peel(
     max_activations: int,
     usable_bytes: float,
     gathered_share: float,
+    floor_s: float,
     limit_s: float,
     kind_of: NDArray[np.int64],
     forward_s: NDArray[np.float64],
@@ -97,6 +98,7 @@ def peel_evenly(
     max_activations: int,
     usable_bytes: float,
     gathered_share: float,
+    floor_s: float,
     limit_s: float,
     kind_of: NDArray[np.int64],
     forward_s: NDArray[np.float64],
@@ -161,7 +163,7 @@ def fastest_uniform_plans(
     backward_s: NDArray[np.float64],
     update_s: NDArray[np.float64],
     cutoff_s: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], list[list[int]]]: ...
+) -> tuple[NDArray[np.float64], NDArray[np.int64], list[list[int]], list[list[int]]]: ...
 def one_f_one_b_ends_s(
     *,
     forward_s: NDArray[np.float64],

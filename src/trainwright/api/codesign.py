@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from trainwright.api.codesign_request import (
-    Quantity,
-    job_record,
-    make_request,
-    question_of,
-    rules_record,
-    surroundings_records,
-)
+from trainwright.api.codesign_request import CodesignOptions, question_of, request_of
 from trainwright.api.result import Report
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.plan.results.codesign import (
     CodesignRequest,
     CodesignResult,
-    JobRecord,
     RecheckRecord,
 )
+from trainwright.plan.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trainwright.codesign.area import DieModel
+    from trainwright.codesign.price import JobPricer
     from trainwright.codesign.question import CodesignQuestion
     from trainwright.codesign.search import CodesignOutcome
     from trainwright.execution import Budget
-    from trainwright.plan.status import Status
+    from trainwright.formats.journal import FileJournal
+
+    Prepared = Mapping[int, tuple[JobPricer, ...]]
 
 DEFAULT_EPSILON: Final = 0.02
-RECOMPUTE_MODES: Final = ("none", "full")
 
 
 class CodesignReport(Report[CodesignResult]):
@@ -55,6 +50,8 @@ class Extras:
     epsilon: float = DEFAULT_EPSILON
     details: bool = True  # operators, sensitivity, fixed strategies, real chips
     search: str = "exact"
+    workers: str | int | None = None
+    journal: Path | None = None
     csv: Path | None = None
     recheck_sample: int = 0
     seed: int = 0
@@ -64,80 +61,38 @@ def codesign(
     models: Sequence[str | Path] | str | Path,
     *,
     devices: int,
-    global_batch: int | None = None,
-    sequence: int | None = None,
-    micro_batch: Sequence[int] = (1,),
-    tensor_parallel: Sequence[int] | None = None,
-    recompute: Sequence[str] = RECOMPUTE_MODES,
-    memory: Sequence[Quantity] | None = None,
-    memory_bandwidth: Sequence[Quantity] | None = None,
-    link_bandwidth: Sequence[Quantity] | None = None,
-    clock_hz: Sequence[float] | None = None,
-    weights: Sequence[float] | None = None,
-    objective: str = "geometric",
-    max_area_mm2: float | None = None,
-    least_area_share: float | None = None,
-    ranges: Mapping[str, Sequence[int]] | None = None,
-    max_power_watts: float | None = None,
-    energy: Mapping[str, float] | None = None,
     die: DieModel | None = None,
     extras: Extras | None = None,
     budget: Budget | None = None,
+    **options: Unpack[CodesignOptions],
 ) -> CodesignReport:
     """Search all chip designs within an area for the one that trains `models` fastest.
 
-    `memory`, `memory_bandwidth`, `link_bandwidth` (numbers in SI, or text with a unit) and
-    `clock_hz` list values that the search may choose from, `micro_batch` sizes of a microbatch.
-    `weights` are shares of the models in `objective`. Areas are of cores and buffers. `ranges`
-    replaces values of num_tc, num_vc, width, depth or glb_mib; `energy` entries of the energy
-    table. `die` adds the rest of the die and its cost.
+    `options` are described at `CodesignOptions`. `die` adds the rest of the die and its cost,
+    `extras` say what to work out beside the best design, `budget` may hold a time limit.
 
     Raises `InvalidInput` with everything wrong with the request.
     """
     from trainwright.execution import Budget as NoLimit
 
-    names = [models] if isinstance(models, (str, Path)) else list(models)
-    shares = list(weights) if weights is not None else [1.0] * len(names)
-    if len(shares) != len(names):
-        raise InvalidInput.of("weights", f"must be {len(names)} numbers, got {len(shares)}")
-    jobs: list[JobRecord] = []
-    warnings: list[str] = []
-    for name, share in zip(names, shares, strict=True):
-        record, notes = job_record(
-            name,
-            sequence=sequence,
-            global_batch=global_batch,
-            tensor_degrees=tensor_parallel,
-            recompute=recompute,
-            weight=share,
-        )
-        jobs.append(record)
-        warnings += notes
-    request = make_request(
-        jobs,
-        num_devices=devices,
-        rules=rules_record(max_area_mm2=max_area_mm2, least_share=least_area_share, ranges=ranges),
-        surroundings=surroundings_records(
-            memory=memory,
-            memory_bandwidth=memory_bandwidth,
-            link_bandwidth=link_bandwidth,
-            clock_hz=clock_hz,
-        ),
-        microbatch_sizes=micro_batch,
-        objective=objective,
-        energy=energy,
-        max_power_watts=max_power_watts,
-    )
+    request, warnings = request_of(models, devices=devices, **options)
     report = run_request(request, extras=extras or Extras(), die=die, budget=budget or NoLimit())
-    return CodesignReport(replace(report.document, warnings=tuple(warnings)))
+    document = report.document
+    return CodesignReport(replace(document, warnings=(*warnings, *document.warnings)))
 
 
 def run_request(
-    request: CodesignRequest, *, extras: Extras, budget: Budget, die: DieModel | None = None
+    request: CodesignRequest,
+    *,
+    extras: Extras,
+    budget: Budget,
+    die: DieModel | None = None,
+    prepared: Prepared | None = None,
 ) -> CodesignReport:
-    """Answer a request, from options or from a document."""
+    """Answer a request, from options or from a document; `prepared` as for `search`."""
     from trainwright.api.codesign_document import result_of
     from trainwright.codesign.descending import descending_area_search
+    from trainwright.codesign.feasibility import why_infeasible
     from trainwright.codesign.search import search
 
     searches = {"exact": search, "descending-area": descending_area_search}
@@ -145,11 +100,13 @@ def run_request(
         wanted = f"must be one of {', '.join(searches)}"
         raise InvalidInput.of("search", f'{wanted}, got "{extras.search}"')
     question = question_of(request)
-    outcome = searches[extras.search](question, budget)
+    outcome = searches[extras.search](question, budget, prepared)
     document = replace(result_of(request, question, outcome), search=extras.search)
     if outcome.best is None:
-        return CodesignReport(replace(document, infeasible_because=_why_nothing(question)))
-    document = _with_best(document, question, outcome, extras, budget, die)
+        if outcome.status is Status.INFEASIBLE:
+            document = replace(document, infeasible_because=why_infeasible(question))
+        return CodesignReport(document)
+    document = _with_best(document, question, outcome, extras, budget, die, prepared)
     if extras.recheck_sample:
         document = replace(document, recheck=_recheck(question, outcome, extras, budget))
     return CodesignReport(document)
@@ -162,8 +119,10 @@ def _with_best(
     extras: Extras,
     budget: Budget,
     die: DieModel | None,
+    prepared: Prepared | None,
 ) -> CodesignResult:
     from trainwright.api import codesign_document as records
+    from trainwright.api.codesign_layers import layer_records
     from trainwright.formats.catalog import accelerators
 
     best = outcome.best
@@ -173,7 +132,7 @@ def _with_best(
         best=records.design_record(question, best, budget, scale_s=outcome.scale_s, die=die),
     )
     if extras.pareto and not budget.stopped:
-        document = _with_front(document, question, outcome, extras, budget)
+        document = _with_front(document, question, outcome, extras, budget, prepared)
     elif extras.csv is not None:
         _write_csv(extras.csv, question, outcome, None)
     if extras.details and not budget.stopped:
@@ -182,6 +141,7 @@ def _with_best(
             document,
             fixed_strategies=tuple(records.fixed_strategies(question, best)),
             operators=tuple(records.operator_records(question, best)),
+            layer_schedules=tuple(layer_records(question, best)),
             sensitivity=tuple(
                 records.sensitivity_records(document.request, question, outcome, budget)
             ),
@@ -196,14 +156,24 @@ def _with_front(
     outcome: CodesignOutcome,
     extras: Extras,
     budget: Budget,
+    prepared: Prepared | None,
 ) -> CodesignResult:
     import numpy as np
 
     from trainwright.api.codesign_document import front_points
-    from trainwright.codesign.pareto import OBJECTIVES, front, hypervolume, populate
+    from trainwright.codesign.pareto import front, hypervolume
+    from trainwright.codesign.population import OBJECTIVES, populate
+    from trainwright.execution.executor import executor_of
 
     start_s = budget.cpu_s
-    everything, finished = populate(question, budget, scale_s=outcome.scale_s)
+    everything, finished = populate(
+        question,
+        budget,
+        scale_s=outcome.scale_s,
+        executor=executor_of(extras.workers),
+        journal=None if extras.journal is None else _journal(extras.journal, document.request),
+        prepared=prepared,
+    )
     if not finished:
         warning = "the front was interrupted and is left out"
         return replace(document, warnings=(*document.warnings, warning))
@@ -223,10 +193,19 @@ def _with_front(
     )
 
 
+def _journal(path: Path, request: CodesignRequest) -> FileJournal:
+    """The journal of a request; one about another request is refused."""
+    from trainwright.api.inputs import content_hash
+    from trainwright.formats.document_json import encode
+    from trainwright.formats.journal import FileJournal
+
+    return FileJournal(path, about=content_hash(encode(request)))
+
+
 def _write_csv(
     path: Path, question: CodesignQuestion, outcome: CodesignOutcome, everything: object
 ) -> None:
-    from trainwright.codesign.pareto import Population
+    from trainwright.codesign.population import Population
     from trainwright.codesign.rows import COLUMNS, design_rows
     from trainwright.formats.design_csv import write_designs
 
@@ -275,10 +254,3 @@ def recheck_document(path: str | Path, *, sample: int, seed: int, budget: Budget
 
 def _objective(document: CodesignResult) -> float | None:
     return None if document.best is None else document.best.objective
-
-
-def _why_nothing(question: CodesignQuestion) -> str:
-    """The reason for which no design holds a plan: a limit, or the memory of the devices."""
-    from trainwright.codesign.feasibility import why_infeasible
-
-    return why_infeasible(question)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Accelerator
     from trainwright.codesign.area import DieModel
-    from trainwright.codesign.pareto import Population
+    from trainwright.codesign.population import Population
     from trainwright.codesign.question import CodesignQuestion, Variant
     from trainwright.codesign.search import CodesignOutcome, Design
     from trainwright.codesign.uniform import UniformPlan
     from trainwright.codesign.workload import TrainingJob
     from trainwright.execution import Budget
     from trainwright.plan.results.codesign import CodesignRequest
+
+
+LIFETIME_S: Final = 3 * 365 * 86400.0
 
 
 def result_of(
@@ -72,7 +75,7 @@ def design_record(
     die: DieModel | None = None,
 ) -> DesignRecord:
     """A design with its figures, model by model."""
-    from trainwright.codesign.area import AREA_SCOPE
+    from trainwright.codesign.area import AREA_SCOPE, area_parts_mm2
     from trainwright.codesign.search import pricers
 
     variant = question.variants[design.variant]
@@ -92,6 +95,7 @@ def design_record(
     tokens = float(np.exp(np.log([p.tokens_per_s for p in plans]) @ weights))
     power = max(p.power_watts for p in plans)
     whole = None if die is None else die.die_area_mm2(area)
+    cost = None if die is None or whole is None else die.cost_per_good_die(whole)
     return DesignRecord(
         architecture=architecture_record(question, design.index, variant),
         plan=plans[0],
@@ -100,12 +104,16 @@ def design_record(
         tokens_per_s=tokens,
         area_mm2=area,
         area_scope=AREA_SCOPE,
+        area_parts_mm2=area_parts_mm2(question.space.template(design.index)),
         power_watts=power,
         energy_per_token_j=float(np.array([p.energy_per_token_j for p in plans]) @ weights),
         tokens_per_s_per_watt=tokens / (power * question.num_devices),
         peak_power_watts=float(max(p.hungriest_watts(index)[0] for p in priced)),
         die_area_mm2=whole,
-        cost_per_good_die=None if die is None or whole is None else die.cost_per_good_die(whole),
+        cost_per_good_die=cost,
+        chip_cost_per_token=None
+        if cost is None
+        else cost * question.num_devices / (tokens * LIFETIME_S),
     )
 
 
@@ -140,7 +148,8 @@ def _plan_record(
         num_devices=plan.num_devices,
         microbatch_size=job.microbatch_size,
         num_microbatches=job.num_microbatches // plan.data_degree,
-        recompute=str(plan.recompute),
+        recompute=plan.recompute_name,
+        recompute_per_stage=tuple(map(str, plan.recompute)),
         schedule="1f1b",
         starts=plan.starts,
     )
@@ -169,6 +178,8 @@ def architecture_record(
             memory_bandwidth_bytes_per_s=around.memory_bandwidth_bytes_per_s,
             link_bandwidth_bytes_per_s=around.link_bandwidth_bytes_per_s,
             link_latency_s=around.link_latency_s,
+            node_devices=around.node_devices,
+            node_bandwidth_bytes_per_s=around.node_bandwidth_bytes_per_s,
             launch_s=around.launch_s,
             glb_bytes_per_cycle=around.glb_bytes_per_cycle,
         ),
@@ -219,7 +230,7 @@ def fixed_strategies(question: CodesignQuestion, design: Design) -> Iterator[Fix
             feasible=plan is not None,
             step_time_s=None if plan is None else plan.step_s,
             tokens_per_s=None if plan is None else job.tokens_per_step / plan.step_s,
-            recompute=None if plan is None else str(plan.recompute),
+            recompute=None if plan is None else plan.recompute_name,
             reason=reason,
         )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from trainwright._version import __version__
 from trainwright.errors import Fault, InvalidInput
@@ -16,8 +18,7 @@ from trainwright.plan.results.codesign import (
 from trainwright.units import parse_bandwidth, parse_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable
 
     from trainwright.cluster import Surroundings
     from trainwright.codesign.question import CodesignQuestion
@@ -32,17 +33,79 @@ _LARGE_DEGREES: Final = (4, 8)
 _DEGREES: Final = (1, 2, 4, 8)
 UM2_PER_MM2: Final = 1e6
 
+RECOMPUTE_MODES: Final = ("none", "full")
+
 Quantity = str | float
 
 
+class CodesignOptions(TypedDict, total=False):
+    """What a co-design search may be told; everything has a default.
+
+    `memory`, `memory_bandwidth`, `link_bandwidth` (numbers in SI, or text with a unit) and
+    `clock_hz` list values that the search chooses from, `micro_batch` sizes of a microbatch,
+    `tensor_parallel` degrees, `recompute` of "none" and "full". `node_devices` chips share links of
+    `node_bandwidth`, which tensor groups use. `weights` are shares of the models
+    in `objective`. Areas are of cores and buffers; `least_area_share` of the largest is the lower
+    limit. `ranges` replaces values of num_tc, num_vc, width, depth or glb_mib, `energy` entries of
+    the energy table.
+    """
+
+    global_batch: int | None
+    sequence: int | None
+    micro_batch: Sequence[int]
+    tensor_parallel: Sequence[int] | None
+    recompute: Sequence[str]
+    memory: Sequence[Quantity] | None
+    memory_bandwidth: Sequence[Quantity] | None
+    link_bandwidth: Sequence[Quantity] | None
+    clock_hz: Sequence[float] | None
+    node_devices: int | None
+    node_bandwidth: Quantity | None
+    weights: Sequence[float] | None
+    objective: str
+    max_area_mm2: float | None
+    least_area_share: float | None
+    ranges: Mapping[str, Sequence[int]] | None
+    max_power_watts: float | None
+    energy: Mapping[str, float] | None
+
+
+def request_of(
+    models: Sequence[str | Path] | str | Path, *, devices: int, **options: Unpack[CodesignOptions]
+) -> tuple[CodesignRequest, tuple[str, ...]]:
+    """The whole request with defaults filled in, and the warnings of reading the models."""
+    names = [models] if isinstance(models, (str, Path)) else list(models)
+    weights = options.get("weights")
+    shares = [1.0] * len(names) if weights is None else list(weights)
+    if len(shares) != len(names):
+        raise InvalidInput.of("weights", f"must be {len(names)} numbers, got {len(shares)}")
+    found = [job_record(name, options, weight=w) for name, w in zip(names, shares, strict=True)]
+    request = make_request(
+        [record for record, _ in found],
+        num_devices=devices,
+        rules=rules_record(
+            max_area_mm2=options.get("max_area_mm2"),
+            least_share=options.get("least_area_share"),
+            ranges=options.get("ranges"),
+        ),
+        surroundings=surroundings_records(
+            memory=options.get("memory"),
+            memory_bandwidth=options.get("memory_bandwidth"),
+            link_bandwidth=options.get("link_bandwidth"),
+            clock_hz=options.get("clock_hz"),
+            node_devices=options.get("node_devices"),
+            node_bandwidth=options.get("node_bandwidth"),
+        ),
+        microbatch_sizes=options.get("micro_batch", (1,)),
+        objective=options.get("objective", "geometric"),
+        energy=options.get("energy"),
+        max_power_watts=options.get("max_power_watts"),
+    )
+    return request, tuple(note for _, notes in found for note in notes)
+
+
 def job_record(
-    model: str | Path,
-    *,
-    sequence: int | None,
-    global_batch: int | None,
-    tensor_degrees: Sequence[int] | None,
-    recompute: Sequence[str],
-    weight: float,
+    model: str | Path, options: CodesignOptions, *, weight: float
 ) -> tuple[JobRecord, tuple[str, ...]]:
     """A model with its workload, defaults filled in, and the warnings of reading it.
 
@@ -59,17 +122,17 @@ def job_record(
         )
     config = given.config
     positions = config.max_positions or _ROTARY_SEQUENCE
-    length = sequence or 2 ** (positions.bit_length() - 1)
-    degrees = tuple(tensor_degrees or ())
+    length = options.get("sequence") or 2 ** (positions.bit_length() - 1)
+    degrees = tuple(options.get("tensor_parallel") or ())
     if not degrees:
         wanted = _LARGE_DEGREES if count_parameters(config) >= _LARGE_MODEL else _DEGREES
         degrees = tuple(t for t in wanted if _can_be_cut(config, t, length)) or (1,)
     record = JobRecord(
         model=given.embedded,
         sequence_length=length,
-        global_batch=global_batch or DEFAULT_GLOBAL_BATCH,
+        global_batch=options.get("global_batch") or DEFAULT_GLOBAL_BATCH,
         tensor_parallel=degrees,
-        recompute=tuple(recompute),
+        recompute=tuple(options.get("recompute", RECOMPUTE_MODES)),
         weight=weight,
     )
     return record, given.warnings
@@ -95,8 +158,8 @@ def surroundings_records(
     memory_bandwidth: Sequence[Quantity] | None,
     link_bandwidth: Sequence[Quantity] | None,
     clock_hz: Sequence[float] | None,
-    link_latency_s: float | None = None,
-    launch_s: float | None = None,
+    node_devices: int | None = None,
+    node_bandwidth: Quantity | None = None,
 ) -> tuple[SurroundingsRecord, ...]:
     """Every combination of the given values; what is not given takes its default."""
     from itertools import product
@@ -104,6 +167,8 @@ def surroundings_records(
     from trainwright.cluster import Surroundings
 
     base = Surroundings()
+    given = None if node_bandwidth is None else (node_bandwidth,)
+    (inside,) = _values(given, base.node_bandwidth_bytes_per_s, "node-bandwidth", parse_bandwidth)
     choices = product(
         _values(memory, base.memory_bytes, "memory", parse_memory),
         _values(
@@ -121,8 +186,10 @@ def surroundings_records(
             memory_bytes=size,
             memory_bandwidth_bytes_per_s=pace,
             link_bandwidth_bytes_per_s=link,
-            link_latency_s=base.link_latency_s if link_latency_s is None else link_latency_s,
-            launch_s=base.launch_s if launch_s is None else launch_s,
+            link_latency_s=base.link_latency_s,
+            node_devices=node_devices or base.node_devices,
+            node_bandwidth_bytes_per_s=inside,
+            launch_s=base.launch_s,
             glb_bytes_per_cycle=base.glb_bytes_per_cycle,
         )
         for size, pace, link, clock in choices
@@ -153,6 +220,8 @@ def rules_record(
     values: dict[str, Any] = asdict(DEFAULT_RULES)
     values |= {name: tuple(chosen) for name, chosen in given.items()}
     if max_area_mm2 is not None:
+        if not max_area_mm2 > 0:
+            raise InvalidInput.of("max-area", f"must be > 0, got {max_area_mm2!r}")
         values["largest_um2"] = max_area_mm2 * UM2_PER_MM2
     if least_share is not None:
         values["least_share"] = least_share

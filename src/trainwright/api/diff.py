@@ -8,11 +8,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainwright.api.documents import AnyDocument, Priced, Readable, load_any_document
+from trainwright.api.documents import AnyDocument, Priced, load_any_document
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
-from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.model_sweep import ModelSweepResult
 from trainwright.plan.results.placement import PlacedStageRecord, PlacementResult
@@ -39,8 +38,10 @@ def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
     have nothing in common.
     """
     before, after = _open(first), _open(second)
-    if isinstance(before, ModelEstimateResult) or isinstance(after, ModelEstimateResult):
-        return Report(_run_difference(before, after))
+    if "model-estimate" in (before.kind, after.kind):
+        from trainwright.api.diff_runs import run_difference
+
+        return Report(run_difference(before, after))
     if isinstance(before, ScheduleResult) and isinstance(after, ScheduleResult):
         return Report(_schedule_difference(before, after))
     apart = isinstance(before, PlacementResult) != isinstance(after, PlacementResult)
@@ -49,17 +50,17 @@ def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
         raise InvalidInput.of("documents", problem)
     return Report(
         Difference(
-            same_model=_same_content(before.request.model, after.request.model),
+            same_model=same_content(before.request.model, after.request.model),
             time_ratio=_time_ratio(before, after),
-            request_changes=tuple(_changes(_request_facts(before), _request_facts(after))),
-            result_changes=tuple(_changes(_result_facts(before), _result_facts(after))),
+            request_changes=tuple(changes(_request_facts(before), _request_facts(after))),
+            result_changes=tuple(changes(_result_facts(before), _result_facts(after))),
             stage_changes=tuple(_stage_changes(before.stages, after.stages)),
         )
     )
 
 
-def _open(document: AnyDocument) -> Readable | ModelEstimateResult:
-    """Any document that can be compared."""
+def _open(document: AnyDocument) -> Any:
+    """Any document that can be compared; its type is that of its kind."""
     found = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
         found = load_any_document(found)
@@ -69,41 +70,14 @@ def _open(document: AnyDocument) -> Readable | ModelEstimateResult:
     return found
 
 
-def _run_difference(before: object, after: object) -> Difference:
-    """Two runs of models, at least one of them an estimate."""
-    from trainwright.api.diff_runs import asked_facts, is_run, run_facts
-
-    if not (is_run(before) and is_run(after)):
-        kinds = " and ".join(str(getattr(each, "kind", each)) for each in (before, after))
-        raise InvalidInput.of("documents", f"must be of one kind: {kinds} have nothing in common")
-    assert isinstance(before, (ModelPlanResult, ModelEstimateResult))
-    assert isinstance(after, (ModelPlanResult, ModelEstimateResult))
-    old_s, new_s = before.step_time_s, after.step_time_s
-    return Difference(
-        same_model=_same_content(before.request.model, after.request.model),
-        time_ratio=new_s / old_s if old_s and new_s is not None else None,
-        request_changes=tuple(_shared_changes(asked_facts(before), asked_facts(after))),
-        result_changes=tuple(_shared_changes(run_facts(before), run_facts(after))),
-    )
-
-
-def _shared_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    """Differences in what both documents state: a plan has no recipe, an estimate no search."""
-    shared = before.keys() & after.keys()
-    return _changes(
-        {key: value for key, value in before.items() if key in shared},
-        {key: value for key, value in after.items() if key in shared},
-    )
-
-
 def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Difference:
     from trainwright.api.schedule_diff import request_facts, result_facts, time_ratio
 
     return Difference(
         same_model=before.request.costs.content == after.request.costs.content,
         time_ratio=time_ratio(before, after),
-        request_changes=tuple(_changes(request_facts(before), request_facts(after))),
-        result_changes=tuple(_changes(result_facts(before), result_facts(after))),
+        request_changes=tuple(changes(request_facts(before), request_facts(after))),
+        result_changes=tuple(changes(result_facts(before), result_facts(after))),
     )
 
 
@@ -124,7 +98,8 @@ def _objective(document: Compared) -> str:
     return "step_time_s" if isinstance(document, ModelPlanResult) else "time_per_sample_s"
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    """The keys whose values differ."""
     for key in dict.fromkeys((*before, *after)):
         if before.get(key) != after.get(key):
             yield Change(key=key, before=before.get(key), after=after.get(key))
@@ -185,7 +160,7 @@ def _facts(stage: AnyStage) -> StageFacts:
     return StageFacts(**{field.name: getattr(stage, field.name) for field in fields(StageFacts)})
 
 
-def _same_content(before: Embedded, after: Embedded) -> bool:
+def same_content(before: Embedded, after: Embedded) -> bool:
     """Whether two inputs are one model, whatever their files are called and say of the machine."""
     return before.kind == after.kind and _model_in(before) == _model_in(after)
 

@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
+from trainwright.api.diff import changes, same_content
+from trainwright.errors import InvalidInput
+from trainwright.plan.results.difference import Change, Difference
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from trainwright.plan.parallelism import Parallelism
 
 Run: TypeAlias = ModelPlanResult | ModelEstimateResult
 
 
-def is_run(document: object) -> bool:
+def run_difference(before: object, after: object) -> Difference:
+    """Two runs of models, at least one of them an estimate.
+
+    Raises `InvalidInput` where one of the documents is of another kind.
+    """
+    if not (is_run(before) and is_run(after)):
+        kinds = " and ".join(str(getattr(each, "kind", each)) for each in (before, after))
+        raise InvalidInput.of("documents", f"must be of one kind: {kinds} have nothing in common")
+    old_s, new_s = before.step_time_s, after.step_time_s
+    return Difference(
+        same_model=same_content(before.request.model, after.request.model),
+        time_ratio=new_s / old_s if old_s and new_s is not None else None,
+        request_changes=tuple(_shared_changes(asked_facts(before), asked_facts(after))),
+        result_changes=tuple(_shared_changes(run_facts(before), run_facts(after))),
+    )
+
+
+def _shared_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    """Differences in what both documents state: a plan has no recipe, an estimate no search."""
+    shared = before.keys() & after.keys()
+    return changes(
+        {key: value for key, value in before.items() if key in shared},
+        {key: value for key, value in after.items() if key in shared},
+    )
+
+
+def is_run(document: object) -> TypeGuard[Run]:
     """Whether a document is about one run of a model."""
     return isinstance(document, (ModelPlanResult, ModelEstimateResult))
 

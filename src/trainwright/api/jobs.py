@@ -187,28 +187,15 @@ def _part(
 def with_orders(job: Job, plan: Plan, profile: Profile, cluster: Cluster) -> Job:
     """The job with its schedule written out, at the predicted times of its stages."""
     from trainwright.plan.job import Orders
-    from trainwright.plan.schedule_costs import ScheduleCosts
-    from trainwright.pricing.pipeline_run import schedule_of
-    from trainwright.pricing.step import pipeline_of
+    from trainwright.pricing.step_timeline import step_timeline
     from trainwright.scheduling.lower import lower
     from trainwright.scheduling.pytorch_rules import as_pytorch_runs
-    from trainwright.scheduling.simulate import simulate
 
-    shape, times = pipeline_of(plan, profile, cluster, overlap=job.overlap)
-    costs = ScheduleCosts.of(
-        job.placement,
-        forward_s=times.forward_s,
-        input_grad_s=times.input_grad_s,
-        weight_grad_s=times.weight_grad_s,
-        transfer_s=times.transfer_s,
-    )
-    schedule = as_pytorch_runs(schedule_of(shape, times))
+    timeline = step_timeline(plan, profile, cluster, overlap=job.overlap, overheads=job.overheads)
+    schedule = as_pytorch_runs(timeline.schedule)
     sharded = range(len(job.stages)) if job.demands.zero_stage >= 2 else ()
-    lowered = lower(schedule, costs=costs, sharded_stages=frozenset(sharded))
-    return replace(
-        job,
-        orders=Orders(schedule=schedule, lowered=lowered, timeline=simulate(schedule, costs)),
-    )
+    lowered = lower(schedule, costs=timeline.costs, sharded_stages=frozenset(sharded))
+    return replace(job, orders=Orders(schedule=schedule, lowered=lowered, timeline=timeline))
 
 
 def plan_and_profile(document: Jobbed, job: Job) -> tuple[Plan, Profile, Cluster]:

@@ -134,7 +134,6 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
         microbatch_sizes,
         tensor_degrees,
     )
-    from trainwright.planning.schedules import schedules_of
     from trainwright.profile.setting import divisors
 
     allowed, workload, model = question.allowed, question.workload, question.model
@@ -148,10 +147,6 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
     if not context_degrees(model, workload, allowed.context, limit=limit):
         offered = context_degrees(model, workload, ANY, limit=limit)
         yield _none_of("cp", allowed.context, offered, "divide the sequence evenly")
-    if not schedules_of(allowed, model.num_layers):
-        span = shown(allowed.virtual_stages)
-        wanted = "must be a number that one of the families runs; leave it out, or add a --schedule"
-        yield Fault("virtual-stages", f"{wanted}, got {span}")
     if model.experts is not None:
         shares = divisors(model.experts.num_experts)
         if not any(share in allowed.expert for share in shares):

@@ -139,6 +139,20 @@ def _no_unit(made: Input, unit_s: float | None) -> Input:
     return replace(made, warnings=(*made.warnings, ignored))
 
 
+def catalog_input(name: str) -> ModelInput:
+    """A model of the catalog, by its name and nothing else."""
+    from trainwright.formats.catalog import model as catalog_model
+
+    return _described(catalog_model(name))
+
+
+def config_input(config: Mapping[str, Any], *, name: str) -> ModelInput:
+    """A caller's own `config.json`, already read; raises `InvalidInput` with every fault."""
+    from trainwright.formats.hf_config import read_config
+
+    return _own(read_config(config, name=name))
+
+
 def _own(description: ModelDescription) -> ModelInput:
     """A caller's own config: what it left out is worth knowing."""
     made, name = _described(description), description.name

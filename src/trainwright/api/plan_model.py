@@ -49,11 +49,23 @@ def plan_model(call: ModelCall, budget: Budget, *, warnings: Sequence[str] = ())
             with_plan(document, question, best.plan, best.profile, best.step),
             alternatives=tuple(alternatives(question, outcome.priced)),
         )
+        gaps = tuple(_gaps(document, question.allowed.framework))
+        document = replace(document, warnings=(*document.warnings, *gaps))
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
         fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
         document = replace(document, binding=diagnosis.binding, relaxations=fixes)
     return replace(document, search_s=budget.cpu_s - started_s)
+
+
+def _gaps(document: ModelPlanResult, framework: str | None) -> Iterator[str]:
+    """What the framework cannot express of the plan that was found."""
+    from trainwright.api.jobs import job_of
+    from trainwright.plan.capability import unsupported
+
+    if framework is not None:
+        for gap in unsupported(job_of(document).demands, framework):
+            yield f"framework: {gap.fault}"
 
 
 def _status(outcome: ModelOutcome) -> Status:

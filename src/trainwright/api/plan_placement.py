@@ -79,11 +79,17 @@ def plan_placement(question: PlacementQuestion, budget: Budget) -> PlacementResu
         search_s=budget.cpu_s - started_s,
         request=_request(question, budget),
     )
-    return with_figures(made, plan, cost) if plan is not None and cost is not None else made
+    if plan is None or cost is None:
+        return made
+    return with_figures(made, plan, cost, case)
 
 
-def with_figures(document: PlacementResult, plan: PlacedPlan, cost: PlacedCost) -> PlacementResult:
+def with_figures(
+    document: PlacementResult, plan: PlacedPlan, cost: PlacedCost, case: PlacementCase
+) -> PlacementResult:
     """The document with every figure that follows from its plan."""
+    from trainwright.partitioning.placement_simulate import simulated_time_s
+
     return replace(
         document,
         time_per_batch_s=cost.time_s,
@@ -93,6 +99,7 @@ def with_figures(document: PlacementResult, plan: PlacedPlan, cost: PlacedCost) 
         devices_used=cost.devices_used,
         num_stages=len(plan.stages),
         rounds=cost.rounds,
+        simulated_time_s=simulated_time_s(plan, cost, case),
         gradient_sync_s=cost.gradient_sync_s,
         peak_memory_bytes=cost.peak_memory_bytes,
         stages=tuple(
@@ -129,7 +136,7 @@ def recompute_placement(document: PlacementResult) -> PlacementResult:
     if not fits(cost, case):
         needs = f"needs {cost.devices_used} devices, {cost.peak_memory_bytes!r} bytes on one"
         raise InvalidInput.of("stages", f"must fit into the machine of the request; {needs}")
-    made = with_figures(document, plan, cost)
+    made = with_figures(document, plan, cost, case)
     return replace(made, fixed_strategy=_fixed_record(case, price_strategy(case, rules), cost))
 
 

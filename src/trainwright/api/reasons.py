@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainwright.plan.prediction import StageMemory
     from trainwright.planning.why import Gain, Without
 
-SHARE_S: Final = 10.0  # wall seconds of each search for another plan
+SHARE_S: Final = 20.0  # wall seconds of each search for another plan
 _CLASSES: Final = (
     "weight",
     "gradient",
@@ -44,7 +44,7 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     """Explain the plan of a model (a path or a result).
 
     The plan is priced again with 1 % more of each resource, and planned again with 10 GiB more
-    memory and without each thing that it uses: each of these searches takes at most 10 s, all
+    memory and without each thing that it uses: each of these searches takes at most 20 s, all
     together what `budget` allows; what was not reached is listed. Raises `InvalidInput` where the
     document holds no plan of a model.
     """

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.api.documents import KINDS, load_any_document
+from trainwright.api.recheck import recheck
 from trainwright.api.result import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.plan.results.codesign import CodesignResult
+from trainwright.plan.results.model_explanation import ModelExplanation
 from trainwright.plan.results.report import ReportedDocument, ReportResult
 
 if TYPE_CHECKING:
@@ -73,8 +76,27 @@ def _subject(given: Reportable, number: int) -> Subject[Any]:
 
     document = given.document if isinstance(given, Report) else given
     if isinstance(document, (str, Path)):
-        return subject_of(load_any_document(document), name=Path(document).name)
+        return subject_of(_load(document), name=Path(document).name)
     return subject_of(document, name=f"{document.kind} {number}")
+
+
+def _load(path: str | Path) -> Any:
+    """Any document that has a page. A co-design's search and an explanation's are not repeated."""
+    from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.document_json import decode_document
+    from trainwright.formats.json_text import parse_json
+
+    value = parse_json(read_bytes(path, name="document"), source=str(path))
+    kinds: dict[str, type[Any]] = {
+        "codesign": CodesignResult,
+        "model-explanation": ModelExplanation,
+    }
+    if not (isinstance(value, dict) and value.get("kind") in kinds):
+        return load_any_document(path)
+    found: Any = decode_document(value, kinds, source=str(path))
+    if isinstance(found, ModelExplanation):
+        recheck(found.plan, source=str(path))
+    return found
 
 
 def _differences(found: Sequence[Any]) -> tuple[Difference | None, ...]:

@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.api.inputs import content_hash
 from trainwright.api.model_request import DEFAULT_TOP
+from trainwright.api.space_words import model_space_words, profile_space_words
 from trainwright.errors import InvalidInput
+from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
+from trainwright.plan.results.model_explanation import ModelExplanation
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.model_sweep import ModelSweepResult
+from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
 
@@ -25,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.plan.configuration import Configuration
-    from trainwright.plan.results.request import Embedded, PlanRequest, SpaceRecord
-    from trainwright.planning.allowed import Span
+    from trainwright.plan.results.request import Embedded, PlanRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +55,26 @@ def command_of(document: object) -> Command:
 @command_of.register
 def _(document: ModelPlanResult) -> Command:
     request = document.request
-    workload = request.workload
     words = ["trainwright", "plan", request.model.name, *_cluster_words(request)]
-    if workload is not None:
-        words += ["--global-batch", str(workload.global_batch)]
-        words += ["--sequence", str(workload.sequence_length)]
-    words += _model_space_words(request.space)
+    words += _workload_words(request)
+    words += model_space_words(request.space)
     if request.top is not None and request.top != DEFAULT_TOP:
         words += ["--top", str(request.top)]
     return Command(words=tuple(words), note=_note(request.model, request.cluster))
 
 
 @command_of.register
+def _(document: ModelExplanation) -> Command:
+    made = command_of(document.plan)
+    then = "its reasons are those of: trainwright explain, on the plan"
+    return Command(words=made.words, note="; ".join(filter(None, (made.note, then))))
+
+
+@command_of.register
 def _(document: PlanResult) -> Command:
     request = document.request
     words = ["trainwright", "plan", request.model.name, *_setting_words(request)]
-    words += _profile_space_words(request.space)
+    words += profile_space_words(request.space)
     return Command(words=tuple(words), note=_note(request.model, None))
 
 
@@ -90,6 +98,48 @@ def _(document: ModelEstimateResult) -> Command:
     if recipe:
         note = "; ".join(filter(None, (note, f"and as the document states: {', '.join(recipe)}")))
     return Command(words=tuple(words), note=note)
+
+
+@command_of.register
+def _(document: ModelSweepResult) -> Command:
+    request, training = document.request, document.training
+    words = ["trainwright", "plan", request.model.name]
+    if request.cluster is not None:
+        words += ["--cluster", request.cluster.name]
+    words += ["--devices", ",".join(str(row.devices) for row in document.rows)]
+    words += [*_workload_words(request), *model_space_words(request.space)]
+    words += ["--objective", document.objective]
+    if document.pareto_objectives:
+        words += ["--pareto", ",".join(document.pareto_objectives)]
+    given = {
+        "--tokens": training.tokens,
+        "--price": training.price_per_hour,
+        "--power": training.power_watts,
+        "--deadline": training.deadline_s,
+        "--mtbf": training.device_mtbf_s,
+        "--checkpoint-bandwidth": training.checkpoint_bytes_per_s,
+        "--restart": training.restart_s,
+    }
+    words += [word for name, v in given.items() if v is not None for word in (name, repr(v))]
+    return Command(words=tuple(words), note=_note(request.model, request.cluster))
+
+
+@command_of.register
+def _(document: PlacementResult) -> Command:
+    request = document.request
+    words = ["trainwright", "plan", request.model.name, *_setting_words(request)]
+    words += profile_space_words(request.space)
+    if request.cost_model is not None:
+        words += ["--cost-model", request.cost_model]
+    return Command(words=tuple(words), note=_note(request.model, None))
+
+
+@command_of.register
+def _(document: CodesignResult) -> Command:
+    return Command(
+        words=("trainwright", "codesign", "--recheck", "CHIP.json"),
+        note="CHIP.json stands for this document: its search is repeated from its own request",
+    )
 
 
 @command_of.register
@@ -118,6 +168,14 @@ def _(document: ScheduleResult) -> Command:
         words=tuple(words),
         note="SPEC.json stands for the costs embedded in the document: request.costs.content",
     )
+
+
+def _workload_words(request: PlanRequest) -> list[str]:
+    workload = request.workload
+    if workload is None:
+        return []
+    batch, sequence = workload.global_batch, workload.sequence_length
+    return ["--global-batch", str(batch), "--sequence", str(sequence)]
 
 
 def _cluster_words(request: PlanRequest) -> list[str]:
@@ -167,53 +225,6 @@ def _setting_words(request: PlanRequest) -> list[str]:
         *("--bandwidth", repr(setting.bandwidth_bytes_per_s)),
         *("--microbatches", str(setting.num_microbatches)),
     ]
-
-
-def _switched_off(space: SpaceRecord) -> Iterator[str]:
-    for name in ("data_parallel", "tensor_parallel", "recompute"):
-        if not getattr(space, name):
-            yield f"--no-{name.replace('_', '-')}"
-    for option in space.excluded_options:
-        yield from ("--exclude-option", option)
-
-
-def _profile_space_words(space: SpaceRecord) -> Iterator[str]:
-    yield from _switched_off(space)
-    if space.planner != "exact":
-        yield from ("--planner", space.planner)
-    if space.block_layer is not None:
-        yield from ("--block-layer", space.block_layer)
-
-
-def _model_space_words(space: SpaceRecord) -> Iterator[str]:
-    from trainwright.api.space_options import SPANS, allowed_of
-    from trainwright.planning.allowed import ANY, ZERO_STAGES
-    from trainwright.profile import Recompute
-
-    yield from _switched_off(space)
-    allowed = allowed_of(space)
-    off = {"data": not space.data_parallel, "tensor": not space.tensor_parallel}
-    for name, option in SPANS.items():
-        span = getattr(allowed, name)
-        if span != ANY and not off.get(name, False):
-            yield from (f"--{option}", _span_text(span))
-    if allowed.zero_stages != ZERO_STAGES:
-        yield from ("--zero", ",".join(map(str, allowed.zero_stages)))
-    modes = tuple(m for m in Recompute if m not in space.excluded_options)
-    if space.recompute and allowed.recompute != modes:
-        yield from ("--recompute", ",".join(allowed.recompute))
-    if allowed.schedules is not None:
-        yield from ("--schedule", ",".join(allowed.schedules))
-    if allowed.framework is not None:
-        yield from ("--framework", allowed.framework)
-    if space.per_stage_degrees:
-        yield "--per-stage-degrees"
-
-
-def _span_text(span: Span) -> str:
-    if span.most == span.least:
-        return str(span.least)
-    return f"{span.least}..{'' if span.most is None else span.most}"
 
 
 _RUN_OPTIONS: Final = {

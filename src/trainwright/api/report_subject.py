@@ -10,7 +10,9 @@ from trainwright.api.report_command import command_of
 from trainwright.errors import UnsupportedFeature
 from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plan.results.model_estimate import ModelEstimateResult
+from trainwright.plan.results.model_explanation import ModelExplanation
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.plan.results.model_sweep import ModelSweepResult
 from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
@@ -58,6 +60,18 @@ def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
     question, plan, profile = planned(document)
     step = predicted(question, plan, profile)
     return _step_parts(name, plan, profile, question.cluster, step)
+
+
+@_parts.register
+def _(document: ModelExplanation, name: str) -> dict[str, Any]:
+    return _parts(document.plan, name)
+
+
+@_parts.register
+def _(document: ModelSweepResult, name: str) -> dict[str, Any]:
+    if document.best_plan is None:
+        return {"cluster": _cluster(document.request.cluster)}
+    return _parts(document.best_plan, name)
 
 
 @_parts.register

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright.api.inputs import naming_options, setting_overrides
-from trainwright.api.model_options import ModelOptions, model_call
+from trainwright.api.inputs import setting_overrides
+from trainwright.api.model_options import model_call
 from trainwright.api.result import Report
 from trainwright.api.sizes import Sizes, parse_sizes
-from trainwright.errors import Fault, InvalidInput
+from trainwright.api.sweep_goal import Goal, SweepOptions, goal_of
+from trainwright.api.sweep_rows import (
+    NEVER,
+    best_row,
+    pareto_rows,
+    plan_row,
+    row_score,
+    sweep_status,
+)
+from trainwright.errors import InvalidInput
 from trainwright.plan.results.model_sweep import ModelSweepResult, SweepRow, TrainingRecord
 from trainwright.plan.status import Status
-from trainwright.units import parse_bandwidth, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,40 +27,11 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from trainwright.api.model_request import ModelCall
-    from trainwright.api.models import ModelInput
     from trainwright.api.space_options import Names
     from trainwright.execution import Budget
     from trainwright.plan.results.model_plan import ModelPlanResult
-    from trainwright.planning.objectives import Objective, Outcome, Training
 
-_OPTION_OF: Final = {
-    "price_per_hour": "price",
-    "power_watts": "power",
-    "deadline_s": "deadline",
-    "device_mtbf_s": "mtbf",
-    "checkpoint_bytes_per_s": "checkpoint-bandwidth",
-    "restart_s": "restart",
-}
 _MOST_REFINEMENTS: Final = 8
-_NEVER: Final = float("inf")
-
-
-class SweepOptions(ModelOptions, total=False):
-    """What to prefer, and what a training costs beside its steps; see `docs/plan-command.md`.
-
-    `price` is per device and hour, `power` in watts per device; `deadline`, `mtbf` (of a device)
-    and `restart` are seconds or text with a unit, `checkpoint_bandwidth` of one device likewise.
-    """
-
-    objective: str
-    pareto: str | Iterable[str] | None
-    tokens: float | None
-    price: float | None
-    power: float | None
-    deadline: str | float | None
-    mtbf: str | float | None
-    checkpoint_bandwidth: str | float | None
-    restart: str | float | None
 
 
 class SweepReport(Report[ModelSweepResult]):
@@ -65,16 +43,6 @@ class SweepReport(Report[ModelSweepResult]):
     def status(self) -> Status:
         """How much is proved about the rows together."""
         return self.document.status
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """What is preferred, and what it depends on."""
-
-    objective: Objective
-    pareto: tuple[Objective, ...]
-    training: Training
-    checkpoint_bytes: float
 
 
 def sweep(
@@ -122,7 +90,7 @@ def sweep(
 
     sizes = parse_sizes(devices)
     largest = call_for(sizes[-1])
-    goal = _goal(given, largest, options)
+    goal = goal_of(given, largest, options)
     if len(sizes) == 1:
         sizes = _halves(sizes[0], largest.question.cluster.pool_of().devices_per_node)
     found = _Rows(goal, budget)
@@ -169,7 +137,7 @@ class _Rows:
         for _ in range(_MOST_REFINEMENTS):
             goal = self.goal
             enough = [
-                n for n, row in self.rows.items() if _score(row, goal, goal.objective) < _NEVER
+                n for n, row in self.rows.items() if row_score(row, goal, goal.objective) < NEVER
             ]
             high = min(enough, default=0)
             low = max((size for size in self.rows if size < high), default=high)
@@ -187,7 +155,7 @@ class _Rows:
         best = best_row(rows, self.goal)
         training = self.goal.training
         return ModelSweepResult(
-            status=_status(rows),
+            status=sweep_status(rows, self.goal),
             objective=str(self.goal.objective),
             rows=rows,
             best=best,
@@ -211,170 +179,6 @@ class _Rows:
         )
 
 
-def best_row(rows: Sequence[SweepRow], goal: Goal) -> int | None:
-    """The row of the least score, the first where several are; None where none counts."""
-    scores = [_score(row, goal, goal.objective) for row in rows]
-    best = scores.index(min(scores))
-    return best if scores[best] < _NEVER else None
-
-
-def pareto_rows(rows: Sequence[SweepRow], goal: Goal) -> tuple[int, ...]:
-    """The rows that no other beats in both objectives, fewest devices first."""
-    from trainwright.planning.objectives import pareto
-
-    if not goal.pareto:
-        return ()
-    one, other = goal.pareto
-    return tuple(
-        sorted(pareto([(_score(row, goal, one), _score(row, goal, other)) for row in rows]))
-    )
-
-
-def _score(row: SweepRow, goal: Goal, objective: Objective) -> float:
-    from trainwright.planning.objectives import score
-
-    if row.step_time_s is None:
-        return _NEVER
-    return score(objective, _outcome(row, goal), deadline_s=goal.training.deadline_s)
-
-
 def _warnings(given: Sequence[str], plans: Iterable[ModelPlanResult]) -> tuple[str, ...]:
     each = (warning for plan in plans for warning in plan.warnings)
     return tuple(dict.fromkeys((*given, *each)))
-
-
-def _status(rows: Sequence[SweepRow]) -> Status:
-    found = {row.status for row in rows}
-    if found <= {Status.OPTIMAL, Status.INFEASIBLE} and Status.OPTIMAL in found:
-        return Status.OPTIMAL
-    if found & {Status.OPTIMAL, Status.GAP}:
-        return Status.GAP
-    return Status.INFEASIBLE if found == {Status.INFEASIBLE} else Status.UNKNOWN
-
-
-def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
-    """The row of a plan on at most `size` devices."""
-    row = SweepRow(
-        devices=size,
-        status=plan.status,
-        lower_bound_s=plan.lower_bound_s,
-        reason=plan.binding.description if plan.binding else None,
-        search_s=plan.search_s,
-    )
-    if plan.step_time_s is None:
-        return row
-    row = replace(
-        row,
-        devices_used=plan.devices_used,
-        step_time_s=plan.step_time_s,
-        step_time_low_s=plan.step_time_low_s,
-        step_time_high_s=plan.step_time_high_s,
-        gap=plan.gap,
-        tokens_per_s=plan.tokens_per_s,
-        tokens_per_s_per_device=plan.tokens_per_s_per_device,
-        mfu=plan.mfu,
-        parallelism=plan.parallelism,
-        schedule=plan.schedule,
-        micro_batch=plan.micro_batch,
-        peak_memory_bytes=max(plan.peak_memory_bytes_per_rank),
-    )
-    return with_totals(row, goal)
-
-
-def with_totals(row: SweepRow, goal: Goal) -> SweepRow:
-    """The row with what the whole training takes; as it is where there is no plan."""
-    if row.step_time_s is None:
-        return row
-    total = _outcome(row, goal)
-    return replace(
-        row,
-        goodput=total.goodput.share,
-        checkpoint_interval_s=total.goodput.interval_s,
-        train_s=total.train_s,
-        cost=total.cost,
-        energy_j=total.energy_j,
-    )
-
-
-def _outcome(row: SweepRow, goal: Goal) -> Outcome:
-    from trainwright.planning.objectives import outcome
-
-    assert row.devices_used and row.step_time_s is not None and row.tokens_per_s
-    return outcome(
-        goal.training,
-        devices=row.devices_used,
-        step_time_s=row.step_time_s,
-        tokens_per_s=row.tokens_per_s,
-        checkpoint_bytes=goal.checkpoint_bytes,
-    )
-
-
-def _goal(given: ModelInput, largest: ModelCall, options: SweepOptions) -> Goal:
-    from trainwright.planning.objectives import Objective, Training, required
-
-    device = largest.question.cluster.accelerator
-    objective = _objective(options.get("objective") or Objective.STEP_TIME, "objective")
-    both = _pair(options.get("pareto"))
-    price, power = options.get("price"), options.get("power")
-    stated = {
-        "tokens": options.get("tokens"),
-        "price_per_hour": device.price_per_hour if price is None else price,
-        "power_watts": device.power_watts if power is None else power,
-        "deadline_s": _seconds(options.get("deadline"), "deadline"),
-        "device_mtbf_s": _seconds(options.get("mtbf"), "mtbf"),
-        "checkpoint_bytes_per_s": _rate(options.get("checkpoint_bandwidth")),
-        "restart_s": _seconds(options.get("restart"), "restart"),
-    }
-    with naming_options(_OPTION_OF):
-        training = Training(**{k: v for k, v in stated.items() if v is not None})
-    faults = [
-        Fault(name := _OPTION_OF.get(field, field), f"must be given for {wanted}, as --{name} X")
-        for wanted in dict.fromkeys((objective, *both))
-        for field in required(wanted)
-        if getattr(training, field) is None
-    ]
-    if faults:
-        raise InvalidInput(dict.fromkeys(faults))
-    return Goal(
-        objective=objective,
-        pareto=both,
-        training=training,
-        checkpoint_bytes=_checkpoint_bytes(given, device.default_precision),
-    )
-
-
-def _checkpoint_bytes(given: ModelInput, precision: str) -> float:
-    """Weights and optimizer states of all parameters."""
-    from trainwright.model import DEFAULT_RECIPE, count_parameters
-
-    numbers = DEFAULT_RECIPE.numbers(precision)
-    return count_parameters(given.config) * float(numbers.weight_bytes + numbers.optimizer_bytes)
-
-
-def _objective(name: str, option: str) -> Objective:
-    from trainwright.planning.objectives import Objective
-
-    if name not in set(Objective):
-        offered = ", ".join(Objective)
-        raise InvalidInput.of(option, f'must be one of {offered}, got "{name}"')
-    return Objective(name)
-
-
-def _pair(given: str | Iterable[str] | None) -> tuple[Objective, ...]:
-    if given is None:
-        return ()
-    names = given.split(",") if isinstance(given, str) else list(given)
-    pair = tuple(_objective(name.strip(), "pareto") for name in names)
-    if len(set(pair)) != 2 or len(pair) != 2:
-        problem = f"must name two objectives, such as step-time,cost; got {','.join(names)}"
-        raise InvalidInput.of("pareto", problem)
-    return pair
-
-
-def _seconds(value: str | float | None, name: str) -> float | None:
-    return parse_duration(value, name=name) if isinstance(value, str) else value
-
-
-def _rate(value: str | float | None) -> float | None:
-    name = "checkpoint-bandwidth"
-    return parse_bandwidth(value, name=name) if isinstance(value, str) else value

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from trainwright.api.recheck import changes, recheck
 from trainwright.api.recompute import inside, refuse
-from trainwright.api.sweep import Goal, best_row, pareto_rows, plan_row, with_totals
+from trainwright.api.sweep_goal import Goal
+from trainwright.api.sweep_rows import (
+    best_row,
+    pareto_rows,
+    plan_row,
+    sweep_status,
+    with_totals,
+)
 from trainwright.errors import Fault, InvalidInput
 
 if TYPE_CHECKING:
@@ -53,7 +60,11 @@ def _faults(document: ModelSweepResult, goal: Goal) -> Iterator[Fault]:
     rows = tuple(with_totals(row, goal) for row in document.rows)
     yield from changes(rows, document.rows, "rows")
     expected = replace(
-        document, best=best_row(rows, goal), pareto=pareto_rows(rows, goal), best_plan=None
+        document,
+        status=sweep_status(rows, goal),
+        best=best_row(rows, goal),
+        pareto=pareto_rows(rows, goal),
+        best_plan=None,
     )
     yield from changes(expected, replace(document, best_plan=None), "")
     if document.best is None or document.best_plan is None:

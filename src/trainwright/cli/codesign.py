@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainwright.cli import options
+from trainwright.cli.lists import counts, number, numbers, texts
 from trainwright.cli.output import (
     budget,
     check_output,
@@ -19,6 +20,8 @@ from trainwright.cli.output import (
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from trainwright.api.codesign_request import CodesignOptions
+    from trainwright.api.result import Report
     from trainwright.codesign.area import DieModel
 
 _LIST = "VALUE,..."
@@ -57,6 +60,13 @@ def codesign(
     link_bandwidth: Annotated[
         str | None, typer.Option(help="Of a chip to others, such as 300GB/s.", metavar=_LIST)
     ] = None,
+    node_devices: Annotated[
+        str | None, typer.Option(help="Chips of a node; 1 if absent.", metavar="N")
+    ] = None,
+    node_bandwidth: Annotated[
+        str | None,
+        typer.Option(help="Of a chip to others of its node, such as 900GB/s.", metavar="RATE"),
+    ] = None,
     clock: Annotated[
         str | None, typer.Option(help="Clocks in Hz, such as 1.05e9,1.4e9.", metavar=_LIST)
     ] = None,
@@ -87,6 +97,14 @@ def codesign(
     search: Annotated[
         str, typer.Option(help="exact, or the published one without a proof: descending-area.")
     ] = "exact",
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Processes for the front, or dask://HOST:PORT.", metavar="N"),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="Write the front down as it goes; go on from there.", metavar="FILE"),
+    ] = None,
     csv: Annotated[
         Path | None, typer.Option(help="Write every design to this file.", metavar="FILE")
     ] = None,
@@ -101,6 +119,17 @@ def codesign(
         ),
     ] = None,
     seed: Annotated[str, typer.Option(help="Of that sample.", metavar="N")] = "0",
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Draw front, area and operators (extra [plot]).", metavar="FILE"),
+    ] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(help="One stage alone: graph, estimate or solve.", metavar="STAGE"),
+    ] = None,
+    artifacts: Annotated[
+        Path | None, typer.Option(help="Where stages leave their files.", metavar="DIR")
+    ] = None,
     time_limit: Annotated[
         str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
     ] = None,
@@ -110,79 +139,92 @@ def codesign(
     """Find the best accelerator and its plans within an area, and prove it."""
     from trainwright.api.codesign import Extras, recheck_document
     from trainwright.api.codesign import codesign as design
+    from trainwright.api.codesign_stages import STAGES, solve, write_estimates, write_graph
 
     check_output(output, recheck, *(models or ()))
+    check_output(figure, output, csv)
     check_output(csv, output, *(models or ()))
-    number = parse_count(seed, "seed", least=0) or 0
     count = parse_count(sample, "sample")
+    extras = Extras(
+        pareto=not no_pareto,
+        epsilon=number(epsilon, "epsilon") or 0.0,
+        search=search,
+        workers=workers,
+        journal=journal,
+        csv=csv,
+        recheck_sample=count or 0,
+        seed=parse_count(seed, "seed", least=0) or 0,
+    )
+    given: CodesignOptions = {
+        "global_batch": parse_count(global_batch, "global-batch"),
+        "sequence": parse_count(sequence, "sequence"),
+        "micro_batch": counts(micro_batch, "micro-batch") or (1,),
+        "tensor_parallel": counts(tp, "tp"),
+        "recompute": texts(recompute) or (),
+        "memory": texts(memory),
+        "memory_bandwidth": texts(memory_bandwidth),
+        "link_bandwidth": texts(link_bandwidth),
+        "clock_hz": numbers(clock, "clock"),
+        "node_devices": parse_count(node_devices, "node-devices"),
+        "node_bandwidth": node_bandwidth,
+        "weights": numbers(weights, "weights"),
+        "objective": objective,
+        "max_area_mm2": number(max_area, "max-area"),
+        "max_power_watts": number(max_power, "max-power"),
+    }
+    total = parse_count(devices, "devices")
+    if stage is not None and stage not in STAGES:
+        raise InvalidInput.of("stage", f'must be one of {", ".join(STAGES)}, got "{stage}"')
+    if (stage is None) != (artifacts is None):
+        missing = "stage" if stage is None else "artifacts"
+        raise InvalidInput.of(missing, "must be given: --stage and --artifacts go together")
+    alone = recheck is not None or stage in ("estimate", "solve")
+    if alone and models:
+        raise InvalidInput.of("model", "must not be given: the file holds the request")
+    if not alone and (not models or total is None):
+        raise InvalidInput.of("devices" if models else "model", "must be given")
+    result: Report[Any]
     with budget(parse_time_limit(time_limit)) as allowed:
         if recheck is not None:
-            if models:
-                raise InvalidInput.of("model", "must not be given beside --recheck")
-            result = recheck_document(recheck, sample=count or 1000, seed=number, budget=allowed)
-        else:
-            total = parse_count(devices, "devices")
-            if not models or total is None:
-                raise InvalidInput.of("devices" if models else "model", "must be given")
-            result = design(
-                models,
-                devices=total,
-                global_batch=parse_count(global_batch, "global-batch"),
-                sequence=parse_count(sequence, "sequence"),
-                micro_batch=_counts(micro_batch, "micro-batch") or (1,),
-                tensor_parallel=_counts(tp, "tp"),
-                recompute=_texts(recompute) or (),
-                memory=_texts(memory),
-                memory_bandwidth=_texts(memory_bandwidth),
-                link_bandwidth=_texts(link_bandwidth),
-                clock_hz=_numbers(clock, "clock"),
-                weights=_numbers(weights, "weights"),
-                objective=objective,
-                max_area_mm2=_number(max_area, "max-area"),
-                max_power_watts=_number(max_power, "max-power"),
-                die=_die(defect_density),
-                extras=Extras(
-                    pareto=not no_pareto,
-                    epsilon=_number(epsilon, "epsilon") or 0.0,
-                    search=search,
-                    csv=csv,
-                    recheck_sample=count or 0,
-                    seed=number,
-                ),
-                budget=allowed,
+            result = recheck_document(
+                recheck, sample=count or 1000, seed=extras.seed, budget=allowed
             )
+        elif stage == "estimate" and artifacts is not None:
+            result = write_estimates(artifacts, budget=allowed)
+        elif stage == "solve" and artifacts is not None:
+            result = solve(artifacts, extras=extras, die=_die(defect_density), budget=allowed)
+        else:
+            assert models is not None
+            assert total is not None
+            if artifacts is not None:
+                result = write_graph(artifacts, models, devices=total, budget=allowed, **given)
+            else:
+                result = design(
+                    models,
+                    devices=total,
+                    die=_die(defect_density),
+                    extras=extras,
+                    budget=allowed,
+                    **given,
+                )
+    if figure is not None:
+        _draw(result, figure)
     emit(result, as_json=as_json, output=output)
-    finish(result.status.exit_code, interrupted=allowed.interrupted)
+    status = getattr(result.document, "status", None)
+    finish(0 if status is None else status.exit_code, interrupted=allowed.interrupted)
 
 
-def _texts(given: str | None) -> tuple[str, ...] | None:
-    return None if given is None else tuple(p.strip() for p in given.split(",") if p.strip())
+def _draw(result: Report[Any], path: Path) -> None:
+    from trainwright.plan.results.codesign import CodesignResult
+    from trainwright.reporting.codesign_plot import plot_codesign
 
-
-def _counts(given: str | None, name: str) -> tuple[int, ...] | None:
-    parts = _texts(given)
-    return None if parts is None else tuple(parse_count(p, name) or 1 for p in parts)
-
-
-def _numbers(given: str | None, name: str) -> tuple[float, ...] | None:
-    parts = _texts(given)
-    return None if parts is None else tuple(_number(p, name) or 0.0 for p in parts)
-
-
-def _number(given: str | None, name: str) -> float | None:
-    if given is None:
-        return None
-    try:
-        value = float(given)
-    except ValueError:
-        value = float("nan")
-    if not 0 <= value < float("inf"):
-        raise InvalidInput.of(name, f'must be a finite number >= 0, got "{given}"')
-    return value
+    if not isinstance(result.document, CodesignResult) or result.document.best is None:
+        raise InvalidInput.of("figure", "needs a best design to draw")
+    plot_codesign(result.document, path)
 
 
 def _die(defects: str | None) -> DieModel | None:
     from trainwright.codesign.area import DieModel
 
-    density = _number(defects, "defect-density")
+    density = number(defects, "defect-density")
     return None if density is None else DieModel(defects_per_mm2=density)

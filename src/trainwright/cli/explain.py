@@ -18,7 +18,7 @@ def explain(
     ] = False,
     time_limit: Annotated[
         str, typer.Option(help="For all searches for other plans.", metavar="TIME")
-    ] = "60s",
+    ] = "2min",
     as_json: options.Json = False,
 ) -> None:
     """Show a plan or schedule as a table: times, memory, what binds; of a model's plan also why."""

@@ -26,6 +26,7 @@ from trainwright.cli import (
     profile,
     report,
     schedule,
+    serve,
     validate,
     whatif,
 )
@@ -53,6 +54,7 @@ _COMMANDS = (
     diff.diff,
     whatif.whatif,
     report.report,
+    serve.serve,
     validate.validate,
     calibrate.calibrate,
     profile.profile,

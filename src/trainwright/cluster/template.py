@@ -105,7 +105,8 @@ class Surroundings:
     """What a chip's cores stand in: clock, off-chip memory, links. All in SI units.
 
     `memory_efficiency` is the share of the memory bandwidth that a transfer reaches, by its bytes.
-    The network is flat: every chip sends and receives `link_bandwidth_bytes_per_s`. Defaults are
+    Every chip sends and receives `link_bandwidth_bytes_per_s`, and `node_bandwidth_bytes_per_s`
+    with the others of its node; nodes of one chip make a flat network. Defaults are
     the public figures of TPUv4 (Jouppi et al., ISCA 2023: 1.05 GHz, 1.2 TB/s, six links of
     50 GB/s), with 80 GiB instead of 32 as the largest memory PHAZE considers. Two are assumptions:
     starting an operator takes `launch_s`; the global buffer moves `glb_bytes_per_cycle` at most,
@@ -117,6 +118,8 @@ class Surroundings:
     memory_bandwidth_bytes_per_s: float = 1.2e12
     link_bandwidth_bytes_per_s: float = 300e9
     link_latency_s: float = 1e-6
+    node_devices: int = 1
+    node_bandwidth_bytes_per_s: float = 300e9
     launch_s: float = 1e-6
     glb_bytes_per_cycle: float = 8192.0
     memory_efficiency: Saturating = field(default=Saturating(max=1.0, half=0.0))
@@ -130,6 +133,8 @@ class Surroundings:
         for name in _POSITIVE:
             if not (math.isfinite(value := getattr(self, name)) and value > 0):
                 yield Fault(name, f"must be finite and > 0, got {value!r}")
+        if self.node_devices < 1:
+            yield Fault("node_devices", f"must be >= 1, got {self.node_devices}")
         for name in ("link_latency_s", "launch_s"):
             if not (math.isfinite(value := getattr(self, name)) and value >= 0):
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
@@ -140,6 +145,7 @@ _POSITIVE: Final = (
     "memory_bytes",
     "memory_bandwidth_bytes_per_s",
     "link_bandwidth_bytes_per_s",
+    "node_bandwidth_bytes_per_s",
     "glb_bytes_per_cycle",
 )
 

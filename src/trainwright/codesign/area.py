@@ -78,6 +78,18 @@ def area_mm2(chip: ChipTemplate) -> float:
     return area_um2(chip) / UM2_PER_MM2
 
 
+def area_parts_mm2(chip: ChipTemplate) -> dict[str, float]:
+    """The same, part by part: arrays, lanes, the buffers of both kinds of cores, global buffer."""
+    parts = {
+        "tensor arrays": chip.num_tc * chip.macs_per_core * TC_UM2_PER_MAC,
+        "tensor buffers": chip.num_tc * float(_core_buffer_um2(chip.macs_per_core)),
+        "vector lanes": chip.num_lanes * VC_UM2_PER_LANE,
+        "vector buffers": chip.num_vc * float(_core_buffer_um2(chip.width_vc)),
+        "global buffer": float(_table("glb", GLB_UM2, chip.glb_bytes / MIB / 2)),
+    }
+    return {name: area / UM2_PER_MM2 for name, area in parts.items()}
+
+
 def _core_buffer_um2(units: ArrayLike) -> NDArray[np.float64]:
     size = np.maximum(LEAST_CORE_BUFFER_BYTES, CORE_BUFFER_BYTES_PER_UNIT * np.asarray(units))
     return _table("core buffer", CORE_BUFFER_UM2, size / KIB)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.codesign.pareto import populate
+from trainwright.codesign.population import populate
 from trainwright.codesign.search import PEAK, WORK
 
 if TYPE_CHECKING:

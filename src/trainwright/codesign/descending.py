@@ -8,13 +8,13 @@ nothing fits does not count here; in the published program five of them end the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.codesign.pareto import Population, populate
+from trainwright.codesign.population import Population, populate
 from trainwright.codesign.question import cost
 from trainwright.codesign.search import (
     PLACEMENT,
@@ -29,11 +29,13 @@ from trainwright.plan.status import Status
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainwright.codesign.price import JobPricer
     from trainwright.codesign.question import CodesignQuestion
     from trainwright.codesign.space import DesignSpace
     from trainwright.execution import Budget
 
     Indices = NDArray[np.int64]
+    Prepared = Mapping[int, tuple[JobPricer, ...]]
 
 WINDOW: Final = 5
 INFEASIBLE: Final = -1.0
@@ -78,11 +80,13 @@ def buckets_of(space: DesignSpace) -> list[Indices]:
     return np.split(order, np.flatnonzero(np.diff(buckets)) + 1)
 
 
-def descending_area_search(question: CodesignQuestion, budget: Budget) -> CodesignOutcome:
-    """Visit buckets under the first variant until the rule ends it."""
+def descending_area_search(
+    question: CodesignQuestion, budget: Budget, prepared: Prepared | None = None
+) -> CodesignOutcome:
+    """Visit buckets under the first variant until the rule ends it; `prepared` as for `search`."""
     start_s = budget.cpu_s
     scale_s = scale_of(question, budget)
-    run = _Visit(question, budget, scale_s)
+    run = _Visit(question, budget, scale_s, prepared)
     feasible_stop(run.values())
     bound = _least_bound(question, scale_s)
     ledger = Ledger(
@@ -105,9 +109,14 @@ class _Visit:
     """Buckets in order, priced a few at a time; what was found so far."""
 
     def __init__(
-        self, question: CodesignQuestion, budget: Budget, scale_s: NDArray[np.float64]
+        self,
+        question: CodesignQuestion,
+        budget: Budget,
+        scale_s: NDArray[np.float64],
+        prepared: Prepared | None,
     ) -> None:
         self._question, self._budget, self._scale_s = question, budget, scale_s
+        self._prepared = prepared or {0: pricers(question, question.variants[0])}
         self.best: Design | None = None
         self.visited: list[int] = []
 
@@ -126,7 +135,13 @@ class _Visit:
     def _priced(self, buckets: list[Indices]) -> Iterator[float]:
         designs = np.concatenate(buckets) if buckets else np.zeros(0, dtype=np.int64)
         nodes = (np.zeros(designs.size, dtype=np.int64), designs)
-        found, _ = populate(self._question, self._budget, scale_s=self._scale_s, nodes=nodes)
+        found, _ = populate(
+            self._question,
+            self._budget,
+            scale_s=self._scale_s,
+            nodes=nodes,
+            prepared=self._prepared,
+        )
         row_of = {design: row for row, design in enumerate(found.index.tolist())}
         for bucket in buckets:
             self.visited += bucket.tolist()

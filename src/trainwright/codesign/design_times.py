@@ -15,6 +15,7 @@ import numpy as np
 
 from trainwright.costing.chip_work import PHASES
 from trainwright.costing.tiled import machine_of, product_times_of_rows
+from trainwright.errors import InvalidInput
 from trainwright.model import Phase
 from trainwright.profile import Recompute
 
@@ -90,6 +91,23 @@ class ProductCache:
         self._pace = np.array([m.glb_bandwidth_bytes_per_s for m in machines])[:, None]
         self._known = np.zeros(len(machines), dtype=np.bool_)
         self._figures = np.zeros((5, len(machines), len(products)))
+
+    @property
+    def figures(self) -> Floats:
+        """All estimates [5, configurations, products], every configuration's that is known."""
+        return self._figures
+
+    def fill(self) -> None:
+        """Estimate whatever is not known yet."""
+        self.table(np.arange(self._row_of.size))
+
+    def load(self, figures: Floats) -> None:
+        """Take estimates of all configurations as they were saved; raises `InvalidInput`."""
+        if figures.shape != self._figures.shape:
+            wanted = f"must be of shape {self._figures.shape}, got {figures.shape}"
+            raise InvalidInput.of("estimates", wanted)
+        self._figures = figures
+        self._known[:] = True
 
     def table(self, designs: NDArray[np.int64]) -> ProductTable:
         """The estimates that these designs (indices into the space) need."""

@@ -113,9 +113,12 @@ def step_energy_j(
     Transfers between stages, the synchronisation of gradients and the update are counted once per
     replica and device.
     """
-    option = chain.recompute.index(plan.recompute)
-    counts = chain.class_counts
-    work_j = job.num_microbatches * chain.tensor_degree * float(layers_j[option] @ counts)
+    counts, classes = chain.class_counts, chain.layer_class
+    microbatch_j = sum(
+        float(layers_j[chain.recompute.index(mode), classes[stage.start : stage.stop]].sum())
+        for mode, stage in zip(plan.recompute, plan.stages(classes.size), strict=True)
+    )
+    work_j = job.num_microbatches * chain.tensor_degree * microbatch_j
     sent = job.num_microbatches * chain.tensor_degree * _boundary_bytes(chain, plan) * 2.0
     ring = 2.0 * (plan.data_degree - 1) * chain.tensor_degree * float(chain.sync_bytes @ counts)
     moved = chain.tensor_degree * float(chain.update_bytes @ counts)

@@ -80,7 +80,7 @@ def expert_plan(
                 step_s=step_s,
                 tensor_degree=strategy.tensor,
                 data_degree=strategy.data,
-                recompute=Recompute(mode),
+                recompute=(Recompute(mode),) * len(starts),
                 starts=starts,
             )
     return best

@@ -60,12 +60,12 @@ def schedule_layer(problem: LayerProblem, *, moves: int = 25) -> LayerSchedule:
 
 
 def shorten_layer(
-    problem: LayerProblem, schedule: LayerSchedule, *, budget: Budget, effort: float = 30.0
+    problem: LayerProblem, schedule: LayerSchedule, *, budget: Budget, effort: float = 10.0
 ) -> LayerSchedule:
     """Shorten a schedule, or prove more of it, with the solver; never worse than what was given.
 
-    `effort` is the solver's own deterministic clock, about a second each. Out of effort or of time,
-    the best schedule and bound so far come back. Raises `MissingExtra` without OR-Tools.
+    `effort` is the solver's own deterministic clock, some three CPU seconds each. Out of effort or
+    of time, the best schedule and bound so far come back. Raises `MissingExtra` without OR-Tools.
     """
     if schedule.status is Status.OPTIMAL:
         return schedule

@@ -19,7 +19,7 @@ from trainwright.codesign.space import subspace
 from trainwright.codesign.uniform import fastest_plans, work_bounds_s
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -55,6 +55,20 @@ class JobPricer:
     ) -> JobPricer:
         """The model at one tensor degree, be it among those searched or not."""
         return cls(replace(job, tensor_degrees=(degree,)), variant, question)
+
+    def estimates(self) -> dict[int, Floats]:
+        """Every product on every core configuration of the space, by tensor degree."""
+        for cache in self._caches:
+            cache.fill()
+        return {
+            chain.tensor_degree: cache.figures
+            for chain, cache in zip(self.chains, self._caches, strict=True)
+        }
+
+    def load(self, estimates: Mapping[int, Floats]) -> None:
+        """Take estimates that were saved; raises `InvalidInput` where they are of other sizes."""
+        for chain, cache in zip(self.chains, self._caches, strict=True):
+            cache.load(estimates[chain.tensor_degree])
 
     def fits(self) -> bool:
         """Whether any plan fits the memory: the same for every design, so one is tried."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.cluster import Hop, Surroundings
+from trainwright.cluster import Surroundings
 from trainwright.codesign.design_times import LayerTimes
 from trainwright.codesign.uniform import fastest_plans
-from trainwright.codesign.workload import RULES, flat_level
+from trainwright.codesign.workload import RULES, tensor_hops
 from trainwright.costing.layer import Platform, price_layer
 from trainwright.model import Phase, precision_named
 from trainwright.profile import Recompute
@@ -62,9 +62,7 @@ def real_chip_plan(
 
 def real_times(device: Accelerator, chain: Chain, surroundings: Surroundings) -> LayerTimes:
     """Layers of a chain on a real chip, as those of one design."""
-    level = flat_level(surroundings)
-    degree = chain.tensor_degree
-    hops = (Hop(level=level, ranks=degree),) if degree > 1 else ()
+    hops = tensor_hops(surroundings, chain.tensor_degree)
     platform = Platform(
         accelerator=device,
         dtype=device.default_precision,

@@ -9,7 +9,7 @@ from trainwright.codesign.space import FIELDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainwright.codesign.pareto import Population
+    from trainwright.codesign.population import Population
     from trainwright.codesign.question import CodesignQuestion
     from trainwright.codesign.search import CodesignOutcome
 
@@ -63,5 +63,5 @@ def _figures(found: Population, row: int) -> Row:
         plan.tensor_degree,
         plan.data_degree,
         plan.num_stages,
-        str(plan.recompute),
+        plan.recompute_name,
     )

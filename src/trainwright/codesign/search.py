@@ -8,14 +8,15 @@ first, in batches of fixed size, so that the answer does not depend on who compu
 2. *work*: the same with the estimated time of every layer.
 3. *placement*: the fastest uniform plan below the best so far.
 
-A node whose bound is not below the best is pruned; when all are, the best is proved. Power over
-the limit excludes a design before its plan is sought; memory excludes a whole variant, for what a
-plan keeps does not depend on the cores.
+A node whose bound is above the best is pruned; when all are, the best is proved. Of designs that
+are equally fast the smallest is returned, then the first in order of enumeration. Power over the
+limit excludes a design before its plan is sought; memory excludes a whole variant, for what a plan
+keeps does not depend on the cores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
+    Prepared = Mapping[int, tuple[JobPricer, ...]]
 
 BATCH: Final = 1024
 _CHUNK: Final = 64
@@ -124,11 +126,11 @@ class _Search:
         flat = self.ledger.bounds.ravel()
         order = np.argsort(flat, kind="stable")
         for batch in _batches(order):
-            if flat[batch[0]] >= self.incumbent or np.isinf(flat[batch[0]]):
+            if flat[batch[0]] > self.incumbent or np.isinf(flat[batch[0]]):
                 break
             if self.budget.poll(self._progress(float(flat[batch[0]]))):
                 return False
-            open_nodes = batch[flat[batch] < self.incumbent]
+            open_nodes = batch[(flat[batch] <= self.incumbent) & np.isfinite(flat[batch])]
             for variant in range(len(self.question.variants)):
                 inside = open_nodes // len(self.question.space) == variant
                 designs = open_nodes[inside] % len(self.question.space)
@@ -161,7 +163,7 @@ class _Search:
         order = np.argsort(bounds, kind="stable")
         for start in range(0, order.size, _CHUNK):
             rows = order[start : start + _CHUNK]
-            beaten = bounds[rows] >= self.incumbent
+            beaten = bounds[rows] > self.incumbent
             self.ledger.levels[variant, designs[rows[beaten]]] = WORK
             rows = rows[~beaten]
             if rows.size:
@@ -176,16 +178,25 @@ class _Search:
         times: list[tuple[LayerTimes, ...]],
     ) -> None:
         alone = len(jobs) == 1
-        cutoff = np.full(designs.size, self.incumbent if alone else np.inf)
+        cutoff = np.full(designs.size, np.nextafter(self.incumbent, np.inf) if alone else np.inf)
         plans = [job.plans(layers, cutoff) for job, layers in zip(jobs, times, strict=True)]
         self.ledger.levels[variant, designs] = PLACEMENT
         for row, design in enumerate(designs.tolist()):
             chosen = [found[row] for found in plans]
             steps = [np.inf if plan is None else plan.step_s for plan in chosen]
             reached = float(self.cost(np.array([steps]))[0])
-            if np.isfinite(reached) and reached < self.incumbent:
+            if np.isfinite(reached) and self._comes_first(reached, variant, design):
                 made = tuple(plan for plan in chosen if plan is not None)
                 self.best = Design(variant=variant, index=design, plans=made, cost=reached)
+
+    def _comes_first(self, reached: float, variant: int, design: int) -> bool:
+        """Less cost; of equals less area, then the order of enumeration."""
+        if self.best is None:
+            return True
+        areas = self.question.space.areas_um2
+        mine = (reached, float(areas[design]), variant, design)
+        best = self.best
+        return mine < (best.cost, float(areas[best.index]), best.variant, best.index)
 
 
 def pricers(question: CodesignQuestion, variant: Variant) -> tuple[JobPricer, ...]:
@@ -198,16 +209,25 @@ def _batches(order: Indices) -> Iterator[Indices]:
         yield order[start : start + BATCH]
 
 
-def search(question: CodesignQuestion, budget: Budget) -> CodesignOutcome:
+def search(
+    question: CodesignQuestion, budget: Budget, prepared: Prepared | None = None
+) -> CodesignOutcome:
     """The best design of the question, proved unless the budget ends the search.
 
-    Raises `InvalidInput` where a model cannot be cut to one of its tensor degrees.
+    `prepared` holds pricers by variant whose products are estimated already. Raises `InvalidInput`
+    where a model cannot be cut to one of its tensor degrees.
     """
     start_s = budget.cpu_s
     scale_s = scale_of(question, budget)
     shape = (len(question.variants), len(question.space))
     ledger = Ledger(bounds=np.zeros(shape), levels=np.full(shape, "", dtype="<U9"))
-    run = _Search(question=question, budget=budget, scale_s=scale_s, ledger=ledger)
+    run = _Search(
+        question=question,
+        budget=budget,
+        scale_s=scale_s,
+        ledger=ledger,
+        pricers=dict(prepared or {}),
+    )
     finished = run.run()
     best = run.best
     if finished:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.codesign.pareto import populate
+from trainwright.codesign.population import populate
 from trainwright.codesign.search import search
 from trainwright.codesign.space import SpaceRules, enumerate_designs, subspace
 

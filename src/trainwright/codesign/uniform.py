@@ -1,9 +1,10 @@
 """The fastest uniform plans of a chain on many designs, by the native kernel.
 
-A uniform plan has one tensor degree t, d replicas, p stages on p·t·d devices, and recomputes all
-blocks or none; its cut makes the longest stage as short as memory allows, its schedule is 1F1B, run
-action by action; optimizer states are sharded over the replicas (ZeRO 1). Gradients are
-synchronised after a stage's last backward. The recurrence is in `native/uniform_plan.hpp`.
+A uniform plan has one tensor degree t, d replicas and p stages on p·t·d devices. All its stages
+recompute alike, or each takes the quickest choice that fits it; the cut makes the longest stage as
+short as memory allows. The schedule is 1F1B, run action by action; optimizer states are sharded
+over the replicas (ZeRO 1); gradients are synchronised after a stage's last backward. The recurrence
+is in `native/uniform_plan.hpp`.
 """
 
 from __future__ import annotations
@@ -26,18 +27,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformPlan:
-    """One plan; `starts` is the first layer of each stage."""
+    """One plan; `starts` is the first layer of each stage, `recompute` what each does."""
 
     step_s: float
     tensor_degree: int
     data_degree: int
-    recompute: Recompute
+    recompute: tuple[Recompute, ...]
     starts: tuple[int, ...]
 
     @property
     def num_stages(self) -> int:
         """Pipeline depth."""
         return len(self.starts)
+
+    @property
+    def recompute_name(self) -> str:
+        """What all stages do, or "mixed"."""
+        return str(self.recompute[0]) if len(set(self.recompute)) == 1 else "mixed"
+
+    def stages(self, num_layers: int) -> tuple[range, ...]:
+        """The layers of each stage."""
+        ends = (*self.starts[1:], num_layers)
+        return tuple(range(start, end) for start, end in zip(self.starts, ends, strict=True))
 
     @property
     def num_devices(self) -> int:
@@ -56,7 +67,7 @@ def fastest_plans(
 ) -> list[UniformPlan | None]:
     """The fastest plan of each design below its cutoff; None where nothing fits, or none is."""
     count = cutoff_s.size
-    step_s, option, degree, starts = fastest_uniform_plans(
+    step_s, degree, starts, options = fastest_uniform_plans(
         _problem(chain, job=job, surroundings=surroundings, num_devices=num_devices),
         forward_s=times.forward_s,
         backward_s=np.ascontiguousarray(times.backward_s.reshape(count, -1)),
@@ -68,7 +79,7 @@ def fastest_plans(
             step_s=float(step_s[i]),
             tensor_degree=chain.tensor_degree,
             data_degree=int(degree[i]),
-            recompute=chain.recompute[option[i]],
+            recompute=tuple(chain.recompute[option] for option in options[i]),
             starts=tuple(starts[i]),
         )
         if np.isfinite(step_s[i])

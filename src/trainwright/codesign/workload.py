@@ -6,12 +6,12 @@ alone (kernels, bytes, collectives, layers) is worked out once, here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.cluster import Hop, NetworkLevel, Surroundings
+from trainwright.cluster import Hop, NetworkLevel, Surroundings, group_hops
 from trainwright.costing.chip_work import ChipKernel, layer_kernels
 from trainwright.costing.communication import collective_time_s, point_to_point_time_s
 from trainwright.costing.estimate import RECOMPUTABLE
@@ -145,8 +145,7 @@ class Chain:
 
     def collective_s(self, surroundings: Surroundings) -> dict[Phase, NDArray[np.float64]]:
         """Seconds of the tensor group's collectives by phase, over classes; nothing overlaps."""
-        level = flat_level(surroundings)
-        hops = (Hop(level=level, ranks=self.tensor_degree),) if self.tensor_degree > 1 else ()
+        hops = tensor_hops(surroundings, self.tensor_degree)
         found = {phase: np.zeros(len(self.kernels)) for phase in Phase}
         for index, layer in enumerate(self.graph.classes):
             for exchange in layer.exchanges:
@@ -165,8 +164,8 @@ class Chain:
         return found
 
     def transfer_s(self, surroundings: Surroundings) -> NDArray[np.float64]:
-        """Seconds of the transfer after each layer but the last."""
-        level = flat_level(surroundings)
+        """Seconds of the transfer after each layer but the last; stages lie in different nodes."""
+        level = link_level(surroundings)
         times = np.zeros(len(self.graph.layers) - 1)
         for edge in self.graph.edges:
             if edge.target == edge.source + 1:
@@ -174,8 +173,21 @@ class Chain:
         return times
 
 
-def flat_level(surroundings: Surroundings) -> NetworkLevel:
-    """The one network level between chips."""
+def tensor_hops(surroundings: Surroundings, degree: int) -> tuple[Hop, ...]:
+    """How a tensor group lies in the network: in nodes as far as they reach, then across."""
+    nodes = max(1, -(-degree // surroundings.node_devices))
+    node = NetworkLevel(
+        name="node",
+        size=surroundings.node_devices,
+        bandwidth_bytes_per_s=surroundings.node_bandwidth_bytes_per_s,
+        latency_s=surroundings.link_latency_s,
+    )
+    levels = (node, replace(link_level(surroundings), size=nodes))
+    return group_hops(levels, ranks=degree, stride=1)
+
+
+def link_level(surroundings: Surroundings) -> NetworkLevel:
+    """The network level between nodes."""
     return NetworkLevel(
         name="links",
         size=1,

@@ -7,6 +7,7 @@ Nothing here depends on the chip, so that one description serves every design of
 - A fused attention kernel (Dao et al., 2022) is two products per head forward and five backward,
   of which only queries, keys, values and outputs reach memory, beside a softmax on the lanes; a
   causal mask or a window scales them by the share of pairs that are computed.
+- Unfused attention stores the scores: a batch of products forward, two backward, for each side.
 - Everything else passes its bytes through the lanes, one element a cycle and pass. Norms make two
   passes, softmax three, an activation function takes four cycles: assumptions, as no published
   figure of this template counts them.
@@ -25,6 +26,8 @@ from trainwright.model import LayerClass, LayerGraph, Operator, OperatorKind, Ph
 from trainwright.model.operator import MatrixShape
 
 PHASES: Final = (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
+_SCORES: Final = "attention_scores"
+_VALUES: Final = "attention_values"
 _SOFTMAX_PASSES: Final = 3.0
 _PASSES: Final = (("norm", 2.0), ("softmax", _SOFTMAX_PASSES), ("activation", 4.0))
 
@@ -71,11 +74,15 @@ def layer_kernels(layer: LayerClass, graph: LayerGraph) -> tuple[ChipKernel, ...
     made = []
     for phase in PHASES:
         for operator in layer.operators:
-            made += list(_kernels(operator, phase, graph.run))
+            made += list(operator_kernels(operator, phase, graph.run))
     return tuple(made)
 
 
-def _kernels(operator: Operator, phase: Phase, run: RunShape) -> Iterator[ChipKernel]:
+def operator_kernels(operator: Operator, phase: Phase, run: RunShape) -> Iterator[ChipKernel]:
+    """The kernel of an operator in one phase on one device, or none without work there.
+
+    Raises `UnsupportedFeature` for an operator whose shape is not known.
+    """
     work = operator.work(phase)
     if not (work.flops or work.bytes):
         return
@@ -88,10 +95,12 @@ def _kernels(operator: Operator, phase: Phase, run: RunShape) -> Iterator[ChipKe
         yield _attention(operator, phase, run)
     elif operator.matrix is not None:
         yield _linear(operator, operator.matrix, phase, run)
+    elif operator.name in (_SCORES, _VALUES):
+        yield _batched(operator, phase, run)
     else:
         raise UnsupportedFeature(
             f"the tiled estimator has no shape of {operator.name}",
-            alternative="use fused attention",
+            alternative="it has linear layers, attention and elementwise operators",
         )
 
 
@@ -119,6 +128,27 @@ def _linear(operator: Operator, shape: MatrixShape, phase: Phase, run: RunShape)
         products=(Product(m=m, n=n, k=k, batch=shape.matrices),),
         memory_bytes=accumulated,
     )
+
+
+def _batched(operator: Operator, phase: Phase, run: RunShape) -> ChipKernel:
+    """A product with the stored scores of every head (unfused attention); nothing is skipped.
+
+    Its sides and scores follow from the bytes it reads and writes.
+    """
+    element = run.precision.activation_bytes
+    s, keys = run.local_sequence_length, run.sequence_length
+    sides = operator.forward.written_bytes / element
+    scores = operator.forward.read_bytes / element - sides
+    batch = max(1, round(scores / (s * keys)))
+    width = max(1, round(sides / (s * batch)))
+    wide = Product(batch=batch, m=s, n=keys, k=width)  # [s, width] × [width, keys]
+    narrow = Product(batch=batch, m=s, n=width, k=keys)
+    turned = Product(batch=batch, m=keys, n=width, k=s)
+    if operator.name == _SCORES:
+        products = (wide,) if phase is Phase.FORWARD else (narrow, turned)
+    else:
+        products = (narrow,) if phase is Phase.FORWARD else (wide, turned)
+    return ChipKernel(operator=operator.name, phase=phase, products=products)
 
 
 def _attention(operator: Operator, phase: Phase, run: RunShape) -> ChipKernel:

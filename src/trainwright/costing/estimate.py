@@ -17,6 +17,7 @@ import numpy as np
 from trainwright.cluster import Cluster, Hop, NetworkLevel, Pool, group_hops
 from trainwright.costing.layer import LayerPrice, Platform, price_layer
 from trainwright.costing.memory import KEEP_ALL, RecomputeRule
+from trainwright.costing.tiled_timer import TiledTimer
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import (
     DEFAULT_RECIPE,
@@ -62,7 +63,8 @@ class Estimator:
     `selective_modules` are what the recompute mode "selective" recomputes. By default the cheap
     and large: the attention core where it stores scores, else the norms and the feed-forward
     activation. `overlap` says what collectives inside layers hide under. `vocabulary_multiple` is
-    the padding of `RunShape`. A point's precision goes before the recipe's.
+    the padding of `RunShape`. `tiled` times operators in place of the roofline. A point's precision
+    goes before the recipe's.
     """
 
     model: TransformerConfig
@@ -71,6 +73,7 @@ class Estimator:
     overlap: Overlap = DEFAULT_OVERLAP
     selective_modules: tuple[str, ...] | None = None
     vocabulary_multiple: int = 128
+    tiled: TiledTimer | None = None
 
     def __post_init__(self) -> None:
         for module in self.selective_modules or ():
@@ -134,6 +137,7 @@ class Estimator:
                 dtype=graph.run.precision.base_dtype,
                 hops=_hops_of(pool, graph.run),
                 overlap=self.overlap,
+                tiled=self.tiled,
             )
             for prices, layer in zip(rows, graph.classes, strict=True):
                 offered = rules if layer.kind in RECOMPUTABLE else {Recompute.NONE: KEEP_ALL}

@@ -16,7 +16,8 @@ from trainwright.costing.memory import (
     static_bytes,
     trained_per_device,
 )
-from trainwright.model import Exchange, LayerClass, LayerKind, Phase, RunShape
+from trainwright.costing.tiled_timer import TiledTimer
+from trainwright.model import Exchange, LayerClass, LayerKind, Operator, Phase, RunShape
 from trainwright.plan.overlap import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
 
@@ -67,6 +68,14 @@ class Platform:
     dtype: str
     hops: Mapping[str, tuple[Hop, ...]]
     overlap: Overlap = DEFAULT_OVERLAP
+    tiled: TiledTimer | None = None  # in place of the roofline
+
+    def operator_s(self, operator: Operator, phase: Phase, run: RunShape) -> float:
+        """Seconds of one phase of an operator on one device."""
+        if self.tiled is not None:
+            return self.tiled.operator_s(operator, phase, run)
+        dtype = operator.dtype or self.dtype
+        return operator_time_s(operator, phase, accelerator=self.accelerator, dtype=dtype)
 
 
 def price_layer(
@@ -77,12 +86,7 @@ def price_layer(
 ) -> Iterator[LayerPrice]:
     """One price per recompute mode of `rules`."""
     operator_s = {
-        phase: {
-            op.name: operator_time_s(
-                op, phase, accelerator=platform.accelerator, dtype=op.dtype or platform.dtype
-            )
-            for op in layer.operators
-        }
+        phase: {op.name: platform.operator_s(op, phase, run) for op in layer.operators}
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
     }
     dense, expert = trained_per_device(layer)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trainwright.partitioning.placement_rules import PlacementRules
     from trainwright.profile.placement_case import PlacementCase, WidthTable
 
-_MAX_STAGE_SETS: Final = 300_000
+_MAX_STAGE_SETS: Final = 1_000_000
 _MAX_CHAIN: Final = 2_000
 
 

@@ -9,6 +9,7 @@ takes the slowest stage's load times (microbatches of a replica + stages − 1),
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import fsum
@@ -192,7 +193,8 @@ def _memory_bytes(
     if recompute:
         kept = [e.bytes for e in table.edges if e.target in inside and e.source not in inside]
     static = (copies * float(table.parameter_bytes[v]) for v in layers)
-    return fsum((*static, *activations, *((held - 1) * size for size in kept)))
+    total = sum((*static, *activations, *((held - 1) * size for size in kept)))
+    return min(total, sys.float_info.max)
 
 
 def _devices(plan: PlacedPlan, stages: Sequence[PlacedStageCost]) -> int:

@@ -4,7 +4,7 @@ With P the work of a microbatch on all p ranks, m microbatches, h_r the time bef
 and t_r that after its last backward:
 
     step ≥ m·P / p + mean of (h_r + t_r)             the average rank
-    step ≥ m·⌈n / p⌉·b                               n blocks of b seconds do not divide
+    step ≥ m·(work of the busiest rank)              see `undivided`
     step ≥ φ·P / (1 - (1 - φ/m)^p)                   one stage per rank
 
 Stage r of any split has at least r layers before it, whose forwards lead to it; a fused backward
@@ -21,6 +21,7 @@ import numpy as np
 
 from trainwright.planning.family_split import CHAIN, IN_V
 from trainwright.planning.kind_costs import LayerTimes, optimizer_s
+from trainwright.planning.undivided import undivided_work_s
 from trainwright.pricing.placement import group_replicas
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class ChainWork:
 
     total_s: float
     forward_share: float
-    blocks_s: Floats
-    num_blocks: Floats
+    class_s: Floats
+    counts: NDArray[np.int64]
     ahead_s: Floats
     around_s: Floats
 
@@ -62,8 +63,8 @@ class ChainWork:
         return cls(
             total_s=float(times.total_before_s[-1]),
             forward_share=float(shares.min(initial=1.0)),
-            blocks_s=times.total_s,
-            num_blocks=np.bincount(classes, minlength=len(times.total_s)).astype(np.float64),
+            class_s=times.total_s,
+            counts=np.bincount(classes, minlength=len(times.total_s)),
             ahead_s=_mean_over_ranks(times.forward_before_s),
             around_s=_mean_over_ranks(times.total_before_s),
         )
@@ -86,8 +87,9 @@ def family_step_bound_s(
     p, m = np.asarray(pipeline, dtype=np.int64), np.asarray(num_microbatches, dtype=np.float64)
     around_s = work.ahead_s if family in _SPLIT_BACKWARD else work.around_s
     bound_s = m * work.total_s / p + around_s[p]
-    for block_s, count in zip(work.blocks_s.tolist(), work.num_blocks.tolist(), strict=True):
-        bound_s = np.maximum(bound_s, m * block_s * np.ceil(count / p))
+    depths, index = np.unique(p, return_inverse=True)
+    busiest_s = undivided_work_s(work.class_s, work.counts, depths)[index].reshape(p.shape)
+    bound_s = np.maximum(bound_s, m * busiest_s)
     if family in CHAIN:
         share = work.forward_share if family in _SPLIT_BACKWARD else 1.0
         unfinished = (1 - share / m) ** p

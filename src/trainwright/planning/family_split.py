@@ -4,8 +4,8 @@ Which search answers depends on how a family lays its stages on the ranks:
 
 - one stage per rank: a chain DP from the last rank on (`split_bound` for 1F1B, `chain_split`)
 - V, rank r with stages r and 2p-1-r: a DP that peels both ends of the chain (`v_split`)
-- v chunks in a loop: multipliers on paths and memory for the bound, a search for the split
-  (`loop_split`); the gap between them is no property of the family
+- v chunks in a loop: nearly even splits only, their number of blocks per rank bounded
+  (`loop_split`); the chunks of a rank are coupled by its work and its memory
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def best_family_split(
     num_microbatches: int,
     limit_s: float = math.inf,
 ) -> Split:
-    """No split into p·v stages has a shorter simulated step than `bound_s`.
+    """No split into p·v stages, in a loop no nearly even one, steps faster than `bound_s`.
 
     `num_microbatches` is that of one replica, v = `degrees.virtual_stages`. The bound is infinite
     where no split fits into memory or the family's rules forbid the shape; a bound above the limit

@@ -1,21 +1,21 @@
-"""A bound on every split over chunks in a loop, whose orders ignore times.
+"""A bound on nearly even splits over v chunks per rank in a loop, whose orders ignore times.
 
-A path through the order's graph is a lower bound on the step, linear in the times of the stages;
-that a rank's memory suffices at one instant is linear in the bytes of its stages. For multipliers
-λ of paths, which sum to 1, and μ of ranks
+Blocks of one class make up most of a model. With n of them over S = p·v stages, q = ⌊n / S⌋, a
+nearly even split gives every stage q or q + 1 blocks, the first and the last any number up to that.
+A rank with k blocks then takes at least
 
-    step ≥ min over splits of Σ λ_k · path_k + Σ μ_r · (needed_r - usable)
+    m·P_r(k) + the longest of four idle times
 
-and the minimum is a sum over layers, each with its cheapest option at the stage that it lies in: a
-chain DP, O(stages · layers). Multipliers are improved by weighing up what exceeds the average.
-Paths of rank r, with its own first backward and last forward:
+P_r(k) is the work of k blocks, recomputing what memory asks for at its fullest instants: a
+fractional knapsack over its chunks, extra blocks where fewest microbatches wait. Idle times follow
+from paths through the order's graph, with all that other stages run at its least:
 
-    all own actions, between the forwards that lead to it and the backwards that lead back
-    forwards to the loss and back to its first backward, then its own from there
-    its own to its last forward, then to the loss and all the way back
+    forwards that lead to the rank's first action, backwards that follow its last one
+    forwards to the loss and back to its first backward, less its own forwards before it
+    its last forward to the loss and all the way back, less its own backwards after it
     both of these ends
 
-Beside it holds that blocks do not divide: some rank runs at least its share, rounded up.
+The least step that lets the ranks hold n blocks between them is a bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -39,191 +39,282 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
-    _Counts = NDArray[Any]
 
 _F, _B = ActionKind.F, ActionKind.B
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PathCounts:
-    """K paths over S stages: how many forwards and backwards [K, S], and transfers [K, S - 1]."""
+class RankEnds(NamedTuple):
+    """Own forwards of a rank before its first backward, and backwards after its last forward.
 
-    forward: Floats
-    backward: Floats
-    transfer: Floats
+    Both are counts by chunk [v]. The stages are those of its first action, first backward, last
+    forward and last action.
+    """
+
+    warm: Floats
+    drain: Floats
+    begins: int
+    turns: int
+    leaves: int
+    ends: int
+    waits_twice: bool
 
 
 @lru_cache(maxsize=64)
-def path_counts(shape: PipelineShape) -> PathCounts:
-    """Of every rank; of the family's own orders, backwards fused, for the shape's microbatches."""
+def rank_ends(shape: PipelineShape) -> tuple[RankEnds, ...]:
+    """Of a family's own orders, backwards fused; the same for any number of microbatches."""
     schedule = orders_of(peak_shape(shape))
-    found = [
-        counts
-        for rank in range(shape.num_ranks)
-        for counts in _rank_paths(schedule, rank, shape.num_microbatches)
-    ]
-    forward, backward, transfer = (np.array(each) for each in zip(*found, strict=True))
-    return PathCounts(forward=forward, backward=backward, transfer=transfer)
+    return tuple(_rank_ends(schedule, rank) for rank in range(shape.num_ranks))
 
 
-def _rank_paths(
-    schedule: Schedule, rank: int, num_microbatches: int
-) -> list[tuple[Floats, Floats, Floats]]:
-    num_stages, m = schedule.placement.num_stages, num_microbatches
-    own = np.array(schedule.placement.rank_of_stage) == rank
+def _rank_ends(schedule: Schedule, rank: int) -> RankEnds:
     rows = schedule.actions[schedule.rows_of(rank)]
     kinds, stages = rows[:, 0], rows[:, 1]
     first_backward = int(np.argmax(kinds == _B))
     last_forward = len(kinds) - 1 - int(np.argmax(kinds[::-1] == _F))
-
-    def counted(part: slice, kind: ActionKind) -> Floats:
-        chosen = stages[part][kinds[part] == kind]
-        return np.bincount(chosen, minlength=num_stages).astype(np.float64)
-
-    warm = counted(slice(0, first_backward), _F)
-    drain = counted(slice(last_forward + 1, None), _B)
-    begins, ends = int(stages[0]), int(stages[-1])
-    turns, leaves = int(stages[first_backward]), int(stages[last_forward])
-    stage, edge, all_own = np.arange(num_stages), np.arange(num_stages - 1), own * float(m)
-    head = (stage < begins, np.zeros(num_stages), edge < begins)
-    tail = (np.zeros(num_stages), stage < ends, edge < ends)
-    to_first = (np.ones(num_stages), stage > turns, 1 + (edge >= turns))
-    from_last = (stage > leaves, np.ones(num_stages), 1 + (edge >= leaves))
-    none = np.zeros(num_stages - 1)
-    paths = [
-        _sum(head, (all_own, all_own, none), tail),
-        _sum(to_first, (all_own - warm, all_own, none), tail),
-        _sum(head, (all_own, all_own - drain, none), from_last),
-    ]
-    if first_backward < last_forward:
-        paths.append(_sum(to_first, (all_own - warm, all_own - drain, none), from_last))
-    return paths
-
-
-def _sum(*parts: tuple[_Counts, _Counts, _Counts]) -> tuple[Floats, Floats, Floats]:
-    forward, backward, transfer = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
-    return forward.astype(np.float64), backward.astype(np.float64), transfer.astype(np.float64)
+    p, v = schedule.num_ranks, schedule.placement.num_stages // schedule.num_ranks
+    warm, drain = stages[:first_backward], stages[last_forward + 1 :]
+    return RankEnds(
+        warm=np.bincount(warm // p, minlength=v).astype(np.float64),
+        drain=np.bincount(drain // p, minlength=v).astype(np.float64),
+        begins=int(stages[0]),
+        turns=int(stages[first_backward]),
+        leaves=int(stages[last_forward]),
+        ends=int(stages[-1]),
+        waits_twice=first_backward < last_forward,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChainCosts:
-    """The chain and its options: class of each layer [L]; by row [R] of the classes.
+class Blocks:
+    """The class that most layers have: how many, and what its options cost per microbatch.
 
-    `fits_rows` weigh kept bytes of the stages of a rank at an instant: [N, S], `fits_rank` [N].
-    `room_bytes` is what a rank has for them and for `static_bytes` [R].
+    Options are those on the lower hull of bytes and seconds, fewest bytes last: `time_s` [N]
+    ascends, `kept_bytes` [N] descends. `forward_s` is the least of all options.
     """
 
-    layer_class: Ints
-    class_offsets: Ints
-    forward_s: Floats
-    backward_s: Floats
+    count: int
+    forward_s: float
+    time_s: Floats
     kept_bytes: Floats
-    static_bytes: Floats
-    instants: Floats
-    rank_of_instant: Ints
-    rank_of_stage: Ints
-    room_bytes: float
+    static_bytes: float
+
+    @classmethod
+    def of(
+        cls, *, count: int, forward_s: float, time_s: Floats, kept_bytes: Floats, static: float
+    ) -> Blocks:
+        """From all options of the class."""
+        hull: list[int] = []
+        for option in np.lexsort((kept_bytes, time_s)).tolist():
+            if hull and kept_bytes[option] >= kept_bytes[hull[-1]]:
+                continue
+            while len(hull) > 1 and _slope(time_s, kept_bytes, hull[-2], option) >= _slope(
+                time_s, kept_bytes, hull[-2], hull[-1]
+            ):
+                hull.pop()
+            hull.append(option)
+        return cls(
+            count=count,
+            forward_s=forward_s,
+            time_s=time_s[hull],
+            kept_bytes=kept_bytes[hull],
+            static_bytes=static,
+        )
 
 
-def relaxed_step_s(
-    costs: ChainCosts, paths: PathCounts, transfer_s: Floats, *, target_s: float, rounds: int
-) -> float:
-    """The largest bound found; `target_s` is a step that may be reached. Infinite: none fits."""
-    crossing_s = paths.transfer @ transfer_s
-    num_instants = len(costs.instants)
-    weights = np.full(len(crossing_s), 1 / len(crossing_s))
-    prices = np.zeros(num_instants)  # seconds per byte
-    best_s, scale = 0.0, 1.0
-    for _ in range(rounds):
-        found = _least_split(costs, paths, weights, prices)
-        lengths_s = found.path_s + crossing_s
-        bound_s = float(weights @ lengths_s + prices @ found.excess_bytes)
-        if bound_s > best_s:
-            best_s = bound_s
-        else:
-            scale *= 0.8
-        if best_s >= target_s:
-            break
-        gap_s = max(target_s - bound_s, 1e-9 * target_s)
-        spread = lengths_s - float(weights @ lengths_s)
-        excess = np.where((prices > 0) | (found.excess_bytes > 0), found.excess_bytes, 0.0)
-        norm = float((weights * spread**2).sum()) + _PRICE_SHARE**2 * float((excess**2).sum())
-        step = scale * gap_s / max(norm, 1e-300)
-        grown = weights * np.exp(np.clip(step * spread, -2.0, 2.0))
-        weights = grown / grown.sum()
-        prices = np.maximum(0.0, prices + step * _PRICE_SHARE**2 * excess)
-    return best_s
+def _slope(time_s: Floats, kept_bytes: Floats, a: int, b: int) -> float:
+    """Bytes that option b frees per second that it takes longer than a."""
+    freed = float(kept_bytes[a] - kept_bytes[b])
+    return freed / max(float(time_s[b] - time_s[a]), 1e-300)
 
 
-_PRICE_SHARE = 1e-9  # seconds of a byte: brings bytes and seconds of a step to one scale
+def least_recompute_s(
+    blocks: Blocks, least: Ints, spare: Ints, instants: Floats, room_bytes: Floats
+) -> Floats:
+    """Seconds that a rank must recompute per microbatch; infinite if no recomputation suffices.
+
+    Its chunks hold `least` [v] blocks and e from 0 on more, at most `spare` [v] of them in each:
+    shape [E]. `instants` [N, v] count the microbatches of each chunk that are held, each with the
+    room for e more blocks in `room_bytes` [E, N].
+    """
+    extra = np.arange(len(room_bytes))[:, np.newaxis, np.newaxis]
+    chunks = least + _dealt(extra, spare, np.argsort(instants, axis=1, kind="stable"))
+    held = instants * chunks
+    over = held.sum(axis=2) * blocks.kept_bytes[0] - room_bytes
+    if over.max() <= 0:
+        return np.zeros(len(room_bytes))
+    freed, longer_s = -np.diff(blocks.kept_bytes), np.diff(blocks.time_s)
+    gains = (held[..., np.newaxis] * freed).reshape(*over.shape, -1)
+    costs_s = (chunks[..., np.newaxis] * longer_s).reshape(*over.shape, -1)
+    rate = gains / np.maximum(costs_s, 1e-300)
+    order = np.argsort(-rate, axis=2, kind="stable")
+    gains, costs_s, rate = (np.take_along_axis(x, order, axis=2) for x in (gains, costs_s, rate))
+    before = np.cumsum(gains, axis=2) - gains
+    share = np.clip(over[..., np.newaxis] - before, 0.0, gains)
+    spent_s = (share / np.maximum(rate, 1e-300)).sum(axis=2)
+    fits = gains.sum(axis=2) >= over
+    worst: Floats = np.where(fits, spent_s, np.inf).max(axis=1)
+    return worst
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Least:
-    path_s: Floats
-    excess_bytes: Floats
+class LoopChain:
+    """Blocks between a head and a tail, laid over S stages in a loop of p ranks.
+
+    What lies before the blocks is in the first stage, what follows them in the last: `edge_*` [2]
+    of both. `least` [S] and `most` [S] blocks are in each stage. `forward_all_s` and
+    `backward_all_s` are of one microbatch through all layers, `optimizer_s` of one block.
+    """
+
+    blocks: Blocks
+    num_ranks: int
+    num_microbatches: int
+    least: Ints
+    most: Ints
+    edge_forward_s: Floats
+    edge_time_s: Floats
+    edge_kept_bytes: Floats
+    edge_static_bytes: Floats
+    edge_optimizer_s: Floats
+    optimizer_s: float
+    forward_all_s: float
+    backward_all_s: float
+    transfer_s: Floats
+    usable_bytes: float
+
+    def stages_of(self, rank: int) -> slice:
+        """Of one rank, in order."""
+        return slice(rank, None, self.num_ranks)
+
+    @property
+    def least_forward_s(self) -> Floats:
+        """Of every stage, [S]."""
+        times_s = self.least.astype(np.float64) * self.blocks.forward_s
+        times_s[[0, -1]] += self.edge_forward_s
+        return times_s
+
+    @property
+    def least_backward_s(self) -> Floats:
+        """Of every stage, [S]."""
+        backward_s = float(self.blocks.time_s[0]) - self.blocks.forward_s
+        times_s = self.least.astype(np.float64) * backward_s
+        times_s[[0, -1]] += self.edge_time_s - self.edge_forward_s
+        return times_s
 
 
-def _least_split(costs: ChainCosts, paths: PathCounts, weights: Floats, prices: Floats) -> _Least:
-    forwards, backwards = weights @ paths.forward, weights @ paths.backward
-    held = prices @ costs.instants  # per kept byte, by stage
-    of_rank = np.bincount(costs.rank_of_instant, weights=prices, minlength=1)
-    static = of_rank[costs.rank_of_stage]
-    unit = (
-        np.multiply.outer(forwards, costs.forward_s)
-        + np.multiply.outer(backwards, costs.backward_s)
-        + np.multiply.outer(held, costs.kept_bytes)
-        + np.multiply.outer(static, costs.static_bytes)
-    )
-    starts = costs.class_offsets[:-1]
-    by_class = np.minimum.reduceat(unit, starts, axis=1)
-    stage_of = _cheapest(by_class[:, costs.layer_class])
-    # What the cheapest choice of every layer takes, at its stage.
-    row_of = np.stack(
-        [
-            unit[:, a:b].argmin(axis=1) + a
-            for a, b in zip(starts, costs.class_offsets[1:], strict=True)
+def least_step_s(chain: LoopChain, ends: tuple[RankEnds, ...], instants: list[Floats]) -> LoopStep:
+    """The bound; `instants` are those of each rank, [N, v]."""
+    times_s = [
+        _rank_times_s(chain, rank, ends[rank], instants[rank]) for rank in range(chain.num_ranks)
+    ]
+    fewest = [int(chain.least[chain.stages_of(rank)].sum()) for rank in range(chain.num_ranks)]
+    num_blocks = chain.blocks.count
+    values = np.unique(np.concatenate(times_s))
+    values = values[np.isfinite(values)]
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if _held_within(times_s, fewest, float(values[middle])) >= num_blocks:
+            high = middle
+        else:
+            low = middle + 1
+    if low == len(values):
+        return LoopStep(math.inf, ())
+    step_s = float(values[low])
+    counts = [_most_within(own, least, step_s) for own, least in zip(times_s, fewest, strict=True)]
+    while sum(counts) > num_blocks:
+        spare = [
+            (float(own[count - least]), rank)
+            for rank, (own, least, count) in enumerate(zip(times_s, fewest, counts, strict=True))
+            if count > least
         ]
-    )
-    row = row_of[costs.layer_class, stage_of]
-    num_stages = len(forwards)
-
-    def summed(values: Floats) -> NDArray[Any]:
-        return np.bincount(stage_of, weights=values[row], minlength=num_stages)
-
-    static_of_rank = np.bincount(
-        costs.rank_of_stage, weights=summed(costs.static_bytes), minlength=len(of_rank)
-    )
-    needed = costs.instants @ summed(costs.kept_bytes) + static_of_rank[costs.rank_of_instant]
-    return _Least(
-        path_s=paths.forward @ summed(costs.forward_s) + paths.backward @ summed(costs.backward_s),
-        excess_bytes=needed - costs.room_bytes,
-    )
+        if not spare:
+            return LoopStep(math.inf, ())
+        counts[max(spare)[1]] -= 1
+    return LoopStep(step_s, tuple(counts))
 
 
-def _cheapest(unit: Floats) -> Ints:
-    """The stage of every layer, [L], for costs [S, L]; every stage has a layer."""
-    num_stages, size = unit.shape
-    total = np.concatenate([np.zeros((num_stages, 1)), np.cumsum(unit, axis=1)], axis=1)
-    least = np.full(size + 1, np.inf)
-    least[0] = 0.0
-    began = np.zeros((num_stages, size + 1), dtype=np.int64)
-    position = np.arange(size + 1)
-    for stage in range(num_stages):
-        opened = least - total[stage]
-        lowest = np.minimum.accumulate(opened)
-        at = np.maximum.accumulate(np.where(opened <= lowest, position, 0))
-        began[stage, 1:] = at[:-1]
-        least = np.concatenate(([np.inf], total[stage, 1:] + lowest[:-1]))
-    stage_of = np.zeros(size, dtype=np.int64)
-    end = size
-    for stage in reversed(range(num_stages)):
-        start = int(began[stage, end])
-        stage_of[start:end] = stage
-        end = start
-    return stage_of
+class LoopStep(NamedTuple):
+    """The bound, and blocks of each rank that may reach it."""
+
+    step_s: float
+    blocks_of_rank: tuple[int, ...]
 
 
-def undivided_step_s(*, block_s: float, num_blocks: int, num_ranks: int, m: int) -> float:
-    """Work of the rank with most blocks of one class."""
-    return m * block_s * math.ceil(num_blocks / num_ranks)
+def _held_within(times_s: list[Floats], fewest: list[int], step_s: float) -> int:
+    """Blocks that all ranks can hold within a step; -1 where one rank cannot hold its least."""
+    counts = [_most_within(own, least, step_s) for own, least in zip(times_s, fewest, strict=True)]
+    return -1 if min(counts) < 0 else sum(counts)
+
+
+def _most_within(times_s: Floats, least: int, step_s: float) -> int:
+    within = np.flatnonzero(times_s <= step_s)
+    return least + int(within[-1]) if len(within) else -1
+
+
+def _rank_times_s(chain: LoopChain, rank: int, ends: RankEnds, instants: Floats) -> Floats:
+    """The bound from one rank with its least blocks, one more, ..."""
+    own = chain.stages_of(rank)
+    least, most = chain.least[own], chain.most[own]
+    edges = [edge for edge, owner in enumerate((0, chain.num_ranks - 1)) if owner == rank]
+    chunk_of_edge = [(0, len(least) - 1)[edge] for edge in edges]
+    edge_s = float(chain.edge_time_s[edges].sum())
+    optimizer_s = float(chain.edge_optimizer_s[edges].sum())
+    static = float(chain.edge_static_bytes[edges].sum())
+    kept = instants[:, chunk_of_edge] @ chain.edge_kept_bytes[edges]
+    extra = np.arange(int((most - least).sum()) + 1)
+    count = int(least.sum()) + extra
+    held = static + count * chain.blocks.static_bytes
+    room = chain.usable_bytes - held[:, np.newaxis] - kept
+    recomputed_s = least_recompute_s(chain.blocks, least, most - least, instants, room)
+    fits = (room.min(axis=1) >= 0) & np.isfinite(recomputed_s)
+    recomputed_s = np.where(fits, recomputed_s, 0.0)
+    work_s = count * float(chain.blocks.time_s[0]) + edge_s + recomputed_s
+    idle_s = _idle_s(chain, rank, ends, extra=extra, recomputed_s=recomputed_s)
+    update_s = optimizer_s + count * chain.optimizer_s
+    times_s: Floats = chain.num_microbatches * work_s + idle_s + update_s
+    return np.where(fits, times_s, np.inf)
+
+
+def _idle_s(
+    chain: LoopChain, rank: int, ends: RankEnds, *, extra: Ints, recomputed_s: Floats
+) -> Floats:
+    """The longest of the four; own work that a path does not pass is at most as given here."""
+    forward_s, backward_s = chain.least_forward_s, chain.least_backward_s
+    own, across_s = chain.stages_of(rank), np.concatenate(([0.0], np.cumsum(chain.transfer_s)))
+    least, spare = chain.least[own], (chain.most - chain.least)[own]
+    warm = _largest(ends.warm, least, spare, extra) * chain.blocks.forward_s
+    block_backward_s = float(chain.blocks.time_s[0]) - chain.blocks.forward_s
+    drain = _largest(ends.drain, least, spare, extra) * block_backward_s
+    drain = drain + float(ends.drain.max()) * recomputed_s
+    for edge, owner in enumerate((0, chain.num_ranks - 1)):
+        if owner == rank:
+            chunk = (0, -1)[edge]
+            edge_forward_s = float(chain.edge_forward_s[edge])
+            warm = warm + float(ends.warm[chunk]) * edge_forward_s
+            drain = drain + float(ends.drain[chunk]) * (
+                float(chain.edge_time_s[edge]) - edge_forward_s
+            )
+    head = float(forward_s[: ends.begins].sum() + across_s[ends.begins])
+    tail = float(backward_s[: ends.ends].sum() + across_s[ends.ends])
+    behind = float(backward_s[ends.turns + 1 :].sum() + across_s[-1] - across_s[ends.turns])
+    ahead = float(forward_s[ends.leaves + 1 :].sum() + across_s[-1] - across_s[ends.leaves])
+    start = chain.forward_all_s + float(across_s[-1]) + behind - warm
+    end = chain.backward_all_s + float(across_s[-1]) + ahead - drain
+    idle_s = np.maximum(head + tail, np.maximum(start + tail, head + end))
+    return np.maximum(idle_s, start + end) if ends.waits_twice else idle_s
+
+
+def _largest(counts: Floats, least: Ints, spare: Ints, extra: Ints) -> Floats:
+    """Chunks of blocks weighed by counts, extra blocks where they weigh most, for each extra."""
+    dealt = _dealt(extra[:, np.newaxis], spare, np.argsort(-counts, kind="stable"))
+    weighed: Floats = (least + dealt) @ counts
+    return weighed
+
+
+def _dealt(extra: Ints, spare: Ints, order: Ints) -> Ints:
+    """Extra blocks of each chunk, [..., v], chunks filled in `order` with what they can take."""
+    room = spare[order]
+    filled = np.clip(extra - (np.cumsum(room, axis=-1) - room), 0, room)
+    dealt = np.zeros_like(filled)
+    np.put_along_axis(dealt, np.broadcast_to(order, filled.shape), filled, axis=-1)
+    return dealt

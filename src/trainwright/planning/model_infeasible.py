@@ -7,6 +7,7 @@ found.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,11 @@ from trainwright.plan.results.plan import Binding, Relaxation
 from trainwright.planning.allowed import ANY, Allowed, Span
 from trainwright.planning.feasibility import Feasibility
 from trainwright.planning.layouts import layouts_of
-from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
+from trainwright.planning.model_problem import (
+    candidate_restrictions,
+    hold_tied_once,
+    roomy_problem,
+)
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import (
     Candidate,
@@ -29,12 +34,16 @@ from trainwright.planning.model_space import (
     microbatch_sizes,
 )
 from trainwright.planning.relax import Diagnosis, find_binding
-from trainwright.profile import Recompute
+from trainwright.pricing.placement import group_replicas
+from trainwright.profile import Recompute, StaticKind
 from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.execution import Budget
+    from trainwright.profile import Profile
 
 _MAX_DOUBLINGS: Final = 6
 _MAX_HALVINGS: Final = 4
@@ -77,8 +86,13 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     )
 
 
-def _layouts(question: ModelQuestion, budget: Budget) -> Iterator[_Layout]:
-    """The candidates of the smallest microbatch, the widest and deepest first."""
+def _layouts(
+    question: ModelQuestion, budget: Budget, *, most_state_bytes: float = math.inf
+) -> Iterator[_Layout]:
+    """The candidates of the smallest microbatch, the widest and deepest first.
+
+    Those whose devices each hold more weights, gradients and optimizer states are left out.
+    """
     workload, usable_bytes = question.workload, question.cluster.accelerator.usable_bytes
     size = min(microbatch_sizes(workload, question.allowed.microbatch_size))
     estimator = Estimator(model=question.model, cluster=question.cluster)
@@ -100,15 +114,35 @@ def _layouts(question: ModelQuestion, budget: Budget) -> Iterator[_Layout]:
         if not candidates:
             continue
         profile = estimate_profile(estimator, question, point)
+        state = _state_bytes(profile)
         for candidate in candidates:
             if budget.stopped:
                 return
+            if _state_per_device(state, candidate, question) > most_state_bytes:
+                continue
             restrictions = candidate_restrictions(candidate)
             roomy, setting = roomy_problem(question, candidate, profile)
             yield _Layout(
                 question=Feasibility.of(roomy, setting, restrictions=restrictions, budget=budget),
                 reserve_bytes=usable_bytes - setting.memory_bytes,
             )
+
+
+def _state_bytes(profile: Profile) -> NDArray[np.float64]:
+    """Of the whole model before sharding over replicas, tied parameters once: shape [2, 3]."""
+    held = hold_tied_once(profile)
+    first = held.costs.class_offsets[[layer.layer_class for layer in held.structure.layers]]
+    total: NDArray[np.float64] = held.costs.static_bytes[first].sum(axis=0)
+    return total
+
+
+def _state_per_device(
+    state_bytes: NDArray[np.float64], candidate: Candidate, question: ModelQuestion
+) -> float:
+    """What the fullest device holds at least: an even share of the ranks."""
+    replicas = group_replicas(question.cluster.pool_of(), candidate.degrees)
+    shards = [[replicas.shards(group, kind) for kind in StaticKind] for group in range(2)]
+    return float((state_bytes / np.array(shards)).sum()) / candidate.pipeline
 
 
 def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candidate]:
@@ -226,7 +260,9 @@ def _shorter_sequence(question: ModelQuestion, budget: Budget) -> Iterator[Relax
 
 
 def _fits(question: ModelQuestion, budget: Budget) -> bool:
-    return any(layout.question.fits() for layout in _layouts(question, budget))
+    usable_bytes = question.cluster.accelerator.usable_bytes
+    layouts = _layouts(question, budget, most_state_bytes=usable_bytes)
+    return any(layout.question.fits() for layout in layouts)
 
 
 def _more_devices(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainwright.plan.results.plan import Relaxation
     from trainwright.planning.model_question import ModelQuestion
 
-SHARE_S: Final = 5.0  # wall seconds of the search under one change
+SHARE_S: Final = 20.0  # wall seconds of the search under one change
 
 
 def priced_relaxations(

@@ -27,6 +27,8 @@ HOUR_S: Final = 3600.0
 DEVICE_MTBF_S: Final = 16_384 * 54 * 24 / 419 * HOUR_S
 # Its storage sustains 2 TB/s for those devices (section 3.3.1).
 CHECKPOINT_BYTES_PER_S: Final = 2e12 / 16_384
+LEAST: Final = 1e-6  # of every figure of a training, and the most: anything beyond is a slip
+MOST: Final = 1e24
 RESTART_S: Final = 600.0  # assumed: notice the failure, start again, load the state
 
 
@@ -64,9 +66,9 @@ class Training:
     def _faults(self) -> Iterator[Fault]:
         for field in fields(self):
             value = getattr(self, field.name)
-            zero_is_fine = field.name == "restart_s"
-            if value is not None and not (value > 0 or (zero_is_fine and value == 0)):
-                yield Fault(field.name, f"must be > 0, got {value!r}")
+            at_once = field.name == "restart_s" and value == 0
+            if value is not None and not at_once and not LEAST <= value <= MOST:
+                yield Fault(field.name, f"must be from {LEAST:g} to {MOST:g}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

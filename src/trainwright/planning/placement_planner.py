@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +64,7 @@ def plan_placement(
     finds the same. Raises `UnsupportedFeature` for a graph that branches where the rules do not
     admit one, and for what the chosen planner cannot express.
     """
+    _refuse_endless(case)
     allowed = restricted_case(case, restrictions)
     if planner == "profile":
         outcome = _by_profile(allowed, rules, restrictions, budget)
@@ -85,6 +87,28 @@ def _place(
 ) -> PlacementOutcome:
     most = None if restrictions.data_parallel else 1
     return place_case(case, rules=rules, budget=budget, max_data_parallel=most)
+
+
+def _refuse_endless(case: PlacementCase) -> None:
+    """Sums beyond all floats have no order, so a search over them would prove nothing."""
+    setting = case.setting
+    for table in case.widths:
+        work_s = sum((*table.forward_s.tolist(), *table.backward_s.tolist()))
+        edges_bytes, parameters_bytes = (
+            sum(e.bytes for e in table.edges),
+            sum(table.parameter_bytes.tolist()),
+        )
+        kept_bytes = sum(table.activation_bytes.tolist()) + edges_bytes
+        moved_s = 8 * (edges_bytes + parameters_bytes) / setting.bandwidth_bytes_per_s
+        rounds = setting.num_microbatches + table.num_layers
+        needed = {
+            "seconds": rounds * (2 * work_s + moved_s),
+            "bytes": 16 * parameters_bytes + table.num_layers * kept_bytes,
+        }
+        for unit, amount in needed.items():
+            if not math.isfinite(amount):
+                where = f"at tensor width {table.tensor_parallel}"
+                raise InvalidInput.of("model", f"must add up to finite {unit} {where}")
 
 
 def _by_profile(

@@ -7,8 +7,11 @@ starts after h of them holds each activation for at least its way to the loss an
     m · Σ kept · way ≤ room · (T - h)
 
 A split that takes less than T keeps to this, one that does not takes T: what the search of
-`native/peel` finds within T is a bound, and if it finds nothing, T is. The split to price is
-searched with what the family's orders hold at their fullest instead.
+`native/peel` finds within T is a bound, and if it finds nothing, T is.
+
+A rank that has room for all activations its family promises to hold at most fits whatever order is
+found. Under that rule bound and split come from the same search, with the promise in place of the
+way.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from trainwright.planning.kind_costs import (
 )
 from trainwright.planning.packed_fronts import packed_fronts
 from trainwright.planning.split_bound import Split, longest_stage
+from trainwright.planning.undivided import undivided_work_s
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
 
@@ -55,6 +59,7 @@ MOST_ACTIVATIONS: Final[Mapping[str, Callable[[int], int]]] = {
 }
 _FIRST_LIMIT: Final = 1.02  # times the work of an average rank
 _NEXT_LIMIT: Final = 1.06
+_LAST_LIMIT: Final = 4.0  # times a bound; from there on in one go
 _EVEN_WITHIN: Final = 1.012  # of the shortest step, for more even chunks
 _UNLIMITED: Final = 2**40
 _HAIR: Final = 1e-9
@@ -85,11 +90,13 @@ def best_v_split(
     bound_s = question.least_step_s(limit_s - overhead_s)
     if not bound_s + overhead_s < limit_s:
         return Split(bound_s=limit_s if math.isfinite(bound_s) else bound_s)
-    found = question.likely_split(bound_s, limit_s - overhead_s)
-    if found is None:
-        return Split(bound_s=bound_s + overhead_s)
-    cuts, chosen = found
-    return Split(bound_s=bound_s + overhead_s, cuts=cuts, chosen=chosen)
+    promised_s = question.promised_step_s(bound_s, limit_s - overhead_s)
+    bound_s, promised_s = bound_s + overhead_s, promised_s + overhead_s
+    if not promised_s < limit_s:
+        promised_s = limit_s if math.isfinite(promised_s) else promised_s
+        return Split(bound_s=bound_s, promised_s=promised_s)
+    cuts, chosen = question.likely_split(promised_s - overhead_s, limit_s - overhead_s)
+    return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, promised_s=promised_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,10 +130,11 @@ class _Question:
         sharing = Sharing.of(kinds, replicas)
         longest = longest_stage(kinds, kinds.num_layers - 2 * p + 1, limit_s / num_microbatches)
         fronts = packed_fronts(kinds, longest)
+        fronts = _with_added(fronts, kinds, sharing)
         gathers = replicas.zero_stage == 3
         return cls(
             kinds=kinds,
-            fronts=_with_added(fronts, kinds, sharing),
+            fronts=fronts,
             times=times,
             num_ranks=p,
             num_microbatches=num_microbatches,
@@ -148,9 +156,18 @@ class _Question:
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
         )
 
+    @property
+    def floor_s(self) -> float:
+        """Work of the busiest rank, whatever it waits for."""
+        classes = [layer.layer_class for layer in self.kinds.profile.structure.layers]
+        counts = np.bincount(classes, minlength=len(self.times.total_s))
+        ranks = np.array([self.num_ranks])
+        work_s = undivided_work_s(self.times.total_s, counts, ranks)
+        return self.num_microbatches * float(work_s[0])
+
     def least_step_s(self, limit_s: float) -> float:
         """A bound on every split; infinite where none fits, and anything from the limit on."""
-        work_s = self.num_microbatches * float(self.times.total_before_s[-1]) / self.num_ranks
+        work_s = self.floor_s
         failed_s, tried_s = 0.0, _FIRST_LIMIT * work_s
         while tried_s < 2 * work_s:
             tried_s = min(tried_s, limit_s)
@@ -165,15 +182,10 @@ class _Question:
     def _sharper(self, failed_s: float, found_s: float, tried_s: float) -> float:
         """The larger the time, the less memory it asks for: the least that it leads to itself."""
         low_s, high_s = max(failed_s, found_s), tried_s
-        for _ in range(2):
-            if high_s <= low_s * 1.002:
-                break
+        if high_s > low_s * 1.004:
             middle_s = (low_s + high_s) / 2
             own_s = self._within(middle_s)
-            if math.isfinite(own_s):
-                low_s, high_s = max(low_s, own_s), middle_s
-            else:
-                low_s = middle_s
+            low_s = max(low_s, own_s) if math.isfinite(own_s) else middle_s
         return low_s
 
     def _within(self, limit_s: float) -> float:
@@ -195,45 +207,56 @@ class _Question:
         far = (behind_s + 2 * reached_s) * share
         return near * (1 - _HAIR), far * (1 - _HAIR)
 
+    def promised_step_s(self, bound_s: float, limit_s: float) -> float:
+        """A bound on splits that fit with all activations the family promises."""
+        tried_s = _FIRST_LIMIT * bound_s
+        while tried_s < min(limit_s, _LAST_LIMIT * bound_s):
+            found_s = _core.peel(**self._problem(tried_s, *self._promised))[0]
+            if math.isfinite(found_s):
+                return max(bound_s, found_s)
+            tried_s *= _NEXT_LIMIT
+        return max(bound_s, _core.peel(**self._problem(limit_s, *self._promised))[0])
+
+    @property
+    def _promised(self) -> tuple[Floats, Floats]:
+        size, most = self.kinds.num_layers, min(self.max_activations, 2 * self.num_microbatches)
+        near, far = promised_in_flight(self.num_ranks, most)
+        wide = [np.repeat(x.reshape(-1, 1), size + 1, axis=1) for x in (near, far)]
+        return wide[0], wide[1]
+
     def likely_split(
-        self, bound_s: float, limit_s: float
-    ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]] | None:
-        """A split that fits as the family's orders usually fill memory; None without one."""
-        p, size = self.num_ranks, self.kinds.num_layers
-        near, far = _usual_in_flight(p, min(self.max_activations, 2 * self.num_microbatches))
-        held = [np.repeat(x.reshape(-1, 1), size + 1, axis=1) for x in (near, far)]
+        self, promised_s: float, limit_s: float
+    ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        """An even split that fits, all transients counted; none where rounding alone lets it."""
+        chunk_s = float(self.times.total_before_s[-1]) / (2 * self.num_ranks)
         for share in _TIGHTER:
-            tried_s = _FIRST_LIMIT * bound_s
-            while True:
-                tried_s = min(tried_s, limit_s)
-                is_last = tried_s >= min(limit_s, 4 * bound_s)
-                problem = self._problem(tried_s, *held, share=share, beside=True)
+            tried_s = _FIRST_LIMIT * promised_s
+            while tried_s < min(_NEXT_LIMIT * limit_s, _LAST_LIMIT * promised_s):
+                problem = self._problem(min(tried_s, limit_s), *self._promised)
+                problem["usable_bytes"] *= share
+                problem["transient_bytes"] = self.fronts.most_level_bytes
+                problem["beside_bytes"] = self.fronts.most_level_bytes
                 problem["max_activations"] = _UNLIMITED  # else chunks that hide waits look best
                 least_s = _core.peel(**problem)[0]
                 if math.isfinite(least_s):
-                    problem["limit_s"] = min(_EVEN_WITHIN * least_s, tried_s)
-                    chunk_s = float(self.times.total_before_s[-1]) / (2 * p)
+                    problem["limit_s"] = min(_EVEN_WITHIN * least_s, problem["limit_s"])
                     return self._decoded(*_core.peel_evenly(**problem, chunk_s=chunk_s)[1:])
-                if is_last:
-                    break
                 tried_s *= _NEXT_LIMIT
-        return None
+        return (), ()
 
-    def _problem(
-        self, limit_s: float, near: Floats, far: Floats, *, share: float = 1.0, beside: bool = False
-    ) -> dict[str, Any]:
+    def _problem(self, limit_s: float, near: Floats, far: Floats) -> dict[str, Any]:
         fronts = self.fronts
-        transients = fronts.most_level_bytes if beside else fronts.level_bytes
         return {
             "num_ranks": self.num_ranks,
             "num_microbatches": self.num_microbatches,
             "max_activations": self.max_activations,
-            "usable_bytes": self.usable_bytes * share,
+            "usable_bytes": self.usable_bytes,
             "gathered_share": self.gathered_share,
+            "floor_s": self.floor_s,
             "limit_s": limit_s,
             "kind_of": self.kinds.kind_of,
-            "transient_bytes": transients,
-            "beside_bytes": transients if beside else np.zeros_like(transients),
+            "transient_bytes": fronts.level_bytes,
+            "beside_bytes": np.zeros_like(fronts.level_bytes),
             "front_offset": fronts.offset,
             "front_bytes": fronts.kept_bytes,
             "front_time_s": fronts.time_s,
@@ -259,9 +282,11 @@ class _Question:
         return cuts, tuple(chosen)
 
 
-def _usual_in_flight(num_ranks: int, most: int) -> tuple[Floats, Floats]:
-    """Of both stages of every rank at two instants, [2, p]: `most` in all, as many far as can be,
-    and as few, seen in the orders of all families.
+def promised_in_flight(num_ranks: int, most: int) -> tuple[Floats, Floats]:
+    """Of stage r and of stage 2p-1-r on every rank at its two fullest instants, [2, p] each.
+
+    A rank holds `most` chunk activations in all: at the one instant as many of the far stage as it
+    ever does, at the other as few. The far stage waits longer the nearer to the turn it lies.
     """
     share = (most / 2 - 1) * np.arange(num_ranks) / max(1, num_ranks - 1)
     far = np.stack([np.minimum(most / 2, np.ceil(share) + 2), np.floor(share)])

@@ -24,10 +24,10 @@ from trainwright.partitioning.evaluate import find_layer_faults
 from trainwright.partitioning.price_list import read_prices
 from trainwright.plan import StepPrediction
 from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
-from trainwright.pricing.assemble import Layout, StepWork, assemble_step, pipeline_times
+from trainwright.pricing.assemble import Layout, StepWork, assemble_step
 from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
 from trainwright.pricing.placement import Placement
-from trainwright.pricing.sharding import data_parallel_times, shared_gradient_time_s
+from trainwright.pricing.sharding import shared_gradient_time_s
 from trainwright.pricing.stage_work import StageWork, cut_bytes, stage_works
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.plan import Plan
     from trainwright.plan.overlap import MemoryOverheads, Overlap
-    from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes
     from trainwright.profile import Profile, ProfilePoint
 
     Feeds = tuple[tuple[int, float, float], ...]  # (stage, seconds of one transfer, bytes)
@@ -161,21 +160,6 @@ def work_of_plan(
     if not (placement.is_uniform and _is_chain(feeds)):
         raise UnsupportedFeature("stages that branch or differ in degrees have no timeline")
     return _laid_out(placement, works, feeds, profile, overlap, overheads)
-
-
-def pipeline_of(
-    plan: Plan,
-    profile: Profile,
-    cluster: Cluster,
-    *,
-    overlap: Overlap = DEFAULT_OVERLAP,
-) -> tuple[PipelineShape, PipelineTimes]:
-    """What the simulator runs of a plan; raises as `work_of_plan` does."""
-    work, layout = work_of_plan(plan, profile, cluster, overlap=overlap)
-    sharing = data_parallel_times(
-        work.stages, layout.replicas, overlap, num_microbatches=layout.shape.num_microbatches
-    )
-    return layout.shape, pipeline_times(work, sharing, overlap)
 
 
 def _laid_out(

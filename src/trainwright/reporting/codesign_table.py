@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainwright.plan.status import Status
 from trainwright.reporting.text import add_row, table
 from trainwright.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from trainwright.plan.results.codesign import CodesignResult, DesignRecord
+    from trainwright.plan.results.codesign import (
+        CodesignResult,
+        DesignRecord,
+        LayerScheduleRecord,
+        StageResult,
+    )
 
 _SHOWN = 12
 
@@ -18,6 +24,7 @@ _SHOWN = 12
 def codesign_report(found: CodesignResult) -> RenderableType:
     """Summary, then details as far as they were worked out."""
     from rich.console import Group
+    from rich.text import Text
 
     parts: list[RenderableType] = [_summary(found)]
     if found.best is None:
@@ -25,6 +32,7 @@ def codesign_report(found: CodesignResult) -> RenderableType:
     parts += [_design(found.best), _plans(found)]
     if found.operators:
         parts.append(_operators(found))
+    parts += [Text(_layer(schedule)) for schedule in found.layer_schedules]
     if found.sensitivity:
         parts.append(_sensitivity(found))
     if found.real_chips:
@@ -32,6 +40,16 @@ def codesign_report(found: CodesignResult) -> RenderableType:
     if found.pareto:
         parts.append(_front(found))
     return Group(*parts)
+
+
+def stage_report(found: StageResult) -> RenderableType:
+    """What one stage wrote."""
+    made = table(f"stage {found.stage}", (("", "left"), ("", "left")))
+    add_row(made, "file", found.file)
+    for name, count in found.counts.items():
+        add_row(made, name, f"{count:,}")
+    add_row(made, "CPU", f"{found.stage_s:.2f} s")
+    return made
 
 
 def _summary(found: CodesignResult) -> RenderableType:
@@ -77,6 +95,9 @@ def _design(best: DesignRecord) -> RenderableType:
             "" if best.cost_per_good_die is None else f", {best.cost_per_good_die:.0f} a good die"
         )
         add_row(made, "die", f"{best.die_area_mm2:.2f} mm2{cost}")
+    if best.chip_cost_per_token is not None:
+        each = best.chip_cost_per_token * 1e9
+        add_row(made, "dies", f"{each:.4g} per 1e9 tokens, over three years of training")
     power = f"{best.power_watts:.0f} W a chip over a step"
     if best.peak_power_watts is not None:
         power += f", {best.peak_power_watts:.0f} W in its hungriest operator"
@@ -152,6 +173,16 @@ def _operators(found: CodesignResult) -> RenderableType:
             use.dataflow or "",
         )
     return made
+
+
+def _layer(found: LayerScheduleRecord) -> str:
+    saved = 1 - found.seconds / found.sequential_s if found.sequential_s > 0 else 0.0
+    proof = "optimal" if found.status is Status.OPTIMAL else f"gap <= {found.gap:.1%}"
+    beside = f"{found.num_side_by_side} of {found.num_operators} kernels on a core or the link"
+    return (
+        f"{found.direction} on the cores: {format_seconds(found.seconds)} with {beside}, "
+        f"{saved:.1%} less than one after another ({found.method}, {proof})"
+    )
 
 
 def _sensitivity(found: CodesignResult) -> RenderableType:

@@ -20,8 +20,7 @@ def export_report(found: ExportResult) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    where = "not written" if found.folder is None else found.folder
-    files = table(f"{found.target} {found.version}: {where}", (("file", "left"), ("size", "right")))
+    files = table(found.target, (("file", "left"), ("size", "right")))
     for each in found.files:
         add_row(files, each.name, format_bytes(each.bytes))
     lines = [Text(line, overflow="fold") for line in _lines(found)]

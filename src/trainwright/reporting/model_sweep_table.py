@@ -8,7 +8,7 @@ from trainwright.plan.status import Status
 from trainwright.reporting.layout import layout_cells, layout_columns
 from trainwright.reporting.model_plan_table import model_plan_report
 from trainwright.reporting.text import add_row, table
-from trainwright.units import format_bytes, format_percent_up, format_seconds
+from trainwright.units import GIB, format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,12 +49,12 @@ def _row_table(document: ModelSweepResult) -> RenderableType:
             ("devices", "right"),
             ("step", "right"),
             ("tokens/s", "right"),
-            ("per device", "right"),
+            ("/device", "right"),
             ("MFU", "right"),
             *layout_columns(plans),
             ("mb", "right"),
             ("schedule", "right"),
-            ("memory", "right"),
+            ("GiB", "right"),
             ("gap", "right"),
             ("", "left"),
         ),
@@ -99,12 +99,12 @@ def _plan_cells(row: SweepRow) -> list[str]:
     if row.step_time_s is None:
         return [""] * 4
     gap = "0 %" if row.status is Status.OPTIMAL else _gap(row.gap or 0)
-    memory = format_bytes(row.peak_memory_bytes or 0)
+    memory = f"{(row.peak_memory_bytes or 0) / GIB:.1f}"
     return [str(row.micro_batch), row.schedule or "", memory, gap]
 
 
 def _gap(gap: float) -> str:
-    return "< 0.01 %" if gap < _FINE_GAP else format_percent_up(gap)
+    return "<0.01 %" if gap < _FINE_GAP else format_percent_up(gap)
 
 
 def _totals(document: ModelSweepResult) -> dict[str, Callable[[SweepRow], str]]:

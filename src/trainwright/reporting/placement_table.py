@@ -111,9 +111,11 @@ def _what_binds(document: PlacementResult) -> str:
     loads = [stage.load_s for stage in document.stages]
     sync_s, time_s = document.gradient_sync_s or 0.0, document.time_per_batch_s or 0.0
     share = sync_s / time_s if time_s > 0 else 0.0
+    simulated_s = document.simulated_time_s
+    simulated = "" if simulated_s is None else f"; simulated 1F1B {format_seconds(simulated_s)}"
     return (
         f"{document.rounds} rounds of stage {loads.index(max(loads))}, then gradients: "
-        f"{format_seconds(sync_s)}, {share:.1%} of the batch"
+        f"{format_seconds(sync_s)}, {share:.1%} of the batch{simulated}"
     )
 
 

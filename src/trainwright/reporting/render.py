@@ -25,6 +25,7 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "ModelEstimateResult": ("model_estimate_table", "model_estimate_report"),
         "ScheduleResult": ("schedule_table", "schedule_report"),
         "CodesignResult": ("codesign_table", "codesign_report"),
+        "StageResult": ("codesign_table", "stage_report"),
         "CatalogResult": ("catalog_table", "catalog_report"),
         "ValidationResult": ("validation_table", "validation_report"),
         "CalibrationResult": ("calibration_table", "calibration_report"),

@@ -107,10 +107,10 @@ def assert_agrees(target: str, read: StatedRun, job: Job, files: dict[str, str])
 
 def check(job: Job) -> int:
     """Every target writes and reads back, or refuses; the number that wrote."""
-    written = 0
+    written, made = 0, ordered(job, "pytorch")
     for target in TARGETS:
         try:
-            found = bundle(job, target)
+            found = write(made, STAMP, target, launcher=Launcher.TORCHRUN)
         except Inexpressible as error:
             assert error.faults
             assert error.target == target
@@ -120,7 +120,6 @@ def check(job: Job) -> int:
         name, reader = READERS[target]
         assert_agrees(target, reader(found.files[name]), job, dict(found.files))
         _check_orders(target, dict(found.files), job)
-        assert found == bundle(job, target), "the same plan gives the same bytes"
         written += 1
     return written
 
@@ -138,6 +137,15 @@ def _check_orders(target: str, files: dict[str, str], job: Job) -> None:
 @pytest.mark.parametrize("name", golden_jobs())
 def test_golden_jobs_read_back(name: str) -> None:
     assert check(golden_jobs()[name]) > 0
+
+
+def test_the_same_plan_gives_the_same_bytes() -> None:
+    for job in golden_jobs().values():
+        for target in ("primus", "pytorch"):
+            try:
+                assert bundle(job, target) == bundle(job, target)
+            except Inexpressible:
+                continue
 
 
 @given(job=jobs())

@@ -7,16 +7,17 @@ run.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.formats.exports.launch import commented, header
 from trainwright.formats.exports.layout import parse_layout
 from trainwright.formats.exports.megatron import FLAG_OF, environment_of
-from trainwright.formats.exports.megatron_fields import megatron_fields, unsaid
+from trainwright.formats.exports.megatron_fields import layout_of, megatron_fields, unsaid
 from trainwright.formats.exports.yaml_text import from_yaml, to_yaml
 from trainwright.plan.bundle import ExportBundle
 from trainwright.plan.capability import capability_of
-from trainwright.plan.demands import RecomputeForm
+from trainwright.plan.demands import Placing, RecomputeForm
 from trainwright.plan.stated_run import StatedRun
 from trainwright.profile import Recompute
 
@@ -41,12 +42,21 @@ def export_primus(job: Job, stamp: Stamp) -> ExportBundle:
         command=('"${TRAIN_SCRIPT:?the training entry of Primus}"',),
         environment=environment_of(job),
         not_represented=missing,
-        warnings=("experimental: nobody has run these files yet",),
+        warnings=tuple(_warnings(job)),
         asked_of_user=(
             f"TRAIN_SCRIPT: the training entry of Primus, with an experiment whose overrides are "
             f"those of {FILE}",
         ),
     )
+
+
+def _warnings(job: Job) -> Iterator[str]:
+    yield "experimental: nobody has run these files yet"
+    if job.demands.schedule_shape.placing is Placing.V and layout_of(job) is not None:
+        yield (
+            "the layout lists stages in the model's order; whether Primus reads it so for a V is "
+            "not known: compare the layers that it reports for every rank"
+        )
 
 
 def settings(job: Job) -> dict[str, Any]:

@@ -45,7 +45,9 @@ def export_pytorch(job: Job, stamp: Stamp) -> ExportBundle:
         not_represented=missing,
         asked_of_user=(
             "STAGE_BUILDER=module:function; called with a stage of stages.json, the device mesh "
-            "and this file's values, it returns the module of the stage, with the loss in the last",
+            "and this file's values, it returns the module of the stage",
+            "in the same module: batch(step, mesh, plan), loss(output, target), "
+            "optimizer(parameters) and NUM_STEPS",
         ),
     )
 

@@ -16,7 +16,7 @@ def export_trace(job: Job, stamp: Stamp) -> ExportBundle:
     """One compressed trace; its title says which plan it shows."""
     assert job.orders is not None, "a trace shows the order of every action"
     title = f"{job.model_name}, plan {stamp.short_hash}, trainwright {stamp.trainwright_version}"
-    trace = format_chrome_trace(job.orders.timeline, title=title, memory_unit="chunks")
+    trace = format_chrome_trace(job.orders.timeline, title=title)
     return ExportBundle(
         target="chrome-trace",
         version="Trace Event Format",

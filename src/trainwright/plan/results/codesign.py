@@ -17,6 +17,8 @@ class SurroundingsRecord:
     memory_bandwidth_bytes_per_s: float
     link_bandwidth_bytes_per_s: float
     link_latency_s: float
+    node_devices: int
+    node_bandwidth_bytes_per_s: float
     launch_s: float
     glb_bytes_per_cycle: float
 
@@ -39,7 +41,10 @@ class ArchitectureRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipPlanRecord:
-    """How one model is trained on the design; `starts` is the first layer of each stage."""
+    """How one model is trained on the design; `starts` is the first layer of each stage.
+
+    `recompute` is what all stages do, or "mixed" where they differ.
+    """
 
     model: str
     step_time_s: float
@@ -54,6 +59,7 @@ class ChipPlanRecord:
     microbatch_size: int
     num_microbatches: int
     recompute: str
+    recompute_per_stage: tuple[str, ...]
     schedule: str
     starts: tuple[int, ...]
 
@@ -78,7 +84,8 @@ class DesignRecord:
     """A design with its plans. With several models `tokens_per_s` is their geometric mean.
 
     `area_scope` says what the area holds. `power_watts` is the mean of a chip over a step,
-    `peak_power_watts` that of its hungriest operator. `relative_throughput` is that of the
+    `peak_power_watts` that of its hungriest operator. `chip_cost_per_token` spreads the cost of all
+    dies over three years of training. `relative_throughput` is that of the
     objective against the reference design, absent where the reference holds no plan.
     """
 
@@ -89,12 +96,14 @@ class DesignRecord:
     tokens_per_s: float
     area_mm2: float
     area_scope: str
+    area_parts_mm2: dict[str, float]
     power_watts: float
     energy_per_token_j: float
     tokens_per_s_per_watt: float
     peak_power_watts: float | None = None
     die_area_mm2: float | None = None
     cost_per_good_die: float | None = None
+    chip_cost_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +133,25 @@ class OperatorRecord:
     core_tile: tuple[int, ...] | None = None
     global_tile: tuple[int, ...] | None = None
     split: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerScheduleRecord:
+    """The most frequent layer's kernels on the best design's cores, in one direction.
+
+    The search charges `sequential_s`, every kernel spread over all cores, one after another; with
+    `num_side_by_side` kernels on single cores or the link beside others, a layer takes `seconds`.
+    """
+
+    direction: str  # "forward", "backward"
+    seconds: float
+    sequential_s: float
+    lower_bound_s: float
+    gap: float
+    status: Status
+    method: str
+    num_operators: int
+    num_side_by_side: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +259,7 @@ class CodesignResult:
     fixed_strategies: tuple[FixedStrategyRecord, ...] = ()
     reference: DesignRecord | None = None
     operators: tuple[OperatorRecord, ...] = ()
+    layer_schedules: tuple[LayerScheduleRecord, ...] = ()
     sensitivity: tuple[SensitivityRecord, ...] = ()
     real_chips: tuple[RealChipRecord, ...] = ()
     recheck: RecheckRecord | None = None
@@ -238,3 +267,58 @@ class CodesignResult:
     search_s: float
     front_s: float | None = None
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRecord:
+    """One operator of a layer in one phase, as a chip sees it; products are [b, m, n, k]."""
+
+    operator: str
+    phase: str
+    products: tuple[tuple[int, ...], ...]
+    share: float
+    flops: float
+    lane_cycles: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRecord:
+    """One class of layers: what it is, how many there are, what they do."""
+
+    kind: str
+    count: int
+    parameters: int
+    kernels: tuple[KernelRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRecord:
+    """A model at one tensor degree and microbatch size."""
+
+    model: str
+    tensor_parallel: int
+    microbatch_size: int
+    layers: tuple[LayerRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphResult:
+    """What the first stage leaves for the others: the request, and the layers it is about."""
+
+    kind: str = "codesign-graph"
+    format_version: int = FORMAT_VERSION
+    request: CodesignRequest
+    chains: tuple[ChainRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """A stage that was run: what it wrote, and how much of what."""
+
+    kind: str = "codesign-stage"
+    format_version: int = FORMAT_VERSION
+    stage: str
+    file: str
+    counts: dict[str, int]
+    stage_s: float

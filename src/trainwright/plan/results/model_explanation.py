@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.results.model_plan import ModelPlanResult
@@ -58,7 +58,5 @@ class ModelExplanation:
     without: tuple[WithoutRecord, ...] = ()
     gains: tuple[GainRecord, ...] = ()
     not_asked: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
     search_s: float = 0.0
-    assumptions: dict[str, str] = field(default_factory=dict)
     plan: ModelPlanResult

@@ -54,7 +54,8 @@ class PlacementResult:
     """Placement, proof and price of a batch. Keys without a value are left out.
 
     The batch takes `rounds` times the slowest stage's load, then `gradient_sync_s`;
-    `lower_bound_s` and `gap` refer to `objective`.
+    `lower_bound_s` and `gap` refer to `objective`. `simulated_time_s` is what the event simulator
+    makes of the same plan under 1F1B.
     """
 
     kind: str = "placement"
@@ -70,6 +71,7 @@ class PlacementResult:
     devices_used: int | None = None
     num_stages: int | None = None
     rounds: int | None = None
+    simulated_time_s: float | None = None
     gradient_sync_s: float | None = None
     peak_memory_bytes: float | None = None
     stages: tuple[PlacedStageRecord, ...] = ()

@@ -209,6 +209,31 @@ class Scatter:
     y_ticks: tuple[Tick, ...]
     limit_at: str | None = None
     limit_text: str = ""
+    winner_text: str = "the plan"
+    front_text: str = "on the front: none is faster and smaller"
+    beaten_text: str = "beaten in both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A rectangle of a floor plan: where it is drawn, in percent, and what it stands for."""
+
+    part: Part
+    x: str
+    y: str
+    width: str
+    height: str
+    is_labelled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloorPlan:
+    """Areas as rectangles of a square, in proportion; see `floor_plan.lay_out`."""
+
+    template: ClassVar[str] = "floor"
+    title: str
+    blocks: tuple[Block, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +279,7 @@ class Section:
     name: str
     label: str
     title: str
-    blocks: tuple[Table | BarChart | Scatter | Facts | Notes | Code | Gantt, ...] = ()
+    blocks: tuple[Table | BarChart | Scatter | FloorPlan | Facts | Notes | Code | Gantt, ...] = ()
     cards: tuple[Card, ...] = field(default=())
 
 

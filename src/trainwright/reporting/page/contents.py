@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 CONTENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "ModelPlanResult": ("model_plan", "model_plan_content"),
+        "ModelExplanation": ("model_explanation", "model_explanation_content"),
         "ModelEstimateResult": ("model_estimate", "model_estimate_content"),
         "PlanResult": ("profile_plan", "profile_plan_content"),
         "EstimateResult": ("profile_plan", "profile_plan_content"),
+        "ModelSweepResult": ("model_sweep", "model_sweep_content"),
+        "CodesignResult": ("codesign", "codesign_content"),
+        "PlacementResult": ("placement", "placement_content"),
         "ScheduleResult": ("schedule", "schedule_content"),
     }
 )

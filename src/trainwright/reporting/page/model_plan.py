@@ -153,7 +153,9 @@ def _memory_card(document: ModelPlanResult) -> Card:
 
 
 def _gap_card(document: ModelPlanResult) -> Card:
-    bound = document.lower_bound_s or 0.0
+    bound = document.lower_bound_s
+    if not bound:
+        return Card(label="optimality", value="open", note="the search ended before a bound")
     note = f"no plan of the space takes less than {format_seconds(bound)}"
     if document.status is Status.OPTIMAL:
         return Card(label="optimality", value="proved", note=note, tone="good")
@@ -169,6 +171,8 @@ def _why(document: ModelPlanResult, priced: PricedStep | None) -> Section:
     if document.relaxations:
         lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
         blocks.append(Notes(title="Any one of these is enough", lines=lines))
+    elif document.status is Status.INFEASIBLE:
+        blocks.append(Notes(lines=("No single change of what was asked is enough.",), tone="bad"))
     title = "Why it is not faster" if document.stages else "Why nothing fits"
     return Section(name="why", label="Why", title=title, blocks=tuple(blocks))  # type: ignore[arg-type]
 
@@ -176,13 +180,12 @@ def _why(document: ModelPlanResult, priced: PricedStep | None) -> Section:
 def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tuple[str, str]]:
     if document.binding is not None:
         yield "what cannot fit", document.binding.description
-    if document.step_time_s is not None and document.lower_bound_s is not None:
-        gap = format_percent_up(document.gap or 0.0)
+    if document.step_time_s is not None and document.lower_bound_s:
+        left = f"at most {format_percent_up(document.gap or 0.0)} can be won in this space"
+        if document.status is Status.OPTIMAL:
+            left = "no plan of this space is faster"
         kind = document.bound_kind or "unproved"
-        yield (
-            f"bound ({kind})",
-            f"{format_seconds(document.lower_bound_s)}: at most {gap} can be won in this space",
-        )
+        yield f"bound ({kind})", f"{format_seconds(document.lower_bound_s)}: {left}"
     if priced is not None:
         step, limit = priced.step, document.memory_limit_bytes
         fullest = step.stages[step.fullest_stage].memory.total_bytes

@@ -36,6 +36,16 @@ PARTS: Final = {
     "workspace": ("#8d99a6", "#6b7682"),
     "exposed": ("#d55e00", "#dd6a17"),
     "hidden": ("#8cc8ea", "#56a9d6"),
+    "arrays": ("#0072b2", "#1681c4"),
+    "array-buffers": ("#8cc8ea", "#8cc8ea"),
+    "lanes": ("#e69f00", "#e8a51c"),
+    "lane-buffers": ("#f6d99a", "#f0d08a"),
+    "global": ("#009e73", "#0fa67c"),
+    "mac": ("#0072b2", "#1681c4"),
+    "vector": ("#e69f00", "#e8a51c"),
+    "hbm": ("#d55e00", "#dd6a17"),
+    "glb": ("#009e73", "#0fa67c"),
+    "launch": ("#8d99a6", "#6b7682"),
     "plain": ("#0072b2", "#1681c4"),
 }
 TONES: Final = {

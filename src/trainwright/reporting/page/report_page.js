@@ -88,9 +88,25 @@ function pick(figure, mark) {
   }
 }
 
+const NEAR_PX = 11;
+
+/** Of the marks under the pointer the nearest; the one after it where that is picked already. */
+function markAt(figure, { clientX, clientY }) {
+  const near = [...figure.querySelectorAll(".mark")].map((mark) => {
+    const box = mark.querySelector(".target").getBoundingClientRect();
+    const x = box.x + box.width / 2 - clientX, y = box.y + box.height / 2 - clientY;
+    return { mark, distance: Math.hypot(x, y) };
+  }).filter(({ distance }) => distance <= NEAR_PX).sort((a, b) => a.distance - b.distance);
+  const picked = near.findIndex(({ mark }) => mark.getAttribute("aria-pressed") === "true");
+  return near.length ? near[(picked + 1) % near.length].mark : null;
+}
+
 for (const figure of document.querySelectorAll("figure.scatter")) {
+  figure.querySelector(".plane").addEventListener("click", (event) => {
+    const mark = markAt(figure, event);
+    if (mark) pick(figure, mark);
+  });
   for (const mark of figure.querySelectorAll(".mark")) {
-    mark.addEventListener("click", () => pick(figure, mark));
     mark.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" && event.key !== " ") return;
       event.preventDefault();

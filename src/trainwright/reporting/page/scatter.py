@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -20,11 +21,35 @@ _MOST_TICKS: Final = 5
 
 def time_against_memory(points: Sequence[Point], *, limit_bytes: float | None) -> Scatter:
     """Step time (x, seconds) against peak memory (y, bytes); the winner comes first in `points`."""
+    made = lay_out(
+        points,
+        x_unit=1.0,
+        y_unit=GIB,
+        y_limit=limit_bytes,
+        title="Step time against peak memory",
+        x_title="step time, s",
+        y_title="peak memory of the fullest device, GiB",
+    )
+    if limit_bytes is None:
+        return made
+    return replace(made, limit_text=f"usable {format_bytes(limit_bytes)}")
+
+
+def lay_out(
+    points: Sequence[Point],
+    *,
+    x_unit: float,
+    y_unit: float,
+    y_limit: float | None = None,
+    title: str,
+    x_title: str,
+    y_title: str,
+) -> Scatter:
+    """Where points, front, ticks in multiples of the units and a near limit are drawn."""
     x_low, x_high = _range([point.x for point in points])
     y_low, y_high = _range([point.y for point in points])
-    if limit_bytes is not None and y_low < limit_bytes < y_high + 0.5 * (y_high - y_low):
-        y_high = max(y_high, limit_bytes + _MARGIN * (y_high - y_low))
-    limited = limit_bytes is not None and y_low < limit_bytes <= y_high
+    if y_limit is not None and y_low < y_limit < y_high + 0.5 * (y_high - y_low):
+        y_high = max(y_high, y_limit + _MARGIN * (y_high - y_low))
 
     def x_at(value: float) -> str:
         return percent((value - x_low) / (x_high - x_low))
@@ -33,19 +58,35 @@ def time_against_memory(points: Sequence[Point], *, limit_bytes: float | None) -
         return percent((y_high - value) / (y_high - y_low))
 
     best = front(points)
+    is_near = y_limit is not None and y_low < y_limit <= y_high
     return Scatter(
-        title="Step time against peak memory",
-        x_title="step time, s",
-        y_title="peak memory of the fullest device, GiB",
+        title=title,
+        x_title=x_title,
+        y_title=y_title,
         marks=tuple(
             Mark(point=point, x=x_at(point.x), y=y_at(point.y), on_front=point in best)
             for point in points
         ),
         front=_steps(best, x_at, y_at),
-        x_ticks=tuple(_ticks(x_low, x_high, 1.0, x_at)),
-        y_ticks=tuple(_ticks(y_low, y_high, GIB, y_at)),
-        limit_at=y_at(limit_bytes) if limited and limit_bytes is not None else None,
-        limit_text=f"usable {format_bytes(limit_bytes)}" if limit_bytes is not None else "",
+        x_ticks=tuple(_ticks(x_low, x_high, x_unit, x_at)),
+        y_ticks=tuple(_ticks(y_low, y_high, y_unit, y_at)),
+        limit_at=y_at(y_limit) if is_near and y_limit is not None else None,
+    )
+
+
+def upside_down(made: Scatter) -> Scatter:
+    """The same with y going up, for points whose y is minus what is better the more there is."""
+
+    def turned(at: str) -> str:
+        return percent(1 - float(at[:-1]) / 100)
+
+    return replace(
+        made,
+        marks=tuple(replace(mark, y=turned(mark.y)) for mark in made.marks),
+        front=tuple(replace(line, y1=turned(line.y1), y2=turned(line.y2)) for line in made.front),
+        y_ticks=tuple(
+            Tick(at=turned(tick.at), text=tick.text.removeprefix("-")) for tick in made.y_ticks
+        ),
     )
 
 
@@ -73,7 +114,8 @@ def _steps(
 def _range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     margin = _MARGIN * (high - low) or _MARGIN * abs(high) or 1.0
-    return max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
+    lowest, highest = low - margin, high + margin
+    return max(lowest, 0.0) if low >= 0 else lowest, min(highest, 0.0) if high <= 0 else highest
 
 
 def _ticks(low: float, high: float, unit: float, at: Callable[[float], str]) -> list[Tick]:

@@ -1,0 +1,225 @@
+"""Layouts that are known to be good: estimated as published, and against the planner's own choice.
+
+Each row is one published run: model, cluster, layout, throughput and where that is printed. It is
+estimated as it ran, then the planner is asked the same question. Prints a table for the docs.
+
+    python benchmarks/known_layouts.py [NAME…]
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import trainwright
+from trainwright.formats import catalog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One published run; `tflops` counts what the source counts, see `step_time_s`."""
+
+    name: str
+    model: str
+    cluster: str
+    devices: int
+    global_batch: int
+    sequence: int
+    layout: dict[str, Any]
+    source: str
+    step_time_s: float
+    calibration: str | None = None
+    space: dict[str, Any] = field(default_factory=dict)
+
+
+def megatron_step_s(model: str, batch: int, sequence: int, devices: int, tflops: float) -> float:
+    """Seconds of a step from the TFLOP/s a device that arXiv:2104.04473 prints, by its formula.
+
+    F = 96 B s l h² (1 + s / 6h + V / 16lh), recomputation included.
+    """
+    config = catalog.model(model).config
+    h, layers, v, s = config.hidden_size, config.num_layers, 51200, sequence
+    flops = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
+    return flops / (devices * tflops * 1e12)
+
+
+def llama_step_s(batch: int, sequence: int, devices: int, tflops: float) -> float:
+    """Seconds of a step from the TFLOP/s a device of arXiv:2407.21783: 6 FLOPs per parameter and
+    token, and attention in full."""
+    config = catalog.model("llama3-405b").config
+    flops = trainwright_flops(config, sequence) * batch
+    return flops / (devices * tflops * 1e12)
+
+
+def trainwright_flops(config: Any, sequence: int) -> float:
+    """FLOPs of a sequence by our convention: causal attention counted in full."""
+    from trainwright.model import model_flops_per_sequence
+
+    return model_flops_per_sequence(config, sequence)
+
+
+def _megatron(
+    name: str, model: str, *, pp: int, devices: int, batch: int, tflops: float, table: str
+) -> Run:
+    per_rank = catalog.model(model).config.num_layers // pp
+    chunks = next((v for v in (2, 3, 4) if per_rank % v == 0), 1)
+    return Run(
+        name=name,
+        model=model,
+        cluster="dgx-a100",
+        devices=devices,
+        global_batch=batch,
+        sequence=2048,
+        layout={
+            "tp": 8,
+            "pp": pp,
+            "dp": devices // (8 * pp),
+            "zero": 0,
+            "virtual_stages": chunks,
+            "recompute": "full",
+            "sequence_parallel": False,
+            "flash_attention": False,
+            "precision": "fp16",
+        },
+        source=f"arXiv:2104.04473, {table}",
+        step_time_s=megatron_step_s(model, batch, 2048, devices, tflops),
+        calibration="megatron-2021",
+    )
+
+
+RUNS = (
+    _megatron(
+        "GPT-3 175B, 384 A100",
+        "gpt3-175b",
+        pp=12,
+        devices=384,
+        batch=1536,
+        tflops=153,
+        table="table 2: 153 TFLOP/s a device",
+    ),
+    _megatron(
+        "GPT-3 175B, 768 A100",
+        "gpt3-175b",
+        pp=12,
+        devices=768,
+        batch=1536,
+        tflops=149,
+        table="table 2: 149 TFLOP/s a device",
+    ),
+    _megatron(
+        "GPT 530B, 2,520 A100",
+        "megatron-gpt-530b",
+        pp=35,
+        devices=2520,
+        batch=2520,
+        tflops=163,
+        table="table 1: 163 TFLOP/s a device",
+    ),
+    _megatron(
+        "GPT 1T, 3,072 A100",
+        "megatron-gpt-1t",
+        pp=64,
+        devices=3072,
+        batch=3072,
+        tflops=163,
+        table="table 1: 163 TFLOP/s a device",
+    ),
+    Run(
+        name="Llama-3-405B, 8,192 H100",
+        model="llama3-405b",
+        cluster="dgx-h100",
+        devices=8192,
+        global_batch=2048,
+        sequence=8192,
+        layout={"tp": 8, "pp": 16, "dp": 64, "zero": 1, "virtual_stages": 7},
+        source="arXiv:2407.21783, table 4: 430 TFLOP/s a device",
+        step_time_s=llama_step_s(2048, 8192, 8192, 430),
+        calibration="megatron-core",
+    ),
+    Run(
+        name="Llama-3-405B, 16,384 H100",
+        model="llama3-405b",
+        cluster="dgx-h100",
+        devices=16384,
+        global_batch=2048,
+        sequence=8192,
+        layout={"tp": 8, "pp": 16, "dp": 128, "zero": 1, "virtual_stages": 7},
+        source="arXiv:2407.21783, table 4: 400 TFLOP/s a device",
+        step_time_s=llama_step_s(2048, 8192, 16384, 400),
+        calibration="megatron-core",
+    ),
+    Run(
+        name="DeepSeek-V3, 2,048 H800",
+        model="deepseek-v3",
+        cluster="hgx-h800",
+        devices=2048,
+        global_batch=15360,
+        sequence=4096,
+        layout={
+            "tp": 1,
+            "pp": 16,
+            "dp": 128,
+            "ep": 64,
+            "etp": 1,
+            "zero": 1,
+            "virtual_stages": 2,
+            "schedule": "dualpipe-v",
+            "precision": "fp8",
+        },
+        source="arXiv:2412.19437, section 1: 180 K device hours per trillion tokens; "
+        "DualPipe, here as DualPipeV",
+        step_time_s=15360 * 4096 / 1e12 * 180e3 * 3600 / 2048,
+    ),
+)
+
+
+def row(run: Run) -> str:
+    """A line of the table: published, estimated as published, and as planned."""
+    where = trainwright.estimate(
+        run.model,
+        cluster=run.cluster,
+        devices=run.devices,
+        global_batch=run.global_batch,
+        sequence=run.sequence,
+        micro_batch=1,
+        calibration=run.calibration,
+        **run.layout,
+    ).document
+    plan = trainwright.plan(
+        run.model,
+        cluster=run.cluster,
+        devices=run.devices,
+        global_batch=run.global_batch,
+        sequence=run.sequence,
+        calibration=run.calibration,
+        **run.space,
+    ).document
+    off = where.step_time_s / run.step_time_s - 1
+    peak = where.peak_memory_bytes / 2**30
+    layout = "".join(f" {k}{v}" for k, v in run.layout.items() if k in {"tp", "pp", "dp", "ep"})
+    degrees = plan.parallelism
+    ours = f"tp{degrees.tensor} pp{degrees.pipeline} dp{degrees.data}"
+    ours += f" cp{degrees.context}" if degrees.context > 1 else ""
+    ours += f" ep{degrees.expert}" if degrees.expert > 1 else ""
+    ours += f" v{degrees.virtual_stages}" if degrees.virtual_stages > 1 else ""
+    return (
+        f"| {run.name} |{layout} | {run.step_time_s:.2f} | {where.step_time_s:.2f} | {off:+.1%} | "
+        f"{peak:.0f} GiB | {ours}, {plan.schedule}, mb {plan.micro_batch} | "
+        f"{plan.step_time_s:.2f} | {plan.search_s:.1f} | {run.source} |"
+    )
+
+
+def main(names: list[str]) -> None:
+    """Print the rows whose names begin like one of `names`; all without any."""
+    print(
+        "| run | layout | published s | estimated s | off | peak | planned | s | search | source |"
+    )
+    print("|---|---|--:|--:|--:|--:|---|--:|--:|---|")
+    for run in RUNS:
+        if not names or any(run.name.startswith(name) for name in names):
+            print(row(run), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,60 @@
+"""The options that a document's space was searched with; the inverse of `space_options`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.plan.results.request import SpaceRecord
+    from trainwright.planning.allowed import Span
+
+
+def _switched_off(space: SpaceRecord) -> Iterator[str]:
+    for name in ("data_parallel", "tensor_parallel", "recompute"):
+        if not getattr(space, name):
+            yield f"--no-{name.replace('_', '-')}"
+    for option in space.excluded_options:
+        yield from ("--exclude-option", option)
+
+
+def profile_space_words(space: SpaceRecord) -> Iterator[str]:
+    """Of a profile's plan."""
+    yield from _switched_off(space)
+    if space.planner != "exact":
+        yield from ("--planner", space.planner)
+    if space.block_layer is not None:
+        yield from ("--block-layer", space.block_layer)
+
+
+def model_space_words(space: SpaceRecord) -> Iterator[str]:
+    """Of a model's plan: what is allowed, where that is not everything."""
+    from trainwright.api.space_options import SPANS, allowed_of
+    from trainwright.planning.allowed import ANY, ZERO_STAGES
+    from trainwright.profile import Recompute
+
+    yield from _switched_off(space)
+    allowed = allowed_of(space)
+    off = {"data": not space.data_parallel, "tensor": not space.tensor_parallel}
+    for name, option in SPANS.items():
+        span = getattr(allowed, name)
+        if span != ANY and not off.get(name, False):
+            yield from (f"--{option}", _span_text(span))
+    if allowed.zero_stages != ZERO_STAGES:
+        yield from ("--zero", ",".join(map(str, allowed.zero_stages)))
+    modes = tuple(m for m in Recompute if m not in space.excluded_options)
+    if space.recompute and allowed.recompute != modes:
+        yield from ("--recompute", ",".join(allowed.recompute))
+    if allowed.schedules is not None:
+        yield from ("--schedule", ",".join(allowed.schedules))
+    if allowed.framework is not None:
+        yield from ("--framework", allowed.framework)
+    if space.per_stage_degrees:
+        yield "--per-stage-degrees"
+
+
+def _span_text(span: Span) -> str:
+    if span.most == span.least:
+        return str(span.least)
+    return f"{span.least}..{'' if span.most is None else span.most}"

@@ -1,0 +1,282 @@
+"""Many designs priced without any bound: in batches, by any executor, resumed from a journal.
+
+Every design stands for itself with its fastest plans. Batches are fixed before they run and come
+back in order, so the figures are the same bits with one process, several, or half of them from a
+journal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from trainwright.codesign.question import cost
+from trainwright.codesign.search import Design, pricers
+from trainwright.codesign.uniform import UniformPlan
+from trainwright.execution.budget import Progress
+from trainwright.execution.executor import Serial
+from trainwright.profile import Recompute
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.codesign.price import JobPricer
+    from trainwright.codesign.question import CodesignQuestion
+    from trainwright.execution import Budget
+    from trainwright.execution.executor import Executor
+    from trainwright.execution.journal import Journal
+
+    Floats = NDArray[np.float64]
+    Indices = NDArray[np.int64]
+    Batch = tuple[int, Indices]
+    Prepared = Mapping[int, tuple[JobPricer, ...]]
+
+OBJECTIVES: Final = ("cost", "area_mm2", "power_watts", "energy_per_token_j")
+BATCH_SIZE: Final = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Population:
+    """Designs with their plans; figures are arrays over them.
+
+    `variant` and `index` say which node of the question each is. Power is the mean of a chip over a
+    step, the larger of several models'; energy per token their mean by weight. `steps_s` is
+    [n, models].
+    """
+
+    variant: Indices
+    index: Indices
+    plans: tuple[tuple[UniformPlan, ...], ...]
+    steps_s: Floats
+    cost: Floats
+    area_mm2: Floats
+    power_watts: Floats
+    energy_per_token_j: Floats
+
+    def __len__(self) -> int:
+        return int(self.cost.size)
+
+    def design(self, row: int) -> Design:
+        """One of them as the search returns it."""
+        return Design(
+            variant=int(self.variant[row]),
+            index=int(self.index[row]),
+            plans=self.plans[row],
+            cost=float(self.cost[row]),
+        )
+
+    def figures(self) -> Floats:
+        """The objectives as columns, all to be minimised."""
+        return np.stack([getattr(self, name) for name in OBJECTIVES], axis=1)
+
+    def take(self, rows: Indices) -> Population:
+        """Some of them."""
+        return Population(
+            variant=self.variant[rows],
+            index=self.index[rows],
+            plans=tuple(self.plans[row] for row in rows.tolist()),
+            steps_s=self.steps_s[rows],
+            cost=self.cost[rows],
+            area_mm2=self.area_mm2[rows],
+            power_watts=self.power_watts[rows],
+            energy_per_token_j=self.energy_per_token_j[rows],
+        )
+
+
+def populate(
+    question: CodesignQuestion,
+    budget: Budget,
+    *,
+    scale_s: Floats,
+    nodes: tuple[Indices, Indices] | None = None,
+    executor: Executor | None = None,
+    journal: Journal | None = None,
+    prepared: Prepared | None = None,
+    batch_size: int = BATCH_SIZE,
+) -> tuple[Population, bool]:
+    """Price nodes (variant, design), all of them where absent, without any bound.
+
+    Designs that hold no plan or pass the power limit are left out. The second value is False where
+    the budget ended it early. Batches found in `journal` are not priced again; the answer depends
+    neither on it nor on `executor`.
+    """
+    size = len(question.space)
+    if nodes is None:
+        everything = np.arange(len(question.variants) * size)
+        nodes = (everything // size, everything % size)
+    batches = [
+        (variant, designs[start : start + batch_size])
+        for variant in range(len(question.variants))
+        for designs in (nodes[1][nodes[0] == variant],)
+        for start in range(0, designs.size, batch_size)
+    ]
+    parts: list[Population] = []
+    priced = _priced(batches, Sweep(question, scale_s, prepared), executor or Serial(), journal)
+    for done in range(len(batches)):
+        left_s = budget.elapsed_s / done * (len(batches) - done) if done else 0.0
+        stage = f"front, {done} of {len(batches)} batches, about {left_s:.0f} s left"
+        if budget.poll(Progress(stage=stage, elapsed_s=budget.elapsed_s)):
+            priced.close()
+            return _joined(parts, len(question.jobs)), False
+        parts.append(next(priced))
+    return _joined(parts, len(question.jobs)), True
+
+
+def _priced(
+    batches: list[Batch], sweep: Sweep, executor: Executor, journal: Journal | None
+) -> Generator[Population, None, None]:
+    """Batch after batch, from the journal where it has them."""
+    stored = {} if journal is None else {_key(b): journal.find(_key(b)) for b in batches}
+    missing = [batch for batch in batches if stored.get(_key(batch)) is None]
+    fresh = iter(executor.map(price_batch, sweep, missing))
+    for batch in batches:
+        value = stored.get(_key(batch))
+        if value is not None:
+            yield _from_json(value, len(sweep.question.jobs))
+            continue
+        found = next(fresh)
+        if journal is not None:
+            journal.append(_key(batch), _to_json(found))
+        yield found
+
+
+class Sweep:
+    """A question in one process: what its batches share, pricers made when they are needed."""
+
+    def __init__(
+        self, question: CodesignQuestion, scale_s: Floats, prepared: Prepared | None = None
+    ) -> None:
+        self.question, self.scale_s = question, scale_s
+        self._pricers: dict[int, tuple[JobPricer, ...]] = dict(prepared or {})
+
+    def pricers(self, variant: int) -> tuple[JobPricer, ...]:
+        """One pricer per model under a variant, those made here of the last one only."""
+        if variant not in self._pricers:
+            found = pricers(self.question, self.question.variants[variant])
+            self._pricers = {variant: found}
+        return self._pricers[variant]
+
+    def __getstate__(self) -> tuple[CodesignQuestion, Floats]:
+        return self.question, self.scale_s
+
+    def __setstate__(self, state: tuple[CodesignQuestion, Floats]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+
+def price_batch(sweep: Sweep, batch: Batch) -> Population:
+    """Every design of a batch (variant, designs) with its fastest plans, whatever they cost."""
+    variant, designs = batch
+    question, jobs = sweep.question, sweep.pricers(variant)
+    limit = question.max_power_watts
+    if limit is not None:
+        watts = np.max([job.hungriest_watts(designs) for job in jobs], axis=0)
+        designs = designs[watts <= limit]
+    cutoff = np.full(designs.size, np.inf)
+    plans = [job.plans(job.times(designs), cutoff) for job in jobs]
+    together = [tuple(p for p in row if p is not None) for row in zip(*plans, strict=True)]
+    rows = [row for row, chosen in enumerate(together) if len(chosen) == len(jobs)]
+    designs = designs[np.array(rows, dtype=np.int64)]
+    kept = [together[row] for row in rows]
+    energies = [
+        job.energies_j(designs, [chosen[index] for chosen in kept])
+        for index, job in enumerate(jobs)
+    ]
+    return population_of(question, variant, designs, kept, energies, sweep.scale_s)
+
+
+def _key(batch: Batch) -> str:
+    variant, designs = batch
+    return f"{variant}:{hashlib.sha256(designs.tobytes()).hexdigest()[:16]}"
+
+
+_ARRAYS: Final = (
+    "variant",
+    "index",
+    "steps_s",
+    "cost",
+    "area_mm2",
+    "power_watts",
+    "energy_per_token_j",
+)
+
+
+def _to_json(found: Population) -> dict[str, Any]:
+    """All figures to their last bit; a plan as (step, t, d, recompute, starts)."""
+    value: dict[str, Any] = {name: getattr(found, name).tolist() for name in _ARRAYS}
+    value["plans"] = [
+        [
+            [p.step_s, p.tensor_degree, p.data_degree, list(map(str, p.recompute)), p.starts]
+            for p in chosen
+        ]
+        for chosen in found.plans
+    ]
+    return value
+
+
+def _from_json(value: dict[str, Any], models: int) -> Population:
+    arrays = {name: np.array(value[name], dtype=np.float64) for name in _ARRAYS}
+    return Population(
+        variant=arrays.pop("variant").astype(np.int64),
+        index=arrays.pop("index").astype(np.int64),
+        steps_s=arrays.pop("steps_s").reshape(-1, models),
+        plans=tuple(tuple(_plan(*plan) for plan in chosen) for chosen in value["plans"]),
+        **arrays,
+    )
+
+
+def _plan(
+    step_s: float, tensor: int, data: int, recompute: list[str], starts: list[int]
+) -> UniformPlan:
+    return UniformPlan(
+        step_s=step_s,
+        tensor_degree=tensor,
+        data_degree=data,
+        recompute=tuple(map(Recompute, recompute)),
+        starts=tuple(starts),
+    )
+
+
+def population_of(
+    question: CodesignQuestion,
+    variant: int,
+    designs: Indices,
+    plans: list[tuple[UniformPlan, ...]],
+    energies_j: list[Floats],
+    scale_s: Floats,
+) -> Population:
+    """Figures of designs whose plans are known, with the energies of a step model by model."""
+    steps = np.array([[p.step_s for p in chosen] for chosen in plans], dtype=np.float64)
+    steps = steps.reshape(designs.size, len(question.jobs))
+    energy = np.stack(energies_j, axis=1)
+    tokens = np.array([job.tokens_per_step for job in question.jobs], dtype=np.float64)
+    return Population(
+        variant=np.full(designs.size, variant),
+        index=designs,
+        plans=tuple(plans),
+        steps_s=steps,
+        cost=cost(question.objective, steps, scale_s=scale_s, weights=question.weights),
+        area_mm2=question.space.areas_mm2[designs],
+        power_watts=(energy / steps / question.num_devices).max(axis=1, initial=0.0),
+        energy_per_token_j=(energy / tokens) @ question.weights,
+    )
+
+
+def _joined(parts: list[Population], models: int) -> Population:
+    def column(name: str) -> NDArray[Any]:
+        arrays = [getattr(part, name) for part in parts]
+        return np.concatenate(arrays) if arrays else np.zeros(0)
+
+    return Population(
+        variant=column("variant").astype(np.int64),
+        index=column("index").astype(np.int64),
+        plans=tuple(plans for part in parts for plans in part.plans),
+        steps_s=column("steps_s").reshape(-1, models),
+        cost=column("cost"),
+        area_mm2=column("area_mm2"),
+        power_watts=column("power_watts"),
+        energy_per_token_j=column("energy_per_token_j"),
+    )

@@ -1,0 +1,114 @@
+"""What the server accepts at all, before any of it is read: hosts, origins, sizes.
+
+A page on the web can make a browser send requests to loopback, and a name on the web can be made to
+point there. Requests must name a host that is served, come from the page itself where they change
+anything, and be small.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of a server; `max_waiting` counts questions beside those being answered."""
+
+    max_body_bytes: int = 2**20
+    max_running: int = 2
+    max_waiting: int = 8
+    max_kept: int = 64
+    time_limit_s: float = 20.0
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "::1")
+
+
+class Guard:
+    """Passes on what is within the limits, answers the rest itself."""
+
+    def __init__(self, app: App, limits: Limits) -> None:
+        self._app = app
+        self._limits = limits
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """The ASGI protocol."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        refusal = self._refusal(scope["method"], headers)
+        if refusal is None:
+            body = await _read(receive, self._limits.max_body_bytes)
+            if body is not None:
+                await self._app(scope, _replay(body, receive), send)
+                return
+            refusal = 413, "body", f"must be at most {self._limits.max_body_bytes} bytes"
+        await _refuse(send, *refusal)
+
+    def _refusal(self, method: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if _host_name(host) not in self._limits.hosts:
+            return 421, "host", "is not served here"
+        if method not in ("GET", "HEAD"):
+            origin = headers.get(b"origin")
+            if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+                return 403, "origin", "must be this page"
+            kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+            if kind != b"application/json":
+                return 415, "content-type", "must be application/json"
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit():
+            return 400, "content-length", "must be a number"
+        if len(length) > 15 or int(length) > self._limits.max_body_bytes:
+            return 413, "body", f"must be at most {self._limits.max_body_bytes} bytes"
+        return None
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+async def _read(receive: Receive, most: int) -> bytes | None:
+    """The whole body; None as soon as it is too long."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > most:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body once, then whatever else happens to the connection."""
+    left = [body]
+
+    async def replayed() -> Message:
+        if left:
+            return {"type": "http.request", "body": left.pop(), "more_body": False}
+        return await receive()
+
+    return replayed
+
+
+async def _refuse(send: Send, status: int, path: str, problem: str) -> None:
+    body = json.dumps({"faults": [{"path": path, "problem": problem}]}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

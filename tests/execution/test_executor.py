@@ -1,0 +1,42 @@
+"""Batches in order, whoever runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from trainwright.errors import InvalidInput, MissingExtra
+from trainwright.execution.executor import DaskPool, LocalPool, Serial, executor_of
+
+
+def test_results_come_in_order_from_every_executor() -> None:
+    items = list(range(7))
+    want = [2.0**i for i in items]
+    assert list(Serial().map(pow, 2.0, items)) == want
+    assert list(LocalPool(workers=2).map(pow, 2.0, items)) == want
+
+
+def test_a_pool_can_be_left_early() -> None:
+    results = LocalPool(workers=2).map(pow, 2.0, range(1000))
+    assert next(results) == 1.0
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_executors_are_named_as_users_write_them() -> None:
+    assert executor_of(None) == executor_of("1") == Serial()
+    assert executor_of("3") == LocalPool(workers=3)
+    assert executor_of("dask://host:8786") == DaskPool(address="tcp://host:8786")
+    assert executor_of("dask://local") == DaskPool(address="local")
+    with pytest.raises(InvalidInput, match="workers"):
+        executor_of("many")
+    with pytest.raises(InvalidInput, match="workers"):
+        LocalPool(workers=0)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("distributed") is not None, reason="distributed is installed"
+)
+def test_a_missing_package_is_one_clear_sentence() -> None:
+    with pytest.raises(MissingExtra, match=r"install it with: pip install 'trainwright\[dask\]'"):
+        next(iter(DaskPool(address="local").map(pow, 2.0, [1])))

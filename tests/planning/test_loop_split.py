@@ -1,0 +1,131 @@
+"""Nearly even splits over chunks in a loop, and the layout that balances Llama-3-70B."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from family_cases import Case, case, every_cut, rows_of_split, step_of
+from trainwright.costing.estimate import Estimator
+from trainwright.formats import catalog
+from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.loop_bound import Blocks, least_recompute_s
+from trainwright.planning.loop_split import best_loop_split, nearly_even
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
+from trainwright.planning.model_space import Point, Workload
+from trainwright.planning.stage_kinds import StageKinds
+
+
+def llama_on_64() -> Case:
+    cluster = catalog.cluster("dgx-h100").with_nodes(8)
+    question = ModelQuestion(
+        model=catalog.model("llama3-70b").config,
+        cluster=cluster,
+        workload=Workload(global_batch=128, sequence_length=8192),
+        num_devices=64,
+    )
+    estimator = Estimator(model=question.model, cluster=cluster)
+    profile = estimate_profile(estimator, question, Point(microbatch_size=1, tensor=4))
+    return Case(
+        kinds=StageKinds.of(profile),
+        degrees=Parallelism(
+            tensor=4,
+            pipeline=8,
+            data=2,
+            virtual_stages=5,
+            sequence_parallel=True,
+            zero_stage=1,
+        ),
+        cluster=cluster,
+        num_microbatches=64,
+    )
+
+
+def test_the_uneven_layout_of_llama_70b_balances_the_head_and_gains_three_percent():
+    asked = llama_on_64()
+    split = best_loop_split(*asked.asked, family="interleaved", num_microbatches=64)
+    step, fits = step_of(asked, "interleaved", split.cuts, rows_of_split(asked, split))
+    lengths = [b - a for a, b in pairwise(split.cuts)]
+    assert fits
+    # An embedding and two blocks first; one block, norm, head and loss last.
+    assert lengths[0] == 3
+    assert lengths[-1] == 4
+    assert sorted(lengths[1:-1]) == [2] * 37 + [3]
+    even = (0, *np.cumsum([3] + [2] * 38 + [5]).tolist())
+    rows = [
+        next(iter(asked.profile.costs.rows_of(x.layer_class)))
+        for x in asked.profile.structure.layers
+    ]
+    even_step, _ = step_of(asked, "interleaved", even, rows)
+    assert even_step.step_time_s / step.step_time_s == pytest.approx(1.031, abs=0.004)
+    assert split.bound_s <= step.step_time_s <= 1.01 * split.bound_s
+
+
+@pytest.mark.parametrize("memory_gib", [22, 30, 80])
+def test_the_split_is_near_the_best_nearly_even_one(memory_gib):
+    asked = case(blocks=9, pipeline=2, virtual_stages=3, num_microbatches=8, memory_gib=memory_gib)
+    split = best_loop_split(*asked.asked, family="interleaved", num_microbatches=8)
+    even = nearly_even(asked.profile, 6)
+    costs = asked.profile.costs
+    steps = []
+    for cuts in every_cut(asked.kinds.num_layers, 6):
+        if not even.holds(cuts):
+            continue
+        for choice in (0, -1):
+            rows = [
+                list(costs.rows_of(x.layer_class))[choice] for x in asked.profile.structure.layers
+            ]
+            step, fits = step_of(asked, "interleaved", cuts, rows)
+            if fits:
+                steps.append(step.step_time_s)
+    if not steps:
+        assert not split.cuts or split.bound_s > 0
+        return
+    assert split.bound_s <= min(steps) * (1 + 1e-9)
+    own, fits = step_of(asked, "interleaved", split.cuts, rows_of_split(asked, split))
+    assert fits
+    assert own.step_time_s <= 1.03 * min(steps)
+
+
+def test_nearly_even_splits_hold_one_number_of_blocks_or_one_more():
+    asked = case(blocks=9, pipeline=2, virtual_stages=2)
+    even = nearly_even(asked.profile, 4)  # embedding, nine blocks, norm, head, loss
+    assert even.holds((0, 3, 5, 7, 13))
+    assert even.holds((0, 4, 7, 10, 13))
+    assert not even.holds((0, 5, 7, 9, 13))
+    assert not even.holds((0, 3, 4, 7, 13))
+    assert nearly_even(asked.profile, 12) is None
+
+
+def test_recomputation_that_memory_asks_for_is_the_fractional_knapsack():
+    blocks = Blocks.of(
+        count=8,
+        forward_s=1.0,
+        time_s=np.array([3.0, 3.5, 4.0]),
+        kept_bytes=np.array([10.0, 9.9, 2.0]),
+        static=0.0,
+    )
+    assert blocks.time_s.tolist() == [3.0, 4.0]  # the second lies above the hull
+    least, spare = np.array([2, 2]), np.array([1, 1])
+    instants = np.array([[4.0, 1.0]])
+    # Two blocks wait fourfold, two once: 100 bytes. Of 60 bytes 40 are over; a block of the first
+    # chunk frees 32 for a second, so one and a quarter of them do.
+    needed_s = least_recompute_s(blocks, least, spare, instants, np.array([[60.0]]))
+    assert needed_s == pytest.approx([1.25])
+    # A fifth block goes where fewer wait: 110 bytes.
+    needed_s = least_recompute_s(blocks, least, spare, instants, np.array([[60.0], [60.0]]))
+    assert needed_s == pytest.approx([1.25, 50 / 32])
+    assert np.isinf(least_recompute_s(blocks, least, spare, instants, np.array([[19.0]])))[0]
+
+
+def test_the_bound_ends_below_the_limit_or_is_the_limit():
+    asked = replace(llama_on_64(), num_microbatches=32)
+    free = best_loop_split(*asked.asked, family="interleaved", num_microbatches=32)
+    cut = best_loop_split(
+        *asked.asked, family="interleaved", num_microbatches=32, limit_s=0.9 * free.bound_s
+    )
+    assert cut.bound_s == 0.9 * free.bound_s
+    assert not cut.cuts

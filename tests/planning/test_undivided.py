@@ -1,0 +1,40 @@
+"""The busiest rank against every way to deal layers to ranks."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.planning.undivided import undivided_work_s
+
+
+def busiest_s(layers, num_ranks: int) -> float:
+    """The least of all ways to deal them."""
+    dealt = product(range(num_ranks), repeat=len(layers) - 1)
+    return min(
+        max(np.bincount((0, *owners), weights=layers, minlength=num_ranks)) for owners in dealt
+    )
+
+
+@given(
+    block_s=st.floats(0.1, 10),
+    num_blocks=st.integers(1, 5),
+    others=st.lists(st.floats(0, 20), max_size=2),
+    num_ranks=st.integers(1, 3),
+)
+def test_no_way_to_deal_layers_beats_the_bound(block_s, num_blocks, others, num_ranks):
+    class_s = np.array([block_s, *others])
+    counts = np.array([num_blocks, *(1 for _ in others)])
+    bound_s = undivided_work_s(class_s, counts, np.array([num_ranks]))[0]
+    layers = [block_s] * num_blocks + others
+    assert bound_s <= busiest_s(layers, num_ranks) * (1 + 1e-9)
+
+
+def test_a_head_of_most_of_a_block_costs_the_ranks_what_it_is_longer_than_their_rest():
+    # Ten blocks on each of 8 ranks, and on one of them a head of 0.9 blocks.
+    bound_s = undivided_work_s(np.array([2.0, 1.8]), np.array([80, 1]), np.array([8, 9]))
+    assert bound_s[0] == np.float64(2.0 * 10.9) * (1 - 1e-9)
+    assert bound_s[1] == 2.0 * 9 * (1 - 1e-9)  # 81 places for 80 blocks: the head takes the last

@@ -1,0 +1,277 @@
+"""The server over real connections: answers, refusals, limits."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import socket
+import threading
+import time
+import zipfile
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra [serve]")
+pytest.importorskip("uvicorn", reason="needs the extra [serve]")
+
+from html_page import Page
+from served import served
+
+pytestmark = pytest.mark.serve
+SMALL = {"cluster": "dgx-a100", "devices": 8, "global_batch": 8, "sequence": 512}
+GPT2 = {"model": "gpt2", **SMALL}
+LARGE = {
+    "model": "deepseek-v3",
+    "cluster": "dgx-h100",
+    "devices": 8192,
+    "global_batch": 8192,
+    "sequence": 4096,
+}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with served() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def answered(client):
+    found = client.ask(**GPT2)
+    assert found.status == 200
+    return found.value
+
+
+def test_the_plan_is_the_one_of_the_command_line(answered, capsys):
+    from shlex import split
+
+    from trainwright.cli.main import main
+
+    with pytest.raises(SystemExit):
+        main([*split(answered["command"])[1:], "--json"])
+    own = json.loads(capsys.readouterr().out)
+    assert own["step_time_s"] == answered["document"]["step_time_s"]
+    assert own["stages"] == answered["document"]["stages"]
+    assert answered["is_complete"] is True
+
+
+def test_the_page_and_the_document_of_a_plan_can_be_fetched(client, answered):
+    document = client.get(f"/api/plans/{answered['id']}")
+    assert document.value == answered["document"]
+    assert "attachment" in document.headers["content-disposition"]
+    page = client.get(f"/pages/{answered['id']}")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "gpt2 on" in Page(page.body.decode()).all("h1")[0][1]
+
+
+def test_the_files_of_an_export_are_those_of_the_command(client):
+    from trainwright.api.explore import answer
+    from trainwright.api.export import bundle_of
+    from trainwright.execution import Budget
+    from trainwright.serving.messages import Ask
+
+    ask = {**GPT2, "framework": "megatron"}
+    found = client.ask(**ask).value
+    saved = client.get(f"/api/plans/{found['id']}/exports/megatron")
+    assert saved.status == 200
+    assert saved.headers["content-type"] == "application/zip"
+    own = bundle_of(answer(Ask(**ask).question, Budget()), "megatron")
+    with zipfile.ZipFile(io.BytesIO(saved.body)) as archive:
+        assert archive.testzip() is None
+        names = [name.partition("/")[2] for name in archive.namelist()]
+    assert names == list(own.files)
+
+
+def test_an_export_that_cannot_be_is_refused_with_its_reason(client, answered):
+    for target in ("abacus", "chrome-trace"):
+        assert client.get(f"/api/plans/{answered['id']}/exports/{target}").status in (200, 422)
+    unknown = client.get(f"/api/plans/{answered['id']}/exports/abacus")
+    assert unknown.status == 422
+    assert unknown.faults
+
+
+def test_memory_and_bandwidth_reach_the_plan(client):
+    found = client.ask(**GPT2, memory_gib=16.0, bandwidth_gb_per_s=1.0)
+    pool = found.value["document"]["request"]["cluster"]["content"]["pools"][0]
+    assert pool["accelerator"]["memory_bytes"] == 16 * 2**30
+    assert pool["levels"][-1]["bandwidth_bytes_per_s"] == 1e9
+
+
+def test_a_config_of_ones_own_is_planned(client):
+    config = {
+        "model_type": "gpt2",
+        "n_layer": 2,
+        "n_embd": 64,
+        "n_head": 2,
+        "vocab_size": 1000,
+        "n_positions": 1024,
+    }
+    found = client.ask(config=config, **SMALL)
+    assert found.status == 200
+    assert found.value["document"]["request"]["model"]["content"]["num_layers"] == 2
+    assert "embedded in the document" in found.value["command_note"]
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"model": "/etc/passwd"}, "model"),
+        ({"model": "..", "cluster": "dgx-a100"}, "model"),
+        ({"model": "pyproject.toml"}, "model"),
+        ({"model": "org.repo"}, "model"),
+        ({"cluster": "pyproject.toml"}, "cluster"),
+        ({"cluster": "nowhere"}, "cluster"),
+        ({"devices": 0}, "devices"),
+        ({"devices": 10**9}, "devices"),
+        ({"devices": True}, "devices"),
+        ({"global_batch": -1}, "global_batch"),
+        ({"memory_gib": 0.1}, "memory_gib"),
+        ({"framework": "abacus"}, "framework"),
+        ({"surprise": 1}, "surprise"),
+        ({"config": {"model_type": "mamba"}, "model": None}, "question"),
+        ({"config": {}}, "model"),
+        ({"model": None}, "model"),
+    ],
+)
+def test_what_breaks_a_rule_is_refused_by_name(client, change, path):
+    found = client.ask(**{**GPT2, **change})
+    assert found.status == 422
+    assert path in found.faults, found.faults
+
+
+@pytest.mark.parametrize("path", ["/api/plans/0123456789abcdef01234567", "/pages/" + "a" * 24])
+def test_plans_that_are_not_kept_are_not_there(client, path):
+    assert client.get(path).status == 404
+
+
+@pytest.mark.parametrize("path", ["/pages/..%2f..%2fetc%2fpasswd", "/pages/ABC", "/docs", "/etc"])
+def test_other_paths_lead_nowhere(client, path):
+    assert client.get(path).status in (404, 422)
+
+
+def test_other_hosts_are_not_served(client):
+    for host in ("evil.example", "127.0.0.1.evil.example", "", "[::1"):
+        assert client.get("/api/choices", Host=host).status == 421
+    assert client.get("/api/choices", Host=f"localhost:{client.port}").status == 200
+
+
+def test_other_pages_may_not_ask(client):
+    elsewhere = {"Origin": "https://evil.example"}
+    assert client.call("POST", "/api/plans", GPT2, elsewhere).status == 403
+    plain = {"Content-Type": "text/plain"}
+    assert client.call("POST", "/api/plans", GPT2, plain).status == 415
+    own = {"Origin": f"http://127.0.0.1:{client.port}"}
+    assert client.call("POST", "/api/plans", GPT2, own).status == 200
+
+
+def test_nothing_is_shared_with_other_pages(client, answered):
+    for path in ("/", "/api/choices", f"/pages/{answered['id']}"):
+        found = client.get(path, Origin="https://evil.example")
+        assert "access-control-allow-origin" not in found.headers
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_the_policy_admits_exactly_the_style_and_the_script(client):
+    found = client.get("/")
+    page = Page(found.body.decode())
+    inline = [text for _, text in page.all("script")] + [text for _, text in page.all("style")]
+    digests = {hashlib.sha256(text.encode()).digest() for text in inline}
+    hashes = {f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests}
+    policy = found.headers["content-security-policy"]
+    assert set(re.findall(r"'sha256-[^']+'", policy)) == hashes
+    assert not re.search(r"""(src|href)\s*=\s*["']?\s*(https?:)?//""", found.body.decode())
+
+
+def test_long_bodies_are_refused_without_being_read(client):
+    head = (
+        f"POST /api/plans HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as raw:
+        raw.sendall(head.encode())
+        assert b"413" in raw.recv(100)
+
+
+def test_long_bodies_without_a_length_are_refused_too(client):
+    head = (
+        f"POST /api/plans HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    chunk = b"40000\r\n" + b" " * 0x40000 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as raw:
+        raw.sendall(head.encode() + 5 * chunk)
+        assert b"413" in raw.recv(100)
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[]", b"null", b"1e999", b"[" * 5000, b""])
+def test_what_is_no_question_is_refused(client, body):
+    found = client.call("POST", "/api/plans", body)
+    assert found.status in (400, 422)
+    assert found.faults
+
+
+def test_a_search_ends_with_its_limit():
+    with served(time_limit_s=0.3) as client:
+        began = time.monotonic()
+        found = client.ask(**LARGE, time_limit_s=3600)
+        took = time.monotonic() - began
+    assert found.status == 200
+    assert found.value["document"]["status"] in ("unknown", "gap")
+    assert found.value["is_complete"] is False
+    assert took < 30, "a limit of 0.3 s; the rest is patience with a busy machine"
+
+
+def test_more_questions_than_wait_are_refused():
+    def ask_until_answered(client):
+        while client.ask(**LARGE).status != 200:
+            pass
+
+    with served(max_running=1, max_waiting=0, time_limit_s=3) as client:
+        first = threading.Thread(target=ask_until_answered, args=(client,))
+        first.start()
+        statuses = set()
+        while first.is_alive() and 429 not in statuses:
+            statuses.add(client.ask(**GPT2).status)
+        first.join()
+    assert 429 in statuses
+
+
+def test_a_question_nobody_waits_for_is_stopped():
+    with served(max_running=1, max_waiting=0, time_limit_s=60) as client:
+        body = json.dumps(LARGE).encode()
+        head = (
+            f"POST /api/plans HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        raw = socket.create_connection(("127.0.0.1", client.port))
+        raw.sendall(head.encode() + body)
+        while client.ask(**GPT2).status != 429:
+            time.sleep(0.01)
+        raw.close()
+        began = time.monotonic()
+        while client.ask(**GPT2).status == 429:
+            assert time.monotonic() - began < 40, "60 s were allowed"
+            time.sleep(0.05)
+
+
+def test_only_the_last_plans_are_kept():
+    with served(max_kept=1) as client:
+        first = client.ask(**GPT2).value["id"]
+        second = client.ask(**{**GPT2, "global_batch": 16}).value["id"]
+        assert client.get(f"/pages/{first}").status == 404
+        assert client.get(f"/pages/{second}").status == 200
+
+
+def test_choices_are_those_of_the_catalog(client):
+    from trainwright.formats.catalog import model_names
+
+    found = client.get("/api/choices").value
+    assert [model["name"] for model in found["models"]] == list(model_names())
+    for cluster in found["clusters"]:
+        assert cluster["devices_per_node"] <= cluster["most_devices"]

@@ -1,0 +1,198 @@
+"""The live page in a real browser."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra [serve]")
+pytest.importorskip("uvicorn", reason="needs the extra [serve]")
+
+from browser import chromium, needs_chromium
+from served import served
+from trainwright.reporting.gantt_palette import DARK, LIGHT, rgb
+
+pytestmark = [pytest.mark.browser, pytest.mark.serve, needs_chromium]
+
+
+class Address:
+    """What the browser opens."""
+
+    def __init__(self, client):
+        self._address = client.address
+
+    def as_uri(self):
+        return self._address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client():
+    with served() as made:
+        yield made
+
+
+@pytest.fixture
+def page(browser, client):
+    """A small model on one node, so that plans are quick."""
+
+    def show(**size):
+        browser.open(Address(client), **size)
+        choose(browser, model="gpt2", cluster="dgx-a100", devices="0", batch="4", sequence="9")
+        return browser
+
+    return show
+
+
+def choose(browser, **values):
+    for name, value in values.items():
+        browser.run(
+            f"(control => {{ control.value = {json.dumps(value)}; "
+            f"control.dispatchEvent(new Event(control.type === 'range' ? 'input' : 'change')); }})"
+            f"(document.getElementById('{name}'))"
+        )
+    settled(browser)
+
+
+def settled(browser):
+    browser.wait_until(
+        "(async () => { await new Promise((done) => setTimeout(done, 300)); "
+        "return document.getElementById('answer').getAttribute('aria-busy') === 'false' "
+        "&& !document.querySelector('iframe.coming'); })()"
+    )
+
+
+def step(browser):
+    return browser.run("explorer.last.step")
+
+
+def text(browser, element):
+    return browser.run(f"document.getElementById('{element}').textContent")
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_opens_quietly_at_any_width_in_both_themes(browser, page, client, width, dark):
+    page(width=width, height=900, dark=dark)
+    assert browser.messages == []
+    assert all(url.startswith(client.address) for url in browser.requests)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    background = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert background == f"rgb{rgb((DARK if dark else LIGHT).page)}"
+    assert browser.run("document.querySelector('iframe').clientHeight") > 300
+
+
+def test_a_plan_and_its_reason_stand_beside_its_page(browser, page):
+    page()
+    assert "where the step goes: compute" in text(browser, "reason")
+    assert "ZeRO-" in text(browser, "layout")
+    inside = "document.querySelector('iframe').contentDocument.querySelector('h1').textContent"
+    assert browser.run(inside) == "gpt2 on 8 devices of dgx-a100"
+    rows = browser.run("document.querySelectorAll('#others tr').length")
+    assert rows > 0
+
+
+def test_moving_a_slider_changes_the_plan(browser, page):
+    page()
+    before = step(browser)
+    choose(browser, batch="6")
+    assert step(browser) > 2 * before
+    words = browser.run("document.querySelector('.figure em').textContent")
+    assert words.startswith("+")
+    inside = "document.querySelector('iframe').contentDocument.body.textContent"
+    assert "64 sequences of 512 tokens" in browser.run(inside)
+
+
+def test_less_memory_leads_to_a_refusal_with_its_reason(browser, page):
+    page()
+    choose(browser, model="llama2-70b", memory="0")
+    assert "no plan: infeasible" in text(browser, "layout")
+    assert "memory: " in text(browser, "reason")
+    choose(browser, model="gpt2")
+    browser.run("document.getElementById('reset').click()")
+    settled(browser)
+    assert "ZeRO-" in text(browser, "layout")
+
+
+def test_the_new_page_stays_where_the_reader_was(browser, page):
+    page()
+    browser.run(
+        "document.querySelector('iframe').contentWindow.scrollTo({top: 500, behavior: 'instant'})"
+    )
+    choose(browser, batch="5")
+    assert browser.run("document.querySelector('iframe').contentWindow.scrollY") == 500
+    assert browser.run("document.querySelectorAll('iframe').length") == 1
+
+
+def test_a_refused_question_says_why(browser, page):
+    page()
+    browser.run("explorer.ask({...explorer.question, devices: 0})")
+    settled(browser)
+    assert "devices: " in text(browser, "faults")
+    assert browser.run("document.getElementById('save-plan').hidden") is True
+
+
+def test_a_config_of_ones_own_can_be_chosen_and_left(browser, page):
+    page()
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 999}
+    name = "<img src=x onerror=alert(1)>.json"
+    browser.run(
+        f"(() => {{ const given = new DataTransfer(); "
+        f"given.items.add(new File([{json.dumps(json.dumps(config))}], {json.dumps(name)})); "
+        f"const input = document.getElementById('config'); input.files = given.files; "
+        f"input.dispatchEvent(new Event('change')); }})()"
+    )
+    settled(browser)
+    inside = "document.querySelector('iframe').contentDocument.querySelector('h1').textContent"
+    assert browser.run(inside).startswith("config.json on")
+    assert name in text(browser, "uploaded")
+    assert browser.run("document.querySelectorAll('img').length") == 0
+    browser.run("document.getElementById('forget').click()")
+    settled(browser)
+    assert browser.run(inside).startswith("gpt2 on")
+    assert browser.messages == []
+
+
+def test_plan_and_page_can_be_saved(browser, page, client):
+    page()
+    for element in ("save-plan", "save-page"):
+        link = browser.run(f"document.getElementById('{element}').getAttribute('href')")
+        assert client.get(link).status == 200
+
+
+def test_files_for_a_framework_are_saved_or_refused_with_the_reason(browser, page):
+    page()
+    browser.run(
+        "window.saved = []; HTMLAnchorElement.prototype.click = function () "
+        "{ saved.push(this.download); }"
+    )
+    choose(browser, framework="megatron")
+    browser.run("document.getElementById('export').click()")
+    browser.wait_until("window.saved.length === 1")
+    assert browser.run("window.saved") == ["megatron.zip"]
+    assert "saved megatron.zip" in text(browser, "state")
+
+
+def test_the_theme_reaches_the_page_of_the_plan(browser, page):
+    page()
+    choose(browser, theme="dark")
+    inside = "getComputedStyle(document.querySelector('iframe').contentDocument.body)"
+    assert browser.run(f"{inside}.backgroundColor") == f"rgb{rgb(DARK.page)}"
+    choose(browser, batch="5")
+    assert browser.run(f"{inside}.backgroundColor") == f"rgb{rgb(DARK.page)}"
+
+
+def test_every_control_can_be_reached_by_keyboard(browser, page):
+    page()
+    reached = set()
+    for _ in range(20):
+        browser.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab")
+        reached.add(browser.run("document.activeElement.id"))
+    controls = {"model", "config", "cluster", "memory", "bandwidth", "batch", "sequence"}
+    assert controls | {"framework", "reset", "save-page", "save-plan"} <= reached
