@@ -4,53 +4,84 @@ With W the work of a microbatch over all layers and ranks, m microbatches per re
 sync_r what rank r still exchanges after its last backward:
 
     any order   T ≥ m·P_r + sync_r for every rank, so T ≥ (m·W + Σ sync_r) / p
-    any order   some rank holds ⌈blocks / p⌉ blocks
+    any order   some rank holds ⌈n / p⌉ of n like layers
+    any order   one microbatch passes all ranks forward, and its gradient comes back
     1F1B        T ≥ m·P_r + Σ_{i<r} P_i, so T ≥ W / (1 − (1 − 1/m)^p)
 
 and the optimizer of the slowest rank, no faster than the mean, follows. What is exchanged costs
-start + bytes · slope at the fastest of some ways, so parts cost no less than their sum. A device
-keeps its share of the state and one microbatch of its layers: where all devices together cannot
-hold that, nothing fits and the bound is infinite.
+start + bytes · slope at the fastest of some ways, so parts cost no less than their sum.
+
+Memory makes layers recompute. When a microbatch is at the loss all ranks keep their part of it, and
+with one stage per rank the w_r forwards of the warm-up are kept at the first backward. With U
+usable bytes and S_r state
+
+    any order   Σ kept_r ≤ Σ (U - S_r)
+    warm-up     Σ kept_r ≤ Σ (U - S_r) / w_r, most where the ranks of large w_r hold the state
+
+so the work is no less than what `PointWork.trade` says at that room, and neither is that of ⌈n / p⌉
+like layers in the room of one rank. Where even the leanest options need more, nothing fits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.costing.communication import fastest_s
+from trainwright.costing.communication import fastest_s, point_to_point_time_s
 from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.family_bounds import family_step_bound_s
 from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
+    from trainwright.planning.family_bounds import ChainWork
     from trainwright.planning.layouts import Layouts
     from trainwright.planning.model_space import Point
-    from trainwright.planning.point_work import PointWork
+    from trainwright.planning.point_work import PointWork, Trade
     from trainwright.planning.schedules import Schedule
     from trainwright.pricing.sharding import Replicas
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 _HAIR = 1 + 1e-9
+# Forwards before the first backward of a rank with so many ranks from it on, at most m.
+WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
+    ONE_F_ONE_B: lambda ranks: ranks,
+    "zb-h1": lambda ranks: ranks,
+    "zb-h2": lambda ranks: 2 * ranks - 1,
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Shared:
-    """What data parallelism adds over all ranks: per microbatch, after the last, at the update."""
+    """What replicas of D sizes exchange of all layers, nothing hidden, [D]; their sizes [D, 2]."""
 
-    added_s: float
-    sync_s: float
-    update_s: float
-    held_bytes: float
+    reduce_s: Floats
+    gather_s: Floats
+    scatter_s: Floats
+    sizes: Ints
+
+    def shards(self, zero_stage: int) -> Floats:
+        """Into how many parts each kind of state is cut, [D, 2, 3]."""
+        parts = np.ones((len(self.sizes), 2, len(StaticKind)))
+        for first_stage, kind in enumerate(_BY_ZERO, 1):
+            if zero_stage >= first_stage:
+                parts[:, :, kind] = self.sizes
+        return parts
+
+
+_BY_ZERO: Final = (StaticKind.OPTIMIZER, StaticKind.GRADIENT, StaticKind.WEIGHT)
 
 
 @dataclass(slots=True)
@@ -59,6 +90,7 @@ class CoarseBounds:
 
     cluster: Cluster
     _groups: dict[tuple[int, ...], Replicas] = field(default_factory=dict)
+    _last: tuple[PointWork, Ints, _Shared] | None = None
 
     def bounds_s(
         self,
@@ -66,62 +98,87 @@ class CoarseBounds:
         point: Point,
         layouts: Layouts,
         *,
+        chain: ChainWork,
         zero_stage: int,
         schedule: Schedule,
     ) -> Floats:
         """The bound of every pair, shape [N]."""
-        degrees, index = np.unique(layouts.data, return_inverse=True)
-        shared = [self._shared(work, point, d, zero_stage) for d in degrees.tolist()]
-        added_s, sync_s, update_s, held_bytes = (
-            np.array([getattr(each, name) for each in shared])[index]
-            for name in ("added_s", "sync_s", "update_s", "held_bytes")
-        )
-        p, m = layouts.pipeline, layouts.num_microbatches
-        total_s = work.total_s + added_s
-        heaviest = -(-work.num_blocks // p) * work.block_s
-        bounds_s = np.maximum((m * total_s + sync_s) / p, m * heaviest)
-        if schedule.family == ONE_F_ONE_B:
-            bounds_s = np.maximum(bounds_s, total_s / (1 - (1 - 1 / m) ** p))
         device = self.cluster.accelerator
-        bounds_s += update_s / p + device.step_overhead_s
-        too_large = held_bytes > p * device.usable_bytes * _HAIR
-        found: Floats = np.where(too_large, np.inf, bounds_s)
+        degrees, index = np.unique(layouts.data, return_inverse=True)
+        shared = self._kept(work, point, degrees)
+        shards = shared.shards(zero_stage)
+        held_bytes = (work.static_bytes / shards).sum(axis=(1, 2))[index]
+        p, m = layouts.pipeline, layouts.num_microbatches
+        has_ramps = schedule.family == ONE_F_ONE_B
+        room_bytes = p * device.usable_bytes - held_bytes
+        if schedule.family in WARM_UP:
+            room_bytes = _room_in_warm_up(p, m, held_bytes, device.usable_bytes, schedule.family)
+        work_s = work.trade.least_s(room_bytes)
+        backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
+        added_s, sync_s = _exchanged(shared, index, zero_stage, work.forward_s, backward_s)
+        total_s = work_s + added_s
+        bounds_s = (m * total_s + sync_s) / p
+        layer_held = np.tensordot(1 / shards, work.layer_static_bytes, axes=([1, 2], [1, 2]))
+        for trade, count, held in zip(
+            work.layer_trades, work.num_layers, layer_held[index].T, strict=True
+        ):
+            if count > 1:
+                own_s = _undivided_s(p, m, trade, count, device.usable_bytes, held, schedule.family)
+                bounds_s = np.maximum(bounds_s, own_s)
+        if has_ramps:
+            bounds_s = np.maximum(bounds_s, total_s / (1 - (1 - 1 / m) ** p))
+        else:
+            own_s = family_step_bound_s(
+                chain, family=schedule.family, pipeline=p, num_microbatches=m
+            )
+            bounds_s = np.maximum(bounds_s, own_s)
+        way_s = work.forward_s + (backward_s if has_ramps else 0.0)
+        bounds_s = np.maximum(bounds_s, way_s + 2 * self._transfers_s(work, point, layouts))
+        touched = (work.static_bytes @ np.array([1.0, 1.0, 2.0])) / shards[
+            :, :, StaticKind.OPTIMIZER
+        ]
+        update_s = np.array(
+            [memory_time_s(b, device) if b else 0.0 for b in touched.sum(axis=1).tolist()]
+        )
+        found: Floats = bounds_s + update_s[index] / p + device.step_overhead_s
         return found
 
-    def _shared(self, work: PointWork, point: Point, data: int, zero_stage: int) -> _Shared:
-        replicas = self._replicas(point, data, zero_stage)
+    def _transfers_s(self, work: PointWork, point: Point, layouts: Layouts) -> Floats:
+        """Least seconds of one microbatch between all ranks, one way, [N].
+
+        Where a rank takes a node or more, every transfer leaves a node; where ranks divide nodes
+        evenly, those at the end of a node do.
+        """
+        inner, *outer = self.cluster.pool_of().levels
+        near_s = point_to_point_time_s(work.edge_bytes, inner)
+        far_s = min((point_to_point_time_s(work.edge_bytes, e) for e in outer), default=near_s)
+        size, p = point.devices * layouts.data, layouts.pipeline
+        crossing = np.where(size >= inner.size, p - 1, (p * size - 1) // inner.size)
+        crossing = np.where((size < inner.size) & (inner.size % size != 0), 0, crossing)
+        least_s = min(near_s, far_s)
+        total_s: Floats = (p - 1 - crossing) * least_s + crossing * far_s
+        return total_s
+
+    def _kept(self, work: PointWork, point: Point, degrees: Ints) -> _Shared:
+        """That of the point that was asked for last is kept for its other schedules."""
+        last = self._last
+        if last is None or last[0] is not work or not np.array_equal(last[1], degrees):
+            last = self._last = (work, degrees, self._shared(work, point, degrees))
+        return last[2]
+
+    def _shared(self, work: PointWork, point: Point, degrees: Ints) -> _Shared:
         weights = work.static_bytes[:, StaticKind.WEIGHT].tolist()
         sync = work.sync_bytes.tolist()
-        under_forward_s = DEFAULT_OVERLAP.parameters * work.forward_s
-        under_backward_s = DEFAULT_OVERLAP.gradients * work.backward_s
-        gather_s = _both_s(replicas.gather, weights)
-        scatter_s = _both_s(replicas.gather, sync)
-        gathered_s = max(0.0, gather_s - under_forward_s)
-        scattered_s = max(0.0, scatter_s - under_backward_s)
-        added_s = sync_s = 0.0
-        match zero_stage:
-            case 0:
-                sync_s = max(0.0, _both_s(replicas.reduce, sync) - under_backward_s)
-            case 1:
-                sync_s = scattered_s + gathered_s
-            case 2:
-                added_s, sync_s = scattered_s, gathered_s
-            case _:
-                both_s = max(0.0, gather_s + scatter_s - under_backward_s)
-                added_s = gathered_s + both_s
-        shards = np.array([[replicas.shards(g, kind) for kind in StaticKind] for g in range(2)])
-        held = work.static_bytes / shards
-        updated = shards[:, StaticKind.OPTIMIZER]
-        touched = float((work.static_bytes @ np.array([1.0, 1.0, 2.0]) / updated).sum())
+        groups = [self._replicas(point, data) for data in degrees.tolist()]
         return _Shared(
-            added_s=added_s,
-            sync_s=sync_s,
-            update_s=memory_time_s(touched, self.cluster.accelerator) if touched else 0.0,
-            held_bytes=float(held.sum()) + work.kept_bytes,
+            reduce_s=np.array([_both_s(group.reduce, sync) for group in groups]),
+            gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
+            scatter_s=np.array([_both_s(group.gather, sync) for group in groups]),
+            sizes=np.array([group.sizes for group in groups], np.int64).reshape(-1, 2),
         )
 
-    def _replicas(self, point: Point, data: int, zero_stage: int) -> Replicas:
-        key = (point.tensor, point.context, point.expert, point.expert_devices, data, zero_stage)
+    def _replicas(self, point: Point, data: int) -> Replicas:
+        key = (point.tensor, point.context, point.expert, point.expert_devices, data)
         if key not in self._groups:
             degrees = Parallelism(
                 tensor=point.tensor,
@@ -129,10 +186,72 @@ class CoarseBounds:
                 data=data,
                 expert=point.expert,
                 expert_tensor=point.expert_tensor,
-                zero_stage=zero_stage,
             )
             self._groups[key] = group_replicas(self.cluster.pool_of(), degrees)
         return self._groups[key]
+
+
+def _exchanged(
+    shared: _Shared, index: Ints, zero_stage: int, forward_s: float, backward_s: Floats
+) -> tuple[Floats, Floats]:
+    """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
+    under_s = DEFAULT_OVERLAP.gradients * backward_s
+    gather_s, scatter_s = shared.gather_s[index], shared.scatter_s[index]
+    gathered_s = np.maximum(0.0, gather_s - DEFAULT_OVERLAP.parameters * forward_s)
+    scattered_s = np.maximum(0.0, scatter_s - under_s)
+    none_s = np.zeros_like(under_s)
+    match zero_stage:
+        case 0:
+            return none_s, np.maximum(0.0, shared.reduce_s[index] - under_s)
+        case 1:
+            return none_s, scattered_s + gathered_s
+        case 2:
+            return scattered_s, gathered_s
+        case _:
+            return gathered_s + np.maximum(0.0, gather_s + scatter_s - under_s), none_s
+
+
+def _room_in_warm_up(
+    p: Ints, m: Ints, held_bytes: Floats, usable_bytes: float, family: str
+) -> Floats:
+    """Bytes that one microbatch may keep over all ranks; all state lies on the first ranks.
+
+    The last x ranks have Σ 1 / w of one device's room; `x` need not be whole.
+    """
+    counts, index = np.unique(m, return_inverse=True)
+    ranks = np.arange(1, int(p.max(initial=0)) + 1)
+    shares = 1 / np.minimum(WARM_UP[family](ranks), counts[:, np.newaxis])
+    shares = np.pad(shares, ((0, 0), (0, 1)))
+    sums = np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
+    left = np.maximum(0.0, p - held_bytes / usable_bytes)
+    whole = left.astype(np.int64)
+    room = sums[index, whole] + (left - whole) * shares[index, whole]
+    return np.where(held_bytes > p * usable_bytes * _HAIR, -1.0, room * usable_bytes)
+
+
+def _undivided_s(
+    p: Ints,
+    m: Ints,
+    trade: Trade,
+    count: int,
+    usable_bytes: float,
+    held_bytes: Floats,
+    family: str,
+) -> Floats:
+    """Of `count` like layers some rank holds k = ⌈count / p⌉, and none more in m·(k + 1) of them.
+
+    Then no rank holds more, so f = count - p·(k - 1) ranks hold k. Under 1F1B the last of these
+    lies behind all the others; the first has the warm-up of a rank with f - 1 behind it.
+    """
+    most = -(-count // p)
+    full = count - p * (most - 1)
+    in_flight = np.minimum(WARM_UP[family](full), m) if family in WARM_UP else 1
+    more_s = m * (most + 1) * trade.least_s(usable_bytes / (most + 1) - held_bytes)
+    least_s = trade.least_s(usable_bytes / most - held_bytes)
+    first_s = trade.least_s((usable_bytes / most - held_bytes) / in_flight)
+    ahead = most * (full - 1) if family == ONE_F_ONE_B else 0
+    even_s = np.maximum(m * most * first_s, (m * most + ahead) * least_s)
+    return np.minimum(more_s, even_s)
 
 
 def _both_s(lines: tuple[tuple[tuple[float, float], ...], ...], sizes: list[float]) -> float:

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from trainwright.costing.estimate import Estimator
 from trainwright.planning.coarse_bound import CoarseBounds
+from trainwright.planning.expert_floor import LeastLayers, least_layers, with_exchanges
+from trainwright.planning.family_bounds import ChainWork
 from trainwright.planning.layouts import Layouts, layouts_of
 from trainwright.planning.model_question import estimate_profile
 from trainwright.planning.model_space import Candidate, Point, dense_points, expert_points
-from trainwright.planning.point_work import (
-    PointWork,
-    expert_exchange_s,
-    floor_without_experts_s,
-)
-from trainwright.planning.schedules import Schedule, legal_layouts, replicated, schedules_of
+from trainwright.planning.point_work import PointWork
+from trainwright.planning.schedules import Schedule, replicated, schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ class _Dense:
 
     point: Point
     count: int
-    floor_s: float
+    least: tuple[LeastLayers, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +79,15 @@ class _Priced:
 
     point: Point
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Open:
+    """A point whose layers are priced."""
+
+    point: Point
+    count: int
+    work: PointWork
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,12 +99,23 @@ class _Pairs:
     schedule: Schedule
     layouts: Layouts
     bounds_s: Floats
+    num_blocks: int
     done: int = 0
 
-    @property
-    def count(self) -> int:
-        """Pairs that are left."""
-        return len(self.bounds_s) - self.done
+    def count_below(self, limit_s: float) -> int:
+        """Candidates left that may be below a limit."""
+        some = slice(self.done, int(np.searchsorted(self.bounds_s, limit_s)))
+        return self.schedule.count(self.layouts.at(some), self.num_blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _One:
+    """A candidate."""
+
+    candidate: Candidate
+
+
+_Node: TypeAlias = _Dense | _Priced | _Open | _Pairs | _One
 
 
 @dataclass(slots=True)
@@ -109,13 +127,13 @@ class Frontier:
     considered: int = 0
     _coarse: CoarseBounds = field(init=False)
     _schedules: tuple[Schedule, ...] = field(init=False)
-    _heap: list[tuple[float, int, _Dense | _Priced | _Pairs]] = field(default_factory=list)
+    _heap: list[tuple[float, int, _Node]] = field(default_factory=list)
     _serial: int = 0
     _layouts: dict[tuple[int, int, int], Layouts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._coarse = CoarseBounds(self.question.cluster)
-        self._schedules = schedules_of(self.question.allowed, self.question.model.num_layers)
+        self._schedules = schedules_of(self.question.allowed)
 
     def open(self, budget: Budget) -> bool:
         """Bound the roots; false where the budget ran out before all of them were."""
@@ -138,13 +156,11 @@ class Frontier:
                 continue
             self.considered += sum(node.count for node in dealt)
             if asked.model.experts is None:
-                self._open_point(dealt[0])
+                self._price(dealt[0])
                 continue
-            floor_s = floor_without_experts_s(asked, point)
+            least = least_layers(asked, point)
             count = sum(node.count for node in dealt)
-            self._push(
-                self._step_s(point, floor_s), _Dense(point=point, count=count, floor_s=floor_s)
-            )
+            self._push(self._step_s(point, least), _Dense(point=point, count=count, least=least))
         return True
 
     @property
@@ -157,9 +173,9 @@ class Frontier:
         total = 0
         for bound_s, _, node in self._heap:
             if isinstance(node, _Pairs):
-                total += int((node.bounds_s[node.done :] < limit_s).sum())
+                total += node.count_below(limit_s)
             elif bound_s < limit_s:
-                total += node.count
+                total += 1 if isinstance(node, _One) else node.count
         return total
 
     def take(self) -> tuple[float, Candidate] | None:
@@ -170,22 +186,42 @@ class Frontier:
                 for point in expert_points(self.question.model, node.point, self.question.allowed):
                     count = self._count(point)
                     if count:
-                        work_s = node.floor_s + expert_exchange_s(self.question, point)
-                        least_s = max(bound_s, self._step_s(point, work_s))
+                        least = with_exchanges(self.question, point, node.least)
+                        least_s = max(bound_s, self._step_s(point, least))
                         self._push(least_s, _Priced(point=point, count=count))
             case _Priced():
+                self._price(node)
+            case _Open():
                 self._open_point(node)
             case _Pairs():
-                return bound_s, self._next_of(node)
+                return bound_s, self._next_of(node, bound_s)
+            case _One():
+                return bound_s, node.candidate
         return None
 
-    def _open_point(self, node: _Priced) -> None:
-        """Price the layers and bound every pair under every ZeRO stage and schedule."""
-        point = node.point
-        work = PointWork.of(self.shelf.profile(point))
+    def put_back(self, bound_s: float, candidate: Candidate) -> None:
+        """A candidate that was taken, with what is known of it by now."""
+        self._push(bound_s, _One(candidate=candidate))
+
+    def _price(self, node: _Priced) -> None:
+        """Price the layers, for a bound on the whole point."""
+        work = PointWork.of(self.shelf.profile(node.point))
+        least = tuple(
+            LeastLayers(float(trade.time_s[-1]), count, has_experts=False)
+            for trade, count in zip(work.layer_trades, work.num_layers, strict=True)
+        )
+        opened = _Open(point=node.point, count=node.count, work=work)
+        self._push(self._step_s(node.point, least), opened)
+
+    def _open_point(self, node: _Open) -> None:
+        """Bound every pair under every ZeRO stage and schedule."""
+        point, work = node.point, node.work
+        chain = ChainWork.of(self.shelf.kinds(point))
         for schedule, zero_stage, layouts in self._spaces(point):
+            if not layouts.size:
+                continue
             bounds_s = self._coarse.bounds_s(
-                work, point, layouts, zero_stage=zero_stage, schedule=schedule
+                work, point, layouts, chain=chain, zero_stage=zero_stage, schedule=schedule
             )
             order = np.argsort(bounds_s, kind="stable")
             order = order[: int(np.isfinite(bounds_s).sum())]
@@ -196,6 +232,7 @@ class Frontier:
                     schedule=schedule,
                     layouts=layouts.at(order),
                     bounds_s=bounds_s[order],
+                    num_blocks=self.question.model.num_layers,
                 )
                 self._push(float(pairs.bounds_s[0]), pairs)
 
@@ -204,17 +241,18 @@ class Frontier:
         layouts, blocks = self._pairs(point), self.question.model.num_layers
         first, *others = self.question.allowed.zero_stages
         for schedule in self._schedules:
-            legal = legal_layouts(schedule, layouts, blocks)
+            legal = schedule.layouts(layouts, blocks)
             yield schedule, first, legal
             for zero_stage in others:
                 yield schedule, zero_stage, replicated(point, legal)
 
-    def _next_of(self, pairs: _Pairs) -> Candidate:
+    def _next_of(self, pairs: _Pairs, bound_s: float) -> Candidate:
+        """The next pair with the fewest chunks; those with more wait with the same bound."""
         index, point = pairs.done, pairs.point
         pairs.done += 1
-        if pairs.count:
+        if pairs.done < len(pairs.bounds_s):
             self._push(float(pairs.bounds_s[pairs.done]), pairs)
-        return Candidate(
+        candidate = Candidate(
             microbatch_size=point.microbatch_size,
             tensor=point.tensor,
             context=point.context,
@@ -224,19 +262,27 @@ class Frontier:
             data=int(pairs.layouts.data[index]),
             zero_stage=pairs.zero_stage,
             schedule=pairs.schedule.family,
-            virtual_stages=pairs.schedule.virtual_stages,
         )
+        first, *others = (
+            replace(candidate, virtual_stages=chunks)
+            for chunks in pairs.schedule.chunks(candidate.pipeline, pairs.num_blocks)
+        )
+        for other in others:
+            self._push(bound_s, _One(candidate=other))
+        return first
 
-    def _push(self, bound_s: float, node: _Dense | _Priced | _Pairs) -> None:
+    def _push(self, bound_s: float, node: _Node) -> None:
         self._serial += 1
         heapq.heappush(self._heap, (bound_s, self._serial, node))
 
-    def _step_s(self, point: Point, work_s: float) -> float:
-        """A step in which all devices work all the time."""
-        asked = self.question
-        microbatches = asked.workload.global_batch // point.microbatch_size
-        busy_s = microbatches * work_s * point.devices / asked.num_devices
-        return busy_s + asked.cluster.accelerator.step_overhead_s
+    def _step_s(self, point: Point, least: tuple[LeastLayers, ...]) -> float:
+        """The shortest step of all pairs if ranks worked all the time and had all memory."""
+        layouts = self._pairs(point)
+        p, m = layouts.pipeline, layouts.num_microbatches
+        steps_s = m / p * sum(each.time_s * each.num_layers for each in least)
+        for each in least:
+            steps_s = np.maximum(steps_s, m * each.time_s * -(-each.num_layers // p))
+        return float(steps_s.min()) + self.question.cluster.accelerator.step_overhead_s
 
     def _pairs(self, point: Point) -> Layouts:
         key = (point.microbatch_size, point.devices, point.expert_devices)
@@ -253,4 +299,6 @@ class Frontier:
 
     def _count(self, point: Point) -> int:
         """Candidates at a point."""
-        return sum(layouts.size for _, _, layouts in self._spaces(point))
+        blocks = self.question.model.num_layers
+        spaces = self._spaces(point)
+        return sum(schedule.count(layouts, blocks) for schedule, _, layouts in spaces)

@@ -7,10 +7,11 @@ both.
 
 from __future__ import annotations
 
-from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from trainwright.planning.stage_kinds import dealings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-_PAIRWISE = 1500  # more ways than these are kept without comparing all
+_PAIRWISE = 250  # more ways than these are kept without comparing all
 
 
 class Ways(NamedTuple):
@@ -57,6 +58,7 @@ def ways_of(kinds: StageKinds, kind: int, level: int) -> Ways:
 
 
 def _class_ways(kinds: StageKinds, layer_class: int, count: int, level: int) -> Ways:
+    """Of layers of one class; rows that another one beats in everything are left out."""
     costs = kinds.profile.costs
     assert costs.phases is not None, "an estimate has phases"
     rows = [
@@ -64,18 +66,31 @@ def _class_ways(kinds: StageKinds, layer_class: int, count: int, level: int) -> 
         for row in costs.rows_of(layer_class)
         if costs.transient_bytes[row] <= kinds.level_bytes[level]
     ]
-    inner = combinations_with_replacement(range(count + 1), max(0, len(rows) - 1))
-    edges = np.array([(0, *cut, count) for cut in inner], dtype=np.int64)
-    dealt = np.diff(edges, axis=1)
-    chosen = np.zeros((len(dealt), costs.num_rows), dtype=np.int64)
-    chosen[:, rows] = dealt
-    columns = (
-        costs.saved_until_input_grad_bytes,
-        costs.saved_until_weight_grad_bytes,
-        costs.phases.total_s,
+    columns = np.stack(
+        (
+            costs.saved_until_input_grad_bytes[rows],
+            costs.saved_until_weight_grad_bytes[rows],
+            costs.phases.total_s[rows],
+        ),
+        axis=1,
     )
-    takes = np.stack([dealt @ column[rows] for column in columns], axis=1)
-    return _worth_keeping(Ways(takes, chosen))
+    rows, columns = _unbeaten(rows, columns)
+    key = (count, tuple(rows))
+    if key not in kinds.class_ways:
+        dealt = dealings(count, len(rows))
+        chosen = np.zeros((len(dealt), costs.num_rows), dtype=np.int64)
+        chosen[:, rows] = dealt
+        takes = dealt @ columns
+        order = np.argsort(-takes[:, 2], kind="stable")
+        kinds.class_ways[key] = Ways(takes[order], chosen[order])
+    return kinds.class_ways[key]
+
+
+def _unbeaten(rows: list[int], columns: Floats) -> tuple[list[int], Floats]:
+    no_less = (columns[:, np.newaxis] >= columns[np.newaxis]).all(axis=2)
+    no_less &= ~(no_less.T & (np.arange(len(rows))[:, np.newaxis] <= np.arange(len(rows))))
+    kept = np.flatnonzero(~no_less.any(axis=1))  # of equals the first stays
+    return [rows[i] for i in kept], columns[kept]
 
 
 def _both(a: Ways, b: Ways) -> Ways:

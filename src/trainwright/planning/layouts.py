@@ -35,7 +35,7 @@ class Layouts:
         """N."""
         return len(self.pipeline)
 
-    def at(self, kept: Ints | NDArray[np.bool_]) -> Layouts:
+    def at(self, kept: Ints | NDArray[np.bool_] | slice) -> Layouts:
         """Some of the pairs."""
         return Layouts(
             pipeline=self.pipeline[kept],

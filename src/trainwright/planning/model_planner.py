@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.execution import Progress
+from trainwright.planning.family_split import best_family_split
 from trainwright.planning.frontier import Frontier, Shelf
-from trainwright.planning.split_bound import Split, best_split
 from trainwright.planning.split_plan import Priced, price_split
 
 if TYPE_CHECKING:
@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     from trainwright.plan import Plan
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Candidate
+    from trainwright.planning.split_bound import Split
 
 NUM_ALTERNATIVES: Final = 5
 _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
+_TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simpler
+_EXACT: Final = 600  # splits searched before the search may leave a gap, up to
+_GAP: Final = 0.005  # of the best step after twice as many
 _TRIES: Final = 16  # nodes opened for each runner-up
+_NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
 
 
@@ -89,11 +94,19 @@ class _Search:
     least_priced_s: float = math.inf
     undecided: int = 0
     serial: int = 0
+    searched: int = 0
     too_large: dict[Candidate, int] = field(default_factory=dict)
+    seen: set[Candidate] = field(default_factory=set)
 
     @property
     def _least_split_s(self) -> float:
         return self.splits[0][0] if self.splits else math.inf
+
+    @property
+    def _enough(self) -> float:
+        """At which share of the best step the least bound ends the search: the gap it may leave."""
+        effort = (self.searched - _EXACT) / _EXACT
+        return _TIE - _GAP * min(1.0, max(0.0, effort))
 
     @property
     def bound_s(self) -> float:
@@ -103,7 +116,7 @@ class _Search:
 
     def run(self) -> None:
         """Until no candidate left can be better than the best plan, or the budget ends."""
-        while min(self.frontier.least_s, self._least_split_s) < self.best_s:
+        while min(self.frontier.least_s, self._least_split_s) < self.best_s * self._enough:
             if self.budget.poll(self._progress):
                 return
             if self._least_split_s <= self.frontier.least_s:
@@ -139,26 +152,36 @@ class _Search:
                 return
 
     def _sharpen(self, bound_s: float, candidate: Candidate, *, limit_s: float) -> None:
+        """Find the best split; one far above the coarse bound is left for later the first time.
+
+        Short stages are quickly looked through, and by then a better plan may be known.
+        """
         group = replace(candidate, data=1)  # of one depth, fewer replicas are never leaner
         if candidate.data <= self.too_large.get(group, 0):
             return
-        split = best_split(
+        self.searched += 1
+        near_s = limit_s if candidate in self.seen else min(limit_s, _NEAR * bound_s)
+        split = best_family_split(
             self.shelf.kinds(candidate.point),
             candidate.degrees,
             self.shelf.question.cluster,
+            family=candidate.schedule,
             num_microbatches=self.shelf.question.workload.global_batch
             // (candidate.microbatch_size * candidate.data),
-            limit_s=limit_s,
+            limit_s=near_s,
         )
         if math.isinf(split.bound_s):
             self.too_large[group] = candidate.data
-        elif split.bound_s < limit_s:
+        elif split.bound_s < near_s:
             sharper = replace(split, bound_s=max(bound_s, split.bound_s))
             if sharper.bound_s < _WORTH_TRYING * self.best_s:
                 self._price(candidate, sharper)
             else:
                 self.serial += 1
                 heapq.heappush(self.splits, (sharper.bound_s, self.serial, candidate, sharper))
+        elif near_s < limit_s:
+            self.seen.add(candidate)
+            self.frontier.put_back(near_s, candidate)
 
     def _price(self, candidate: Candidate, split: Split) -> None:
         self.least_priced_s = min(self.least_priced_s, split.bound_s)
@@ -190,25 +213,32 @@ def _rank(found: Priced) -> tuple[float, ...]:
     step, plan = found.step, found.plan
     recomputed_s = sum(
         part.recompute_s * placed.tensor_parallel * plan.num_microbatches
-        for part, placed in zip(step.stages, plan.stages, strict=True)
+        for part, placed in zip(step.stages, plan.stages[: len(step.stages)], strict=True)
     )
     return (
         float(f"{step.step_time_s:.11e}"),
         recomputed_s,
         plan.devices_used,
+        *_plainness(found.candidate),
         step.peak_memory_bytes,
         *_order(found.candidate),
+    )
+
+
+def _plainness(candidate: Candidate) -> tuple[int, ...]:
+    """Fewer axes and less sharding come first."""
+    return (
+        candidate.context,
+        candidate.expert,
+        candidate.virtual_stages,
+        candidate.zero_stage,
+        candidate.tensor,
     )
 
 
 def _order(candidate: Candidate) -> tuple[int, ...]:
     return (
         candidate.pipeline,
-        candidate.context,
-        candidate.tensor,
-        candidate.expert,
         candidate.microbatch_size,
         -candidate.data,
-        candidate.zero_stage,
-        candidate.virtual_stages,
     )

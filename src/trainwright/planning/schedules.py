@@ -2,46 +2,102 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright.errors import UnsupportedFeature
+import numpy as np
+
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.planning.allowed import Span
+from trainwright.planning.family_split import SEARCHED as BOUNDED
+from trainwright.planning.family_split import chunks_per_rank
+from trainwright.scheduling.families import ALIASES
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from trainwright.planning.allowed import Allowed
     from trainwright.planning.layouts import Layouts
     from trainwright.planning.model_space import Point
 
+    Ints = NDArray[np.int64]
+
 ONE_F_ONE_B: Final = "1f1b"
-SEARCHED: Final = (ONE_F_ONE_B,)
+SEARCHED: Final = (ONE_F_ONE_B, "zb-h1", "zb-h2")  # unless others are named
+_IN_GROUPS: Final = ("interleaved",)  # of p microbatches each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A family, and the virtual stages of each rank under it."""
+    """A family, and how many virtual stages a rank may have under it.
+
+    `from_ranks` is the least depth: with one rank every order takes the same time, and 1F1B holds
+    the least.
+    """
 
     family: str
-    virtual_stages: int = 1
+    virtual_stages: Span
+    from_ranks: int = 1
+
+    def layouts(self, layouts: Layouts, num_blocks: int) -> Layouts:
+        """The pairs at which every virtual stage can hold a block and the family has an order."""
+        p, least = layouts.pipeline, self.virtual_stages.least
+        legal = (p >= self.from_ranks) & (p * least <= num_blocks)
+        if self.family in _IN_GROUPS:
+            legal &= layouts.num_microbatches % p == 0
+        return layouts.at(legal)
+
+    def chunks(self, pipeline: int, num_blocks: int) -> range:
+        """The numbers of virtual stages at a depth."""
+        most = num_blocks // pipeline
+        if self.virtual_stages.most is not None:
+            most = min(most, self.virtual_stages.most)
+        return range(self.virtual_stages.least, most + 1)
+
+    def count(self, layouts: Layouts, num_blocks: int) -> int:
+        """Candidates among legal pairs."""
+        most = num_blocks // layouts.pipeline
+        if self.virtual_stages.most is not None:
+            most = np.minimum(most, self.virtual_stages.most)
+        return int((most - self.virtual_stages.least + 1).sum())
 
 
-def schedules_of(allowed: Allowed, num_blocks: int) -> tuple[Schedule, ...]:
-    """The families that may be used with every number of chunks that the blocks allow.
+def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
+    """The families that may be used.
 
-    Raises `UnsupportedFeature` where no family that is allowed can be searched.
+    Raises `UnsupportedFeature` where none of those that are allowed can be searched, and
+    `InvalidInput` where none of them can have as many virtual stages as is asked for.
     """
-    families = [family for family in allowed.schedules or SEARCHED if family in SEARCHED]
+    named = [ALIASES.get(family, family) for family in allowed.schedules or SEARCHED]
+    families = [family for family in dict.fromkeys(named) if family in BOUNDED]
     if not families:
-        named = ", ".join(allowed.schedules or ())
         raise UnsupportedFeature(
-            f"plans under {named} are not searched", alternative=f"use {', '.join(SEARCHED)}"
+            f"plans under {', '.join(named)} are not searched",
+            alternative=f"use one of {', '.join(BOUNDED)}",
         )
-    found = [Schedule(family=family) for family in families]
-    return tuple(each for each in found if each.virtual_stages in allowed.virtual_stages)
+    alone = ONE_F_ONE_B if ONE_F_ONE_B in families else families[0]
+    found = []
+    for family in families:
+        chunks = _chunks(family, allowed.virtual_stages)
+        if chunks is not None:
+            from_ranks = 1 if family == alone and chunks.least == 1 else 2
+            found.append(Schedule(family=family, virtual_stages=chunks, from_ranks=from_ranks))
+    if not found:
+        raise InvalidInput.of(
+            "virtual_stages", f"must leave a number that {', '.join(families)} can have"
+        )
+    return tuple(found)
 
 
-def legal_layouts(schedule: Schedule, layouts: Layouts, num_blocks: int) -> Layouts:
-    """The pairs at which every virtual stage holds a block and the family has an order."""
-    return layouts.at(layouts.pipeline * schedule.virtual_stages <= num_blocks)
+def _chunks(family: str, allowed: Span) -> Span | None:
+    """What is left of a family's numbers of chunks; a loop of one chunk is no loop."""
+    own = chunks_per_rank(family)
+    if own is not None:
+        return Span.only(own) if own in allowed else None
+    least = max(2, allowed.least)
+    return (
+        None if allowed.most is not None and allowed.most < least else replace(allowed, least=least)
+    )
 
 
 def replicated(point: Point, layouts: Layouts) -> Layouts:

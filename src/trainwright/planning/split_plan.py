@@ -16,6 +16,7 @@ from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.ties import recompute_least
 from trainwright.plan import Plan, Stage
 from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
+from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.pricing.step import predict_step
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def price_split(
     decoded = None
     if split.cuts:
         decoded = _priced(question, candidate, profile, _stages_of(split, candidate, profile))
-    if decoded is not None and decoded.step.step_time_s <= _NEAR * split.bound_s:
+    if candidate.schedule != ONE_F_ONE_B or (
+        decoded is not None and decoded.step.step_time_s <= _NEAR * split.bound_s
+    ):
         return decoded
     found = (decoded, _partitioned(question, candidate, profile, budget))
     return min(

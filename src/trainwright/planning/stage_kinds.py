@@ -63,6 +63,7 @@ class StageKinds:
     levels_of: tuple[tuple[int, ...], ...]
     packed: dict[int, PackedFronts] = field(default_factory=dict)
     ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
+    class_ways: dict[tuple[int, tuple[int, ...]], Ways] = field(default_factory=dict)
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
     _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
 
@@ -71,7 +72,7 @@ class StageKinds:
         """The kinds of `profile`, whose layers form a chain."""
         costs = profile.costs
         assert costs.phases is not None, "an estimate has phases"
-        counts, kind_of = _kinds([layer.layer_class for layer in profile.structure.layers])
+        counts, kind_of = _kinds(tuple(layer.layer_class for layer in profile.structure.layers))
         level_bytes, levels_of = _levels(profile, counts)
 
         def least(rows: Floats) -> Floats:
@@ -131,14 +132,16 @@ class StageKinds:
     def _made_class_front(self, count: int, rows: tuple[int, ...]) -> Front:
         costs, own = self.profile.costs, list(rows)
         assert costs.phases is not None
-        ways = _dealt(count, len(rows))
+        ways = dealings(count, len(rows))
         chosen = np.zeros((len(ways), costs.num_rows), dtype=np.int64)
         chosen[:, own] = ways
         kept_bytes = ways @ costs.saved_bytes[own]
         return _pareto(kept_bytes, ways @ costs.phases.total_s[own], chosen)
 
 
-def _kinds(classes: list[int]) -> tuple[Ints, Ints]:
+@lru_cache(maxsize=64)
+def _kinds(classes: tuple[int, ...]) -> tuple[Ints, Ints]:
+    """Counts of every kind and the kind of every interval; the same for all points of a model."""
     size = len(classes)
     before = np.zeros((size + 1, max(classes) + 1), dtype=np.int64)
     before[np.arange(1, size + 1), classes] = 1
@@ -147,6 +150,7 @@ def _kinds(classes: list[int]) -> tuple[Ints, Ints]:
     counts, inverse = np.unique(before[last] - before[first], axis=0, return_inverse=True)
     kind_of = np.full((size, size + 1), -1, dtype=np.int64)
     kind_of[first, last] = inverse.reshape(-1)
+    counts.flags.writeable = kind_of.flags.writeable = False
     return counts, kind_of
 
 
@@ -176,17 +180,21 @@ def _levels(profile: Profile, counts: Ints) -> tuple[Floats, tuple[tuple[int, ..
     own = [
         sorted({int(level_of[row]) for row in costs.rows_of(c)}) for c in range(costs.num_classes)
     ]
+    made: dict[bytes, tuple[int, ...]] = {}
     levels_of = []
-    for kind in counts:
-        present = [own[c] for c in np.flatnonzero(kind)]
-        lowest = max(levels[0] for levels in present)
-        offered = {level for levels in present for level in levels if level >= lowest}
-        levels_of.append(tuple(sorted(offered)))
+    for mask in counts > 0:
+        key = mask.tobytes()
+        if key not in made:
+            present = [own[c] for c in np.flatnonzero(mask)]
+            lowest = max(levels[0] for levels in present)
+            offered = {level for levels in present for level in levels if level >= lowest}
+            made[key] = tuple(sorted(offered))
+        levels_of.append(made[key])
     return level_bytes, tuple(levels_of)
 
 
 @lru_cache(maxsize=4096)
-def _dealt(count: int, options: int) -> Ints:
+def dealings(count: int, options: int) -> Ints:
     """Every way to deal `count` layers out to options, shape [ways, options]."""
     cuts = list(combinations_with_replacement(range(count + 1), max(0, options - 1)))
     inner = np.array(cuts, dtype=np.int64).reshape(len(cuts), max(0, options - 1))

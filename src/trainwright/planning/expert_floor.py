@@ -1,0 +1,124 @@
+"""A floor of what a microbatch costs, however the experts of a model are dealt out.
+
+A model with experts has dozens of ways to deal them out for each microbatch size and degrees of the
+rest. For all of them holds: what is no expert costs what it costs, experts compute at the best
+efficiency of the device, and tokens that go to other devices travel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainwright.costing.communication import collective_time_s
+from trainwright.costing.compute import operator_time_s
+from trainwright.costing.estimate import axis_hops
+from trainwright.model import Phase, layer_graph, precision_named
+from trainwright.model.feed_forward import expert_exchanges
+from trainwright.planning.model_space import Point, run_of
+
+if TYPE_CHECKING:
+    from trainwright.cluster import Accelerator, Hop
+    from trainwright.model import LayerClass, Operator
+    from trainwright.planning.model_question import ModelQuestion
+
+_PHASES = (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
+
+
+class LeastLayers(NamedTuple):
+    """Like layers: the least seconds of one for a microbatch, how many, whether they exchange."""
+
+    time_s: float
+    num_layers: int
+    has_experts: bool
+
+
+def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ...]:
+    """Every class of layers, however the experts of `point` are dealt out."""
+    experts = question.model.experts
+    assert experts is not None, "a model without experts has a profile per point"
+    pool = question.cluster.pool_of()
+    dealt = replace(point, expert=experts.num_experts, expert_tensor=1)
+    run = run_of(dealt, question.workload.sequence_length)
+    name = question.workload.precision or pool.accelerator.default_precision
+    run = replace(run, precision=precision_named(name))
+    graph = layer_graph(question.model, run)
+    hops = axis_hops(pool, tensor=point.tensor, context=point.context, expert=1, expert_tensor=1)
+    spare = 1 - 1 / max(2, run.expert_rows(experts.experts_per_token))
+    return tuple(
+        LeastLayers(
+            time_s=_floor_s(layer, hops, pool.accelerator, run.precision.base_dtype, spare),
+            num_layers=graph.layers.count(number),
+            has_experts=any(map(_of_experts, layer.operators)),
+        )
+        for number, layer in enumerate(graph.classes)
+    )
+
+
+def with_exchanges(
+    question: ModelQuestion, point: Point, least: tuple[LeastLayers, ...]
+) -> tuple[LeastLayers, ...]:
+    """The layers with what their tokens travel where experts are dealt out as the point says."""
+    added_s = _exchange_s(question, point)
+    return tuple(
+        each._replace(time_s=each.time_s + added_s) if each.has_experts else each for each in least
+    )
+
+
+def _floor_s(
+    layer: LayerClass,
+    hops: dict[str, tuple[Hop, ...]],
+    device: Accelerator,
+    dtype: str,
+    spare: float,
+) -> float:
+    """All phases of one layer; `spare` allows for tokens that other ways of dealing round up."""
+    total_s = 0.0
+    for phase in _PHASES:
+        operator_s = {
+            op.name: spare * _expert_floor_s(op, phase, device, op.dtype or dtype)
+            if _of_experts(op)
+            else operator_time_s(op, phase, accelerator=device, dtype=op.dtype or dtype)
+            for op in layer.operators
+        }
+        total_s += math.fsum(operator_s.values())
+        for exchange in layer.exchanges:
+            if exchange.phase is not phase or exchange.axis.startswith("expert"):
+                continue
+            time_s = collective_time_s(exchange.kind, exchange.bytes, hops[exchange.axis])
+            if exchange.hides_under is not None:
+                time_s -= exchange.hidden_share * operator_s[exchange.hides_under]
+            total_s += max(0.0, time_s)
+    return total_s
+
+
+def _of_experts(operator: Operator) -> bool:
+    return operator.name.startswith("expert_") or any(p.expert for p in operator.parameters)
+
+
+def _expert_floor_s(operator: Operator, phase: Phase, device: Accelerator, dtype: str) -> float:
+    if operator.matrix is None:
+        return operator_time_s(operator, phase, accelerator=device, dtype=dtype)
+    return operator.work(phase).flops / (device.peak(dtype) * device.efficiency.gemm.max)
+
+
+def _exchange_s(question: ModelQuestion, point: Point) -> float:
+    """Seconds of one layer that tokens travel between devices that hold other experts."""
+    model, pool = question.model, question.cluster.pool_of()
+    assert model.experts is not None
+    name = question.workload.precision or pool.accelerator.default_precision
+    run = replace(run_of(point, question.workload.sequence_length), precision=precision_named(name))
+    if not run.shares_tokens_to_experts:
+        return 0.0
+    hops = axis_hops(
+        pool,
+        tensor=point.tensor,
+        context=point.context,
+        expert=point.expert,
+        expert_tensor=run.expert_shards,
+    )
+    return math.fsum(
+        collective_time_s(each.kind, each.bytes, hops[each.axis])
+        for each in expert_exchanges(model, run, model.experts)
+    )

@@ -1,0 +1,150 @@
+"""Coarse bounds against priced plans: any split, any recomputation that fits, no shorter step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from trainwright.costing.estimate import Estimator
+from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.plan import Plan, Stage
+from trainwright.planning.allowed import Allowed, Span
+from trainwright.planning.coarse_bound import CoarseBounds
+from trainwright.planning.expert_floor import least_layers, with_exchanges
+from trainwright.planning.family_bounds import ChainWork
+from trainwright.planning.layouts import layouts_of
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
+from trainwright.planning.model_space import Candidate, Point, Workload
+from trainwright.planning.point_work import PointWork
+from trainwright.planning.schedules import schedules_of
+from trainwright.planning.stage_kinds import StageKinds
+from trainwright.pricing.step import predict_step
+
+MIXTRAL = catalog.model("mixtral-8x7b").config
+MODELS = {
+    "tied": replace(catalog.model("gpt2").config, num_layers=5),
+    "dense": replace(catalog.model("llama3-8b").config, num_layers=6),
+    "experts": replace(
+        MIXTRAL, num_layers=4, ffn_size=4096, experts=replace(MIXTRAL.experts, ffn_size=4096)
+    ),
+}
+
+
+@cache
+def asked(model: str, memory_gib: int) -> ModelQuestion:
+    cluster = catalog.cluster("dgx-h100").with_nodes(2).with_memory(memory_gib * 2**30)
+    return ModelQuestion(
+        model=MODELS[model],
+        cluster=cluster,
+        workload=Workload(global_batch=32, sequence_length=1024),
+        num_devices=cluster.num_devices,
+    )
+
+
+@st.composite
+def plans(draw):
+    """A question, a candidate and its profile, and any plan of the candidate."""
+    question = asked(draw(st.sampled_from(sorted(MODELS))), draw(st.sampled_from([4, 12, 70])))
+    tensor, context, data = (draw(st.sampled_from([1, 2])) for _ in range(3))
+    expert = draw(st.sampled_from([1, 2])) if question.model.experts else 1
+    point = Point(
+        microbatch_size=draw(st.sampled_from([1, 4])),
+        tensor=tensor,
+        context=context,
+        expert=expert,
+        expert_tensor=1 if question.model.experts else None,
+    )
+    assume(point.devices * data % point.expert_devices == 0)
+    family = draw(st.sampled_from(["1f1b", "zb-h1", "zb-h2", "interleaved", "zb-v"]))
+    chunks = 1 if family in ("1f1b", "zb-h1", "zb-h2") else 2
+    pipeline = draw(st.integers(1 if family == "1f1b" else 2, 2))
+    candidate = Candidate(
+        microbatch_size=point.microbatch_size,
+        tensor=tensor,
+        context=context,
+        expert=point.expert,
+        expert_tensor=point.expert_tensor,
+        pipeline=pipeline,
+        data=data,
+        zero_stage=draw(st.integers(0, 3)),
+        schedule=family,
+        virtual_stages=chunks,
+    )
+    profile = estimate_profile(
+        Estimator(model=question.model, cluster=question.cluster), question, point
+    )
+    layers = profile.structure.layers
+    count = pipeline * chunks
+    cuts = draw(st.sets(st.integers(1, len(layers) - 1), min_size=count - 1, max_size=count - 1))
+    costs = profile.costs
+    options = [
+        draw(st.sampled_from([costs.option_ids[r] for r in costs.rows_of(x.layer_class)]))
+        for x in layers
+    ]
+    stages = tuple(
+        Stage.uniform(
+            tuple(range(a, b)), tuple(options[a:b]), data_parallel=data, tensor_parallel=tensor
+        )
+        for a, b in pairwise([0, *sorted(cuts), len(layers)])
+    )
+    plan = Plan(
+        stages=stages,
+        num_microbatches=32 // point.microbatch_size,
+        microbatch_size=point.microbatch_size,
+        schedule=family,
+        parallelism=candidate.degrees,
+    )
+    return question, candidate, profile, plan
+
+
+@given(plans())
+def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
+    question, candidate, profile, plan = case
+    try:
+        step = predict_step(plan, profile, question.cluster)
+    except InvalidInput:
+        assume(False)
+    assume(step.peak_memory_bytes <= question.cluster.accelerator.usable_bytes)
+    point = candidate.point
+    layouts = layouts_of(
+        point,
+        Allowed(pipeline=Span.only(candidate.pipeline), data=Span.only(candidate.data)),
+        num_devices=question.num_devices,
+        num_blocks=question.model.num_layers,
+        num_microbatches=plan.num_microbatches,
+    )
+    (schedule,) = schedules_of(Allowed(schedules=(candidate.schedule,)))
+    work = PointWork.of(profile)
+    bounds_s = CoarseBounds(question.cluster).bounds_s(
+        work,
+        point,
+        layouts,
+        chain=ChainWork.of(StageKinds.of(profile)),
+        zero_stage=candidate.zero_stage,
+        schedule=schedule,
+    )
+    assert bounds_s.shape == (1,)
+    assert bounds_s[0] <= step.step_time_s * (1 + 1e-9)
+    if question.model.experts is not None:
+        least = with_exchanges(question, point, least_layers(question, point))
+        floors = sum(each.time_s * each.num_layers for each in least)
+        assert floors <= float(work.trade.time_s[-1]) * (1 + 1e-9)
+
+
+@given(st.floats(0, 1), st.sampled_from(sorted(MODELS)))
+def test_more_room_never_costs_time(share, model):
+    question = asked(model, 70)
+    point = Point(microbatch_size=1, tensor=1, expert_tensor=1 if question.model.experts else None)
+    estimator = Estimator(model=question.model, cluster=question.cluster)
+    trade = PointWork.of(estimate_profile(estimator, question, point)).trade
+    low, high = float(trade.kept_bytes[0]), float(trade.kept_bytes[-1])
+    room = np.array([low, low + share * (high - low), high])
+    times_s = trade.least_s(room)
+    assert times_s[0] >= times_s[1] >= times_s[2] > 0
+    assert np.isinf(trade.least_s(np.array([low * 0.9]))).all()
