@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
-import pytest
-
-SHARED = os.environ.get("TRAINWRIGHT_SHARED")
-needs_shared = pytest.mark.skipif(SHARED is None, reason="TRAINWRIGHT_SHARED is not set")
+from reference import reference
 
 
-def shared_profile(name: str) -> Path:
-    assert SHARED is not None
-    return Path(SHARED) / "data" / "profiles" / f"{name}.json"
+def reference_profile(name: str) -> Path:
+    return reference() / "profiles" / f"{name}.json"
 
 
 def config(option_id, predecessors, successors, *, scale=1.0):

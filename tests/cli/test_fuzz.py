@@ -23,6 +23,8 @@ numbers = st.one_of(
 )
 units = st.sampled_from(["", "B", "kB", "GiB", "GB/s", "Gb/s", "s", "ms", "h", " GiB", "%", "PiB"])
 quantities = st.builds(str.__add__, numbers, units)
+# A command is a hundred times what most laws cost.
+fewer = settings(max_examples=settings().max_examples // 2)
 values = st.one_of(quantities, quantities, words)
 topics = st.sampled_from(["vanilla", "activation recomp", "all", "Head", "exact", "equal", "none"])
 
@@ -74,6 +76,7 @@ def test_plan_of_a_profile(counts, names, chosen):
     run("plan", "small.json", *counts, *names, *chosen)
 
 
+@fewer
 @given(options(COUNTS[:-1], values), words)
 def test_estimate_and_explain(counts, text):
     run("estimate", "small.json", "--plan", "plan.json", *counts, "--json")
@@ -81,6 +84,7 @@ def test_estimate_and_explain(counts, text):
     run("explain", text, "--json")
 
 
+@fewer
 @given(options(MODEL, values), flags)
 @example(["--global-batch", "1e12"], [])
 @example(["--nodes", "1e9"], [])
@@ -134,6 +138,7 @@ odd = st.one_of(
 )
 
 
+@fewer
 @given(st.data())
 def test_explain_and_diff_of_documents_with_odd_values(data):
     with open("plan.json", encoding="utf-8") as file:  # noqa: PTH123

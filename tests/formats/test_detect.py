@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from piper_examples import SHARED, diamond, needs_shared, shared_profile
+from piper_examples import diamond, reference_profile
+from reference import needs_reference, reference
 from trainwright.errors import InvalidInput
 from trainwright.formats.detect import ModelFormat, detect, model_file
 from trainwright.formats.piper_json import read_piper
@@ -63,15 +63,15 @@ def test_a_folder_stands_for_its_config(tmp_path):
     assert model_file(tmp_path / "missing") == tmp_path / "missing"
 
 
-@needs_shared
+@needs_reference
 @pytest.mark.parametrize("name", ["bert32a100", "bert48", "gnmt", "resnet"])
 def test_published_profiles_are_recognised(name):
-    assert detect(json.loads(shared_profile(name).read_text())) == "piper"
+    assert detect(json.loads(reference_profile(name).read_text())) == "piper"
 
 
-@needs_shared
+@needs_reference
 def test_placement_inputs_are_recognised():
-    files = sorted(Path(SHARED, "data", "codesign", "placement").glob("*.json"))
+    files = sorted((reference() / "codesign" / "placement").glob("*.json"))
     assert files
     for file in files:
         value = json.loads(file.read_text())

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from piper_examples import diamond, needs_shared, shared_profile
+from piper_examples import diamond, reference_profile
+from reference import needs_reference
 from trainwright.errors import InvalidInput
 from trainwright.formats.piper_json import read_piper, read_piper_bytes
 from trainwright.profile import Edge, Origin, Recompute, Setting
@@ -197,7 +198,7 @@ def test_the_source_is_named_without_its_folders():
     assert profile.costs.provenance.source == "my profile.json"
 
 
-@needs_shared
+@needs_reference
 @pytest.mark.parametrize(
     ("name", "num_layers", "num_edges", "degrees"),
     [
@@ -210,7 +211,7 @@ def test_the_source_is_named_without_its_folders():
     ],
 )
 def test_published_profiles_are_read_figure_by_figure(name, num_layers, num_edges, degrees):
-    data = shared_profile(name).read_bytes()
+    data = reference_profile(name).read_bytes()
     (profile,) = read_piper_bytes(data, source=name).profiles
     value = json.loads(data)
     assert len(profile.structure.layers) == num_layers

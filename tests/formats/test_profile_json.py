@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from piper_examples import diamond, needs_shared, shared_profile
+from piper_examples import diamond, reference_profile
 from profile_strategies import profile_files
+from reference import needs_reference
 from trainwright.errors import InvalidInput
 from trainwright.formats.piper_json import read_piper, read_piper_bytes
 from trainwright.formats.profile_json import (
@@ -104,10 +105,10 @@ def test_an_imported_profile_survives():
     assert read_profile(write_profile(file)) == file
 
 
-@needs_shared
+@needs_reference
 @pytest.mark.parametrize("name", ["bert32a100", "bert48", "bert64", "bert96", "gnmt", "resnet"])
 def test_published_profiles_survive(name):
-    file = read_piper_bytes(shared_profile(name).read_bytes(), source=name)
+    file = read_piper_bytes(reference_profile(name).read_bytes(), source=name)
     value = write_profile(file)
     VALIDATOR.validate(value)
     assert read_profile_bytes(json.dumps(value).encode()) == file

@@ -85,9 +85,15 @@ def with_overhead(asked: ModelQuestion, overhead_s: float) -> ModelQuestion:
 CASES = {"small": SMALL, "tight": TIGHT, "two nodes": question("bert-large", nodes=2, sequence=512)}
 
 
-@pytest.mark.parametrize("asked", CASES.values(), ids=CASES)
-def test_a_plan_places_every_layer_once_with_one_pair_of_degrees(asked):
-    for found in planned(asked).priced:
+@cache
+def planned_case(name: str):
+    return planned(CASES[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_places_every_layer_once_with_one_pair_of_degrees(name):
+    asked = CASES[name]
+    for found in planned_case(name).priced:
         layers = [layer for stage in found.plan.stages for layer in stage.layers]
         assert layers == [layer.id for layer in found.profile.structure.layers]
         (pair,) = {(s.data_parallel, s.tensor_parallel) for s in found.plan.stages}
@@ -100,16 +106,16 @@ def test_a_plan_places_every_layer_once_with_one_pair_of_degrees(asked):
         assert sequences == asked.workload.global_batch
 
 
-@pytest.mark.parametrize("asked", CASES.values(), ids=CASES)
-def test_every_plan_fits_into_the_usable_memory(asked):
-    limit = asked.cluster.accelerator.usable_bytes
-    for found in planned(asked).priced:
+@pytest.mark.parametrize("name", CASES)
+def test_every_plan_fits_into_the_usable_memory(name):
+    limit = CASES[name].cluster.accelerator.usable_bytes
+    for found in planned_case(name).priced:
         assert found.step.peak_memory_bytes <= limit
 
 
-@pytest.mark.parametrize("asked", CASES.values(), ids=CASES)
-def test_no_plan_beats_the_bound_of_the_search(asked):
-    outcome = planned(asked)
+@pytest.mark.parametrize("name", CASES)
+def test_no_plan_beats_the_bound_of_the_search(name):
+    outcome = planned_case(name)
     for found in outcome.priced:
         assert outcome.lower_bound_s <= found.step.step_time_s
 
@@ -122,9 +128,9 @@ def test_what_every_step_takes_once_is_in_the_bound(plan):
     assert found.lower_bound_s <= found.priced[0].step.step_time_s
 
 
-@pytest.mark.parametrize("asked", CASES.values(), ids=CASES)
-def test_runners_up_are_other_plans_and_no_faster(asked):
-    priced = planned(asked).priced
+@pytest.mark.parametrize("name", CASES)
+def test_runners_up_are_other_plans_and_no_faster(name):
+    priced = planned_case(name).priced
     times = [found.step.step_time_s for found in priced]
     assert times == sorted(times)
     plans = [found.plan for found in priced]
@@ -149,13 +155,13 @@ def test_more_nodes_are_never_slower(slow, micro_batch):
                 microbatch_size=ANY if micro_batch is None else Span.only(micro_batch),
             )
         )
-        for nodes in (1, 2, 3, 4)
+        for nodes in (1, 2, 3)
     ]
     assert times == sorted(times, reverse=True)
 
 
 def test_more_memory_is_never_slower():
-    sizes = (24, 28, 34, 40, 60, 80)
+    sizes = (24, 28, 40, 80)
     times = [
         best_s(question("llama3-8b", batch=16, sequence=4096, memory_gib=size)) for size in sizes
     ]

@@ -22,7 +22,7 @@ def requests(draw):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(request=requests())
 def test_a_family_gives_legal_orders_or_names_its_rule(name, request):
     family = family_named(name)
