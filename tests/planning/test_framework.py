@@ -68,7 +68,7 @@ def test_zero_ends_where_a_framework_says_and_only_beside_a_pipeline():
         (Span.only(1), (0, 1, 2, 3)),
         (Span(least=2), (0, 1)),
     ]
-    assert {space.schedules for space in spaces} == {("1f1b",)}
+    assert {space.schedules for space in spaces} == {("1f1b", "interleaved")}
 
 
 @pytest.mark.parametrize(

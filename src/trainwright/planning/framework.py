@@ -109,8 +109,12 @@ def _with_degrees(allowed: Allowed, own: Capability) -> Allowed:
 
 
 def _families(allowed: Allowed, own: Capability) -> tuple[str, ...]:
-    """Those that are allowed and run; where all are, those that are searched by default."""
-    offered = allowed.schedules or SEARCHED
+    """Those that are allowed and run; where all are, those searched by default or known by name.
+
+    GPipe is no shorter than 1F1B and holds more, so it has to be asked for.
+    """
+    known = {*SEARCHED, *own.schedules} - {"gpipe"}
+    offered = allowed.schedules or tuple(family for family in FAMILIES if family in known)
     pipeline = Parallelism(pipeline=2)
     left = tuple(f for f in offered if own.runs(Demands(parallelism=pipeline, schedule=f)))
     if not left and own.can(Feature.PIPELINE):
