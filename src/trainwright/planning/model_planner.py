@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trainwright.execution import Budget
-    from trainwright.plan import Plan
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Candidate
     from trainwright.planning.split_bound import Split
@@ -197,32 +196,58 @@ class _Search:
 def best_first(priced: Iterable[Priced]) -> tuple[Priced, ...]:
     """Fastest first; of equally fast plans the one that recomputes least, then uses least.
 
-    Equally fast are times that agree in twelve digits. A plan that several candidates lead to
-    counts once.
+    Equal are figures that agree in twelve digits. Of plans that agree in all of them, as where
+    context replaces data parallelism at no cost, the plainest stands for the others.
     """
-    seen: list[Plan] = []
+    seen: set[tuple[object, ...]] = set()
     kept = []
     for found in sorted(priced, key=_rank):
-        if found.plan not in seen:
-            seen.append(found.plan)
+        alike = _figures(found)
+        if alike not in seen:
+            seen.add(alike)
             kept.append(found)
     return tuple(kept)
 
 
 def _rank(found: Priced) -> tuple[float, ...]:
-    step, plan = found.step, found.plan
-    recomputed_s = sum(
-        part.recompute_s * placed.tensor_parallel * plan.num_microbatches
-        for part, placed in zip(step.stages, plan.stages[: len(step.stages)], strict=True)
-    )
     return (
-        float(f"{step.step_time_s:.11e}"),
-        recomputed_s,
-        plan.devices_used,
+        _rounded(found.step.step_time_s),
+        _recomputed_s(found),
+        found.plan.devices_used,
         *_plainness(found.candidate),
-        step.peak_memory_bytes,
+        found.step.peak_memory_bytes,
         *_order(found.candidate),
     )
+
+
+def _figures(found: Priced) -> tuple[object, ...]:
+    plan = found.plan
+    return (
+        _rounded(found.step.step_time_s),
+        _recomputed_s(found),
+        plan.devices_used,
+        _rounded(found.step.peak_memory_bytes),
+        plan.schedule,
+        tuple(stage.layers for stage in plan.stages),
+    )
+
+
+def _recomputed_s(found: Priced) -> float:
+    """Seconds of devices that a step spends on recomputation."""
+    plan = found.plan
+    return _rounded(
+        sum(
+            part.recompute_s * placed.tensor_parallel * plan.num_microbatches
+            for part, placed in zip(
+                found.step.stages, plan.stages[: len(found.step.stages)], strict=True
+            )
+        )
+        * found.candidate.context
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.11e}")
 
 
 def _plainness(candidate: Candidate) -> tuple[int, ...]:
