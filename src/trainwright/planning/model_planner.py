@@ -138,7 +138,9 @@ class _Search:
     def add_runners_up(self, count: int) -> None:
         """Price the next best splits until there are enough alternatives, or it takes too long."""
         tries = _TRIES * count
-        while len(self.priced) <= count and tries and not self.budget.poll(self._progress):
+        while tries and len(best_first(self.priced)) <= count:
+            if self.budget.poll(self._progress):
+                return
             if self.splits:
                 _, _, candidate, split = heapq.heappop(self.splits)
                 self._price(candidate, split)
