@@ -71,6 +71,7 @@ def plan(
     )
     given = resolve_input(model, point=point, given=overrides, time_unit=time_unit)
     if isinstance(given, ModelInput):
+        from trainwright.api.headroom import warned_of_tight_memory
         from trainwright.api.model_options import model_call
         from trainwright.api.plan_model import plan_model
 
@@ -94,7 +95,10 @@ def plan(
             cost_model=cost_model,
         )
         warnings = (f"{name} applies to profiles only and was not used" for name in not_used)
-        return Result(plan_model(call, budget, warnings=(*given.warnings, *warnings)))
+        document = plan_model(call, budget, warnings=(*given.warnings, *warnings))
+        if memory is None:
+            document = warned_of_tight_memory(document, call.question.cluster.accelerator)
+        return Result(document)
     allows = _allows_recompute(recompute)
     partly = isinstance(recompute, bool) is False
     restrictions = Restrictions(
