@@ -166,6 +166,8 @@ RUNS = (
             "virtual_stages": 2,
             "schedule": "dualpipe-v",
             "precision": "fp8",
+            "moment_dtypes": ("bf16", "bf16"),
+            "overlap": {"experts": 1.0},  # what DualPipe is made for
         },
         source="arXiv:2412.19437, section 1: 180 K device hours per trillion tokens; "
         "DualPipe, here as DualPipeV",

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
+
+# What is started in the background ignores Ctrl-C, and so do the programs that it starts in turn;
+# some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Same examples on every run; no deadline, because the machines that run this differ widely.
 settings.register_profile(
