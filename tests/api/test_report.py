@@ -220,6 +220,7 @@ def test_stages_of_unequal_degrees_have_a_page_without_a_schedule():
         memory="40GiB",
         global_batch=12,
         sequence=1024,
+        schedule="1f1b",
         per_stage_degrees=True,
     )
     assert made.document.parallelism is None
