@@ -83,6 +83,7 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
             yield command, [line.rstrip() for line in output if line.strip()]
 
 
+@pytest.mark.slow
 def test_commands_do_what_the_page_says(page, folder, capfd):
     for command, output in commands(page):
         assert call(command) == 0, f"{command}\n{capfd.readouterr().err}"
@@ -94,6 +95,7 @@ def test_commands_do_what_the_page_says(page, folder, capfd):
         assert written.read_text(encoding="utf-8") == stored, f"docs/{written.name} is out of date"
 
 
+@pytest.mark.slow
 def test_python_runs(page, folder, capfd):
     known = {"piper_text": (folder / "piper.json").read_text(encoding="utf-8")}
     for block in blocks(page, "python"):

@@ -28,6 +28,7 @@ def why(planned):
     return trainwright.reasons(planned).document
 
 
+@pytest.mark.slow
 def test_what_a_thing_buys_is_what_planning_without_it_loses(planned, why):
     forbidding = {
         "tensor parallelism": {"tp": 1},
@@ -117,6 +118,7 @@ def test_every_choice_of_a_plan_can_be_left_out(planned):
     }
 
 
+@pytest.mark.slow
 def test_a_document_without_a_plan_has_no_reasons(path):
     none = trainwright.plan("llama3-8b", **{**JOB, "memory": "1GiB"})
     assert none.status is Status.INFEASIBLE

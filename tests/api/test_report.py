@@ -235,6 +235,7 @@ def test_stages_of_unequal_degrees_have_a_page_without_a_schedule():
     assert len(set(degrees)) > 1
 
 
+@pytest.mark.slow
 def test_a_plan_that_does_not_exist_has_a_page_that_says_why():
     made = trainwright.plan(
         "gpt2", cluster="dgx-a100", devices=8, memory="300MiB", global_batch=8, sequence=1024

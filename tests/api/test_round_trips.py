@@ -45,6 +45,7 @@ def documents(path, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_decoding_what_was_encoded_gives_the_same_document(documents):
     seen = set()
     for name, document in documents.items():
@@ -57,6 +58,7 @@ def test_decoding_what_was_encoded_gives_the_same_document(documents):
     }
 
 
+@pytest.mark.slow
 def test_saved_documents_are_loaded_again(documents, tmp_path):
     for document in documents.values():
         if document.kind in KINDS:
@@ -65,6 +67,7 @@ def test_saved_documents_are_loaded_again(documents, tmp_path):
             assert trainwright.explain(tmp_path / "it.json").explain()
 
 
+@pytest.mark.slow
 def test_keys_without_a_value_are_left_out_and_kind_comes_first(documents):
     for document in documents.values():
         written = encode(document)

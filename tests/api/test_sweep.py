@@ -52,6 +52,7 @@ def test_other_sizes_are_refused(given, fault):
         parse_sizes(given)
 
 
+@pytest.mark.slow
 def test_every_row_is_the_plan_of_its_size():
     document = sweep("8,24").document
     for row in document.rows:
@@ -64,6 +65,7 @@ def test_every_row_is_the_plan_of_its_size():
     assert document.best_plan.devices_used == document.rows[document.best].devices_used
 
 
+@pytest.mark.slow
 def test_more_devices_are_never_slower():
     times = [row.step_time_s for row in sweep("8..64").document.rows]
     assert times == sorted(times, reverse=True)
@@ -85,11 +87,13 @@ def test_the_best_row_is_best_by_its_objective(objective, key, sign):
     assert document.objective == objective
 
 
+@pytest.mark.slow
 def test_a_single_number_with_an_objective_is_halved_down_to_one_node():
     document = sweep(48, objective="tokens-per-device").document
     assert [row.devices for row in document.rows] == [24, 48]
 
 
+@pytest.mark.slow
 def test_the_fewest_devices_within_a_deadline_are_found_between_the_sizes():
     free = sweep("8..64", **MONEY).document.rows
     deadline_s = (free[1].train_s + free[2].train_s) / 2  # between 16 and 32 devices
@@ -115,6 +119,7 @@ def test_pareto_rows_are_not_beaten_in_both():
         assert beaten
 
 
+@pytest.mark.slow
 def test_sizes_without_a_plan_say_why():
     report = trainwright.sweep("llama3-8b", devices="1,8", **JOB, memory="20GiB")
     one, eight = report.document.rows
@@ -126,6 +131,7 @@ def test_sizes_without_a_plan_say_why():
     assert f"1 devices: {one.reason}"[:60] in report.explain()
 
 
+@pytest.mark.slow
 def test_nothing_that_fits_is_infeasible_and_time_that_ran_out_is_unknown():
     tiny = trainwright.sweep("llama3-8b", devices="1,2", **JOB, memory="1GiB")
     assert tiny.status is Status.INFEASIBLE

@@ -46,6 +46,7 @@ def test_more_of_anything_is_never_slower(tight, change):
     assert len(found.changes) >= 1
 
 
+@pytest.mark.slow
 def test_what_no_longer_fits_says_why(tight):
     report = trainwright.what_if(tight, memory="2GiB")
     assert report.status is Status.INFEASIBLE

@@ -61,6 +61,7 @@ def test_mistakes_are_named_and_end_with_2(
     assert named in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_front_in_two_processes_and_from_a_journal_is_the_same(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

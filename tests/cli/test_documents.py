@@ -295,6 +295,7 @@ def test_an_excluded_option_is_not_used(run):
     assert {fix["change"] for fix in none_left.document["relaxations"]} == {"exclude-option"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "question",
     [

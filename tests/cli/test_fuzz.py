@@ -66,6 +66,7 @@ def options(draw, names, texts):
 flags = st.lists(st.sampled_from(FLAGS).map("--{}".format), max_size=3, unique=True)
 
 
+@pytest.mark.slow
 @given(options(COUNTS, values), options(NAMES, words | topics), flags)
 @example(["--devices", "inf"], [], [])
 @example(["--bandwidth", "1e-305"], [], [])
@@ -76,6 +77,7 @@ def test_plan_of_a_profile(counts, names, chosen):
     run("plan", "small.json", *counts, *names, *chosen)
 
 
+@pytest.mark.slow
 @fewer
 @given(options(COUNTS[:-1], values), words)
 def test_estimate_and_explain(counts, text):
@@ -84,6 +86,7 @@ def test_estimate_and_explain(counts, text):
     run("explain", text, "--json")
 
 
+@pytest.mark.slow
 @fewer
 @given(options(MODEL, values), flags)
 @example(["--global-batch", "1e12"], [])
@@ -107,6 +110,7 @@ named = st.lists(
 ).map(",".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(options(SPACE, degrees), options(LISTS, named), options(TOTALS, quantities))
 @example(["--tp", "..", "--pp", "4..2"], [], [])
@@ -138,6 +142,7 @@ odd = st.one_of(
 )
 
 
+@pytest.mark.slow
 @fewer
 @given(st.data())
 def test_explain_and_diff_of_documents_with_odd_values(data):

@@ -97,6 +97,7 @@ def test_torchtitan_and_deepspeed_files_are_priced(run: Callable[..., Any], tmp_
     assert found["request"]["configuration"]["parallelism"]["zero_stage"] == 2
 
 
+@pytest.mark.slow
 def test_improve_says_how_far_and_what_helps(run: Callable[..., Any], arguments: Path) -> None:
     asked = ("improve", "--from", "megatron", str(arguments), *WHERE, "--framework", "megatron")
     done = run(*asked, "--json")
@@ -112,6 +113,7 @@ def test_improve_says_how_far_and_what_helps(run: Callable[..., Any], arguments:
         assert each["speedup"] > 1
 
 
+@pytest.mark.slow
 def test_a_recommended_change_is_what_estimate_prices(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_recommended_change_is_what_estimate_prices(
     assert changed["step_time_s"] == pytest.approx(chosen["step_time_s"], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_table_of_improve_is_readable(run: Callable[..., Any], arguments: Path) -> None:
     done = run("improve", "--from", "megatron", str(arguments), *WHERE)
     assert "your run: " in done.out

@@ -43,6 +43,7 @@ def some_rows(asked, *, last: bool):
     return [own[-1] if last else own[0] for own in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_gib", [24, 80])
 @pytest.mark.parametrize(("family", "pipeline", "chunks", "count"), SHAPES)
 def test_no_split_with_or_without_recomputation_beats_the_bound(

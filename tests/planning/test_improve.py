@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import pytest
+
 from export_jobs import cluster_of, config_of
 from trainwright.execution import Budget
 from trainwright.plan.configuration import Configuration
@@ -52,6 +54,7 @@ def test_a_move_changes_one_dimension_and_keeps_the_devices() -> None:
         assert (run.global_batch, run.sequence_length) == (32, 2048)
 
 
+@pytest.mark.slow
 def test_no_change_that_is_offered_beats_its_own_price() -> None:
     for found in found_around():
         assert found.step == price_configuration(LLAMA, WHERE, found.run)
@@ -68,6 +71,7 @@ def test_recomputing_for_nothing_is_the_first_thing_to_drop() -> None:
     assert found[0].step.step_time_s <= single.step.step_time_s
 
 
+@pytest.mark.slow
 def test_pairs_reach_what_no_single_change_reaches() -> None:
     """With little memory, fewer tensor ranks fit only together with another change."""
     found = improvements(replace(WASTEFUL, recompute=Recompute.NONE), around(22e9), Budget())

@@ -141,6 +141,7 @@ def test_the_same_question_has_the_same_answer():
     assert [p.plan for p in planned(TIGHT).priced] == [p.plan for p in planned(TIGHT).priced]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("micro_batch", [None, 1])
 def test_more_nodes_are_never_slower(slow, micro_batch):
@@ -171,6 +172,7 @@ def test_more_memory_is_never_slower():
     assert times[-1] < times[0]
 
 
+@pytest.mark.slow
 def test_a_search_that_sees_more_is_never_slower():
     free = best_s(TIGHT)
     for restricted in (
@@ -257,6 +259,7 @@ def test_a_search_may_stop_after_some_candidates_with_a_valid_bound():
 class TestPerStage:
     """Degrees of their own for every stage."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("asked", CASES.values(), ids=CASES)
     def test_the_answer_is_never_slower_than_the_uniform_one(self, asked):
         free = plan_per_stage(asked, Budget())
@@ -314,6 +317,7 @@ class TestInfeasible:
         assert binding.missing_bytes > 0
         assert binding.layers
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("asked", LARGE, ids=["pipeline", "sharded"])
     def test_that_much_memory_is_enough_and_a_little_less_is_not(self, asked):
         enough = self.fix(diagnosed(asked), "memory").value
@@ -326,6 +330,7 @@ class TestInfeasible:
         # Of the reserve for transients some may be spare; 3 % less is surely not enough.
         assert not fits(enough * 0.97)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("asked", LARGE, ids=["pipeline", "sharded"])
     def test_that_many_devices_are_enough_and_a_node_less_is_not(self, asked):
         enough = self.fix(diagnosed(asked), "devices").value

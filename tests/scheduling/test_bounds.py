@@ -108,6 +108,7 @@ def small_cases(draw: st.DrawFn):
     return placement, draw(st.integers(1, 7)), draw(limited_costs(placement)), limit
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(small_cases(), st.sampled_from(Objective), st.sampled_from([True, False, None]))
 def test_no_bound_exceeds_what_the_search_finds(case, objective, fused):
@@ -201,6 +202,7 @@ def tiny_cases(draw: st.DrawFn):
     return placement, 4 - chunks, its_costs, chunks + spare
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(tiny_cases(), st.sampled_from(Objective))
 def test_no_bound_exceeds_the_shortest_of_all_schedules(case, objective):

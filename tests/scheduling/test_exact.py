@@ -92,6 +92,7 @@ def test_a_proof_about_one_placement_is_none_about_the_others():
     assert exact.value_s >= exact.pipeline_bound.value_s * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @needs_solver
 def test_the_solver_improves_on_a_search_without_effort():
     placement = Placement.v(2)

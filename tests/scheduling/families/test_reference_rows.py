@@ -128,6 +128,7 @@ def test_bubble_rates_of_the_zero_bubble_paper_are_reached(name):
             assert np.max(timeline.peak_bytes) <= limit * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @needs_reference
 def test_adaptive_v_is_no_longer_than_the_published_search_at_any_limit():
     """v_probe.json: every published V schedule within the limit, unequal F, I and W."""
