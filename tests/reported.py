@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import trainwright
 from small_placements import chain_file
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult

@@ -15,9 +15,9 @@ import pytest
 import reported
 import trainwright
 from html_page import Page
+from trainwright.api.printed import Report
 from trainwright.api.report_command import command_of
 from trainwright.api.report_subject import subject_of
-from trainwright.api.result import Report
 from trainwright.cli.main import main
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.model_explanation import GainRecord, ModelExplanation, WithoutRecord

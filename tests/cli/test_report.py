@@ -6,7 +6,7 @@ import pytest
 
 import reported
 from html_page import Page
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 
 from trainwright.api.codesign_request import CodesignOptions, question_of, request_of
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.plan.results.codesign import (
     CodesignRequest,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from trainwright.api.codesign import CodesignReport, Extras, run_request
 from trainwright.api.codesign_request import CodesignOptions, question_of, request_of
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.codesign import (
     ChainRecord,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainwright.api.documents import AnyDocument, Priced, load_any_document
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
 from trainwright.plan.results.model_plan import ModelPlanResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.estimate import EstimateResult
 
@@ -72,8 +72,8 @@ def estimate(
         return _estimate_profile(given, plan, overrides, not_used)
     if plan is not None:
         raise InvalidInput.of("plan", "belongs to a profile; a model is given its degrees")
+    from trainwright.api.clusters import resolve_cluster
     from trainwright.api.estimate_model import estimate_model
-    from trainwright.api.model_options import resolve_cluster
     from trainwright.api.run_options import devices_asked_for
     from trainwright.api.tuning import tuned
 

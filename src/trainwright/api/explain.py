@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwright.api.documents import AnyDocument, Readable, load_any_document
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:

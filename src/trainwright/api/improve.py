@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _stated(
     if source is None:
         assert document is not None
         return _of_document(document)
-    from trainwright.api.model_options import resolve_cluster
+    from trainwright.api.clusters import resolve_cluster
     from trainwright.api.run_options import configuration_of, devices_asked_for
     from trainwright.api.stated import open_stated, stated_model, stated_options
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trainwright.profile import Profile, ProfileFile, Setting
+    from trainwright.profile.placement_case import PlacementCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,15 @@ class ProfileInput:
     setting: Setting | None
     embedded: Embedded
     unit_assumed: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementInput:
+    """A placement problem, its setting replaced where the caller says so, and itself as JSON."""
+
+    case: PlacementCase
+    embedded: Embedded
     warnings: tuple[str, ...] = ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from trainwright.api.clusters import resolve_cluster
 from trainwright.api.inputs import naming_options
 from trainwright.api.model_request import DEFAULT_TOP, ModelCall
 from trainwright.api.space_options import OPTION_OF, SPANS, SpaceOptions, allowed_by
@@ -25,7 +26,6 @@ QUESTION_OPTION_OF: Final = {
     "num_devices": "devices",
     **OPTION_OF,
 }
-LARGEST_CLUSTER: Final = 10**9  # devices or nodes; far beyond any machine
 LARGEST_TOP: Final = 1000
 
 
@@ -174,47 +174,6 @@ def shown(span: object) -> str:
     if least == most:
         return str(least)
     return f"{least}..{'' if most is None else most}"
-
-
-def resolve_cluster(
-    cluster: str | Path | Cluster | None,
-    *,
-    nodes: int | None,
-    devices: int | None,
-    memory_bytes: float | None = None,
-) -> tuple[Cluster, int]:
-    """A catalog cluster or a file, sized, and how many of its devices to use.
-
-    `memory_bytes` replaces what the driver shows of a device, of which a fraction is usable.
-    """
-    from trainwright.cluster import Cluster
-    from trainwright.formats.catalog import open_cluster
-
-    if cluster is None:
-        raise InvalidInput.of(
-            "cluster", "must be given for a model; see: trainwright catalog clusters"
-        )
-    found = cluster if isinstance(cluster, Cluster) else open_cluster(str(cluster))
-    if memory_bytes is not None:
-        found = found.with_memory(memory_bytes)
-    if nodes is not None:
-        _refuse_too_many("nodes", nodes)
-        found = found.with_nodes(nodes)
-    if devices is None:
-        return found, found.num_devices
-    _refuse_too_many("devices", devices)
-    if nodes is None and devices > found.num_devices:
-        found = found.with_nodes(-(-devices // found.pool_of().devices_per_node))
-    if devices > found.num_devices:
-        raise InvalidInput.of(
-            "devices", f"must be at most the {found.num_devices} of {nodes} nodes, got {devices}"
-        )
-    return found, devices
-
-
-def _refuse_too_many(name: str, count: int) -> None:
-    if count > LARGEST_CLUSTER:
-        raise InvalidInput.of(name, f"must be <= {LARGEST_CLUSTER}, got {count}")
 
 
 def resolve_workload(*, global_batch: int | None, sequence: int | None) -> WorkloadRecord:

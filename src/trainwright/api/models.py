@@ -6,8 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainwright.api.inputs import ProfileInput, display_name, embed, profile_input
-from trainwright.api.plan_placement import PlacementInput
+from trainwright.api.inputs import (
+    PlacementInput,
+    ProfileInput,
+    display_name,
+    embed,
+    profile_input,
+)
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.units import parse_time_unit
 

@@ -58,9 +58,9 @@ def plan(
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
     Raises `InvalidInput` with every fault of the input.
     """
-    from trainwright.api.inputs import resolve_setting, setting_overrides
+    from trainwright.api.inputs import PlacementInput, resolve_setting, setting_overrides
     from trainwright.api.models import ModelInput, resolve_input
-    from trainwright.api.plan_placement import PlacementInput, PlacementQuestion, plan_placement
+    from trainwright.api.plan_placement import PlacementQuestion, plan_placement
     from trainwright.api.plan_profile import ProfileQuestion, plan_profile
     from trainwright.execution import Budget as NoLimit
     from trainwright.partitioning.restrictions import Restrictions

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
-from trainwright.api.inputs import setting_record
+from trainwright.api.inputs import PlacementInput, setting_record
 from trainwright.api.recompute import inside
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.placement import (
@@ -14,7 +14,7 @@ from trainwright.plan.results.placement import (
     PlacedStageRecord,
     PlacementResult,
 )
-from trainwright.plan.results.request import Embedded, PlanRequest, SpaceRecord
+from trainwright.plan.results.request import PlanRequest, SpaceRecord
 from trainwright.plan.status import BoundKind, relative_gap
 
 if TYPE_CHECKING:
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 
 
 PLANNERS: Final = ("exact", "profile")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementInput:
-    """A placement problem, its setting replaced where the caller says so, and itself as JSON."""
-
-    case: PlacementCase
-    embedded: Embedded
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

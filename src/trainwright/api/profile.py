@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.api.printed import Report
 from trainwright.api.profile_timing import DEFAULT_BUDGET_S, graphs_of, open_device, time_all
-from trainwright.api.result import Report
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.layer_profile import LayerProfileResult, LayerRow
 

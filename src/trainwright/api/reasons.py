@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.api.documents import open_document
+from trainwright.api.printed import Report
 from trainwright.api.recompute_model import planned, predicted, profile_of
-from trainwright.api.result import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.model_explanation import (
     GainRecord,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.api.documents import KINDS, load_any_document
+from trainwright.api.printed import Report
 from trainwright.api.recheck import recheck
-from trainwright.api.result import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.model_explanation import ModelExplanation

@@ -296,7 +296,7 @@ class _Known(Enum):
 
 
 def _is_catalog_cluster(cluster: Embedded) -> _Known | None:
-    from trainwright.api.model_options import resolve_cluster
+    from trainwright.api.clusters import resolve_cluster
     from trainwright.formats.document_json import encode
 
     for known, memory_bytes in (

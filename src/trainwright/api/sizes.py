@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from trainwright.api.model_options import LARGEST_CLUSTER
+from trainwright.api.clusters import LARGEST_CLUSTER
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.api.inputs import setting_overrides
 from trainwright.api.model_options import model_call
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.api.sizes import Sizes, parse_sizes
 from trainwright.api.sweep_goal import Goal, SweepOptions, goal_of
 from trainwright.api.sweep_rows import (

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.validation import ValidationResult
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainwright.api.clusters import resolve_cluster
 from trainwright.api.documents import open_document
 from trainwright.api.inputs import naming_options, setting_overrides
-from trainwright.api.model_options import QUESTION_OPTION_OF, refuse_empty_space, resolve_cluster
+from trainwright.api.model_options import QUESTION_OPTION_OF, refuse_empty_space
 from trainwright.api.model_request import call_of
-from trainwright.api.result import Report
+from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change
 from trainwright.plan.results.model_plan import ModelPlanResult

@@ -21,7 +21,7 @@ from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     from trainwright.api.codesign_request import CodesignOptions
-    from trainwright.api.result import Report
+    from trainwright.api.printed import Report
     from trainwright.codesign.area import DieModel
 
 _LIST = "VALUE,..."

@@ -16,7 +16,7 @@ from trainwright.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trainwright.api.result import Report
+    from trainwright.api.printed import Report
     from trainwright.execution import Budget, Progress
 
 _PROGRESS_AFTER_S = 1.0

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trainwright.cluster import Cluster, Hop, NetworkLevel, Pool, group_hops
 from trainwright.costing.layer import LayerPrice, Platform, price_layer
 from trainwright.costing.memory import KEEP_ALL, RecomputeRule
-from trainwright.costing.tiled_timer import TiledTimer
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import (
     DEFAULT_RECIPE,
@@ -44,6 +43,9 @@ from trainwright.profile import (
     Structure,
 )
 from trainwright.provenance import Origin, Provenance
+
+if TYPE_CHECKING:
+    from trainwright.costing.tiled_timer import TiledTimer
 
 FUSED_ATTENTION: Final = "fused_attention"
 UNFUSED_ATTENTION: Final = "unfused_attention"

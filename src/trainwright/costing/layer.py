@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster import Accelerator, Hop
 from trainwright.costing.communication import collective_time_s
@@ -16,10 +16,12 @@ from trainwright.costing.memory import (
     static_bytes,
     trained_per_device,
 )
-from trainwright.costing.tiled_timer import TiledTimer
 from trainwright.model import Exchange, LayerClass, LayerKind, Operator, Phase, RunShape
 from trainwright.plan.overlap import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
+
+if TYPE_CHECKING:
+    from trainwright.costing.tiled_timer import TiledTimer
 
 _KIND_OF_AXIS: Final = {
     "tensor": TimeKind.TENSOR_PARALLEL,
