@@ -31,6 +31,7 @@ from trainwright.scheduling.families import FAMILIES
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
+    from trainwright.planning.aims import Aim
     from trainwright.planning.model_question import ModelQuestion
 
 _ONE: Final = Span.only(1)
@@ -67,15 +68,21 @@ def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
 
 
 def plan_runnable(
-    question: ModelQuestion, budget: Budget, *, num_alternatives: int = NUM_ALTERNATIVES
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    num_alternatives: int = NUM_ALTERNATIVES,
+    aim: Aim | None = None,
 ) -> ModelOutcome:
     """The best plan of all parts of the space, its runners-up, and a bound on every other."""
     found = [
-        plan_model(replace(question, allowed=space), budget, num_alternatives=num_alternatives)
+        plan_model(
+            replace(question, allowed=space), budget, num_alternatives=num_alternatives, aim=aim
+        )
         for space in runnable_spaces(question.allowed)
     ]
     return ModelOutcome(
-        priced=best_first(p for each in found for p in each.priced)[: 1 + num_alternatives],
+        priced=best_first((p for each in found for p in each.priced), aim)[: 1 + num_alternatives],
         lower_bound_s=_least_bound_s(found),
         considered=sum(each.considered for each in found),
         pruned=sum(each.pruned for each in found),

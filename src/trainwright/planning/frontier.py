@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.execution import Budget
+    from trainwright.planning.aims import Aim
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.profile import Profile
 
@@ -121,10 +122,14 @@ _Node: TypeAlias = _Dense | _Priced | _Open | _Pairs | _One
 
 @dataclass(slots=True)
 class Frontier:
-    """The candidates that were not taken yet; `considered` counts all there are."""
+    """The candidates that were not taken yet; `considered` counts all there are.
+
+    Bounds are on the figure that the aim makes least: seconds of a step, or what follows from them.
+    """
 
     question: ModelQuestion
     shelf: Shelf
+    aim: Aim
     considered: int = 0
     _coarse: CoarseBounds = field(init=False)
     _schedules: tuple[Schedule, ...] = field(init=False)
@@ -161,7 +166,7 @@ class Frontier:
                 continue
             least = least_layers(asked, point)
             count = sum(node.count for node in dealt)
-            self._push(self._step_s(point, least), _Dense(point=point, count=count, least=least))
+            self._push(self._least_key(point, least), _Dense(point=point, count=count, least=least))
         return True
 
     @property
@@ -188,7 +193,7 @@ class Frontier:
                     count = self._count(point)
                     if count:
                         least = with_exchanges(self.question, point, node.least)
-                        least_s = max(bound_s, self._step_s(point, least))
+                        least_s = max(bound_s, self._least_key(point, least))
                         self._push(least_s, _Priced(point=point, count=count))
             case _Priced():
                 self._price(node)
@@ -212,7 +217,7 @@ class Frontier:
             for trade, count in zip(work.layer_trades, work.num_layers, strict=True)
         )
         opened = _Open(point=node.point, count=node.count, work=work)
-        self._push(self._step_s(node.point, least), opened)
+        self._push(self._least_key(node.point, least), opened)
 
     def _open_point(self, node: _Open) -> None:
         """Bound every pair under every ZeRO stage and schedule."""
@@ -224,6 +229,8 @@ class Frontier:
             bounds_s = self._coarse.bounds_s(
                 work, point, layouts, chain=chain, zero_stage=zero_stage, schedule=schedule
             )
+            devices = point.devices * layouts.pipeline * layouts.data
+            bounds_s = self.aim.keys(bounds_s, devices)
             order = np.argsort(bounds_s, kind="stable")
             order = order[: int(np.isfinite(bounds_s).sum())]
             if len(order):
@@ -276,14 +283,15 @@ class Frontier:
         self._serial += 1
         heapq.heappush(self._heap, (bound_s, self._serial, node))
 
-    def _step_s(self, point: Point, least: tuple[LeastLayers, ...]) -> float:
-        """The shortest step of all pairs if ranks worked all the time and had all memory."""
+    def _least_key(self, point: Point, least: tuple[LeastLayers, ...]) -> float:
+        """The least of all pairs if ranks worked all the time and had all memory."""
         layouts = self._pairs(point)
         p, m = layouts.pipeline, layouts.num_microbatches
         steps_s = m / p * sum(each.time_s * each.num_layers for each in least)
         for each in least:
             steps_s = np.maximum(steps_s, m * each.time_s * -(-each.num_layers // p))
-        return float(steps_s.min()) + self.question.cluster.accelerator.step_overhead_s
+        steps_s = steps_s + self.question.cluster.accelerator.step_overhead_s
+        return float(self.aim.keys(steps_s, point.devices * p * layouts.data).min())
 
     def _pairs(self, point: Point) -> Layouts:
         key = (point.microbatch_size, point.devices, point.expert_devices)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.execution import Progress
+from trainwright.planning.aims import Aim
 from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import best_family_split
 from trainwright.planning.frontier import Frontier, Shelf
@@ -40,8 +41,9 @@ _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step
 class ModelOutcome:
     """Best plan first among `priced`; the bound holds for every plan of the searched space.
 
-    `exhausted` says that every candidate was priced, excluded by its bound, or proved not to fit;
-    `not_reached` counts those that were neither priced nor excluded when the search was stopped.
+    With an aim in place of the step, `lower_bound_s` is in the aim's unit. `exhausted` says that
+    every candidate was priced, excluded by its bound, or proved not to fit; `not_reached` counts
+    those that were neither priced nor excluded when the search was stopped.
     """
 
     priced: tuple[Priced, ...]
@@ -54,20 +56,28 @@ class ModelOutcome:
 
 
 def plan_model(
-    question: ModelQuestion, budget: Budget, *, num_alternatives: int = NUM_ALTERNATIVES
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    num_alternatives: int = NUM_ALTERNATIVES,
+    aim: Aim | None = None,
 ) -> ModelOutcome:
-    """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other."""
+    """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other.
+
+    With an `aim` in place of the step, the plan of its least figure, and a bound on that.
+    """
+    aim = aim or Aim.of_steps(question.num_devices)
     shelf = Shelf.of(question)
-    frontier = Frontier(question, shelf)
+    frontier = Frontier(question, shelf, aim)
     is_complete = frontier.open(budget)
-    search = _Search(shelf, frontier, budget)
+    search = _Search(shelf, frontier, budget, aim)
     search.run()
     search.add_runners_up(num_alternatives)
     best_s, bound_s = search.best_s, search.bound_s
     reached = len(search.priced) + search.undecided
     not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
     return ModelOutcome(
-        priced=best_first(search.priced)[: 1 + num_alternatives],
+        priced=best_first(search.priced, aim)[: 1 + num_alternatives],
         lower_bound_s=bound_s if is_complete and math.isfinite(bound_s) else 0.0,
         considered=frontier.considered,
         pruned=frontier.considered - reached - not_reached,
@@ -82,12 +92,14 @@ class _Search:
     """Best-first: a candidate is bounded coarsely, then by its best split, then priced.
 
     `splits` holds (bound, serial number, candidate, its best split); `undecided` counts candidates
-    whose best split fits by the bound, but no plan did.
+    whose best split fits by the bound, but no plan did. Bounds, `best_s` among them, are on what
+    the aim makes least: seconds of a step, unless it is another.
     """
 
     shelf: Shelf
     frontier: Frontier
     budget: Budget
+    aim: Aim
     splits: list[tuple[float, int, Candidate, Split]] = field(default_factory=list)
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
@@ -125,7 +137,7 @@ class _Search:
                 continue
             taken = self.frontier.take()
             if taken is not None:
-                self._sharpen(*taken, limit_s=_WORTH_KEEPING * self.best_s)
+                self._sharpen(*taken, limit=_WORTH_KEEPING * self.best_s)
 
     @property
     def _progress(self) -> Progress:
@@ -139,7 +151,7 @@ class _Search:
     def add_runners_up(self, count: int) -> None:
         """Price the next best splits until there are enough alternatives, or it takes too long."""
         tries = _TRIES * count
-        while tries and len(best_first(self.priced)) <= count:
+        while tries and len(best_first(self.priced, self.aim)) <= count:
             if self.budget.poll(self._progress):
                 return
             if self.splits:
@@ -149,11 +161,11 @@ class _Search:
                 tries -= 1
                 taken = self.frontier.take()
                 if taken is not None:
-                    self._sharpen(*taken, limit_s=math.inf)
+                    self._sharpen(*taken, limit=math.inf)
             else:
                 return
 
-    def _sharpen(self, bound_s: float, candidate: Candidate, *, limit_s: float) -> None:
+    def _sharpen(self, bound: float, candidate: Candidate, *, limit: float) -> None:
         """Find the best split; one far above the coarse bound is left for later the first time.
 
         Short stages are quickly looked through, and by then a better plan may be known.
@@ -163,7 +175,10 @@ class _Search:
             return
         self.searched += 1
         question = self.shelf.question
-        near_s = limit_s if candidate in self.seen else min(limit_s, _NEAR * bound_s)
+        devices = candidate.num_devices
+        longest_s = self.aim.longest_s(limit, devices)
+        near_s = min(longest_s, _NEAR * self.aim.longest_s(bound, devices))
+        near_s = longest_s if candidate in self.seen else near_s
         split = best_family_split(
             self.shelf.kinds(candidate.point),
             candidate.degrees,
@@ -176,41 +191,49 @@ class _Search:
         if math.isinf(split.bound_s):
             self.too_large[group] = candidate.data
         elif split.bound_s < near_s:
-            sharper = replace(split, bound_s=max(bound_s, split.bound_s))
-            if sharper.bound_s < _WORTH_TRYING * self.best_s:
-                self._price(candidate, sharper)
+            split = replace(split, bound_s=max(self.aim.longest_s(bound, devices), split.bound_s))
+            sharper = self.aim.key(split.bound_s, devices)
+            if sharper < _WORTH_TRYING * self.best_s:
+                self._price(candidate, split)
             else:
                 self.serial += 1
-                heapq.heappush(self.splits, (sharper.bound_s, self.serial, candidate, sharper))
-        elif near_s < limit_s:
+                heapq.heappush(self.splits, (sharper, self.serial, candidate, split))
+        elif near_s < longest_s:
             self.seen.add(candidate)
-            self.frontier.put_back(near_s, candidate)
+            self.frontier.put_back(self.aim.key(near_s, devices), candidate)
 
     def _price(self, candidate: Candidate, split: Split) -> None:
-        self.least_priced_s = min(self.least_priced_s, split.bound_s)
+        devices = candidate.num_devices
+        self.least_priced_s = min(self.least_priced_s, self.aim.key(split.bound_s, devices))
         profile = self.shelf.profile(candidate.point)
         found = price_split(self.shelf.question, candidate, profile, split, self.budget)
         if found is None:
             self.undecided += 1
         else:
             self.priced.append(found)
-            self.best_s = min(self.best_s, found.step.step_time_s)
+            self.best_s = min(self.best_s, self.aim.key(found.step.step_time_s, devices))
 
 
-def best_first(priced: Iterable[Priced]) -> tuple[Priced, ...]:
-    """Fastest first; of equally fast plans the one that recomputes least, then uses least.
+def best_first(priced: Iterable[Priced], aim: Aim | None = None) -> tuple[Priced, ...]:
+    """Fastest first, or best by the aim; of equal plans the one that recomputes least, then uses
+    least.
 
     Equal are figures that agree in twelve digits. Of plans that agree in all of them, as where
     context replaces data parallelism at no cost, the plainest stands for the others.
     """
     seen: set[tuple[object, ...]] = set()
     kept = []
-    for found in sorted(priced, key=_rank):
+    for found in sorted(priced, key=lambda each: (_key(each, aim), *_rank(each))):
         alike = _figures(found)
         if alike not in seen:
             seen.add(alike)
             kept.append(found)
     return tuple(kept)
+
+
+def _key(found: Priced, aim: Aim | None) -> float:
+    step_s = found.step.step_time_s
+    return _rounded(step_s if aim is None else aim.key(step_s, found.plan.devices_used))
 
 
 def _rank(found: Priced) -> tuple[float, ...]:
