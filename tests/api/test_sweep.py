@@ -103,11 +103,46 @@ def test_the_fewest_devices_within_a_deadline_are_found_between_the_sizes():
     assert best.train_s <= deadline_s
     fewer = [row for row in document.rows if row.devices < best.devices]
     assert all(row.train_s > deadline_s for row in fewer)
-    assert best.devices - max(row.devices for row in fewer) == 8  # one node
+    assert document.status is Status.OPTIMAL
+    assert document.objective_value == document.objective_bound == best.devices
     impossible = sweep("8", objective="devices", deadline="1s", **MONEY)
     assert impossible.document.best is None
     assert impossible.status is Status.INFEASIBLE
-    assert "no row trains the tokens within the deadline" in impossible.explain()
+    assert "no plan on 8 to 8 devices trains the tokens within the deadline" in impossible.explain()
+
+
+def test_a_cheaper_number_between_the_sizes_is_found_and_proved():
+    document = sweep("8,32", objective="cost", pareto="step-time,cost", **MONEY).document
+    best = document.rows[document.best]
+    assert document.objective_value == best.cost
+    assert document.objective_bound <= best.cost <= document.objective_bound * (1 + 1e-6)
+    assert {each.objective for each in document.searched} == {"cost", "tokens-per-device"}
+    between = trainwright.plan("gpt2", devices=16, **JOB).document
+    cost = between.step_time_s * 16 * best.cost / (best.step_time_s * best.devices_used)
+    near = 1 + document.pareto_within + 1e-3  # but for goodput, which hardly differs
+    front = [document.rows[index] for index in document.pareto]
+    assert any(r.step_time_s <= between.step_time_s * near and r.cost <= cost * near for r in front)
+
+
+def test_tokens_per_device_are_bounded_from_above():
+    document = sweep("8,16", objective="tokens-per-device").document
+    assert document.objective_value == document.rows[document.best].tokens_per_s_per_device
+    assert document.objective_bound >= document.objective_value
+    assert document.gap == pytest.approx(
+        1 - document.objective_value / document.objective_bound, abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("field", ["objective_bound", "gap", "pareto_within", "devices_from"])
+def test_a_bound_that_was_edited_is_refused(field, tmp_path):
+    report = sweep("8,32", objective="cost", pareto="step-time,cost", **MONEY)
+    path = tmp_path / "sweep.json"
+    report.save(path)
+    changed = json.loads(path.read_text())
+    changed[field] = 0 if field == "devices_from" else changed[field] + 0.5
+    path.write_text(json.dumps(changed))
+    with pytest.raises(InvalidInput, match=field):
+        trainwright.explain(path)
 
 
 def test_pareto_rows_are_not_beaten_in_both():

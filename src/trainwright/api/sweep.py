@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.api.inputs import setting_overrides
 from trainwright.api.model_options import model_call
 from trainwright.api.printed import Report
 from trainwright.api.sizes import Sizes, parse_sizes
+from trainwright.api.sweep_bounds import (
+    LARGEST_POOL,
+    bounded,
+    fewest_devices,
+    objective_aim,
+    objectives_to_search,
+)
 from trainwright.api.sweep_goal import Goal, SweepOptions, goal_of
 from trainwright.api.sweep_rows import (
     NEVER,
@@ -18,7 +26,12 @@ from trainwright.api.sweep_rows import (
     sweep_status,
 )
 from trainwright.errors import InvalidInput
-from trainwright.plan.results.model_sweep import ModelSweepResult, SweepRow, TrainingRecord
+from trainwright.plan.results.model_sweep import (
+    ModelSweepResult,
+    SearchedObjective,
+    SweepRow,
+    TrainingRecord,
+)
 from trainwright.plan.status import Status
 
 if TYPE_CHECKING:
@@ -96,7 +109,10 @@ def sweep(
     found = _Rows(goal, budget)
     for size in sizes:
         found.add(call_for(size))
-    found.refine(call_for, largest.question.cluster.pool_of().devices_per_node)
+    if largest.per_stage_degrees or sizes[-1] > LARGEST_POOL:
+        found.refine(call_for, largest.question.cluster.pool_of().devices_per_node)
+    else:
+        found.search_between(largest)
     return SweepReport(found.document(largest, given.warnings))
 
 
@@ -116,6 +132,8 @@ class _Rows:
         self.started_s = budget.cpu_s
         self.plans: dict[int, ModelPlanResult] = {}
         self.rows: dict[int, SweepRow] = {}
+        self.fewest: int | None = None
+        self.searched: list[SearchedObjective] = []
 
     def add(self, call: ModelCall) -> None:
         """Plan one size, unless time is up."""
@@ -127,6 +145,32 @@ class _Rows:
             return
         self.plans[size] = plan_model(call, self.budget)
         self.rows[size] = plan_row(size, self.plans[size], self.goal)
+
+    def search_between(self, largest: ModelCall) -> None:
+        """The best of each objective on any number of devices up to the largest, with a bound."""
+        from trainwright.planning.framework import plan_runnable
+
+        question = largest.question
+        self.fewest = fewest_devices(self.rows.values())
+        for objective in objectives_to_search(self.goal):
+            if self.budget.stopped:
+                return
+            started_s = self.budget.cpu_s
+            aim = objective_aim(objective, self.goal, fewest=self.fewest, most=question.num_devices)
+            outcome = plan_runnable(question, self.budget, num_alternatives=0, aim=aim)
+            proved = outcome.priced or not outcome.exhausted
+            self.searched.append(
+                SearchedObjective(
+                    objective=str(objective),
+                    bound=outcome.lower_bound_s if proved else None,
+                    search_s=self.budget.cpu_s - started_s,
+                )
+            )
+            for best in outcome.priced:
+                size = best.plan.devices_used
+                if size not in {row.devices_used for row in self.rows.values()}:
+                    own = replace(question, num_devices=size)
+                    self.add(replace(largest, question=own))
 
     def refine(self, call_for: Callable[[int], ModelCall], node: int) -> None:
         """For the fewest devices: halve the distance to the next smaller number that is too few."""
@@ -154,11 +198,13 @@ class _Rows:
         rows = tuple(self.rows[size] for size in sizes)
         best = best_row(rows, self.goal)
         training = self.goal.training
-        return ModelSweepResult(
+        document = ModelSweepResult(
             status=sweep_status(rows, self.goal),
             objective=str(self.goal.objective),
             rows=rows,
             best=best,
+            devices_from=self.fewest,
+            searched=tuple(self.searched),
             pareto_objectives=tuple(map(str, self.goal.pareto)),
             pareto=pareto_rows(rows, self.goal),
             training=TrainingRecord(
@@ -177,6 +223,7 @@ class _Rows:
             best_plan=None if best is None else self.plans[sizes[best]],
             request=request_of(largest, time_limit_s=self.budget.time_limit_s),
         )
+        return bounded(document, self.goal)
 
 
 def _warnings(given: Sequence[str], plans: Iterable[ModelPlanResult]) -> tuple[str, ...]:

@@ -53,13 +53,14 @@ class Goal:
     pareto: tuple[Objective, ...]
     training: Training
     checkpoint_bytes: float
+    tokens_per_step: float
 
 
 def goal_of(given: ModelInput, largest: ModelCall, options: SweepOptions) -> Goal:
     """The goal that the options state; raises `InvalidInput` naming options."""
     from trainwright.planning.objectives import Objective, Training, required
 
-    device = largest.question.cluster.accelerator
+    device, workload = largest.question.cluster.accelerator, largest.question.workload
     objective = _objective(options.get("objective") or Objective.STEP_TIME, "objective")
     both = _pair(options.get("pareto"))
     price, power = options.get("price"), options.get("power")
@@ -87,6 +88,7 @@ def goal_of(given: ModelInput, largest: ModelCall, options: SweepOptions) -> Goa
         pareto=both,
         training=training,
         checkpoint_bytes=_checkpoint_bytes(given, device.default_precision),
+        tokens_per_step=float(workload.global_batch * workload.sequence_length),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.api.recheck import changes, recheck
 from trainwright.api.recompute import inside, refuse
+from trainwright.api.sweep_bounds import LARGEST_POOL, bounded
 from trainwright.api.sweep_goal import Goal
 from trainwright.api.sweep_rows import (
     best_row,
@@ -49,11 +50,34 @@ def recheck_sweep(document: ModelSweepResult, *, source: str | None = None) -> M
             pareto=tuple(map(Objective, document.pareto_objectives)),
             training=training,
             checkpoint_bytes=stated.checkpoint_bytes,
+            tokens_per_step=_tokens_per_step(document),
         )
         refuse(_faults(document, goal))
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from None
     return document
+
+
+def _range_faults(document: ModelSweepResult) -> Iterator[Fault]:
+    """What the bounds are about: numbers of devices, and objectives."""
+    from trainwright.planning.objectives import Objective
+
+    fewest, most = document.devices_from, document.rows[-1].devices if document.rows else 0
+    if not document.rows:
+        yield Fault("rows", "must have at least 1 entry, got 0")
+    elif fewest is not None and not 1 <= fewest <= most <= LARGEST_POOL:
+        yield Fault("devices_from", f"must be from 1 to the {most} of the last row, got {fewest}")
+    for index, each in enumerate(document.searched):
+        if each.objective not in set(Objective):
+            wanted = f"must be one of {', '.join(Objective)}"
+            yield Fault(f"searched[{index}].objective", f'{wanted}, got "{each.objective}"')
+
+
+def _tokens_per_step(document: ModelSweepResult) -> float:
+    workload = document.request.workload
+    if workload is None:
+        raise InvalidInput.of("request.workload", "required field is missing")
+    return float(workload.global_batch * workload.sequence_length)
 
 
 def _faults(document: ModelSweepResult, goal: Goal) -> Iterator[Fault]:
@@ -66,6 +90,8 @@ def _faults(document: ModelSweepResult, goal: Goal) -> Iterator[Fault]:
         pareto=pareto_rows(rows, goal),
         best_plan=None,
     )
+    refuse(_range_faults(document))
+    expected = bounded(expected, goal)
     yield from changes(expected, replace(document, best_plan=None), "")
     if document.best is None or document.best_plan is None:
         return

@@ -18,9 +18,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 HOUR_S: Final = 3600.0
 # 419 unexpected interruptions of 16,384 devices in 54 days: The Llama 3 Herd of Models, table 5.
@@ -103,6 +110,19 @@ def goodput(training: Training, *, devices: int, checkpoint_bytes: float) -> Goo
     slowed = math.exp(min(training.restart_s / mtbf_s, 700.0)) * math.expm1(min(exponent, 700.0))
     share = interval_s / (mtbf_s * slowed) if slowed > 0 else 1.0
     return Goodput(share=share, mtbf_s=mtbf_s, checkpoint_s=write_s, interval_s=interval_s)
+
+
+def goodput_shares(training: Training, devices: Floats, *, checkpoint_bytes: float) -> Floats:
+    """The share of `goodput` for many numbers of devices at once, [N]."""
+    mtbf_s = training.device_mtbf_s / devices
+    write_s = checkpoint_bytes / (training.checkpoint_bytes_per_s * devices)
+    ratio = write_s / (2 * mtbf_s)
+    daly_s = np.sqrt(2 * write_s * mtbf_s) * (1 + np.sqrt(ratio) / 3 + ratio / 9) - write_s
+    interval_s = np.where(ratio >= 1, mtbf_s, np.maximum(daly_s, mtbf_s * 1e-9))
+    exponent = np.minimum((interval_s + write_s) / mtbf_s, 700.0)
+    slowed = np.exp(np.minimum(training.restart_s / mtbf_s, 700.0)) * np.expm1(exponent)
+    shares: Floats = interval_s / (mtbf_s * slowed)
+    return shares
 
 
 def best_interval_s(checkpoint_s: float, mtbf_s: float) -> float:

@@ -76,7 +76,7 @@ def _training_table(document: ModelSweepResult) -> RenderableType:
     """Totals of the whole training."""
     totals = _totals(document)
     made = table(
-        "the whole training, failures and checkpoints included",
+        "the whole training",
         (("devices", "right"), *((name, "right") for name in totals), ("", "left")),
     )
     for index, row in enumerate(document.rows):
@@ -118,7 +118,7 @@ def _totals(document: ModelSweepResult) -> dict[str, Callable[[SweepRow], str]]:
         found["cost"] = lambda row: "" if row.cost is None else f"{row.cost:,.0f}"
     if training.power_watts is not None:
         found["MWh"] = lambda row: (
-            "" if row.energy_j is None else f"{row.energy_j / _KWH_J / 1e3:,.0f}"
+            "" if row.energy_j is None else f"{row.energy_j / _KWH_J / 1e3:,.4g}"
         )
     return found
 
@@ -139,13 +139,14 @@ def _notes(document: ModelSweepResult) -> Iterator[str]:
     if document.best is None:
         yield _nothing(document)
     else:
-        yield f"best by {document.objective}: {document.rows[document.best].devices} devices"
+        best = document.rows[document.best].devices
+        yield f"best by {document.objective}: {best} devices{_bound(document)}"
     if document.pareto:
-        yield f"no row beats those marked pareto in both {' and '.join(document.pareto_objectives)}"
+        yield from _front(document)
     if training.tokens is not None:
         yield (
-            f"for {training.tokens:.4g} tokens; a device fails every "
-            f"{training.device_mtbf_s / 3600:,.0f} h, a restart takes "
+            f"for {training.tokens:.4g} tokens, failures and checkpoints included: a device fails "
+            f"every {training.device_mtbf_s / 3600:,.0f} h, a restart takes "
             f"{format_seconds(training.restart_s)}, a checkpoint is "
             f"{format_bytes(training.checkpoint_bytes)}"
         )
@@ -153,7 +154,55 @@ def _notes(document: ModelSweepResult) -> Iterator[str]:
         yield "interrupted: rows that were not reached are unknown"
 
 
+def _bound(document: ModelSweepResult) -> str:
+    """What is proved of the objective, over all numbers of devices."""
+    bound = document.objective_bound
+    if document.devices_from is None or bound is None or document.gap is None:
+        return ""
+    where = f"of all plans on {_range(document)}"
+    if document.status is Status.OPTIMAL:
+        return f", the best {where}, proved"
+    word = "more" if document.objective == "tokens-per-device" else "less"
+    shown = objective_figure(document.objective, bound)
+    return f"; none {where} has {word} than {shown}, gap <= {format_percent_up(document.gap)}"
+
+
+def _range(document: ModelSweepResult) -> str:
+    return f"{document.devices_from} to {document.rows[-1].devices} devices"
+
+
+def _front(document: ModelSweepResult) -> Iterator[str]:
+    both = " and ".join(document.pareto_objectives)
+    yield f"no row beats those marked pareto in both {both}"
+    if document.devices_from is None:
+        return
+    if document.pareto_within is None:
+        yield "how far a plan between them may be better is not known: a search did not end"
+        return
+    share = format_percent_up(document.pareto_within)
+    yield (f"for every plan on {_range(document)}, one of them is at most {share} worse in both")
+
+
+def objective_figure(objective: str, value: float) -> str:
+    """The figure of an objective with its unit."""
+    match objective:
+        case "step-time":
+            return format_seconds(value)
+        case "tokens-per-device":
+            return f"{value:,.0f} tokens/s per device"
+        case "energy":
+            return f"{value / _KWH_J / 1e3:,.4g} MWh"
+        case "devices":
+            return f"{value:,.0f} devices"
+        case _:
+            return f"a cost of {value:,.0f}"
+
+
 def _nothing(document: ModelSweepResult) -> str:
-    if any(row.step_time_s is not None for row in document.rows):
-        return "no row trains the tokens within the deadline"
+    times_s = [row.train_s for row in document.rows if row.train_s is not None]
+    if times_s:
+        proved = document.devices_from is not None and document.status is Status.INFEASIBLE
+        what = f"no plan on {_range(document)}" if proved else "no row"
+        shortest = f"{min(times_s) / _DAY_S:,.1f} days are the shortest of these"
+        return f"{what} trains the tokens within the deadline; {shortest}"
     return "no plan was found on any of these numbers of devices"

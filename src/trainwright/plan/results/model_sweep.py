@@ -58,12 +58,30 @@ class SweepRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedObjective:
+    """What a search on all numbers of devices proved: no plan has less of the objective.
+
+    `bound` is in the unit of `planning.objectives.score`, for devices with a share of one more;
+    absent where no plan meets the deadline, or none fits.
+    """
+
+    objective: str
+    bound: float | None = None
+    search_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSweepResult:
     """Rows by number of devices; `best` and `pareto` are indices of rows.
 
-    `objective` is what `best` makes least (tokens per second and device: largest); `pareto` holds
-    the rows that no other beats in both of `pareto_objectives`. `best_plan` is the row's plan in
-    full. `request` is that of a single plan, for `num_devices` of the largest row.
+    `objective` is what `best` makes least (tokens per second and device: largest) and
+    `objective_value` its figure (seconds, tokens per second and device, money, joules, devices). No
+    plan on `devices_from` devices to the number of the largest row has a better one than
+    `objective_bound`, which is within `gap` of it. `pareto` holds the rows that no other beats in
+    both of `pareto_objectives`; for every plan one of them is at most the share `pareto_within`
+    worse in both.
+    `best_plan` is the row's plan in full. `request` is that of a single plan, for `num_devices` of
+    the largest row.
     """
 
     kind: str = "model-sweep"
@@ -72,8 +90,14 @@ class ModelSweepResult:
     objective: str
     rows: tuple[SweepRow, ...]
     best: int | None = None
+    objective_value: float | None = None
+    objective_bound: float | None = None
+    gap: float | None = None
+    devices_from: int | None = None
+    searched: tuple[SearchedObjective, ...] = ()
     pareto_objectives: tuple[str, ...] = ()
     pareto: tuple[int, ...] = ()
+    pareto_within: float | None = None
     training: TrainingRecord
     interrupted: bool = False
     warnings: tuple[str, ...] = ()

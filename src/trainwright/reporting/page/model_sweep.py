@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainwright.reporting.layout import layout_line
+from trainwright.reporting.model_sweep_table import objective_figure
 from trainwright.reporting.page.blocks import (
     Bar,
     BarChart,
@@ -21,7 +22,7 @@ from trainwright.reporting.page.cells import seconds, share, size
 from trainwright.reporting.page.model_plan import model_plan_content
 from trainwright.reporting.page.provenance import provenance_section, reproduce_section
 from trainwright.reporting.page.subject import Content, Figure
-from trainwright.units import format_seconds
+from trainwright.units import format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +92,11 @@ def _cards(document: ModelSweepResult) -> Iterator[Card]:
         value=f"{row.tokens_per_s_per_device or 0:,.0f}",
         note=f"{row.tokens_per_s or 0:,.0f} in all",
     )
+    if document.gap is not None and document.objective_bound is not None:
+        bound = objective_figure(document.objective, document.objective_bound)
+        least = f"{document.devices_from} to {document.rows[-1].devices} devices"
+        value = f"≤ {format_percent_up(document.gap)}" if document.gap > 0 else "proved"
+        yield Card(label="optimality gap", value=value, note=f"bound of all on {least}: {bound}")
     if row.train_s is not None:
         note = "failures and checkpoints included"
         yield Card(label="training", value=f"{row.train_s / 86_400:,.1f} days", note=note)

@@ -1,0 +1,191 @@
+"""Every legal plan of a small space, one by one: what the joint planner is held against."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, pairwise, product
+
+from trainwright.costing.estimate import Estimator
+from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.plan import Plan, Stage
+from trainwright.plan.configuration import Configuration
+from trainwright.plan.legality import broken_rules
+from trainwright.plan.overlap import NO_OVERHEADS
+from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.allowed import Allowed
+from trainwright.planning.device_room import rank_buffer_bytes
+from trainwright.planning.family_split import LOOPED, chunks_per_rank
+from trainwright.planning.loop_split import nearly_even
+from trainwright.planning.model_question import ModelQuestion, estimate_profile
+from trainwright.planning.model_space import Candidate, Workload
+from trainwright.pricing.step import predict_step
+from trainwright.profile import Recompute
+
+LLAMA = catalog.model("llama3-8b").config
+MIXTRAL = catalog.model("mixtral-8x7b").config
+TINY_MIXTURE = replace(
+    MIXTRAL,
+    num_layers=2,
+    ffn_size=4096,
+    experts=replace(MIXTRAL.experts, num_experts=4, ffn_size=4096),
+)
+MODES = (Recompute.NONE, Recompute.FULL)
+
+
+def asked(
+    model,
+    *,
+    memory_gib,
+    devices=4,
+    batch=4,
+    sequence=2048,
+    overheads=NO_OVERHEADS,
+    **allowed,
+):
+    cluster = catalog.cluster("dgx-h100").with_nodes(1).with_memory(memory_gib * 2**30)
+    return ModelQuestion(
+        model=model,
+        cluster=cluster,
+        workload=Workload(global_batch=batch, sequence_length=sequence),
+        num_devices=devices,
+        overheads=overheads,
+        allowed=Allowed(**{"recompute": MODES, "schedules": ("1f1b",)} | allowed),
+    )
+
+
+def every_candidate(question):
+    """All degrees by brute force; the rules of legality decide."""
+    model, allowed = question.model, question.allowed
+    pool, devices = question.cluster.pool_of(), question.num_devices
+    counts = range(1, devices + 1)
+    batch = question.workload.global_batch
+    cuts = (None,) if model.experts is None else (1, 2, 4)
+    for size, tp, cp, pp, dp in product((1, 2, 4), counts, counts, counts, counts):
+        if tp * cp * pp * dp > devices or pool.devices_per_node % tp or size > batch:
+            continue
+        degrees = {"tensor": tp, "context": cp, "pipeline": pp, "data": dp, "microbatch_size": size}
+        if any(degree not in getattr(allowed, name) for name, degree in degrees.items()):
+            continue
+        for ep, etp, zero in product(counts, cuts, allowed.zero_stages):
+            if etp not in (None, 1, tp):
+                continue
+            degrees = Parallelism(
+                tensor=tp,
+                pipeline=pp,
+                data=dp,
+                context=cp,
+                expert=ep,
+                expert_tensor=etp,
+                sequence_parallel=tp > 1,
+                zero_stage=zero,
+            )
+            configuration = Configuration(
+                parallelism=degrees,
+                microbatch_size=size,
+                global_batch=batch,
+                sequence_length=question.workload.sequence_length,
+            )
+            if not broken_rules(configuration, model, pool):
+                for family, chunks in families(allowed):
+                    if pp * chunks <= model.num_layers and (pp > 1 or family == "1f1b"):
+                        yield Candidate(
+                            microbatch_size=size,
+                            tensor=tp,
+                            pipeline=pp,
+                            data=dp,
+                            context=cp,
+                            expert=ep,
+                            expert_tensor=etp,
+                            zero_stage=zero,
+                            schedule=family,
+                            virtual_stages=chunks,
+                        )
+
+
+def families(allowed):
+    """The allowed families with their virtual stages; those of a loop have any number."""
+    for family in allowed.schedules:
+        chunks = chunks_per_rank(family)
+        yield from ((family, count) for count in ((2, 3, 4) if chunks is None else (chunks,)))
+
+
+def every_step_s(question, candidate, profile):
+    """Step times of all plans of a candidate that are searched, and fit with its buffers."""
+    layers, costs = profile.structure.layers, profile.costs
+    options = [[costs.option_ids[r] for r in costs.rows_of(x.layer_class)] for x in layers]
+    stages = candidate.pipeline * candidate.virtual_stages
+    overheads = replace(question.overheads, buffers=False)
+    own_bytes = rank_buffer_bytes(candidate, profile) if question.overheads.buffers else 0.0
+    even = nearly_even(profile, stages) if candidate.schedule in LOOPED else None
+    for inner in combinations(range(1, len(layers)), stages - 1):
+        ends = (0, *inner, len(layers))
+        if candidate.schedule in LOOPED and (even is None or not even.holds(ends)):
+            continue
+        cuts = list(pairwise(ends))
+        for chosen in product(*options):
+            if any(not _in_order(chosen[a:b]) for a, b in cuts):
+                continue
+            plan = Plan(
+                stages=tuple(
+                    Stage.uniform(
+                        tuple(layer.id for layer in layers[a:b]),
+                        tuple(chosen[a:b]),
+                        data_parallel=candidate.data,
+                        tensor_parallel=candidate.tensor,
+                    )
+                    for a, b in cuts
+                ),
+                num_microbatches=question.workload.global_batch // candidate.microbatch_size,
+                microbatch_size=candidate.microbatch_size,
+                schedule=candidate.schedule,
+                parallelism=candidate.degrees,
+            )
+            try:
+                step = predict_step(plan, profile, question.cluster, overheads=overheads)
+            except InvalidInput:  # a rule of the family
+                return
+            if question.holds(step.peak_memory_bytes + own_bytes):
+                yield step.step_time_s
+
+
+def _in_order(options) -> bool:
+    """Of blocks of one stage only how many recompute matters: those that do come first."""
+    again = [option == Recompute.FULL for option in options]
+    first = again.index(True) if any(again) else 0
+    return again[first : first + sum(again)] == [True] * sum(again)
+
+
+@cache
+def least_steps_s(question):
+    """The least step of each number of devices that some plan uses."""
+    estimator = Estimator(model=question.model, cluster=question.cluster)
+    profiles, least_s = {}, {}
+    for candidate in every_candidate(question):
+        point, devices = candidate.point, candidate.num_devices
+        if point not in profiles:
+            profiles[point] = estimate_profile(estimator, question, point)
+        found_s = min(every_step_s(question, candidate, profiles[point]), default=None)
+        if found_s is not None:
+            least_s[devices] = min(found_s, least_s.get(devices, found_s))
+    return least_s
+
+
+def least_step_s(question):
+    """The shortest step of all plans."""
+    return min(least_steps_s(question).values())
+
+
+def distinct(question):
+    """Candidates; where nothing is replicated all ZeRO stages are one."""
+    seen = set()
+    for candidate in every_candidate(question):
+        dense = candidate.data * candidate.context
+        experts = dense * candidate.tensor // candidate.point.expert_devices
+        alike = dense == 1 and experts <= 1
+        key = replace(candidate, zero_stage=question.allowed.zero_stages[0] if alike else 9)
+        key = key if alike else candidate
+        if key not in seen:
+            seen.add(key)
+            yield key
