@@ -61,6 +61,7 @@ def every_candidate(question):
     pool, devices = question.cluster.pool_of(), question.num_devices
     counts = range(1, devices + 1)
     batch = question.workload.global_batch
+    alone = "1f1b" if "1f1b" in allowed.schedules else allowed.schedules[0]
     cuts = (None,) if model.experts is None else (1, 2, 4)
     for size, tp, cp, pp, dp in product((1, 2, 4), counts, counts, counts, counts):
         if tp * cp * pp * dp > devices or pool.devices_per_node % tp or size > batch:
@@ -89,7 +90,7 @@ def every_candidate(question):
             )
             if not broken_rules(configuration, model, pool):
                 for family, chunks in families(allowed):
-                    if pp * chunks <= model.num_layers and (pp > 1 or family == "1f1b"):
+                    if pp * chunks <= model.num_layers and (pp > 1 or family == alone):
                         yield Candidate(
                             microbatch_size=size,
                             tensor=tp,

@@ -81,7 +81,9 @@ def test_a_document_from_before_is_read_as_it_was_made(usual):
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        ({"fragmentation": -0.1}, "fragmentation: must be finite and >= 0, got -0.1"),
+        ({"fragmentation": -0.1}, "fragmentation: must be a share from 0 to below 1, got -0.1"),
+        ({"fragmentation": 30}, "fragmentation: must be a share from 0 to below 1, got 30"),
+        ({"reserve": "90GiB"}, "reserve: must leave something of the 77.21 GiB usable"),
         ({"reserve": -1.0}, "reserve: must be finite and >= 0, got -1.0"),
         ({"workspace": "some"}, "workspace: must be"),
     ],

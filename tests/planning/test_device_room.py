@@ -48,7 +48,7 @@ def asked(*, memory_gib=80.0, overheads=DEFAULT_OVERHEADS, **allowed):
 @given(
     workspace=st.floats(0, 1e10),
     reserve=st.floats(0, 1e10),
-    fragmentation=st.floats(0, 1),
+    fragmentation=st.floats(0, 0.99),
     usable=st.floats(3e10, 1e12),
 )
 def test_the_room_is_the_largest_peak_that_a_device_takes(

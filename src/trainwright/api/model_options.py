@@ -13,6 +13,7 @@ from trainwright.api.run_options import overheads_of
 from trainwright.api.space_options import OPTION_OF, SPANS, SpaceOptions, allowed_by
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.request import WorkloadRecord
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -116,6 +117,7 @@ def model_call(
             allowed=allowed,
             overheads=overheads,
         )
+    _refuse_full_device(question)
     refuse_empty_space(question)
     top = options.get("top")
     if top is not None and not 0 <= top <= LARGEST_TOP:
@@ -127,6 +129,15 @@ def model_call(
         per_stage_degrees=options.get("per_stage_degrees", False),
         top=DEFAULT_TOP if top is None else top,
     )
+
+
+def _refuse_full_device(question: ModelQuestion) -> None:
+    """Raise `InvalidInput` where what is kept of a device leaves nothing for a plan."""
+    kept, usable_bytes = question.overheads, question.cluster.accelerator.usable_bytes
+    if kept.room_bytes(usable_bytes) <= 0:
+        wanted = f"must leave something of the {format_bytes(usable_bytes)} usable on a device"
+        both = f"{format_bytes(kept.reserve_bytes)} beside {format_bytes(kept.workspace_bytes)}"
+        raise InvalidInput.of("reserve", f"{wanted}, got {both} of workspace")
 
 
 def refuse_empty_space(question: ModelQuestion) -> None:

@@ -30,6 +30,7 @@ def validate(
     `InvalidInput` where a file cannot be read or lacks a column.
     """
     from trainwright.formats.measured_csv import measured_files, read_layer_tables, read_measured
+    from trainwright.validation.scores import pooled_regret
     from trainwright.validation.validate import coverage, outcomes, predictor, score
 
     place = Path(folder)
@@ -46,6 +47,7 @@ def validate(
     document = ValidationResult(
         datasets=tuple(datasets),
         pooled_interval_coverage=coverage(pooled),
+        pooled_top1_regret=pooled_regret([(d.ranked_groups, d.top1_regret) for d in datasets]),
         folder=str(place),
         profiles=None if profile_folder is None else str(profile_folder),
     )

@@ -9,7 +9,7 @@ import typer
 
 from trainwright.cli import options
 from trainwright.cli.config_file import read_config
-from trainwright.cli.output import check_output, emit, finish, parse_count
+from trainwright.cli.output import check_output, emit, finish, parse_count, parse_share
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def estimate(
         overlap=_shares(overlap),
         reserve=reserve,
         workspace=workspace,
-        fragmentation=_number(fragmentation, "fragmentation"),
+        fragmentation=parse_share(fragmentation, "fragmentation"),
         lora_rank=parse_count(lora_rank, "lora-rank"),
         lora_targets=_names(lora_targets),
         lora_dropout=_number(lora_dropout, "lora-dropout"),

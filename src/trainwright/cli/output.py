@@ -50,6 +50,20 @@ def parse_number(text: str | None, name: str) -> float | None:
     return value
 
 
+def parse_share(text: str | None, name: str) -> float | None:
+    """A number >= 0, or percent of it, as 5%."""
+    if text is None:
+        return None
+    percent = text.endswith("%")
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise InvalidInput.of(name, f'must be a number >= 0, such as 0.05 or 5%, got "{text}"')
+    return value / 100 if percent else value
+
+
 def parse_time_limit(text: str | None) -> float | None:
     """Seconds > 0, written with or without a unit."""
     from trainwright.units import parse_duration

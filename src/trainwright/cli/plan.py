@@ -16,6 +16,7 @@ from trainwright.cli.output import (
     finish,
     parse_count,
     parse_number,
+    parse_share,
     parse_time_limit,
 )
 from trainwright.errors import Fault, InvalidInput
@@ -199,7 +200,7 @@ def plan(
         "per_stage_degrees": per_stage_degrees,
         "reserve": reserve,
         "workspace": workspace,
-        "fragmentation": parse_number(fragmentation, "fragmentation"),
+        "fragmentation": parse_share(fragmentation, "fragmentation"),
         "calibration": calibration,
         "top": parse_count(top, "top", least=0),
     }

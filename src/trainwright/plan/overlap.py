@@ -72,9 +72,11 @@ class MemoryOverheads:
         return (usable_bytes - self.reserve_bytes) / (1 + self.fragmentation) - self.workspace_bytes
 
     def _faults(self) -> Iterator[Fault]:
-        for name in ("workspace_bytes", "reserve_bytes", "fragmentation"):
+        for name in ("workspace_bytes", "reserve_bytes"):
             if not 0 <= (value := getattr(self, name)) < float("inf"):
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
+        if not 0 <= (share := self.fragmentation) < 1:
+            yield Fault("fragmentation", f"must be a share from 0 to below 1, got {share!r}")
 
 
 DEFAULT_OVERLAP: Final = Overlap()

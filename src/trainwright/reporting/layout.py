@@ -34,7 +34,9 @@ def layout_line(degrees: Parallelism) -> str:
     if degrees.context > 1:
         parts.append(f"context {degrees.context}")
     if degrees.expert > 1:
-        parts.append(f"expert {degrees.expert} (each cut {degrees.expert_shards} ways)")
+        shards = degrees.expert_shards
+        cut = "each whole" if shards == 1 else f"each cut {shards} ways"
+        parts.append(f"expert {degrees.expert} ({cut})")
     return f"{' x '.join(parts)}, ZeRO-{degrees.zero_stage}"
 
 

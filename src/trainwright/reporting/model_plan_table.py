@@ -170,16 +170,21 @@ def _reasons(document: ModelPlanResult) -> Iterator[str]:
         yield from (f"  {name}: {value}" for name, value in document.assumptions.items())
     if document.binding is not None:
         yield f"why: {document.binding.description}"
-    if document.relaxations:
-        yield "any one of these is enough:"
-        yield from (
-            f"  {fix.change}: {fix.description}{_price(fix)}" for fix in document.relaxations
-        )
+    yield from relaxation_lines(document)
     left = f", {document.not_reached} not reached" if document.not_reached else ""
     excluded = f"{document.pruned} excluded by their bounds"
     yield f"{document.considered} layouts considered, {excluded}{left}"
     if document.interrupted:
         yield "interrupted: this is the best plan found so far"
+
+
+def relaxation_lines(document: ModelPlanResult) -> Iterator[str]:
+    """What would make a plan fit, where some single change does."""
+    if document.relaxations:
+        yield "any one of these is enough:"
+        yield from (
+            f"  {fix.change}: {fix.description}{_price(fix)}" for fix in document.relaxations
+        )
 
 
 def _price(fix: Relaxation) -> str:

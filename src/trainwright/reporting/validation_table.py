@@ -66,7 +66,9 @@ def _figures(record: ErrorRecord) -> tuple[str, ...]:
 def _ranking(found: ValidationResult) -> RenderableType:
     columns = (
         ("file", "left"),
+        ("jobs", "right"),
         ("tau", "right"),
+        ("ceiling", "right"),
         ("regret mean", "right"),
         ("regret max", "right"),
         ("false fits", "right"),
@@ -79,7 +81,9 @@ def _ranking(found: ValidationResult) -> RenderableType:
         add_row(
             made,
             dataset.name,
+            str(dataset.ranked_groups or ""),
             "" if dataset.kendall_tau is None else f"{dataset.kendall_tau:.2f}",
+            "" if dataset.tau_ceiling is None else f"{dataset.tau_ceiling:.2f}",
             "" if regret is None else _percent(regret.mean),
             "" if regret is None else _percent(regret.max),
             _percent(dataset.false_fits),
@@ -87,7 +91,10 @@ def _ranking(found: ValidationResult) -> RenderableType:
             _percent(dataset.interval_width),
         )
     pooled = _percent(found.pooled_interval_coverage)
-    add_row(made, "all files", "", "", "", "", pooled, "")
+    chosen = found.pooled_top1_regret
+    regrets = ("", "") if chosen is None else (_percent(chosen.mean), _percent(chosen.max))
+    jobs = sum(dataset.ranked_groups for dataset in found.datasets)
+    add_row(made, "all files", str(jobs or ""), "", "", *regrets, "", pooled, "")
     return made
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.reporting.difference_table import value_text
 from trainwright.reporting.layout import layout_line
-from trainwright.reporting.model_plan_table import proof
+from trainwright.reporting.model_plan_table import proof, relaxation_lines
 from trainwright.reporting.text import add_row, table
 from trainwright.units import format_bytes, format_seconds
 
@@ -102,6 +102,7 @@ def _verdict(document: WhatIfResult) -> Iterator[str]:
         yield f"with these changes: {after.status}"
         if after.binding is not None:
             yield f"why: {after.binding.description}"
+        yield from relaxation_lines(after)
         return
     ratio = document.time_ratio
     if ratio is not None:

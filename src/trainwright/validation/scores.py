@@ -21,10 +21,11 @@ MEMORY_MARGIN = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One prediction against one measurement."""
+    """One prediction against one measurement, the median of `repeats`."""
 
     predicted: float
     measured: float
+    repeats: int = 1
 
     @property
     def error(self) -> float:
@@ -48,6 +49,12 @@ def errors(pairs: Sequence[Pair]) -> ErrorRecord | None:
     )
 
 
+def counts_for_ranking(a: Pair, b: Pair) -> bool:
+    """Whether two runs of a job were measured further apart than the noise floor."""
+    low, high = sorted((a.measured, b.measured))
+    return high / low - 1 > NOISE_FLOOR
+
+
 def kendall_tau(groups: Sequence[Sequence[Pair]]) -> float | None:
     """Tau-b inside each group, averaged by the pairs that count."""
     weighted, weight = 0.0, 0
@@ -55,8 +62,7 @@ def kendall_tau(groups: Sequence[Sequence[Pair]]) -> float | None:
         agreeing, ties, pairs = 0, 0, 0
         for i, a in enumerate(group):
             for b in group[:i]:
-                low, high = sorted((a.measured, b.measured))
-                if high / low - 1 <= NOISE_FLOOR:
+                if not counts_for_ranking(a, b):
                     continue
                 pairs += 1
                 sign = (a.predicted - b.predicted) * (a.measured - b.measured)
@@ -77,6 +83,16 @@ def regret(groups: Sequence[Sequence[Pair]]) -> RegretRecord | None:
         chosen = min(group, key=lambda pair: pair.predicted)
         each.append(chosen.measured / min(pair.measured for pair in group) - 1)
     return RegretRecord(mean=sum(each) / len(each), max=max(each))
+
+
+def pooled_regret(scores: Sequence[tuple[int, RegretRecord | None]]) -> RegretRecord | None:
+    """That of all groups together, from those of files with their numbers of groups."""
+    known = [(count, found) for count, found in scores if count and found is not None]
+    if not known:
+        return None
+    total = sum(count for count, _ in known)
+    mean = sum(count * found.mean for count, found in known) / total
+    return RegretRecord(mean=mean, max=max(found.max for _, found in known))
 
 
 def false_fits(pairs: Sequence[Pair]) -> float | None:

@@ -26,6 +26,7 @@ from trainwright.validation.lines import line_of
 from trainwright.validation.machines import Known, cluster_of
 from trainwright.validation.memory_groups import Quality, quality_of
 from trainwright.validation.predict import RunPrediction
+from trainwright.validation.ranking_noise import log_scatter, tau_ceiling
 from trainwright.validation.repeats import median_of, repeat_key, spread_of
 from trainwright.validation.scores import (
     LEAST_LAYOUTS,
@@ -119,7 +120,9 @@ def score(name: str, found: Sequence[Outcome]) -> DatasetScore:
         static_memory_apart=errors(statics[Quality.APART]),
         static_error_bytes=_typical_bytes(statics[Quality.RECORDED]),
         repeat_spread=_spread(modelled),
+        ranked_groups=len(groups),
         kendall_tau=kendall_tau(groups),
+        tau_ceiling=tau_ceiling(groups, log_scatter(_repeats(modelled))),
         top1_regret=regret(groups),
         false_fits=false_fits(peaks[Quality.RECORDED]),
         interval_coverage=coverage(modelled),
@@ -150,7 +153,8 @@ def _time_pair(outcome: Outcome) -> Pair | None:
         return None
     if outcome.prediction.step_time_s is None:
         return None
-    return Pair(predicted=outcome.prediction.step_time_s, measured=measured)
+    repeats = sum(run.step_time_s is not None for run in outcome.runs)
+    return Pair(predicted=outcome.prediction.step_time_s, measured=measured, repeats=repeats)
 
 
 def _interval(outcome: Outcome) -> tuple[float, float]:
@@ -180,6 +184,11 @@ def _typical_bytes(pairs: Sequence[Pair]) -> float | None:
 def _spread(found: Sequence[Outcome]) -> float | None:
     spreads = [spread_of([r.step_time_s for r in o.runs]) for o in found if len(o.runs) > 1]
     return median(spreads) if spreads else None
+
+
+def _repeats(found: Sequence[Outcome]) -> list[list[float]]:
+    """The measured times of each configuration."""
+    return [[t for run in o.runs if (t := run.step_time_s) is not None] for o in found]
 
 
 def _rank_groups(found: Sequence[Outcome]) -> list[list[Pair]]:

@@ -58,7 +58,9 @@ class DatasetScore:
 
     `memory_apart` holds the memory errors of runs whose settings are not all recorded, or whose
     kind is counted apart. `false_fits` is the share of runs that need more than 1.05 times the
-    predicted peak; `interval_coverage` the share whose time lies inside the 90 % interval.
+    predicted peak; `kendall_tau` ranks the layouts inside `ranked_groups` jobs, and `tau_ceiling`
+    is what the scatter of repeated runs lets the true times reach; `interval_coverage` is the share
+    whose time lies inside the 90 % interval.
     """
 
     name: str
@@ -73,7 +75,9 @@ class DatasetScore:
     static_memory_apart: ErrorRecord | None = None
     static_error_bytes: float | None = None
     repeat_spread: float | None = None
+    ranked_groups: int = 0
     kendall_tau: float | None = None
+    tau_ceiling: float | None = None
     top1_regret: RegretRecord | None = None
     false_fits: float | None = None
     interval_coverage: float | None = None
@@ -89,6 +93,7 @@ class ValidationResult:
     format_version: int = FORMAT_VERSION
     datasets: tuple[DatasetScore, ...]
     pooled_interval_coverage: float | None = None
+    pooled_top1_regret: RegretRecord | None = None
     folder: str = ""
     profiles: str | None = None
     warnings: tuple[str, ...] = ()
