@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import trainwright
+from trainwright.api.recheck import recheck
 from trainwright.api.sizes import parse_sizes
+from trainwright.api.sweep_rows import on_more_devices
 from trainwright.errors import InvalidInput
 from trainwright.plan.status import Status
 
@@ -63,6 +66,18 @@ def test_every_row_is_the_plan_of_its_size():
         assert (row.gap, row.status) == (alone.gap, alone.status)
     assert [row.devices for row in document.rows] == [8, 24]
     assert document.best_plan.devices_used == document.rows[document.best].devices_used
+
+
+def test_where_a_search_ends_early_the_plan_of_fewer_devices_stands_in():
+    plan = trainwright.plan("gpt2", devices=8, **JOB).document
+    late = trainwright.plan("gpt2", devices=16, **JOB, pp=12).document  # slower than on 8
+    assert late.step_time_s > plan.step_time_s
+    wide = trainwright.plan("gpt2", devices=16, **JOB).document
+    own = replace(late, lower_bound_s=wide.lower_bound_s, request=wide.request)
+    found = on_more_devices(plan, own)
+    assert found.status is Status.GAP
+    assert found.gap == pytest.approx(1 - wide.lower_bound_s / plan.step_time_s)
+    assert recheck(found).step_time_s == plan.step_time_s
 
 
 @pytest.mark.slow

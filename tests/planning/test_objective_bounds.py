@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exhaustive import LLAMA, asked, least_steps_s
 from trainwright.execution import Budget
-from trainwright.planning.aims import Aim
+from trainwright.planning.aims import WeightedAim
 from trainwright.planning.model_planner import plan_model
 from trainwright.planning.objective_bounds import (
     aim_of,
@@ -51,7 +51,7 @@ def has_what_it_needs(objective: Objective, training: Training) -> bool:
     return objective is not Objective.DEVICES or training.deadline_s is not None
 
 
-def aim_for(objective: Objective, training: Training, fewest: int = 1) -> Aim:
+def aim_for(objective: Objective, training: Training, fewest: int = 1) -> WeightedAim:
     return aim_of(
         objective,
         training,

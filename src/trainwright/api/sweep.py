@@ -20,6 +20,7 @@ from trainwright.api.sweep_goal import Goal, SweepOptions, goal_of
 from trainwright.api.sweep_rows import (
     NEVER,
     best_row,
+    on_more_devices,
     pareto_rows,
     plan_row,
     row_score,
@@ -146,6 +147,18 @@ class _Rows:
         self.plans[size] = plan_model(call, self.budget)
         self.rows[size] = plan_row(size, self.plans[size], self.goal)
 
+    def let_no_row_be_slower(self) -> None:
+        """A plan may leave devices idle: where a gap hides it, that of a smaller row stands in."""
+        best: ModelPlanResult | None = None
+        for size in sorted(self.plans):
+            own = self.plans[size]
+            if best is not None and (own.step_time_s or NEVER) > (best.step_time_s or 0.0):
+                own = on_more_devices(best, own)
+                self.plans[size] = own
+                self.rows[size] = plan_row(size, own, self.goal)
+            if own.step_time_s is not None:
+                best = own
+
     def search_between(self, largest: ModelCall) -> None:
         """The best of each objective on any number of devices up to the largest, with a bound."""
         from trainwright.planning.framework import plan_runnable
@@ -194,6 +207,7 @@ class _Rows:
         """All rows by number of devices, and what to prefer."""
         from trainwright.api.model_request import request_of
 
+        self.let_no_row_be_slower()
         sizes = sorted(self.rows)
         rows = tuple(self.rows[size] for size in sizes)
         best = best_row(rows, self.goal)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trainwright.api.sweep_goal import Goal
     from trainwright.plan.results.model_sweep import ModelSweepResult, SweepRow
-    from trainwright.planning.aims import Aim
+    from trainwright.planning.aims import WeightedAim
     from trainwright.planning.objectives import Objective
 
     Floats = NDArray[np.float64]
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LARGEST_POOL: Final = 2**20  # devices up to which every number of them is looked at
 
 
-def objective_aim(objective: Objective, goal: Goal, *, fewest: int, most: int) -> Aim:
+def objective_aim(objective: Objective, goal: Goal, *, fewest: int, most: int) -> WeightedAim:
     """What a search makes least for the objective, on `fewest` to `most` devices."""
     from trainwright.planning.objective_bounds import aim_of
 
@@ -71,7 +71,7 @@ def bounded(document: ModelSweepResult, goal: Goal) -> ModelSweepResult:
     if fewest is None:
         return document
 
-    def aim_for(objective: Objective) -> Aim:
+    def aim_for(objective: Objective) -> WeightedAim:
         return objective_aim(objective, goal, fewest=fewest, most=most)
 
     steps_s = least_steps_s(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.plan.results.model_sweep import SweepRow
-from trainwright.plan.status import Status
+from trainwright.plan.status import OPTIMAL_TOLERANCE, Status, relative_gap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +92,24 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
         peak_memory_bytes=max(plan.peak_memory_bytes_per_rank),
     )
     return with_totals(row, goal)
+
+
+def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanResult:
+    """A plan as the answer of a search on more devices that found none as fast, with its bound."""
+    bound_s = own.lower_bound_s or 0.0
+    gap = relative_gap(plan.step_time_s or 0.0, bound_s)
+    return replace(
+        plan,
+        status=Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP,
+        lower_bound_s=min(bound_s, plan.step_time_s or 0.0),
+        gap=gap,
+        interrupted=own.interrupted,
+        considered=own.considered,
+        pruned=own.pruned,
+        not_reached=own.not_reached,
+        search_s=own.search_s,
+        request=own.request,
+    )
 
 
 def with_totals(row: SweepRow, goal: Goal) -> SweepRow:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -25,8 +25,37 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+class Aim(Protocol):
+    """What a search makes least of plans, by their steps and numbers of devices."""
+
+    def keys(self, steps_s: Floats, devices: Ints) -> Floats:
+        """The least figure of steps that take at least so long, [K]."""
+
+    def key(self, step_s: float, devices: int) -> float:
+        """Of one step."""
+
+    def longest_s(self, key: float, devices: int) -> float:
+        """The longest step with no larger figure, negative where the devices allow none."""
+
+
+class StepAim:
+    """The shortest step, whatever it runs on."""
+
+    def keys(self, steps_s: Floats, devices: Ints) -> Floats:
+        """The steps."""
+        return steps_s
+
+    def key(self, step_s: float, devices: int) -> float:
+        """The step."""
+        return step_s
+
+    def longest_s(self, key: float, devices: int) -> float:
+        """The figure is the step."""
+        return key
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Aim:
+class WeightedAim:
     """Arrays by number of devices, [N + 1]: `weight` > 0 per second of a step, `limit_s` >= 0.
 
     A negative limit allows no step on so many devices.
@@ -35,12 +64,6 @@ class Aim:
     offset: Floats
     weight: Floats
     limit_s: Floats
-
-    @classmethod
-    def of_steps(cls, num_devices: int) -> Aim:
-        """The shortest step, whatever it runs on."""
-        sizes = num_devices + 1
-        return cls(offset=np.zeros(sizes), weight=np.ones(sizes), limit_s=np.full(sizes, math.inf))
 
     def keys(self, steps_s: Floats, devices: Ints) -> Floats:
         """The least figure of steps that take at least so long, [K]."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.execution import Progress
-from trainwright.planning.aims import Aim
+from trainwright.planning.aims import Aim, StepAim
 from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import best_family_split
 from trainwright.planning.frontier import Frontier, Shelf
@@ -66,7 +66,7 @@ def plan_model(
 
     With an `aim` in place of the step, the plan of its least figure, and a bound on that.
     """
-    aim = aim or Aim.of_steps(question.num_devices)
+    aim = aim or StepAim()
     shelf = Shelf.of(question)
     frontier = Frontier(question, shelf, aim)
     is_complete = frontier.open(budget)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.planning.aims import Aim
+from trainwright.planning.aims import WeightedAim
 from trainwright.planning.objectives import HOUR_S, Objective, goodput_shares
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def aim_of(
     most: int,
     tokens_per_step: float,
     checkpoint_bytes: float,
-) -> Aim:
+) -> WeightedAim:
     """What the objective makes least, on `fewest` to `most` devices, within the deadline.
 
     The figures are those of `objectives.score`; for the fewest devices, their number and less than
@@ -67,13 +67,13 @@ def aim_of(
             weight = whole * (training.power_watts or 0.0)
         case Objective.DEVICES:
             offset, weight = devices, 0.5 / np.where(limit_s > 0, limit_s, 1.0)
-    return Aim(offset=offset, weight=weight, limit_s=np.where(usable, limit_s, _NO_STEP))
+    return WeightedAim(offset=offset, weight=weight, limit_s=np.where(usable, limit_s, _NO_STEP))
 
 
 def least_steps_s(
     most: int,
     sizes: Iterable[tuple[int, float]],
-    searched: Iterable[tuple[Aim, float]] = (),
+    searched: Iterable[tuple[WeightedAim, float]] = (),
 ) -> Floats:
     """The least step of any plan on n devices, for n up to `most`, [most + 1]; 0 where unknown.
 
@@ -92,7 +92,7 @@ def least_steps_s(
     return least_s
 
 
-def least_scores(objective: Objective, aim: Aim, steps_s: Floats) -> Floats:
+def least_scores(objective: Objective, aim: WeightedAim, steps_s: Floats) -> Floats:
     """The least score of plans on n devices, [most + 1]; infinite where no step is allowed."""
     keys = aim.keys(steps_s, np.arange(len(steps_s)))
     return np.floor(keys) if objective is Objective.DEVICES else keys

@@ -175,7 +175,8 @@ def _reasons(document: ModelPlanResult) -> Iterator[str]:
     excluded = f"{document.pruned} excluded by their bounds"
     yield f"{document.considered} layouts considered, {excluded}{left}"
     if document.interrupted:
-        yield "interrupted: this is the best plan found so far"
+        found = "this is the best plan found so far" if document.stages else "before any plan"
+        yield f"interrupted: {found}"
 
 
 def relaxation_lines(document: ModelPlanResult) -> Iterator[str]:
