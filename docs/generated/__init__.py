@@ -1,7 +1,7 @@
 """Pages of the site that are written from the code when the site is built.
 
-A page says where with a line `<!-- generated: NAME -->`; NAME is a key of `PARTS`. Nothing of it is
-stored, so nothing of it can be out of date.
+A page says where with a line `<!-- generated: NAME -->`; NAME is a key of `PARTS`. What its commands
+print is put below them (`outputs`). Nothing of it is stored, so nothing of it can be out of date.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from generated.commands import commands_part
 from generated.documents import documents_part
+from generated.outputs import with_outputs
 from generated.reports import reports_part
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def fill(text: str) -> str:
 
 
 def _fill_source(app: Sphinx, page: str, source: list[str]) -> None:
-    source[0] = fill(source[0])
+    source[0] = with_outputs(fill(source[0]))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -93,14 +93,17 @@ def _records_of(hint: Any) -> list[type]:
 
 
 def heading(record: type) -> str:
-    """A document's kind; a record's name, with its file where two files have one of that name."""
+    """What the page calls a document, by its kind, or a record: no two alike."""
     if any(field.name == "format_version" for field in fields(record)):
         return _kind(record)
     name = record.__name__.removesuffix("Record")
+    if name in _LIKE_A_KIND:
+        return f"{name} record"
     return f"{name} ({record.__module__.rpartition('.')[2]})" if name in _IN_TWO_FILES else name
 
 
 _IN_TWO_FILES = {"FrontPoint", "FixedStrategy"}
+_LIKE_A_KIND = {"Calibration", "Improvement"}
 
 
 def _kind(record: type) -> str:
