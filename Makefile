@@ -10,6 +10,7 @@
 #   make check      format, lint, types, architecture
 #   make bench      the smoke benchmarks
 #   make docs       the site, into build/docs
+#   make pages      the pictures and tables that pages of the site store
 #   make wheel      a wheel and a source archive, tried where there is no compiler
 #   make sanitize   the same tests on an address + undefined-behaviour build
 PYTHON ?= python3
@@ -41,7 +42,7 @@ DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench docs wheel sanitize clean venv
+.PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench docs pages wheel sanitize clean venv
 
 venv: $(VENV)/.installed
 
@@ -126,6 +127,12 @@ format: venv
 
 bench: venv
 	$(PYTEST) benchmarks/smoke --benchmark-only --override-ini addopts=''
+
+# What pages of the site show and is stored beside them: pictures, tables of targets and accuracy.
+pages: venv
+	$(BIN)/python docs/pictures/draw.py
+	$(BIN)/python docs/write_targets.py
+	$(if $(TRAINWRIGHT_SHARED),$(BIN)/python docs/write_accuracy.py $(TRAINWRIGHT_SHARED)/data/measured)
 
 # Nothing is fetched while the site is built, nor when it is read.
 docs: venv $(VENV)/.docs

@@ -1,7 +1,7 @@
 """Pages of the site that are written from the code when the site is built.
 
-A page says where with a line `<!-- generated: NAME -->`; NAME is a key of `PARTS`. What its commands
-print is put below them (`outputs`). Nothing of it is stored, so nothing of it can be out of date.
+A page says where with a line `<!-- generated: NAME -->`; NAME is a key of `PARTS`. What its
+commands print is put below them (`outputs`). None of it is stored, so none can be out of date.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the commands of a page print, put below them when the site is built.
 
-A line `<!-- output -->` stands for what the last command before it printed, `<!-- output: N lines -->`
-for as much of it. The page's commands run in order in a folder of their own that holds the examples,
-so a page never shows an output that its commands no longer give.
+A line `<!-- output -->` stands for what the last command before it printed, and
+`<!-- output: N lines -->` for as much of it. The page's commands run in order in a folder of their
+own that holds the examples, so a page never shows an output that its commands no longer give.
 """
 
 from __future__ import annotations
