@@ -141,6 +141,14 @@ docs: venv $(VENV)/.docs
 	  -d build/docs-cache docs build/docs
 	@echo 'open build/docs/index.html in a browser'
 
+# The wheel is built from the source archive, so that the archive is known to be enough.
+wheel: venv
+	rm -rf dist && mkdir -p dist
+	$(BIN)/python -c "from scikit_build_core.build import build_sdist; build_sdist('dist')"
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist dist/*.tar.gz
+	$(BIN)/python wheels/check_archives.py dist
+	wheels/try_wheel.sh $(BIN)/python dist build/wheel-env
+
 # The interpreter itself is not instrumented, so the runtime is preloaded and leaks are not judged.
 sanitize:
 	$(PYTHON) -m venv $(SANITIZE_VENV)
