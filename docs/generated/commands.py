@@ -15,9 +15,8 @@ def commands_part() -> str:
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group)
     context = click.Context(group, info_name="trainwright")
-    return "\n".join(
-        _command(group.commands[name], context) for name in group.list_commands(context)
-    )
+    commands = [group.get_command(context, name) for name in group.list_commands(context)]
+    return "\n".join(_command(command, context) for command in commands if command is not None)
 
 
 def _command(command: click.Command, parent: click.Context) -> str:
