@@ -28,6 +28,7 @@ from trainwright.cli import (
     schedule,
     serve,
     validate,
+    verify,
     whatif,
 )
 from trainwright.errors import InvalidInput, TrainwrightError
@@ -50,6 +51,7 @@ _COMMANDS = (
     codesign.codesign,
     explain.explain,
     export.export,
+    verify.verify,
     improve.improve,
     diff.diff,
     whatif.whatif,
