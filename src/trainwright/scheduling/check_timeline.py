@@ -61,7 +61,9 @@ def _durations(timeline: Timeline) -> Iterator[Fault]:
         wanted_s[half] = costs.pair_s[stage[together]]
     taken_s = timeline.end_s - timeline.start_s
     for row in np.flatnonzero(abs(taken_s - wanted_s) > _slack_s(timeline)).tolist():
-        problem = f"{schedule.action(row)} takes {taken_s[row]!r} s, costs say {wanted_s[row]!r} s"
+        problem = (
+            f"{schedule.action(row)} takes {taken_s[row]:.9g} s, costs say {wanted_s[row]:.9g} s"
+        )
         yield Fault(_place(timeline, row), problem)
 
 
@@ -76,8 +78,8 @@ def _one_at_a_time(timeline: Timeline) -> Iterator[Fault]:
     early = follows & (timeline.start_s[1:] < ends_s[:-1] - _slack_s(timeline))
     for row in (np.flatnonzero(early) + 1).tolist():
         before, action = schedule.action(row - 1), schedule.action(row)
-        problem = f"{action} starts at {timeline.start_s[row]!r} s, before {before} ends"
-        yield Fault(_place(timeline, row), f"{problem} at {ends_s[row - 1]!r} s")
+        problem = f"{action} starts at {timeline.start_s[row]:.9g} s, before {before} ends"
+        yield Fault(_place(timeline, row), f"{problem} at {ends_s[row - 1]:.9g} s")
 
 
 def _inputs(timeline: Timeline) -> Iterator[Fault]:
@@ -94,8 +96,8 @@ def _inputs(timeline: Timeline) -> Iterator[Fault]:
         there_s = arrival_s[stage[rows] + step, microbatch[rows]]
         early = timeline.start_s[rows] < there_s - _slack_s(timeline)
         for row, when_s in zip(rows[early].tolist(), there_s[early].tolist(), strict=True):
-            problem = f"{schedule.action(row)} starts at {timeline.start_s[row]!r} s"
-            yield Fault(_place(timeline, row), f"{problem}, its input arrives at {when_s!r} s")
+            problem = f"{schedule.action(row)} starts at {timeline.start_s[row]:.9g} s"
+            yield Fault(_place(timeline, row), f"{problem}, its input arrives at {when_s:.9g} s")
 
 
 def _own_needs(timeline: Timeline) -> Iterator[Fault]:
