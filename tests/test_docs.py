@@ -126,6 +126,7 @@ def test_options_exist(page, capfd):
         "codesign",
         "explain",
         "export",
+        "verify",
         "improve",
         "diff",
         "whatif",
