@@ -24,6 +24,7 @@ from trainwright.plan.results.verification import (
 
 if TYPE_CHECKING:
     from trainwright.api.verify_subject import Pipeline, Replicas, Verifiable
+    from trainwright.plan.lowered import LoweredSchedule
     from trainwright.plan.results.gradient_check import GradientCheck, KeptBytes
 
 MOST_LEVEL = 2
@@ -73,12 +74,24 @@ def verify(
     if level not in range(MOST_LEVEL + 1):
         raise InvalidInput.of("level", f"must be 0, 1 or 2, got {level}")
     opened, name = _opened(document)
+    asked = _Asked(
+        level=level, self_test=self_test, exported=None if exported is None else Path(exported)
+    )
     found = _Findings()
     try:
-        subject = _level_0(opened, found, level, self_test, exported)
+        subject = _level_0(opened, asked, found)
     except KeyboardInterrupt:
         subject, found.interrupted = None, True
     return VerifyReport(_result(opened, name, subject, found, level))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """How far to go, and what to look at beside the document."""
+
+    level: int
+    self_test: bool
+    exported: Path | None
 
 
 @dataclass(slots=True)
@@ -117,13 +130,8 @@ def _opened(document: str | Path | Report[Any] | Verifiable) -> tuple[Verifiable
     return given, kind
 
 
-def _level_0(
-    document: Verifiable,
-    found: _Findings,
-    level: int,
-    self_test: bool,
-    exported: str | Path | None,
-) -> Pipeline | Replicas | None:
+def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline | Replicas | None:
+    """Check document and orders, then go on; what was replayed, None where nothing could be."""
     from trainwright.api.verify_orders import (
         check_document,
         check_last_stage,
@@ -136,61 +144,65 @@ def _level_0(
 
     found.checks.append(check_document(document))
     if found.failed:
-        return _leave_out(found, level)
+        _leave_out(found, asked.level)
+        return None
     subject = subject_of(document)
     found.checks.append(check_memory(document, subject))
     if not isinstance(subject, Pipeline):
-        if exported is not None:
+        if asked.exported is not None:
             problem = "must be left out: a plan with degrees per stage has no schedule files"
             raise InvalidInput.of("exported", problem)
-        return _later_levels(document, subject, None, found, level, self_test)
+        _go_on(document, subject, None, asked, found)
+        return subject
     found.checks.append(check_orders(subject))
     if found.failed:
-        return _leave_out(found, level, subject)
+        _leave_out(found, asked.level)
+        return subject
     lowered = subject.lowered()
     found.checks += [check_transfers(lowered), check_last_stage(subject)]
-    if exported is not None:
-        found.checks += exported_checks(Path(exported), subject)
-    return _later_levels(document, subject, lowered, found, level, self_test)
+    if asked.exported is not None:
+        found.checks += exported_checks(asked.exported, subject)
+    _go_on(document, subject, lowered, asked, found)
+    return subject
 
 
-def _later_levels(
+def _go_on(
     document: Verifiable,
     subject: Pipeline | Replicas,
-    lowered: Any,
+    lowered: LoweredSchedule | None,
+    asked: _Asked,
     found: _Findings,
-    level: int,
-    self_test: bool,
-) -> Pipeline | Replicas:
+) -> None:
+    """Levels 1 and 2, as far as they are asked for and nothing failed; `lowered` of a pipeline."""
     from trainwright.api.verify_controls import controls_of
     from trainwright.api.verify_replay import pipeline_checks, replica_checks
     from trainwright.api.verify_subject import Pipeline
 
-    if self_test and isinstance(subject, Pipeline):
+    if asked.self_test and isinstance(subject, Pipeline) and lowered is not None:
         made = controls_of(subject, lowered)
-        found.controls += [control for control in made if control.level <= level]
-    if level >= 1 and not found.failed:
+        found.controls += [control for control in made if control.level <= asked.level]
+    if asked.level >= 1 and not found.failed:
         if isinstance(subject, Pipeline):
+            assert lowered is not None, "a pipeline has orders"
             checks, found.kept = pipeline_checks(subject, lowered)
         else:
             checks = replica_checks(subject)
         found.checks += checks
     if found.failed:
-        _leave_out(found, level)
-    elif level == MOST_LEVEL:
-        _level_2(document, subject, found, self_test)
-    return subject
+        _leave_out(found, asked.level)
+    elif asked.level == MOST_LEVEL:
+        _level_2(document, subject, asked, found)
 
 
 def _level_2(
-    document: Verifiable, subject: Pipeline | Replicas, found: _Findings, self_test: bool
+    document: Verifiable, subject: Pipeline | Replicas, asked: _Asked, found: _Findings
 ) -> None:
     from trainwright.api.verify_orders import left_out
     from trainwright.api.verify_replay import NO_TORCH
     from trainwright.api.verify_run import run_checks
 
     try:
-        ran = run_checks(document, subject, self_test=self_test)
+        ran = run_checks(document, subject, self_test=asked.self_test)
     except MissingExtra as error:
         found.missing_extra = error.extra
         found.checks.append(left_out(2, "run", NO_TORCH))
@@ -204,15 +216,12 @@ def _level_2(
     found.runs = ran.runs
 
 
-def _leave_out(
-    found: _Findings, level: int, subject: Pipeline | Replicas | None = None
-) -> Pipeline | Replicas | None:
+def _leave_out(found: _Findings, level: int) -> None:
     from trainwright.api.verify_orders import left_out
 
     reached = max(check.level for check in found.checks)
     names = {1: "replay", 2: "run"}
     found.checks += [left_out(n, names[n], _FAILED) for n in range(reached + 1, level + 1)]
-    return subject
 
 
 def _result(

@@ -12,7 +12,6 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import InvalidInput
-from trainwright.measuring.replica_replay import ReplicatedStage
 from trainwright.measuring.tiny_layers import BLOCK, EMBEDDING, GAIN, HEAD, NORM, Stage
 from trainwright.model.layer_kind import LayerKind
 from trainwright.plan.results.estimate import EstimateResult
@@ -26,9 +25,9 @@ from trainwright.profile import Recompute
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainwright.measuring.replica_replay import ReplicatedStage
     from trainwright.plan.job import Job, StagePart
     from trainwright.plan.lowered import LoweredSchedule
-    from trainwright.plan.results.plan import StageRecord
     from trainwright.plan.schedule import Schedule
     from trainwright.plan.timeline import Timeline
 
@@ -50,7 +49,6 @@ _TINY = {
     LayerKind.LM_HEAD: HEAD,
 }
 _SHARDING = 2  # from this ZeRO stage on, parameters come and go in the lowered orders
-_FORWARD_SHARE = 1 / 3  # of a profile's stage time, which is of both directions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +135,14 @@ def _(document: ModelPlanResult) -> Pipeline | Replicas:
 
     job = job_of(document)
     if job.parallelism is None:
-        return _own_degrees(document, job)
+        from trainwright.api.verify_replicas import of_own_degrees
+
+        return of_own_degrees(document, job)
     plan, profile, cluster = plan_and_profile(document, job)
     return Pipeline(
         timeline=step_timeline(plan, profile, cluster),
         schedule=job.schedule,
-        stages=_tiny_stages(job),
+        stages=tiny_stages(job),
         data_parallel=job.degrees.data,
         is_sharded=job.demands.zero_stage >= _SHARDING,
         peak_bytes=document.peak_memory_bytes_per_rank,
@@ -163,7 +163,7 @@ def _(document: ModelEstimateResult) -> Pipeline:
             plan, profile, cluster, overlap=run.overlap, overheads=run.overheads
         ),
         schedule=job.schedule,
-        stages=_tiny_stages(job),
+        stages=tiny_stages(job),
         data_parallel=job.degrees.data,
         is_sharded=job.demands.zero_stage >= _SHARDING,
         makespan_s=document.pipeline_s,
@@ -174,131 +174,27 @@ def _(document: ModelEstimateResult) -> Pipeline:
 
 @subject_of.register
 def _(document: PlanResult) -> Replicas:
-    return _of_profile(document)
+    from trainwright.api.verify_replicas import of_profile
+
+    return of_profile(document)
 
 
 @subject_of.register
 def _(document: EstimateResult) -> Replicas:
-    return _of_profile(document)
+    from trainwright.api.verify_replicas import of_profile
+
+    return of_profile(document)
 
 
 @subject_of.register
 def _(document: PlacementResult) -> Replicas:
-    setting = document.request.setting
-    if not document.stages or setting is None:
-        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
-    last = len(document.stages) - 1
-    replicas = document.data_parallel or 1
-    sync_s = document.gradient_sync_s or 0.0
-    simulated_s = document.simulated_time_s
-    return Replicas(
-        replicated=tuple(
-            ReplicatedStage(
-                forward_s=stage.forward_s,
-                backward_s=stage.backward_s,
-                replicas=1,
-                in_flight=stage.microbatches_in_flight,
-                feeds=(at + 1,) if at < last else (),
-            )
-            for at, stage in enumerate(document.stages)
-        ),
-        num_microbatches=-(-setting.num_microbatches // replicas),
-        schedule="1f1b",
-        stages=tuple(
-            _generic(len(stage.layers), stage.num_recomputed) for stage in document.stages
-        ),
-        data_parallel=replicas,
-        in_flight=tuple(stage.microbatches_in_flight for stage in document.stages),
-        batch_s=None if simulated_s is None else simulated_s - sync_s,
-        notes=("one of the equal replicas of the pipeline is replayed",) if replicas > 1 else (),
-    )
+    from trainwright.api.verify_replicas import of_placement
+
+    return of_placement(document)
 
 
-def _of_profile(document: PlanResult | EstimateResult) -> Replicas:
-    setting = document.request.setting
-    if not document.stages or setting is None:
-        raise InvalidInput.of("document", "holds no plan: it has no stages")
-    feeds = _feeds(document)
-    whole = sorted({target for targets in feeds for target in targets})
-    chain = whole == list(range(1, len(feeds))) and all(len(each) <= 1 for each in feeds)
-    branches = "stages that branch are run one after the other at level 2"
-    return Replicas(
-        replicated=tuple(map(_replicated, document.stages, feeds)),
-        num_microbatches=setting.num_microbatches,
-        schedule="1f1b",
-        stages=tuple(
-            _generic(len(stage.layers), stage.num_recomputed) for stage in document.stages
-        ),
-        data_parallel=_common([stage.data_parallel for stage in document.stages]),
-        in_flight=tuple(stage.microbatches_in_flight for stage in document.stages),
-        time_per_sample_s=document.time_per_sample_s,
-        notes=(
-            "a profile does not say how a stage's time splits; a third is taken as forward",
-            *(() if chain else (branches,)),
-        ),
-    )
-
-
-def _replicated(stage: StageRecord, feeds: tuple[int, ...]) -> ReplicatedStage:
-    own_s = stage.time_per_sample_s * stage.data_parallel
-    return ReplicatedStage(
-        forward_s=own_s * _FORWARD_SHARE,
-        backward_s=own_s * (1 - _FORWARD_SHARE),
-        replicas=stage.data_parallel,
-        in_flight=stage.microbatches_in_flight,
-        feeds=feeds,
-    )
-
-
-def _feeds(document: PlanResult | EstimateResult) -> tuple[tuple[int, ...], ...]:
-    """For each stage the stages that take a tensor of it."""
-    from trainwright.api.recompute import profile_of_request
-
-    structure = profile_of_request(document.request).structure
-    stage_of = {layer: at for at, stage in enumerate(document.stages) for layer in stage.layers}
-    found: list[set[int]] = [set() for _ in document.stages]
-    for edge in structure.edges:
-        source, target = (stage_of[structure.ids[end]] for end in (edge.source, edge.target))
-        if source != target:
-            found[source].add(target)
-    return tuple(tuple(sorted(targets)) for targets in found)
-
-
-def _own_degrees(document: ModelPlanResult, job: Job) -> Replicas:
-    """A model's plan whose stages differ in degrees."""
-    workload, last = document.request.workload, len(document.stages) - 1
-    assert workload is not None and document.micro_batch is not None, "a plan has both"
-    return Replicas(
-        replicated=tuple(
-            ReplicatedStage(
-                forward_s=rank.forward_s,
-                backward_s=rank.backward_s,
-                replicas=stage.data_parallel,
-                in_flight=rank.memory.microbatches_in_flight,
-                feeds=(at + 1,) if at < last else (),
-            )
-            for at, (stage, rank) in enumerate(zip(document.stages, document.ranks, strict=True))
-        ),
-        num_microbatches=workload.global_batch // document.micro_batch,
-        schedule=job.schedule,
-        stages=_tiny_stages(job),
-        data_parallel=1,
-        in_flight=tuple(rank.memory.microbatches_in_flight for rank in document.ranks),
-        notes=("transfers are taken as free",),
-    )
-
-
-def _common(degrees: list[int]) -> int:
-    return degrees[0] if len(set(degrees)) == 1 else 1
-
-
-def _generic(num_layers: int, num_recomputed: int) -> Stage:
-    """Layers that are not told apart: blocks, of which the first are recomputed."""
-    again = (f"{BLOCK}:full",) * num_recomputed
-    return again + (BLOCK,) * (num_layers - num_recomputed)
-
-
-def _tiny_stages(job: Job) -> tuple[Stage, ...]:
+def tiny_stages(job: Job) -> tuple[Stage, ...]:
+    """The layers of each virtual stage, as those of the small model."""
     return tuple(_tiny_stage(stage) for stage in job.stages)
 
 
