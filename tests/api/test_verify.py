@@ -13,8 +13,14 @@ from trainwright.api.schedule_fold import fold
 from trainwright.api.verify_run import small_of
 from trainwright.api.verify_subject import Pipeline, Replicas, subject_of
 from trainwright.errors import InvalidInput, MissingExtra
+from trainwright.formats.schedule_spec import ScheduleSpec
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.verification import Outcome, VerificationResult
+
+
+THREE_AND_ONE = ScheduleSpec(
+    forward_s=(1.0,), input_grad_s=(1.0,), weight_grad_s=(1.0,), rank_of_stage=(0, 0, 1, 0)
+)
 
 
 @pytest.fixture
@@ -264,8 +270,9 @@ def test_stages_with_branches_keep_what_feeds_what():
         {"family": "interleaved", "ranks": 8},
         {"family": "wave", "ranks": 2, "virtual_stages": 4},
         {"search": True, "ranks": 5, "placement": "v", "evaluations": 500, "memory_limit": 7},
+        {"search": True, "spec": THREE_AND_ONE, "evaluations": 500},
     ],
-    ids=lambda asked: asked.get("family", "searched"),
+    ids=lambda asked: asked.get("family", f"searched on {asked.get('ranks', 2)}"),
 )
 def test_schedules_train_the_same_model_on_every_level(asked):
     made = trainwright.schedule(microbatches=8, **asked)
