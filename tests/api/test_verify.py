@@ -17,7 +17,6 @@ from trainwright.formats.schedule_spec import ScheduleSpec
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.verification import Outcome, VerificationResult
 
-
 THREE_AND_ONE = ScheduleSpec(
     forward_s=(1.0,), input_grad_s=(1.0,), weight_grad_s=(1.0,), rank_of_stage=(0, 0, 1, 0)
 )
