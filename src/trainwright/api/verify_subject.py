@@ -140,7 +140,9 @@ def _(document: ModelPlanResult) -> Pipeline | Replicas:
         return of_own_degrees(document, job)
     plan, profile, cluster = plan_and_profile(document, job)
     return Pipeline(
-        timeline=step_timeline(plan, profile, cluster),
+        timeline=step_timeline(
+            plan, profile, cluster, overlap=job.overlap, overheads=job.overheads
+        ),
         schedule=job.schedule,
         stages=tiny_stages(job),
         data_parallel=job.degrees.data,
@@ -157,10 +159,9 @@ def _(document: ModelEstimateResult) -> Pipeline:
 
     job = job_of(document)
     plan, profile, cluster = plan_and_profile(document, job)
-    run = document.request.configuration
     return Pipeline(
         timeline=step_timeline(
-            plan, profile, cluster, overlap=run.overlap, overheads=run.overheads
+            plan, profile, cluster, overlap=job.overlap, overheads=job.overheads
         ),
         schedule=job.schedule,
         stages=tiny_stages(job),
