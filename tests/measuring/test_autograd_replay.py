@@ -83,3 +83,19 @@ def test_a_recomputed_layer_keeps_its_input_alone():
     )
     assert full == 4 * tiny.MICROBATCH_SIZE * tiny.SEQUENCE * tiny.WIDTH
     assert full < selective < plain
+
+
+@pytest.mark.torch
+def test_the_process_is_left_as_it_was():
+    import torch
+
+    from trainwright.measuring.autograd_replay import replay_autograd
+
+    threads = torch.get_num_threads()
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    lowered = lower(generate("1f1b", FamilyRequest(num_ranks=2, num_microbatches=2)))
+    replay_autograd(lowered, whole_model((("block",), ("block",))))
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.rand(3), expected)

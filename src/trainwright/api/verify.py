@@ -142,7 +142,8 @@ def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline 
     )
     from trainwright.api.verify_subject import Pipeline, subject_of
 
-    found.checks.append(check_document(document))
+    said, document = check_document(document)
+    found.checks.append(said)
     if found.failed:
         _leave_out(found, asked.level)
         return None

@@ -47,28 +47,26 @@ def left_out(level: int, name: str, why: str) -> Check:
     return Check(level=level, name=name, outcome=Outcome.LEFT_OUT, detail=why)
 
 
-def check_document(document: Verifiable) -> Check:
-    """Every figure, from the request and the decisions that the document carries."""
+def check_document(document: Verifiable) -> tuple[Check, Verifiable]:
+    """Every figure, from the request and the decisions that the document carries.
+
+    The document comes back with figures that its version did not have yet.
+    """
     from trainwright.api.recheck import recheck, recheck_estimate
     from trainwright.api.schedule_recheck import recheck_schedule
 
     detail = "hashes, decisions, prices and claims follow from its request"
     try:
         if isinstance(document, ScheduleResult):
-            recheck_schedule(document)
+            known: Verifiable = recheck_schedule(document)
         elif isinstance(document, ModelEstimateResult):
-            seen = recheck_estimate(document)
-            detail = _with_warnings(detail, document.warnings, seen.warnings)
+            known = recheck_estimate(document)
         else:
             known = recheck(document)
-            detail = _with_warnings(detail, document.warnings, known.warnings)
     except InvalidInput as error:
-        return check(0, "document", detail, error)
-    return check(0, "document", detail)
-
-
-def _with_warnings(detail: str, before: tuple[str, ...], after: tuple[str, ...]) -> str:
-    return "; ".join((detail, *after[len(before) :]))
+        return check(0, "document", detail, error), document
+    said = "; ".join((detail, *known.warnings[len(document.warnings) :]))
+    return check(0, "document", said), known
 
 
 def check_memory(document: Verifiable, subject: Pipeline | Replicas) -> Check:

@@ -9,7 +9,8 @@ one microbatch run by itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,23 @@ def replay_autograd(lowered: LoweredSchedule, stages: Sequence[Stage]) -> Autogr
     `kept_bytes` is what one microbatch keeps in all stages, beside what it would keep without
     recomputation.
     """
+    with _left_as_found():
+        return _replayed(lowered, stages)
+
+
+@contextmanager
+def _left_as_found() -> Iterator[None]:
+    """One thread, and random numbers of our own: the caller's process may use PyTorch itself."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _replayed(lowered: LoweredSchedule, stages: Sequence[Stage]) -> AutogradReplay:
     worker = _Autograd(lowered, stages)
     with worker.kept.counting():
         replay(lowered, worker)
