@@ -10,10 +10,12 @@ import pytest
 import trainwright
 from reported import model_estimate, model_plan, placement, profile_plan
 from trainwright.api.schedule_fold import fold
+from trainwright.api.verify_replay import kept_check
 from trainwright.api.verify_run import small_of
 from trainwright.api.verify_subject import Pipeline, Replicas, subject_of
 from trainwright.errors import InvalidInput, MissingExtra
 from trainwright.formats.schedule_spec import ScheduleSpec
+from trainwright.plan.results.gradient_check import KeptBytes
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.verification import Outcome, VerificationResult
 
@@ -166,6 +168,16 @@ def test_memory_above_the_limit_fails_and_names_the_rank():
     request = replace(made.document.request, max_activations=3)
     found = trainwright.verify(replace(made.document, request=request), level=0).document
     assert failures(found) == [f"rank {rank}: holds 4 activations of 3" for rank in (0, 1)]
+
+
+def test_bytes_off_the_curve_fail_and_name_the_rank():
+    held = {"peak_bytes": 96.0, "predicted_peak_bytes": 64.0, "num_actions": 4}
+    on = KeptBytes(rank=0, largest_difference_bytes=0.0, **held)
+    off = KeptBytes(rank=1, largest_difference_bytes=32.0, **held)
+    assert kept_check(1, (on,)).outcome is Outcome.PASS
+    found = kept_check(1, (on, off))
+    assert found.outcome is Outcome.FAIL
+    assert found.where == ("rank 1: 32 bytes off its curve, which peaks at 64",)
 
 
 @pytest.mark.parametrize("level", [-1, 3])

@@ -11,6 +11,7 @@ import trainwright
 from html_page import text_of
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.gradient_check import GradientCheck
+from trainwright.plan.results.model_explanation import ModelExplanation
 from trainwright.plan.results.verification import Check, Outcome
 
 
@@ -61,6 +62,20 @@ def test_a_real_run_says_on_how_many_processes():
 def test_an_interrupted_one_is_no_verdict():
     page = shown(replace(reported.verification(), passed=False, interrupted=True))
     assert "verification interrupted" in page
+
+
+def test_an_explanation_of_a_plan_shows_what_was_verified_of_the_plan():
+    explanation = ModelExplanation(
+        busiest_rank=0,
+        fullest_rank=0,
+        free_bytes=1.0,
+        binding=None,
+        time_by_part_s={"compute": 1.0},
+        memory_by_class_bytes={"weights": 1.0},
+        plan=reported.model_plan(),
+    )
+    page = trainwright.report(explanation, reported.verification())
+    assert "verification passed" in text_of(page.html)
 
 
 def test_files_of_both_are_taken_and_a_verification_of_another_document_is_refused(tmp_path):

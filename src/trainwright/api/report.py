@@ -96,16 +96,25 @@ def _with_verifications(
 ) -> list[Subject[Any]]:
     """Each verification beside the document whose hash it states."""
     for found in verified:
-        owners = [
-            at for at, subject in enumerate(subjects) if subject.sha256 == found.subject.sha256
-        ]
+        stated = found.subject.sha256
+        owners = [at for at, subject in enumerate(subjects) if stated in _hashes(subject)]
         if not owners:
-            what = f"is of {found.subject.name}, sha256 {found.subject.sha256[:12]}…"
-            problem = f"{what}; put that document on the page, too, unchanged"
-            raise InvalidInput.of("verification", problem)
+            problem = f"is of {found.subject.name}, sha256 {stated[:12]}…"
+            advice = "put that document on the page, too, unchanged"
+            raise InvalidInput.of("verification", f"{problem}; {advice}")
         for at in owners:
             subjects[at] = replace(subjects[at], verification=found)
     return subjects
+
+
+def _hashes(subject: Subject[Any]) -> tuple[str, ...]:
+    """That of the document, and of the plan that an explanation is about."""
+    from trainwright.api.inputs import content_hash
+    from trainwright.formats.document_json import encode
+
+    if isinstance(subject.document, ModelExplanation):
+        return (subject.sha256, content_hash(encode(subject.document.plan)))
+    return (subject.sha256,)
 
 
 def _load(path: str | Path) -> Any:
