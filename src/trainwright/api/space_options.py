@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.errors import Fault, InvalidInput
@@ -182,14 +183,16 @@ def _modes(options: SpaceOptions, faults: list[Fault]) -> tuple[Recompute, ...]:
 
 def _families(given: str | Iterable[str], faults: list[Fault]) -> tuple[str, ...]:
     """By the names of the registry, whatever alias was given."""
-    from trainwright.scheduling.families import family_named
+    from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
 
     names: list[str] = []
     for word in _words(given):
         try:
             names.append(family_named(word).name)
         except InvalidInput as error:
-            faults += (Fault("schedule", fault.problem) for fault in error.faults)
+            near = get_close_matches(word, (*FAMILIES, *ALIASES), n=1)
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            faults += (Fault("schedule", f"{fault.problem}{hint}") for fault in error.faults)
     return tuple(dict.fromkeys(names))
 
 

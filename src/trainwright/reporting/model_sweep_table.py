@@ -168,7 +168,8 @@ def _bound(document: ModelSweepResult) -> str:
 
 
 def _range(document: ModelSweepResult) -> str:
-    return f"{document.devices_from} to {document.rows[-1].devices} devices"
+    fewest, most = document.devices_from, document.rows[-1].devices
+    return f"{most} devices" if fewest == most else f"{fewest} to {most} devices"
 
 
 def _front(document: ModelSweepResult) -> Iterator[str]:
