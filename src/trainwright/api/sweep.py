@@ -152,12 +152,13 @@ class _Rows:
         best: ModelPlanResult | None = None
         for size in sorted(self.plans):
             own = self.plans[size]
-            if best is not None and (own.step_time_s or NEVER) > (best.step_time_s or 0.0):
+            if own.step_time_s is None:
+                continue
+            if best is not None and own.step_time_s > (best.step_time_s or 0.0):
                 own = on_more_devices(best, own)
                 self.plans[size] = own
                 self.rows[size] = plan_row(size, own, self.goal)
-            if own.step_time_s is not None:
-                best = own
+            best = own
 
     def search_between(self, largest: ModelCall) -> None:
         """The best of each objective on any number of devices up to the largest, with a bound."""
