@@ -126,8 +126,13 @@ def test_the_fewest_devices_within_a_deadline_are_found_between_the_sizes():
     assert "no plan on 8 devices trains the tokens within the deadline" in impossible.explain()
 
 
-def test_a_cheaper_number_between_the_sizes_is_found_and_proved():
-    document = sweep("8,32", objective="cost", pareto="step-time,cost", **MONEY).document
+@pytest.fixture(scope="module")
+def by_cost():
+    return sweep("8,32", objective="cost", pareto="step-time,cost", **MONEY)
+
+
+def test_a_cheaper_number_between_the_sizes_is_found_and_proved(by_cost):
+    document = by_cost.document
     best = document.rows[document.best]
     assert document.objective_value == best.cost
     assert document.objective_bound <= best.cost <= document.objective_bound * (1 + 1e-6)
@@ -149,10 +154,9 @@ def test_tokens_per_device_are_bounded_from_above():
 
 
 @pytest.mark.parametrize("field", ["objective_bound", "gap", "pareto_within", "devices_from"])
-def test_a_bound_that_was_edited_is_refused(field, tmp_path):
-    report = sweep("8,32", objective="cost", pareto="step-time,cost", **MONEY)
+def test_a_bound_that_was_edited_is_refused(field, by_cost, tmp_path):
     path = tmp_path / "sweep.json"
-    report.save(path)
+    by_cost.save(path)
     changed = json.loads(path.read_text())
     changed[field] = 0 if field == "devices_from" else changed[field] + 0.5
     path.write_text(json.dumps(changed))
