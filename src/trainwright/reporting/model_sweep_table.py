@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trainwright.plan.status import Status
+from trainwright.plan.status import OPTIMAL_TOLERANCE, Status
 from trainwright.reporting.layout import layout_cells, layout_columns
 from trainwright.reporting.model_plan_table import model_plan_report
 from trainwright.reporting.text import add_row, table
@@ -180,8 +180,11 @@ def _front(document: ModelSweepResult) -> Iterator[str]:
     if document.pareto_within is None:
         yield "how far a plan between them may be better is not known: a search did not end"
         return
+    if document.pareto_within <= OPTIMAL_TOLERANCE:
+        yield f"of all plans on {_range(document)} none beats them, proved"
+        return
     share = format_percent_up(document.pareto_within)
-    yield (f"for every plan on {_range(document)}, one of them is at most {share} worse in both")
+    yield f"for every plan on {_range(document)}, one of them is at most {share} worse in both"
 
 
 def objective_figure(objective: str, value: float) -> str:
