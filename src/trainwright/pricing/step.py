@@ -24,7 +24,7 @@ from trainwright.partitioning.evaluate import find_layer_faults
 from trainwright.partitioning.price_list import read_prices
 from trainwright.plan import StepPrediction
 from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
-from trainwright.pricing.assemble import Layout, StepWork, assemble_step
+from trainwright.pricing.assemble import Layout, RankPlace, StepWork, assemble_step
 from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
 from trainwright.pricing.placement import Placement
 from trainwright.pricing.sharding import shared_gradient_time_s
@@ -170,10 +170,10 @@ def _laid_out(
     overlap: Overlap,
     overheads: MemoryOverheads,
 ) -> tuple[StepWork, Layout]:
+    place = RankPlace(accelerator=placement.pool.accelerator, replicas=placement.replicas(0))
     layout = Layout(
         shape=placement.shape,
-        replicas=placement.replicas(0),
-        accelerator=placement.pool.accelerator,
+        places=(place,) * placement.shape.num_ranks,
         overlap=overlap,
         overheads=overheads,
     )
@@ -224,8 +224,11 @@ def _longest_path(
                     num_microbatches=plan.num_microbatches // d,
                     virtual_stages=1,
                 ),
-                replicas=placement.replicas(index),
-                accelerator=placement.pool.accelerator,
+                places=(
+                    RankPlace(
+                        accelerator=placement.pool.accelerator, replicas=placement.replicas(index)
+                    ),
+                ),
                 overlap=overlap,
                 overheads=overheads,
             ),
