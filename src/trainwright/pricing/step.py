@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.plan import Plan
     from trainwright.plan.overlap import MemoryOverheads, Overlap
+    from trainwright.plan.parallelism import Parallelism
     from trainwright.profile import Profile, ProfilePoint
 
     Feeds = tuple[tuple[int, float, float], ...]  # (stage, seconds of one transfer, bytes)
@@ -185,14 +186,13 @@ def _laid_out(
         transfer_s=np.array([time_s for time_s, _ in pairs]),
         transfer_bytes=np.array([size for _, size in pairs]),
         tied_s=tuple(_tied_s(placement, works, profile)),
-        gathered_input_bytes=_gathered_input_bytes(placement, profile),
+        gathered_input_bytes=gathered_input_bytes(placement.degrees, profile),
     )
     return work, layout
 
 
-def _gathered_input_bytes(placement: Placement, profile: Profile) -> float:
+def gathered_input_bytes(degrees: Parallelism, profile: Profile) -> float:
     """What sequence parallelism gathers for one layer: the whole of what neighbours send."""
-    degrees = placement.degrees
     if not degrees.sequence_parallel or degrees.tensor == 1 or not profile.structure.edges:
         return 0.0
     return profile.structure.edges[0].bytes * degrees.tensor
