@@ -23,7 +23,7 @@ def two_kinds(nodes: int = 1, *, names: tuple[str, str] = ("dgx-a100", "dgx-h100
 
 def profiles_of(
     cluster: Cluster, model: str = "llama3-8b", *, degree: int = 2, length: int = 2048
-) -> tuple[Profile, ...]:
+) -> dict[int, Profile]:
     """The estimated profile of each pool."""
     point = ProfilePoint(
         sequence_length=length,
@@ -32,10 +32,10 @@ def profiles_of(
         precision="bf16",
     )
     config = catalog.model(model).config
-    return tuple(
-        Estimator(model=config, cluster=cluster.alone(pool)).profile(point)
+    return {
+        pool: Estimator(model=config, cluster=cluster.alone(pool)).profile(point)
         for pool in range(len(cluster.pools))
-    )
+    }
 
 
 def group(pool: int, count: int, share: float = 1.0, *, tensor: int = 2) -> ReplicaGroup:

@@ -29,25 +29,25 @@ from trainwright.pricing.stage_work import StageWork, cut_bytes, stage_works
 from trainwright.pricing.step import gathered_input_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.plan import Plan
     from trainwright.plan.overlap import MemoryOverheads, Overlap
     from trainwright.pricing.mixed_placement import Chain
-    from trainwright.profile import Profile
+    from trainwright.profile import Profile, ProfilePoint
 
 
 def predict_mixed_step(
     plan: Plan,
-    profiles: Sequence[Profile],
+    profiles: Mapping[int, Profile],
     cluster: Cluster,
     *,
     model_flops_per_sequence: float | None = None,
     overlap: Overlap = DEFAULT_OVERLAP,
     overheads: MemoryOverheads = NO_OVERHEADS,
 ) -> MixedPrediction:
-    """Price one training step; `profiles` has one of the same layers for each pool.
+    """Price one training step; `profiles` has one of the same layers for each pool in use.
 
     Raises `InvalidInput` where the plan breaks a rule or does not fit on the pools' devices,
     `UnsupportedFeature` naming the field for what cannot be priced on several pools. Not fitting
@@ -81,13 +81,14 @@ def predict_mixed_step(
             )
         )
     priced = _together(tuple(chains), cluster)
-    return _with_throughput(priced, placement, profiles[0], model_flops_per_sequence)
+    point = next(iter(profiles.values())).point
+    return _with_throughput(priced, placement, point, model_flops_per_sequence)
 
 
-def _layer_faults(plan: Plan, profiles: Sequence[Profile]) -> Iterator[Fault]:
+def _layer_faults(plan: Plan, profiles: Mapping[int, Profile]) -> Iterator[Fault]:
     """Layers that the profiles do not have; those that no stage has."""
     placed = [layer for stage in plan.stages for layer in stage.layers]
-    for index, profile in enumerate(profiles):
+    for index, profile in profiles.items():
         missing = sorted(set(profile.structure.ids) ^ set(placed))
         if missing:
             names = ", ".join(map(str, missing))
@@ -110,7 +111,7 @@ def _together(chains: tuple[ChainPrediction, ...], cluster: Cluster) -> MixedPre
     )
 
 
-def _work(placement: MixedPlacement, chain: Chain, profiles: Sequence[Profile]) -> StepWork:
+def _work(placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profile]) -> StepWork:
     works = _stage_works(placement, chain, profiles)
     profile = profiles[chain.groups[0].pool]
     ranks = placement.rank_of_stage
@@ -143,7 +144,7 @@ def _as_run_by(plan: Plan, chain: Chain) -> Plan:
 
 
 def _stage_works(
-    placement: MixedPlacement, chain: Chain, profiles: Sequence[Profile]
+    placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profile]
 ) -> tuple[StageWork, ...]:
     """Each stage at the prices of the pool that it runs in."""
     plan, pools = _as_run_by(placement.plan, chain), placement.cluster.pools
@@ -175,10 +176,10 @@ def _tied_s(
 def _with_throughput(
     step: MixedPrediction,
     placement: MixedPlacement,
-    profile: Profile,
+    point: ProfilePoint,
     model_flops_per_sequence: float | None,
 ) -> MixedPrediction:
-    point, size = profile.point, placement.plan.microbatch_size
+    size = placement.plan.microbatch_size
     if size is None or point.sequence_length is None or step.step_time_s <= 0:
         return step
     sequences = placement.plan.num_microbatches * size
