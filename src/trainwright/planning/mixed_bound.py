@@ -7,10 +7,11 @@ exchange inside a microbatch and y after the last one, each at the cheapest of t
 Across, with p_g ranks in pool g and s the least of all s_g:
 
     T ≥ (m·(W + s·x) + s·y) / Σ p_g·s_g                  devices × rate
-    T ≥ (W + s·x) / a_0                                  1F1B, whose ranks start one after another
-    a_r = a_(r+1) + max(0, s_r − a_(r+1)) / m
+    T ≥ (W + s·x) / a_0                                  ranks start one after another
+    a_r = a_(r+1) + max(0, s_r − φ·a_(r+1)) / m
 
-for rank r has T − Σ_(i<r) P_i for its m microbatches. Beside, with d_g replicas of p ranks in pool
+for rank r has T − φ·Σ_(i<r) P_i for its m microbatches; φ is 1 where the backward is fused, else
+the least share of a layer's time that is forward. Beside, with d_g replicas of p ranks in pool
 g that take at least w_g per microbatch (W_g / p, or ⌈n / p⌉ of n like layers):
 
     Σ d_g·m_g ≥ M,   m_g ≤ (T − y/p) / w_g               so T ≥ (M + Σ d_g·y/(p·w_g)) / Σ d_g/w_g
@@ -57,8 +58,9 @@ class MixedWork:
     """All layers at one point in each of G pools, in their order.
 
     `speeds` [G, G] is how many times faster than pool i pool j may run a layer; `class_s` [G, C]
-    the least seconds of a layer of each class, of which there are `counts` [C]. `exchanged` has
-    all layers as one stage, with the longest windows of any pool to hide exchanges in.
+    the least seconds of a layer of each class, of which there are `counts` [C]; `forward_share` is
+    that of the layer and way with the least. `exchanged` has all layers as one stage, with the
+    longest windows of any pool to hide exchanges in.
     """
 
     cluster: Cluster
@@ -67,6 +69,7 @@ class MixedWork:
     speeds: Floats
     class_s: Floats
     counts: tuple[int, ...]
+    forward_share: float
     exchanged: StageWork
 
     @classmethod
@@ -83,6 +86,7 @@ class MixedWork:
             speeds=np.array([[_speed(own, other) for other in durations] for own in durations]),
             class_s=np.array([np.minimum.reduceat(each, starts) for each in durations]),
             counts=works[0].num_layers,
+            forward_share=min(map(_forward_share, profiles)),
             exchanged=_exchanged(profiles),
         )
 
@@ -145,6 +149,7 @@ def across_bounds_s(
     room_bytes = room_bytes - held / in_flight
     total_room = (depths * np.array(work.usable_bytes())).sum(axis=1) - held
     added_s, after_s = _by_replicas(work, degrees, grid.shared)
+    share = 1.0 if schedule == ONE_F_ONE_B else work.forward_share
     bounds_s = np.zeros(grid.size)
     for own, speeds in enumerate(work.speeds):
         least = float(speeds.min())
@@ -152,8 +157,7 @@ def across_bounds_s(
         work_s = work_s + least * added_s
         rate = depths @ speeds
         bounds_s = np.maximum(bounds_s, (m * work_s + least * after_s) / rate)
-        if schedule == ONE_F_ONE_B:
-            bounds_s = np.maximum(bounds_s, work_s / _reached(depths, speeds, m))
+        bounds_s = np.maximum(bounds_s, work_s / _reached(depths, speeds, m, share))
     for layer_class, count in enumerate(work.counts):
         if count > 1:
             least_s = _undivided_s(depths, work.class_s[:, layer_class], count)
@@ -185,15 +189,15 @@ def beside_bounds_s(
     whole_s, most_s = np.stack(whole, axis=1), np.stack(most, axis=1)
     fits = np.isfinite(whole_s.max(axis=1))
     whole_s = np.where(fits[:, np.newaxis], whole_s, 1.0)
-    ramped = schedule == ONE_F_ONE_B
+    share = 1.0 if schedule == ONE_F_ONE_B else work.forward_share
 
     def reached(limit_s: Floats) -> Floats:
         """Microbatches that all pools have done by then."""
         each = (limit_s - start_s)[:, np.newaxis] * p[:, np.newaxis] / whole_s
         each = np.minimum(each, limit_s[:, np.newaxis] / most_s)
-        if ramped:  # T ≥ W / (1 − (1 − 1/m)^p)
-            left = np.clip(1 - whole_s / limit_s[:, np.newaxis], 0.0, None)
-            each = np.minimum(each, 1 / (1 - left ** (1 / p[:, np.newaxis])))
+        # T ≥ φ·W / (1 − (1 − φ/m)^p)
+        left = np.clip(1 - share * whole_s / limit_s[:, np.newaxis], 0.0, None)
+        each = np.minimum(each, share / (1 - left ** (1 / p[:, np.newaxis])))
         count: Floats = (replicas * np.maximum(0.0, each)).sum(axis=1)
         return count
 
@@ -222,6 +226,13 @@ def _speed(own_s: Floats, other_s: Floats) -> float:
     """How many times faster the other device may run a layer; rows that take no time do not say."""
     told = (own_s > 0) & (other_s > 0)
     return float((own_s[told] / other_s[told]).max(initial=1e-9)) if told.any() else 1.0
+
+
+def _forward_share(profile: Profile) -> float:
+    phases = profile.costs.phases
+    assert phases is not None, "an estimate has phases"
+    works = phases.total_s > 0
+    return float((phases.forward_s[works] / phases.total_s[works]).min(initial=1.0))
 
 
 def _exchanged(profiles: list[Profile]) -> StageWork:
@@ -291,12 +302,12 @@ def _room_bytes(work: MixedWork, depths: Ints, m: Ints, schedule: str) -> Floats
     return room
 
 
-def _reached(depths: Ints, speeds: Floats, m: Ints) -> Floats:
-    """a_0: the work of a microbatch that 1F1B gets done per second of the step, [N]."""
-    left = 1 - 1 / m
+def _reached(depths: Ints, speeds: Floats, m: Ints, share: float) -> Floats:
+    """a_0: the work of a microbatch that gets done per second of the step, [N]."""
+    left = 1 - share / m
     found = np.zeros(len(m))
     for own in reversed(range(depths.shape[1])):
-        speed = speeds[own]
+        speed = speeds[own] / share
         grown = speed - (speed - found) * left ** depths[:, own]
         found = np.where(speed > found, grown, found)
     return found

@@ -178,10 +178,28 @@ def best_of_shapes(priced: Iterable[MixedPriced]) -> tuple[MixedPriced, ...]:
             float(f"{found.step.step_time_s:.11e}"),
             len(found.shape.pools),
             found.plan.devices_used,
+            *_plainness(found.plan),
             found.shape.pools,
         ),
     )
-    return tuple({found.shape: found for found in reversed(ordered)}.values())[::-1]
+    best: dict[Shape, MixedPriced] = {}
+    for found in ordered:
+        best.setdefault(found.shape, found)
+    return tuple(best.values())
+
+
+def _plainness(plan: Plan) -> tuple[int, ...]:
+    """Fewer axes and less sharding come first."""
+    degrees = plan.parallelism
+    assert degrees is not None, "all stages share their degrees"
+    return (
+        degrees.context,
+        degrees.expert,
+        degrees.zero_stage,
+        degrees.tensor,
+        degrees.pipeline,
+        plan.microbatch_size or 1,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
