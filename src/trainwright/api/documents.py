@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trainwright.api.printed import Report
 from trainwright.plan.results.estimate import EstimateResult
@@ -13,6 +13,7 @@ from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
+    from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
 
@@ -48,12 +49,18 @@ def load_document(path: str | Path) -> Readable:
     return _rechecked(decode_document(value, KINDS, source=str(path)), source=str(path))
 
 
-def load_any_document(path: str | Path) -> Readable | ModelEstimateResult | ModelSweepResult:
-    """Like `load_document`, and also the estimate of a model and plans on several sizes."""
-    from trainwright.api.recheck import recheck_estimate
+def load_any_document(
+    path: str | Path,
+) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult:
+    """Like `load_document`, and also what only some commands read.
+
+    That is the estimate of a model, plans on several sizes, and plans on several pools.
+    """
+    from trainwright.api.recheck import recheck, recheck_estimate
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
+    from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
 
@@ -62,10 +69,13 @@ def load_any_document(path: str | Path) -> Readable | ModelEstimateResult | Mode
         **KINDS,
         "model-estimate": ModelEstimateResult,
         "model-sweep": ModelSweepResult,
+        "mixed-plan": MixedPlanResult,
     }
     document = decode_document(value, kinds, source=str(path))
     if isinstance(document, ModelEstimateResult):
         return recheck_estimate(document, source=str(path))
+    if isinstance(document, MixedPlanResult):
+        return recheck(document, source=str(path))
     if isinstance(document, ModelSweepResult):
         from trainwright.api.sweep_recheck import recheck_sweep
 
@@ -79,4 +89,5 @@ def _rechecked(document: Readable, *, source: str) -> Readable:
 
     if isinstance(document, ScheduleResult):
         return recheck_schedule(document, source=source)
-    return recheck(document, source=source)
+    checked = recheck(document, source=source)
+    return cast("Readable", checked)  # of the type that was given

@@ -10,10 +10,11 @@ from trainwright.api.printed import Report
 from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
+    from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
 
-    Explained = Readable | ModelEstimateResult | ModelSweepResult
+    Explained = Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult
 
 
 def explain(document: AnyDocument | Explained) -> Report[Explained]:
