@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainwright.api.model_records import memory_assumption
 from trainwright.plan.results.mixed_plan import (
     MixedAlternative,
     MixedBinding,
@@ -40,7 +41,7 @@ def with_mixed_plan(
     """The document with all that follows from its plan."""
     cluster, time_s = question.cluster, step.step_time_s
     spread = _range(question, plan, step)
-    ranks = tuple(_ranks(cluster, step))
+    ranks = tuple(_ranks(question, step))
     groups = tuple(_groups(cluster, plan, step, ranks))
     used = sum(group.devices_used for group in groups)
     return replace(
@@ -65,7 +66,7 @@ def with_mixed_plan(
         stages=tuple(_stages(cluster, plan, profiles)),
         ranks=ranks,
         binding=_binding(ranks, step),
-        assumptions=_assumptions(plan, profiles, spread),
+        assumptions=_assumptions(question, plan, profiles, spread),
     )
 
 
@@ -101,11 +102,12 @@ def mixed_alternatives(
         )
 
 
-def _ranks(cluster: Cluster, step: MixedPrediction) -> Iterator[MixedRankRecord]:
+def _ranks(question: ModelQuestion, step: MixedPrediction) -> Iterator[MixedRankRecord]:
+    cluster, needed_bytes = question.cluster, question.overheads.needed_bytes
     for number, chain in enumerate(step.chains):
         for rank, (pool, found) in enumerate(zip(chain.pools, chain.step.stages, strict=True)):
             device = cluster.pools[pool].accelerator
-            needed = found.memory.total_bytes
+            peak_bytes = found.memory.total_bytes
             yield MixedRankRecord(
                 chain=number,
                 rank=rank,
@@ -115,9 +117,9 @@ def _ranks(cluster: Cluster, step: MixedPrediction) -> Iterator[MixedRankRecord]
                 num_microbatches=chain.num_microbatches,
                 prediction=found,
                 busy=chain.busy_s(rank) / step.step_time_s,
-                memory_bytes=needed,
+                memory_bytes=peak_bytes,
                 memory_limit_bytes=device.usable_bytes,
-                margin_bytes=device.usable_bytes - needed,
+                margin_bytes=device.usable_bytes - needed_bytes(peak_bytes),
             )
 
 
@@ -234,7 +236,9 @@ def _range(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> TimeRa
     )
 
 
-def _assumptions(plan: Plan, profiles: Mapping[int, Profile], spread: TimeRange) -> dict[str, str]:
+def _assumptions(
+    question: ModelQuestion, plan: Plan, profiles: Mapping[int, Profile], spread: TimeRange
+) -> dict[str, str]:
     first = next(iter(profiles.values()))
     sources = [profile.costs.provenance for _, profile in sorted(profiles.items())]
     return {
@@ -243,5 +247,9 @@ def _assumptions(plan: Plan, profiles: Mapping[int, Profile], spread: TimeRange)
         "precision": str(first.point.precision),
         "kernels": ", ".join(first.point.kernels),
         "optimizer": "Adam, states and master weights in 32 bit",
+        "memory": "; ".join(
+            f"{device.name}: {memory_assumption(device, question.overheads)}"
+            for device in (question.cluster.pools[pool].accelerator for pool in sorted(profiles))
+        ),
         "schedule": f"{plan.schedule}, simulated for each chain of like replicas",
     }

@@ -60,7 +60,7 @@ class MixedWork:
     `speeds` [G, G] is how many times faster than pool i pool j may run a layer; `class_s` [G, C]
     the least seconds of a layer of each class, of which there are `counts` [C]; `forward_share` is
     that of the layer and way with the least. `exchanged` has all layers as one stage, with the
-    longest windows of any pool to hide exchanges in.
+    longest windows of any pool to hide exchanges in; `usable_bytes` [G] is of a device.
     """
 
     cluster: Cluster
@@ -71,6 +71,7 @@ class MixedWork:
     counts: tuple[int, ...]
     forward_share: float
     exchanged: StageWork
+    usable_bytes: tuple[float, ...]
 
     @classmethod
     def of(cls, shelf: MixedShelf, point: Point, pools: tuple[int, ...]) -> MixedWork:
@@ -88,6 +89,7 @@ class MixedWork:
             counts=works[0].num_layers,
             forward_share=min(map(_forward_share, profiles)),
             exchanged=_exchanged(profiles),
+            usable_bytes=tuple(shelf.usable_bytes(pool) for pool in pools),
         )
 
     def exchange_s(self, degrees: Parallelism, members: dict[int, int]) -> tuple[float, float]:
@@ -122,10 +124,6 @@ class MixedWork:
             held = held + optimizer / (parts if zero_stage >= 1 else 1)
         return held
 
-    def usable_bytes(self) -> list[float]:
-        """Of a device of each pool."""
-        return [self.cluster.pools[pool].accelerator.usable_bytes for pool in self.pools]
-
 
 def across_bounds_s(
     work: MixedWork,
@@ -147,7 +145,7 @@ def across_bounds_s(
     p = depths.sum(axis=1)
     in_flight = np.minimum(WARM_UP[schedule](p), m)
     room_bytes = room_bytes - held / in_flight
-    total_room = (depths * np.array(work.usable_bytes())).sum(axis=1) - held
+    total_room = (depths * np.array(work.usable_bytes)).sum(axis=1) - held
     added_s, after_s = _by_replicas(work, degrees, grid.shared)
     share = 1.0 if schedule == ONE_F_ONE_B else work.forward_share
     bounds_s = np.zeros(grid.size)
@@ -180,7 +178,7 @@ def beside_bounds_s(
     held = work.held_bytes(point, replicas.sum(axis=1), zero_stage)
     start_s = _after_beside_s(work, degrees, replicas) / p
     whole, most = [], []
-    for own, usable in enumerate(work.usable_bytes()):
+    for own, usable in enumerate(work.usable_bytes):
         whole.append(work.works[own].trade.least_s(p * usable - held))
         longest_s = np.zeros(grid.size)
         for layer_class, count in enumerate(work.counts):
@@ -296,7 +294,7 @@ def _room_bytes(work: MixedWork, depths: Ints, m: Ints, schedule: str) -> Floats
     shares = 1 / np.minimum(WARM_UP[schedule](np.arange(1, most + 1)), counts[:, np.newaxis])
     sums = np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
     room: Floats = np.zeros(len(m))
-    for own, usable in enumerate(work.usable_bytes()):
+    for own, usable in enumerate(work.usable_bytes):
         behind = ends[:, own] - depths[:, own]
         room = room + usable * (sums[index, ends[:, own]] - sums[index, behind])
     return room

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _TIE: Final = 1 + 1e-12
 _EXACT: Final = 400  # splits searched before the search may leave a gap, up to
 _GAP: Final = 0.005  # of the best step after twice as many
-_TRIES: Final = 12  # splits looked at for a plan of a shape that the search did not get to
+_TRIES: Final = 8  # splits looked at for a plan of a shape that the search did not get to
 _WORTH_TRYING: Final = 0.98
 _BESIDE_ZERO: Final = (0, 1)  # ZeRO 2 and 3 exchange inside microbatches
 
@@ -130,9 +130,7 @@ def plan_mixed(
 
 
 def _alone(shelf: MixedShelf, pool: int, budget: Budget) -> ModelOutcome:
-    cluster = shelf.cluster.alone(pool)
-    asked = replace(shelf.question, cluster=cluster, num_devices=cluster.num_devices)
-    return plan_runnable(asked, budget, num_alternatives=0)
+    return plan_runnable(shelf.alone(pool), budget, num_alternatives=0)
 
 
 def _one_pool(shelf: MixedShelf, pool: int, found: Priced) -> MixedPriced:
@@ -156,15 +154,21 @@ def priced_mixed(
     """The plan with its price."""
     question = shelf.question
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
-    step = predict_mixed_step(plan, profiles, shelf.cluster, model_flops_per_sequence=flops)
+    step = predict_mixed_step(
+        plan,
+        profiles,
+        shelf.cluster,
+        model_flops_per_sequence=flops,
+        overheads=question.overheads,
+    )
     return MixedPriced(shape=shape, plan=plan, profiles=profiles, step=step)
 
 
 def fits(shelf: MixedShelf, step: MixedPrediction) -> bool:
     """Whether every rank has room in the devices of its own pool."""
-    pools = shelf.cluster.pools
+    pools, needed_bytes = shelf.cluster.pools, shelf.question.overheads.needed_bytes
     return all(
-        stage.memory.total_bytes <= pools[pool].accelerator.usable_bytes
+        needed_bytes(stage.memory.total_bytes) <= pools[pool].accelerator.usable_bytes
         for chain in step.chains
         for pool, stage in zip(chain.pools, chain.step.stages, strict=True)
     )
@@ -314,23 +318,22 @@ class _Search:
             self._step(limit_s=self.best_s * _TIE)
 
     def fill_shapes(self) -> None:
-        """Look for a plan of every shape that has none, in the order of the bounds."""
+        """Price a few plans of every shape that has none, in the order of their bounds."""
         for shape in self.shapes:
-            tries = _TRIES
-            kept = []
-            while tries and self.heap and not any(p.shape == shape for p in self.priced):
+            if any(found.shape == shape for found in self.priced):
+                continue
+            tries, kept = _TRIES, []
+            while tries and self.heap:
                 if self.budget.poll(self._progress):
                     break
-                bound_s, _, node = self.heap[0]
+                node = self.heap[0][2]
                 if isinstance(node, _AtPoint):
                     self._step(limit_s=math.inf)
-                elif node.shape != shape or isinstance(node, _Split):
+                elif node.shape != shape:
                     kept.append(heapq.heappop(self.heap))
-                    if isinstance(node, _Split) and node.shape == shape:
-                        self._price(bound_s, node)
                 else:
                     tries -= 1
-                    self._step(limit_s=math.inf)
+                    self._step(limit_s=math.inf, hurry=math.inf)
             for entry in kept:
                 heapq.heappush(self.heap, entry)
 
@@ -367,13 +370,14 @@ class _Search:
         self.serial += 1
         heapq.heappush(self.heap, (bound_s, self.serial, node))
 
-    def _step(self, *, limit_s: float) -> None:
+    def _step(self, *, limit_s: float, hurry: float = _WORTH_TRYING) -> None:
+        """Take the least node one step on; a split below `hurry` best steps is priced at once."""
         bound_s, _, node = heapq.heappop(self.heap)
         match node:
             case _AtPoint():
                 self._expand(node.point)
             case _Layouts():
-                self._sharpen(bound_s, node, limit_s=limit_s)
+                self._sharpen(bound_s, node, limit_s=limit_s, hurry=hurry)
             case _Split():
                 self._price(bound_s, node)
 
@@ -447,7 +451,7 @@ class _Search:
             )
             self._push(float(node.bounds_s[0]), node)
 
-    def _sharpen(self, bound_s: float, node: _Layouts, *, limit_s: float) -> None:
+    def _sharpen(self, bound_s: float, node: _Layouts, *, limit_s: float, hurry: float) -> None:
         candidate = node.candidate()
         node.done += 1
         if node.done < node.grid.size:
@@ -458,7 +462,7 @@ class _Search:
             return
         sharper = replace(split, bound_s=max(bound_s, split.bound_s))
         found = _Split(shape=node.shape, candidate=candidate, split=sharper)
-        if sharper.bound_s < _WORTH_TRYING * self.best_s:
+        if sharper.bound_s < hurry * self.best_s:
             self._price(sharper.bound_s, found)
         else:
             self._push(sharper.bound_s, found)

@@ -18,8 +18,9 @@ from trainwright.costing.estimate import Estimator
 from trainwright.errors import UnsupportedFeature
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.coarse_bound import WARM_UP
+from trainwright.planning.device_room import room_of_candidate, room_of_devices
 from trainwright.planning.model_question import estimate_profile
-from trainwright.planning.model_space import dense_points, expert_points
+from trainwright.planning.model_space import Candidate, dense_points, expert_points
 from trainwright.planning.point_work import PointWork
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.profile.setting import divisors
@@ -105,6 +106,7 @@ class MixedShelf:
     made: dict[tuple[int, Point], Profile] = field(default_factory=dict)
     cut: dict[tuple[int, Point], StageKinds] = field(default_factory=dict)
     summed: dict[tuple[int, Point], PointWork] = field(default_factory=dict)
+    rooms: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
 
     @classmethod
     def of(cls, question: ModelQuestion) -> MixedShelf:
@@ -122,6 +124,30 @@ class MixedShelf:
     def cluster(self) -> Cluster:
         """All pools."""
         return self.question.cluster
+
+    def alone(self, pool: int) -> ModelQuestion:
+        """The question on one pool."""
+        cluster = self.cluster.alone(pool)
+        return replace(self.question, cluster=cluster, num_devices=cluster.num_devices)
+
+    def usable_bytes(self, pool: int) -> float:
+        """What plans may fill of a device of a pool, buffers included."""
+        return room_of_devices(self.alone(pool)).accelerator.usable_bytes
+
+    def room(self, pool: int, candidate: MixedCandidate) -> Cluster:
+        """The devices of a pool, with no more usable than a rank of the candidate may fill."""
+        key = (pool, candidate.point, candidate.schedule, candidate.degrees.pipeline)
+        if key not in self.rooms:
+            alike = Candidate(
+                microbatch_size=candidate.point.microbatch_size,
+                tensor=candidate.point.tensor,
+                pipeline=candidate.degrees.pipeline,
+                data=1,
+                schedule=candidate.schedule,
+            )
+            profile = self.profile(pool, candidate.point)
+            self.rooms[key] = room_of_candidate(self.alone(pool), alike, profile)
+        return self.rooms[key]
 
     def profile(self, pool: int, point: Point) -> Profile:
         """What layers cost at a point in a pool."""

@@ -65,7 +65,7 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
     site_of = {
         pool: Site(
             kinds=shelf.kinds(pool, candidate.point),
-            cluster=shelf.cluster.alone(pool),
+            cluster=shelf.room(pool, candidate),
             replicas=mixed_replicas(shelf.cluster, degrees, {pool: candidate.data}),
         )
         for pool in candidate.pools
@@ -178,7 +178,7 @@ def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: 
     return _Pool(
         site=Site(
             kinds=shelf.kinds(pool, candidate.point),
-            cluster=shelf.cluster.alone(pool),
+            cluster=shelf.room(pool, candidate),
             replicas=mixed_replicas(shelf.cluster, candidate.degrees, members),
         ),
         transfers=_transfers_s(

@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (
     ("rank", "right"),
     ("device", "right"),
-    ("replicas", "right"),
+    ("d", "right"),
     ("each", "right"),
     ("layers", "left"),
     ("recomp", "right"),
     ("forward", "right"),
     ("backward", "right"),
-    ("send", "right"),
     ("busy", "right"),
     ("memory", "right"),
     ("of limit", "right"),
-    ("", "left"),
+    ("", "right"),
 )
 _MOST_RANKS: Final = 24
 _LAYOUTS: Final = {
@@ -137,7 +136,6 @@ def _rank_table(document: MixedPlanResult) -> RenderableType:
             f"{recomputed}/{len(layers)}",
             format_seconds(found.forward_s),
             format_seconds(found.backward_s),
-            format_seconds(found.send_s),
             f"{rank.busy:.1%}",
             format_bytes(rank.memory_bytes),
             f"{rank.memory_bytes / rank.memory_limit_bytes:.1%}",
@@ -168,7 +166,7 @@ def _reasons(document: MixedPlanResult) -> Iterator[str]:
         hidden = len(document.ranks) - _MOST_RANKS
         if hidden > 0:
             yield f"({hidden} more ranks)"
-        yield "each: microbatches of one replica in a step"
+        yield "d: replicas; each: microbatches of one replica in a step"
         yield "taken for granted:"
         yield from (f"  {name}: {value}" for name, value in document.assumptions.items())
     if document.binding is not None:
