@@ -49,14 +49,30 @@ def load_document(path: str | Path) -> Readable:
     return _rechecked(decode_document(value, KINDS, source=str(path)), source=str(path))
 
 
-def load_any_document(
+def load_any_document(path: str | Path) -> Readable | ModelEstimateResult | ModelSweepResult:
+    """Like `load_document`, and also the estimate of a model and plans on several sizes."""
+    return cast("Readable | ModelEstimateResult | ModelSweepResult", _load(path, _any_kinds()))
+
+
+def load_explained_document(
     path: str | Path,
 ) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult:
-    """Like `load_document`, and also what only some commands read.
+    """Like `load_any_document`, and also plans on several kinds of devices."""
+    from trainwright.plan.results.mixed_plan import MixedPlanResult
 
-    That is the estimate of a model, plans on several sizes, and plans on several pools.
-    """
-    from trainwright.api.recheck import recheck, recheck_estimate
+    return _load(path, {**_any_kinds(), "mixed-plan": MixedPlanResult})
+
+
+def _any_kinds() -> dict[str, type[Any]]:
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
+    from trainwright.plan.results.model_sweep import ModelSweepResult
+
+    return {**KINDS, "model-estimate": ModelEstimateResult, "model-sweep": ModelSweepResult}
+
+
+def _load(
+    path: str | Path, kinds: dict[str, type[Any]]
+) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult:
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
@@ -65,17 +81,15 @@ def load_any_document(
     from trainwright.plan.results.model_sweep import ModelSweepResult
 
     value = parse_json(read_bytes(path, name="document"), source=str(path))
-    kinds: dict[str, type[Any]] = {
-        **KINDS,
-        "model-estimate": ModelEstimateResult,
-        "model-sweep": ModelSweepResult,
-        "mixed-plan": MixedPlanResult,
-    }
     document = decode_document(value, kinds, source=str(path))
     if isinstance(document, ModelEstimateResult):
+        from trainwright.api.recheck import recheck_estimate
+
         return recheck_estimate(document, source=str(path))
     if isinstance(document, MixedPlanResult):
-        return recheck(document, source=str(path))
+        from trainwright.api.recheck import recheck
+
+        return cast("MixedPlanResult", recheck(document, source=str(path)))
     if isinstance(document, ModelSweepResult):
         from trainwright.api.sweep_recheck import recheck_sweep
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwright.api.documents import AnyDocument, Readable, load_any_document
+from trainwright.api.documents import AnyDocument, Readable, load_explained_document
 from trainwright.api.printed import Report
 from trainwright.plan.results.schedule import ScheduleResult
 
@@ -23,7 +23,7 @@ def explain(document: AnyDocument | Explained) -> Report[Explained]:
     Raises `InvalidInput` with every fault of the file.
     """
     given = document.document if isinstance(document, Report) else document
-    found = load_any_document(given) if isinstance(given, (str, Path)) else given
+    found = load_explained_document(given) if isinstance(given, (str, Path)) else given
     if isinstance(found, ScheduleResult):
         from trainwright.api.schedule_document import timeline_of
         from trainwright.api.schedule_report import ScheduleReport

@@ -83,11 +83,11 @@ def bundle_of(document: Exportable, to: str, *, launcher: str = "torchrun") -> E
 
 
 def _opened(document: Exportable) -> Jobbed:
-    from trainwright.api.documents import load_any_document
+    from trainwright.api.documents import load_explained_document
     from trainwright.plan.results.model_estimate import ModelEstimateResult
 
     found = document.document if isinstance(document, Report) else document
-    opened = load_any_document(found) if isinstance(found, (str, Path)) else found
+    opened = load_explained_document(found) if isinstance(found, (str, Path)) else found
     if isinstance(opened, MixedPlanResult):
         from trainwright.api.plan_mixed import refuse_export
 

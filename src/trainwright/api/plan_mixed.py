@@ -11,6 +11,7 @@ from trainwright.api.model_request import call_of, request_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.status import BoundKind, Status, relative_gap
+from trainwright.planning.allowed import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,11 +87,14 @@ def refuse_empty_mixed_space(question: ModelQuestion) -> None:
     """Raise `InvalidInput` where no pool has a point that the options allow."""
     from trainwright.api.model_options import refuse_empty_space
 
+    free = replace(question.allowed, pipeline=ANY, data=ANY)  # of all pools together
     refused = []
     for pool in range(len(question.cluster.pools)):
         cluster = question.cluster.alone(pool)
         try:
-            refuse_empty_space(replace(question, cluster=cluster, num_devices=cluster.num_devices))
+            refuse_empty_space(
+                replace(question, cluster=cluster, num_devices=cluster.num_devices, allowed=free)
+            )
         except InvalidInput as error:
             refused.append(error)
     if len(refused) == len(question.cluster.pools):
