@@ -144,7 +144,7 @@ def _plan_record(
         mfu=flops / plan.step_s / peak,
         tensor_parallel=plan.tensor_degree,
         data_parallel=plan.data_degree,
-        pipeline_parallel=plan.num_stages,
+        pipeline_parallel=plan.num_ranks,
         num_devices=plan.num_devices,
         microbatch_size=job.microbatch_size,
         num_microbatches=job.num_microbatches // plan.data_degree,
@@ -293,6 +293,6 @@ def real_chip_records(
             tokens_per_s=None if plan is None else job.tokens_per_step / plan.step_s,
             tensor_parallel=None if plan is None else plan.tensor_degree,
             data_parallel=None if plan is None else plan.data_degree,
-            pipeline_parallel=None if plan is None else plan.num_stages,
+            pipeline_parallel=None if plan is None else plan.num_ranks,
             source=str(device.provenance_of("efficiency").origin),
         )

@@ -37,13 +37,15 @@ _TENSOR_COLUMNS = (0, 2, 3, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """Seconds on n designs: `forward_s` and `update_s` [n, classes], `backward_s` [n, R, classes].
+    """Seconds on n designs: [n, classes], and `backward_s` [n, R, classes].
 
-    Backward holds both gradients and, option by option, what it recomputes.
+    Backward holds both gradients and, option by option, what it recomputes; `weight_grad_s` is the
+    part of it that nothing but the update waits for.
     """
 
     forward_s: Floats
     backward_s: Floats
+    weight_grad_s: Floats
     update_s: Floats
 
     def take(self, rows: NDArray[np.int64]) -> LayerTimes:
@@ -51,6 +53,7 @@ class LayerTimes:
         return LayerTimes(
             forward_s=self.forward_s[rows],
             backward_s=self.backward_s[rows],
+            weight_grad_s=self.weight_grad_s[rows],
             update_s=self.update_s[rows],
         )
 
@@ -229,5 +232,6 @@ def _assemble(
     return LayerTimes(
         forward_s=np.ascontiguousarray(forward),
         backward_s=np.ascontiguousarray(np.stack(backward, axis=1)),
+        weight_grad_s=np.ascontiguousarray(phases[Phase.WEIGHT_GRAD]),
         update_s=np.ascontiguousarray(update),
     )

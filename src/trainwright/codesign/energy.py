@@ -135,5 +135,5 @@ def step_energy_j(
 
 def _boundary_bytes(chain: Chain, plan: UniformPlan) -> float:
     """Bytes that cross the cuts for one microbatch, in one direction."""
-    cuts = set(plan.starts[1:])
+    cuts = set(plan.crossed_cuts)
     return sum(edge.bytes for edge in chain.graph.edges if edge.target in cuts)

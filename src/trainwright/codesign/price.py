@@ -15,6 +15,7 @@ from trainwright.codesign.design_times import (
     lanes_per_s,
 )
 from trainwright.codesign.energy import kernel_energy_j, layer_energy_j, step_energy_j
+from trainwright.codesign.family_plans import improve_with_families
 from trainwright.codesign.space import subspace
 from trainwright.codesign.uniform import fastest_plans, work_bounds_s
 
@@ -118,6 +119,16 @@ class JobPricer:
             for index, plan in enumerate(found):
                 if plan is not None:
                     best[index], limit[index] = plan, plan.step_s
+        for chain, layers in zip(self.chains, times, strict=True):
+            improve_with_families(
+                best,
+                limit,
+                chain,
+                layers,
+                job=self.job,
+                surroundings=self._variant.surroundings,
+                num_devices=self._question.num_devices,
+            )
         return best
 
     def energies_j(self, designs: Indices, plans: Sequence[UniformPlan]) -> Floats:

@@ -62,6 +62,6 @@ def _figures(found: Population, row: int) -> Row:
         float(found.energy_per_token_j[row]),
         plan.tensor_degree,
         plan.data_degree,
-        plan.num_stages,
+        plan.num_ranks,
         plan.recompute_name,
     )
