@@ -76,26 +76,37 @@ void bind_uniform_plan(nb::module_& module) {
           [](OwnedProblem* self, Array<int32_t> layer_class, Array<double> transfer_s,
              Array<double> saved_bytes, Array<double> transient_bytes, Array<double> static_bytes,
              Array<double> sharded_bytes, Array<double> sync_bytes, Array<int64_t> data_degrees,
-             double memory_bytes, double link_byte_s, double link_latency_s, bool update_shards,
-             int64_t tensor_degree, int64_t num_devices, int64_t num_microbatches) {
+             double memory_bytes, double link_byte_s, double link_latency_s, double sync_overlap,
+             bool update_shards, int64_t tensor_degree, int64_t num_devices,
+             int64_t num_microbatches) {
             new (self) OwnedProblem{
                 copy_of(layer_class),     copy_of(transfer_s),   copy_of(saved_bytes),
                 copy_of(transient_bytes), copy_of(static_bytes), copy_of(sharded_bytes),
                 copy_of(sync_bytes),      copy_of(data_degrees), {}};
-            self->view = {self->layer_class, self->transfer_s,
-                          self->saved,       self->transient,
-                          self->fixed,       self->sharded,
-                          self->sync,        self->degrees,
-                          memory_bytes,      link_byte_s,
-                          link_latency_s,    update_shards ? 1.0 : 0.0,
-                          tensor_degree,     num_devices,
-                          num_microbatches,  self->saved.size() / self->fixed.size()};
+            self->view = {self->layer_class,
+                          self->transfer_s,
+                          self->saved,
+                          self->transient,
+                          self->fixed,
+                          self->sharded,
+                          self->sync,
+                          self->degrees,
+                          memory_bytes,
+                          link_byte_s,
+                          link_latency_s,
+                          sync_overlap,
+                          update_shards ? 1.0 : 0.0,
+                          tensor_degree,
+                          num_devices,
+                          num_microbatches,
+                          self->saved.size() / self->fixed.size()};
           },
           nb::kw_only(), nb::arg("layer_class"), nb::arg("transfer_s"), nb::arg("saved_bytes"),
           nb::arg("transient_bytes"), nb::arg("static_bytes"), nb::arg("sharded_bytes"),
           nb::arg("sync_bytes"), nb::arg("data_degrees"), nb::arg("memory_bytes"),
-          nb::arg("link_byte_s"), nb::arg("link_latency_s"), nb::arg("update_shards"),
-          nb::arg("tensor_degree"), nb::arg("num_devices"), nb::arg("num_microbatches"));
+          nb::arg("link_byte_s"), nb::arg("link_latency_s"), nb::arg("sync_overlap") = 0.0,
+          nb::arg("update_shards"), nb::arg("tensor_degree"), nb::arg("num_devices"),
+          nb::arg("num_microbatches"));
   module.def(
       "fastest_uniform_plans",
       [](const OwnedProblem& problem, Table<double> forward_s, Table<double> backward_s,

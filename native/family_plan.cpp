@@ -171,6 +171,7 @@ class Planner {
     const auto ranks = static_cast<size_t>(order_.orders.num_ranks());
     std::vector<double> duration_s(kNumActionKinds * stages, 0.0), transfer_s(stages - 1);
     std::vector<double> work_s(ranks, 0.0), after_s(ranks, 0.0), way_s(stages, 0.0);
+    std::vector<double> backward_s(ranks, 0.0), update_s(ranks, 0.0);
     const double hops = replicas_ > 1 ? 2 * (replicas_ - 1) : 0;
     for (size_t s = 0; s < stages; ++s) {
       const auto rank = static_cast<size_t>(order_.orders.rank_of_stage[s]);
@@ -182,8 +183,9 @@ class Planner {
         duration_s[kInputGrad * stages + s] += layer.input_grad_s;
         duration_s[kWeightGrad * stages + s] += layer.weight_grad_s;
         work_s[rank] += layer.work_s();
-        after_s[rank] += hops / replicas_ * layer.sync * p_.link_byte_s +
-                         layer.update_s / (p_.update_shards != 0 ? replicas_ : 1.0);
+        backward_s[rank] += layer.input_grad_s + layer.weight_grad_s;
+        after_s[rank] += hops / replicas_ * layer.sync * p_.link_byte_s;
+        update_s[rank] += layer.update_s / (p_.update_shards != 0 ? replicas_ : 1.0);
       }
       if (s + 1 < stages) {
         transfer_s[s] = p_.transfer_s[end - 1];
@@ -192,7 +194,8 @@ class Planner {
     }
     const auto m = static_cast<double>(order_.orders.num_microbatches);
     for (size_t rank = 0; rank < ranks; ++rank) {
-      after_s[rank] += hops * p_.link_latency_s;
+      const double sync_s = after_s[rank] + hops * p_.link_latency_s;
+      after_s[rank] = std::max(0.0, sync_s - p_.sync_overlap * backward_s[rank]) + update_s[rank];
       const double least_s = way_s[rank] + m * work_s[rank] + after_s[rank];
       if (least_s * (1 - kSameSum) >= cutoff_s) return kInfinity;
     }

@@ -150,6 +150,7 @@ class UniformProblem:
         memory_bytes: float,
         link_byte_s: float,
         link_latency_s: float,
+        sync_overlap: float = 0.0,
         update_shards: bool,
         tensor_degree: int,
         num_devices: int,
@@ -164,6 +165,7 @@ def fastest_uniform_plans(
     update_s: NDArray[np.float64],
     cutoff_s: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], list[list[int]], list[list[int]]]: ...
+
 class FamilyOrder:
     def __init__(
         self,

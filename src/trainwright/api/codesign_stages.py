@@ -56,7 +56,7 @@ def write_graph(
 
 def write_estimates(folder: str | Path, *, budget: Budget) -> Report[StageResult]:
     """The second stage: reads graph.json, writes `folder`/estimates.npz."""
-    from trainwright.codesign.search import pricers
+    from trainwright.codesign.nodes import pricers
     from trainwright.formats import estimates_npz
 
     start_s = budget.cpu_s
@@ -77,7 +77,7 @@ def solve(
     folder: str | Path, *, extras: Extras, budget: Budget, die: DieModel | None = None
 ) -> CodesignReport:
     """The last stage: reads both files and searches."""
-    from trainwright.codesign.search import pricers
+    from trainwright.codesign.nodes import pricers
     from trainwright.formats.estimates_npz import read_estimates
 
     request = read_graph(folder).request

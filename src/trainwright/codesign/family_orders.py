@@ -48,7 +48,7 @@ class Shape:
 def ratios(chain: Chain, option: int) -> tuple[float, float]:
     """Input gradient (with what it recomputes) and weight gradient against forward, by FLOPs."""
     counts = chain.class_counts
-    flops = {phase: 0.0 for phase in Phase}
+    flops = dict.fromkeys(Phase, 0.0)
     again = 0.0
     for count, kernels, repeats in zip(counts, chain.kernels, chain.repeats, strict=True):
         for kernel in kernels:

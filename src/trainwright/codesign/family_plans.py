@@ -80,13 +80,15 @@ def improve_with_families(
         if not rows.size:
             continue
         input_grad, weight_grad = ratios(chain, layout.option)
-        order = order_of(Shape(
-            family=layout.family,
-            num_ranks=layout.num_ranks,
-            num_microbatches=m,
-            input_grad=input_grad,
-            weight_grad=weight_grad,
-        ))
+        order = order_of(
+            Shape(
+                family=layout.family,
+                num_ranks=layout.num_ranks,
+                num_microbatches=m,
+                input_grad=input_grad,
+                weight_grad=weight_grad,
+            )
+        )
         if order is None:
             continue
         step_s, starts = fastest_family_plans(
@@ -120,13 +122,14 @@ def _plan(chain: Chain, layout: Layout, step_s: float, starts: list[int]) -> Uni
 
 
 def _bounds(chain: Chain, times: LayerTimes, option: int, surroundings: Surroundings) -> _Bounds:
+    link_byte_s = 1.0 / surroundings.link_bandwidth_bytes_per_s
     layers_s = times.forward_s + times.backward_s[:, option]
+    alone = surroundings.gradient_overlap == 0  # else it may hide
     return _Bounds(
         work_s=layers_s @ chain.class_counts,
         heaviest_s=layers_s.max(axis=1),
         update_s=times.update_s @ chain.class_counts,
-        sync_s=float(chain.sync_bytes @ chain.class_counts)
-        / surroundings.link_bandwidth_bytes_per_s,
+        sync_s=alone * float(chain.sync_bytes @ chain.class_counts) * link_byte_s,
     )
 
 

@@ -118,6 +118,7 @@ def problem_of(
         memory_bytes=surroundings.memory_bytes,
         link_byte_s=1.0 / surroundings.link_bandwidth_bytes_per_s,
         link_latency_s=surroundings.link_latency_s,
+        sync_overlap=surroundings.gradient_overlap,
         update_shards=True,
         tensor_degree=chain.tensor_degree,
         num_devices=num_devices,

@@ -23,8 +23,14 @@ from trainwright.costing.memory import (
     trained_per_device,
 )
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model import LayerGraph, Phase, Precision, RunShape, layer_graph
-from trainwright.model.precision import BF16
+from trainwright.model import (
+    LayerGraph,
+    Phase,
+    Precision,
+    RunShape,
+    layer_graph,
+    precision_named,
+)
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
@@ -52,6 +58,7 @@ class TrainingJob:
     sequence_length: int
     global_batch: int = 4096
     microbatch_size: int = 1
+    precision: str = "bf16"
     tensor_degrees: tuple[int, ...] = (1, 2, 4, 8)
     recompute: tuple[Recompute, ...] = RECOMPUTE
     schedules: tuple[str, ...] = SCHEDULES
@@ -74,8 +81,8 @@ class TrainingJob:
             yield Fault("tensor_degrees", "must have at least 1 entry, got 0")
         if not self.recompute or set(self.recompute) - set(RECOMPUTE):
             yield Fault("recompute", "must be of none, full")
-        if not self.schedules or set(self.schedules) - set(SCHEDULES):
-            yield Fault("schedule", f"must be of {', '.join(SCHEDULES)}")
+        if "1f1b" not in self.schedules or set(self.schedules) - set(SCHEDULES):
+            yield Fault("schedule", f"must be of {', '.join(SCHEDULES)}, with 1f1b among them")
         if not self.weight > 0:
             yield Fault("weight", f"must be > 0, got {self.weight!r}")
 
@@ -95,14 +102,17 @@ class TrainingJob:
         count = self.num_microbatches
         return np.array([d for d in range(count, 0, -1) if count % d == 0], dtype=np.int64)
 
-    def chain(self, tensor_degree: int, *, precision: Precision = BF16) -> Chain:
-        """The layers at one tensor degree; raises `InvalidInput` where the model cannot be cut."""
+    def chain(self, tensor_degree: int, *, precision: Precision | None = None) -> Chain:
+        """The layers at one tensor degree, in the job's own precision unless another is given.
+
+        Raises `InvalidInput` where the model cannot be cut.
+        """
         run = RunShape(
             microbatch_size=self.microbatch_size,
             sequence_length=self.sequence_length,
             tensor_parallel=tensor_degree,
             sequence_parallel=tensor_degree > 1,
-            precision=precision,
+            precision=precision or precision_named(self.precision),
         )
         return chain_of(layer_graph(self.model, run), self.recompute)
 
@@ -137,8 +147,10 @@ class Chain:
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of a number on the tensor cores."""
-        return float(self.graph.run.precision.activation_bytes)
+        """Bytes of a number on the tensor cores; twice that for wide products."""
+        precision = self.graph.run.precision
+        narrow = precision.matmul_dtype == "fp8"
+        return 1.0 if narrow else float(precision.activation_bytes)
 
     @property
     def layer_class(self) -> NDArray[np.int32]:

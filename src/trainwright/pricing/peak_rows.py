@@ -88,7 +88,7 @@ def _rank_rows(schedule: Schedule, rank: int) -> NDArray[np.int64]:
 
 
 def undominated(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of distinct rows of counts [k, c] those of which no other has at least as much of everything."""
+    """Of distinct rows [k, c] those of which no other has at least as much of everything."""
     order = np.argsort(-rows.sum(axis=1), kind="stable")
     left, kept = rows[order], []
     while len(left):

@@ -21,6 +21,9 @@ class SurroundingsRecord:
     node_bandwidth_bytes_per_s: float
     launch_s: float
     glb_bytes_per_cycle: float
+    interface_mm2: float = 0.0
+    tensor_overlap: float = 0.0
+    gradient_overlap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +40,15 @@ class ArchitectureRecord:
     vc_buffer_bytes: int
     peak_flops_per_s: float
     surroundings: SurroundingsRecord
+    precision: str = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipPlanRecord:
     """How one model is trained on the design; `starts` is the first layer of each stage.
 
-    `recompute` is what all stages do, or "mixed" where they differ.
+    Under a schedule in V rank r of p owns stages r and 2p-1-r. `recompute` is what all stages do,
+    or "mixed" where they differ.
     """
 
     model: str
@@ -200,6 +205,7 @@ class JobRecord:
     tensor_parallel: tuple[int, ...]
     recompute: tuple[str, ...]
     weight: float = 1.0
+    schedules: tuple[str, ...] = ("1f1b",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +221,8 @@ class CodesignRequest:
     objective: str
     energy: dict[str, float]
     max_power_watts: float | None = None
+    precisions: tuple[str, ...] = ("bf16",)
+    max_mean_watts: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
