@@ -36,6 +36,12 @@ def codesign(
         ),
     ] = None,
     devices: options.Devices = None,
+    chip: Annotated[
+        str | None,
+        typer.Option(
+            help="Plan only: an accelerator of the catalog, or a cluster.", metavar="NAME"
+        ),
+    ] = None,
     global_batch: Annotated[
         str | None, typer.Option(help="Sequences per step; 4096 if absent.", metavar="N")
     ] = None,
@@ -132,11 +138,11 @@ def codesign(
     ] = "exact",
     workers: Annotated[
         str | None,
-        typer.Option(help="Processes for the front, or dask://HOST:PORT.", metavar="N"),
+        typer.Option(help="Processes to search with, or dask://HOST:PORT.", metavar="N"),
     ] = None,
     journal: Annotated[
         Path | None,
-        typer.Option(help="Write the front down as it goes; go on from there.", metavar="FILE"),
+        typer.Option(help="Write finished batches down; go on from there.", metavar="FILE"),
     ] = None,
     csv: Annotated[
         Path | None, typer.Option(help="Write every design to this file.", metavar="FILE")
@@ -172,6 +178,7 @@ def codesign(
     """Find the best accelerator and its plans within an area, and prove it."""
     from trainwright.api.codesign import Extras, recheck_document
     from trainwright.api.codesign import codesign as design
+    from trainwright.api.codesign_chip import plan_on_chip
     from trainwright.api.codesign_stages import STAGES, solve, write_estimates, write_graph
 
     check_output(output, recheck, *(models or ()))
@@ -238,7 +245,11 @@ def codesign(
         else:
             assert models is not None
             assert total is not None
-            if artifacts is not None:
+            if chip is not None:
+                if len(models) > 1:
+                    raise InvalidInput.of("model", f"must be one with --chip, got {len(models)}")
+                result = plan_on_chip(models[0], chip=chip, devices=total, budget=allowed, **given)
+            elif artifacts is not None:
                 result = write_graph(artifacts, models, devices=total, budget=allowed, **given)
             else:
                 result = design(
