@@ -13,9 +13,8 @@ from trainwright.api.codesign import CodesignReport, Extras, run_request
 from trainwright.api.codesign_request import CodesignOptions, question_of, request_of
 from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
-from trainwright.plan.results.codesign import (
+from trainwright.plan.results.codesign_stages import (
     ChainRecord,
-    CodesignRequest,
     GraphResult,
     KernelRecord,
     LayerRecord,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from trainwright.codesign.question import CodesignQuestion
     from trainwright.codesign.workload import Chain
     from trainwright.execution import Budget
+    from trainwright.plan.results.codesign import CodesignRequest
 
 STAGES: Final = ("graph", "estimate", "solve")
 GRAPH_FILE: Final = "graph.json"

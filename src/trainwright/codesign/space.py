@@ -114,8 +114,9 @@ class DesignSpace:
     def admitted(self, making: Making) -> NDArray[np.bool_]:
         """Which designs keep to the area limits, made another way."""
         areas = self.areas_um2_of(making)
+        cores = areas - making.interface_mm2 * UM2_PER_MM2  # what must not be too little
         fits: NDArray[np.bool_] = (areas <= self.largest_um2) & (
-            self.has_one_core() | (areas >= self.least_um2)
+            self.has_one_core() | (cores >= self.least_um2)
         )
         return fits
 
