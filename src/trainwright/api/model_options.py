@@ -134,7 +134,8 @@ def model_call(
 
 def _refuse_full_device(question: ModelQuestion) -> None:
     """Raise `InvalidInput` where what is kept of a device leaves nothing for a plan."""
-    kept, usable_bytes = question.overheads, question.cluster.accelerator.usable_bytes
+    kept = question.overheads
+    usable_bytes = max(pool.accelerator.usable_bytes for pool in question.cluster.pools)
     if kept.room_bytes(usable_bytes) <= 0:
         wanted = f"must leave something of the {format_bytes(usable_bytes)} usable on a device"
         both = f"{format_bytes(kept.reserve_bytes)} beside {format_bytes(kept.workspace_bytes)}"
