@@ -229,6 +229,8 @@ def overheads_of(options: RunOptions | ModelOptions) -> MemoryOverheads:
 
 
 def _bytes(value: str | float | None, name: str) -> float | None:
+    if isinstance(value, str) and value.strip() == "0":  # nothing, in any unit
+        return 0.0
     return parse_memory(value, name=name) if isinstance(value, str) else value
 
 
