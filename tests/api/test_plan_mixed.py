@@ -11,6 +11,7 @@ from tests.mixed_clusters import A100, H100, two_kinds, with_memory
 
 from trainwright.api.diff import diff
 from trainwright.api.documents import load_explained_document
+from trainwright.api.estimate import estimate
 from trainwright.api.explain import explain
 from trainwright.api.export import export
 from trainwright.api.plan import plan
@@ -143,6 +144,11 @@ def test_commands_that_compare_plans_say_which_kinds_they_read(tmp_path: Path) -
 def test_options_that_speak_of_one_kind_are_refused_by_name(option: str, value: object) -> None:
     with pytest.raises(UnsupportedFeature, match=rf"^{option.replace('_', '-')}: "):
         plan("llama3-8b", cluster=two_kinds(), **(NARROW | {option: value}))  # type: ignore[arg-type]
+
+
+def test_estimate_takes_one_pool_and_says_so() -> None:
+    with pytest.raises(UnsupportedFeature, match=r"^cluster: .* has several pools, of A100"):
+        estimate("llama3-8b", cluster=two_kinds(), global_batch=8, sequence=2048, tp=8)
 
 
 def test_a_framework_leaves_each_kind_alone_and_says_so() -> None:
