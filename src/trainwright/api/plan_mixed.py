@@ -55,7 +55,7 @@ def plan_mixed_model(
         best = outcome.priced[0]
         document = replace(
             with_mixed_plan(document, question, best.plan, best.profiles, best.step),
-            alternatives=tuple(mixed_alternatives(question, outcome.priced)),
+            alternatives=tuple(mixed_alternatives(question, outcome.priced[: 1 + call.top])),
         )
     return replace(document, search_s=budget.cpu_s - started_s)
 
