@@ -106,7 +106,7 @@ def recompute_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
-    from trainwright.planning.mixed_planner import Shape, priced_mixed
+    from trainwright.planning.mixed_priced import Shape, priced_mixed
     from trainwright.planning.mixed_space import MixedShelf
 
     question = call_of(document.request).question
