@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from trainwright._version import __version__
 from trainwright.api.inputs import content_hash
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from trainwright.plan.results.model_estimate import ModelEstimateRequest, ModelEstimateResult
     from trainwright.plan.results.request import PlanRequest
 
+CheckedT = TypeVar("CheckedT", bound="Checked")
+
 _TOLERANCE: Final = 1e-9
 _ROUNDING: Final = 1e-14  # of a gap or a bubble, which are differences of numbers near 1
 
@@ -47,7 +49,7 @@ _NEWER: Final = (
 )
 
 
-def recheck(document: Checked, *, source: str | None = None) -> Checked:
+def recheck(document: CheckedT, *, source: str | None = None) -> CheckedT:
     """The document itself, perhaps with a warning; raises `InvalidInput` with every contradiction.
 
     Costs what pricing one plan costs: reading the embedded model, no search.
@@ -57,7 +59,7 @@ def recheck(document: Checked, *, source: str | None = None) -> Checked:
         refuse(_hash_faults(document.request))
         if document.stages:
             computed = _recomputed(document)
-            document = _with_newer_figures(document, computed)
+            document = cast("CheckedT", _with_newer_figures(document, computed))
             warning = _recheck_figures(document, computed)
         refuse(_claim_faults(document))
     except InvalidInput as error:
