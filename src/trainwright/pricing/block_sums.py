@@ -41,7 +41,7 @@ _SCALARS: Final = (
 )
 _MAXIMA: Final = ("transient_bytes", "largest_weight_bytes")
 _ARRAYS: Final = (("exposed_s", (4,)), ("communication_s", (4,)), ("static_bytes", (2, 3)))
-_ARRAYS_AND_SYNC: Final = (*_ARRAYS, ("sync_bytes", (2,)))
+_ARRAYS_AND_SYNC: Final = (*_ARRAYS, ("sync_bytes", (2,)), ("trained_weight_bytes", (2,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
