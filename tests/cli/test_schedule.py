@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainwright.cli.main import app
+from trainwright.cli.main import application
 from trainwright.cli.schedule import FAMILIES as NAMED
 from trainwright.formats.schedule_json import load_orders
 from trainwright.scheduling.families import FAMILIES
@@ -452,4 +452,6 @@ def test_a_missing_extra_is_named_before_any_work(run, monkeypatch, option, modu
 
 
 def test_the_command_is_registered():
-    assert "schedule" in {command.callback.__name__ for command in app.registered_commands}
+    assert "schedule" in {
+        command.callback.__name__ for command in application().registered_commands
+    }

@@ -8,60 +8,51 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
 from trainwright._version import __version__
-from trainwright.cli import (
-    calibrate,
-    catalog,
-    codesign,
-    diff,
-    estimate,
-    explain,
-    export,
-    improve,
-    plan,
-    profile,
-    report,
-    schedule,
-    serve,
-    validate,
-    whatif,
-)
 from trainwright.errors import InvalidInput, TrainwrightError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-app = typer.Typer(
-    name="trainwright",
-    help="The best plan for training a large model on many accelerators, with a proof.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+# Each is a function of a module of the same name.
+_COMMANDS: Final = (
+    "plan",
+    "estimate",
+    "schedule",
+    "codesign",
+    "explain",
+    "export",
+    "improve",
+    "diff",
+    "whatif",
+    "report",
+    "serve",
+    "validate",
+    "calibrate",
+    "profile",
+    "catalog",
 )
-_COMMANDS = (
-    plan.plan,
-    estimate.estimate,
-    schedule.schedule,
-    codesign.codesign,
-    explain.explain,
-    export.export,
-    improve.improve,
-    diff.diff,
-    whatif.whatif,
-    report.report,
-    serve.serve,
-    validate.validate,
-    calibrate.calibrate,
-    profile.profile,
-    catalog.catalog,
-)
-for _command in _COMMANDS:
-    app.command()(_command)
+
+
+def application(commands: Sequence[str] = _COMMANDS) -> typer.Typer:
+    """The program with some of its commands: one that runs need not load the others."""
+    app = typer.Typer(
+        name="trainwright",
+        help="The best plan for training a large model on many accelerators, with a proof.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_root)
+    for name in commands:
+        app.command()(getattr(import_module(f"trainwright.cli.{name}"), name))
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,7 +61,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool,
@@ -86,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; never shows a traceback for a user's mistake."""
     _survive_narrow_encodings()
     try:
-        app(arguments, prog_name="trainwright")
+        first = (sys.argv[1:] if arguments is None else arguments)[:1]
+        known = [name for name in first if name in _COMMANDS]
+        application(known or _COMMANDS)(arguments, prog_name="trainwright")
     except InvalidInput as error:
         _complain(error)
         sys.exit(error.exit_code)

@@ -1,6 +1,7 @@
 """What a cluster file may say, as pydantic models, and their errors as faults.
 
-This module imports pydantic, so it is itself imported only where a TOML file is read.
+The models only check: what a file leaves out is filled in where nouns are made of it. This module
+imports pydantic, so it is itself imported only where a file of someone else is read.
 """
 
 from __future__ import annotations
@@ -71,23 +72,23 @@ class GemmTable(_Table):
     """Efficiency of matrix products."""
 
     kind: Literal["saturating"] = "saturating"
-    max: Share = 0.80
-    half_flops: NotNegative = 2.0e9
+    max: Share | None = None
+    half_flops: NotNegative | None = None
 
 
 class MemoryTable(_Table):
     """Efficiency of memory traffic."""
 
-    max: Share = 0.85
-    half_bytes: NotNegative = 2.0e6
+    max: Share | None = None
+    half_bytes: NotNegative | None = None
 
 
 class EfficiencyTable(_Table):
-    """Shares of the peak; the defaults are assumptions until fitted."""
+    """Shares of the peak."""
 
     gemm: GemmTable = GemmTable()
-    attention_forward: Share = 0.60
-    attention_backward: Share = 0.50
+    attention_forward: Share | None = None
+    attention_backward: Share | None = None
     memory: MemoryTable = MemoryTable()
 
 
@@ -98,8 +99,8 @@ class AcceleratorTable(_Table):
     memory_gib: Annotated[Positive, AfterValidator(_memory_gib)] | None = None
     memory: Annotated[float, BeforeValidator(_memory)] | None = None
     memory_bandwidth_bytes_per_s: Positive
-    launch_overhead_s: NotNegative = 4e-6
-    usable_fraction: Share = 0.97
+    launch_overhead_s: NotNegative | None = None
+    usable_fraction: Share | None = None
     power_watts: Positive | None = None
     price_per_hour: Positive | None = None
     efficiency: EfficiencyTable = EfficiencyTable()
@@ -118,8 +119,8 @@ class JointTable(_Table):
     name: str
     bandwidth_bytes_per_s: Positive
     latency_s: NotNegative
-    efficiency: Share = 0.8
-    oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    efficiency: Share | None = None
+    oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     kind: Literal["switch", "ring", "torus", "mesh"] = "switch"
     sources: Sources = {}
 
