@@ -15,7 +15,7 @@ A transfer hides under the compute it accompanies, up to a share of that (`plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -157,7 +157,13 @@ def _times(
 
 def _time_s(lines: tuple[Lines, Lines], sizes: Sequence[float]) -> float:
     """Of the dense and the expert group, one after the other; nothing to send takes no time."""
-    return sum(fastest_s(ways, size) for ways, size in zip(lines, sizes, strict=True) if size > 0)
+    dense, expert = sizes
+    time_s = fastest_s(lines[0], dense) if dense > 0 else 0.0
+    return time_s + fastest_s(lines[1], expert) if expert > 0 else time_s
+
+
+_NO_STATE: Final = np.zeros((2, len(StaticKind)))
+_NO_WEIGHTS: Final = np.zeros(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +178,8 @@ class RankState:
     @classmethod
     def of(cls, works: Sequence[StageWork]) -> RankState:
         """Add the stages of a rank up."""
-        static: Floats = np.sum([work.static_bytes for work in works], axis=0)
-        trained: Floats = np.sum([work.trained_weight_bytes for work in works], axis=0)
+        static = sum((work.static_bytes for work in works), start=_NO_STATE)
+        trained = sum((work.trained_weight_bytes for work in works), start=_NO_WEIGHTS)
         return cls(
             static_bytes=tuple(map(tuple, static.tolist())),
             trained_weight_bytes=tuple(trained.tolist()),
