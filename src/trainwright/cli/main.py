@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import io
 import sys
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from trainwright._version import __version__
 from trainwright.errors import InvalidInput, TrainwrightError
@@ -19,14 +22,14 @@ from trainwright.errors import InvalidInput, TrainwrightError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Each is a function of a module of the same name.
-_COMMANDS: Final = (
+_COMMANDS = (
     "plan",
     "estimate",
     "schedule",
     "codesign",
     "explain",
     "export",
+    "verify",
     "improve",
     "diff",
     "whatif",
@@ -39,20 +42,36 @@ _COMMANDS: Final = (
 )
 
 
-def application(commands: Sequence[str] = _COMMANDS) -> typer.Typer:
-    """The program with some of its commands: one that runs need not load the others."""
-    app = typer.Typer(
-        name="trainwright",
-        help="The best plan for training a large model on many accelerators, with a proof.",
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
-    app.callback()(_root)
-    for name in commands:
-        app.command()(getattr(import_module(f"trainwright.cli.{name}"), name))
-    return app
+class _Program(TyperGroup):
+    """Builds a command, the function named like its module, only when it is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: click.Command(name) for name in _COMMANDS}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _command(cmd_name) if cmd_name in self.commands else None
+
+
+@cache
+def _command(name: str) -> click.Command:
+    alone = typer.Typer(**_SHOWN)
+    alone.command(name)(getattr(import_module(f"trainwright.cli.{name}"), name))
+    return typer.main.get_command(alone)
+
+
+_SHOWN: Any = {
+    "add_completion": False,
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+}
+app = typer.Typer(
+    name="trainwright",
+    cls=_Program,
+    help="The best plan for training a large model on many accelerators, with a proof.",
+    no_args_is_help=True,
+    **_SHOWN,
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -61,6 +80,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+@app.callback()
 def _root(
     version: Annotated[
         bool,
@@ -76,9 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; never shows a traceback for a user's mistake."""
     _survive_narrow_encodings()
     try:
-        first = (sys.argv[1:] if arguments is None else arguments)[:1]
-        known = [name for name in first if name in _COMMANDS]
-        application(known or _COMMANDS)(arguments, prog_name="trainwright")
+        app(arguments, prog_name="trainwright")
     except InvalidInput as error:
         _complain(error)
         sys.exit(error.exit_code)
