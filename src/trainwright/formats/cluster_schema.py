@@ -7,7 +7,7 @@ imports pydantic, so it is itself imported only where a file of someone else is 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,6 +25,7 @@ from trainwright.provenance import Origin
 from trainwright.units import parse_memory
 
 _LARGEST_MEMORY_GIB = 1e5
+_LONGEST_LATENCY_S = 1.0
 _DTYPES = ("bf16", "fp16", "fp8", "fp4", "tf32", "fp32", "fp64")
 
 
@@ -44,6 +45,25 @@ def _memory_gib(value: float) -> float:
     return value
 
 
+def _rate(unit: str, least: float, most: float, scale: float) -> Callable[[float], float]:
+    """Refuses what only a slip in the unit can mean, and says what was probably meant."""
+
+    def check(value: float) -> float:
+        if value < least:
+            raise ValueError(f"is in {unit}, got {value:g}; did you mean {value * scale:g}?")
+        if value > most:
+            raise ValueError(f"is in {unit}, must be <= {most:g}, got {value:g}")
+        return value
+
+    return check
+
+
+def _latency(value: float) -> float:
+    if value > _LONGEST_LATENCY_S:
+        raise ValueError(f"is in seconds, got {value:g}; did you mean {value * 1e-6:g}?")
+    return value
+
+
 def _source(text: str) -> str:
     origin = text.partition(":")[0].strip()
     if origin not in set(Origin):
@@ -59,6 +79,9 @@ def _dtype(name: str) -> str:
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Bandwidth = Annotated[Positive, AfterValidator(_rate("bytes per second", 1e6, 1e15, 1e9))]
+Flops = Annotated[Positive, AfterValidator(_rate("FLOP per second", 1e9, 1e20, 1e12))]
+Latency = Annotated[NotNegative, AfterValidator(_latency)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Dtype = Annotated[str, AfterValidator(_dtype)]
 Sources = dict[str, Annotated[str, AfterValidator(_source)]]
@@ -95,10 +118,10 @@ class EfficiencyTable(_Table):
 class AcceleratorTable(_Table):
     """One device kind."""
 
-    peak_flops_per_s: Annotated[dict[Dtype, Positive], Field(min_length=1)]
+    peak_flops_per_s: Annotated[dict[Dtype, Flops], Field(min_length=1)]
     memory_gib: Annotated[Positive, AfterValidator(_memory_gib)] | None = None
     memory: Annotated[float, BeforeValidator(_memory)] | None = None
-    memory_bandwidth_bytes_per_s: Positive
+    memory_bandwidth_bytes_per_s: Bandwidth
     launch_overhead_s: NotNegative | None = None
     usable_fraction: Share | None = None
     power_watts: Positive | None = None
@@ -117,8 +140,8 @@ class JointTable(_Table):
     """The level that joins pools; its size is their number."""
 
     name: str
-    bandwidth_bytes_per_s: Positive
-    latency_s: NotNegative
+    bandwidth_bytes_per_s: Bandwidth
+    latency_s: Latency
     efficiency: Share | None = None
     oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     kind: Literal["switch", "ring", "torus", "mesh"] = "switch"
