@@ -7,6 +7,7 @@ from itertools import combinations, pairwise
 
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
+from trainwright.model import TRAIN_ALL, Tuning
 from trainwright.plan import Plan, Stage
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
@@ -49,13 +50,15 @@ def case(
     model: str = "llama3-8b",
     cluster: str = "dgx-h100",
     nodes: int = 1,
+    sequence_length: int = 4096,
+    tuning: Tuning = TRAIN_ALL,
 ) -> Case:
-    config = replace(catalog.model(model).config, num_layers=blocks)
+    config = replace(catalog.model(model).config, num_layers=blocks, tuning=tuning)
     devices = catalog.cluster(cluster).with_nodes(nodes).with_memory(memory_gib * 2**30)
     question = ModelQuestion(
         model=config,
         cluster=devices,
-        workload=Workload(global_batch=num_microbatches * data, sequence_length=4096),
+        workload=Workload(global_batch=num_microbatches * data, sequence_length=sequence_length),
         num_devices=devices.num_devices,
     )
     estimator = Estimator(model=config, cluster=devices)

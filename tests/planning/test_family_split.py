@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from family_cases import case, every_cut, rows_of_split, step_of
 from trainwright.errors import UnsupportedFeature
+from trainwright.model import TRAIN_ALL, LowRank, Tuning
 from trainwright.planning.chain_split import best_chain_split
 from trainwright.planning.family_bounds import ChainWork, family_step_bound_s, least_optimizer_s
 from trainwright.planning.family_split import (
@@ -24,6 +25,8 @@ from trainwright.planning.family_split import (
 from trainwright.planning.loop_split import nearly_even
 from trainwright.planning.split_bound import best_split
 
+ADAPTERS = LowRank(rank=64, targets=("query", "attention_output", "up", "down"))
+TUNINGS = (TRAIN_ALL, Tuning(low_rank=ADAPTERS), Tuning(num_frozen_blocks=2))
 SHAPES = [
     *((family, 3, 1, 6) for family in CHAIN),
     *((family, 2, 2, 4) for family in LOOPED),
@@ -81,6 +84,7 @@ def test_no_random_split_and_choice_of_recomputation_beats_the_bound(data):
         num_microbatches=count,
         memory_gib=data.draw(st.sampled_from((18, 30, 80))),
         zero_stage=data.draw(st.integers(0, 3)),
+        tuning=data.draw(st.sampled_from(TUNINGS)),
     )
     split = best_of(asked, family)
     size, costs = asked.kinds.num_layers, asked.profile.costs

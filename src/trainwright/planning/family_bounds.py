@@ -101,9 +101,9 @@ def family_step_bound_s(
 def least_optimizer_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> float:
     """What the optimizer of the rank with most state takes at least: that of an average rank."""
     replicas = group_replicas(cluster.pool_of(), degrees)
-    whole = kinds.static_bytes[kinds.kind_of[0, kinds.num_layers]][np.newaxis]
-    each = whole / degrees.pipeline
-    return float(optimizer_s(each, replicas, cluster, chunks_per_rank=1)[0])
+    whole, p = kinds.kind_of[0, kinds.num_layers], degrees.pipeline
+    static, trained = kinds.static_bytes[[whole]] / p, kinds.trained_bytes[[whole]] / p
+    return float(optimizer_s(static, trained, replicas, cluster, chunks_per_rank=1)[0])
 
 
 def _mean_over_ranks(before_s: Floats) -> Floats:

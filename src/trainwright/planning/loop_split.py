@@ -191,6 +191,7 @@ class _Loop:
         static = self._held_of_classes()
         update_s = optimizer_s(
             costs.static_bytes[costs.class_offsets[:-1]],
+            costs.updated_weight_bytes[costs.class_offsets[:-1]],
             self.replicas,
             self.cluster,
             chunks_per_rank=len(classes),

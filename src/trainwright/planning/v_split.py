@@ -147,7 +147,11 @@ class _Question:
                 "weight_grad_s": kinds.counts @ times.weight_grad_s,
                 "tail_s": sharing.tail_s(kinds.forward_s, _slowest_s(kinds)),
                 "optimizer_s": optimizer_s(
-                    kinds.static_bytes, replicas, cluster, chunks_per_rank=2
+                    kinds.static_bytes,
+                    kinds.trained_bytes,
+                    replicas,
+                    cluster,
+                    chunks_per_rank=2,
                 ),
                 "static_bytes": held_static_bytes(kinds, replicas),
                 "weight_bytes": kinds.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1),
