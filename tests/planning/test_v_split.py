@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from family_cases import case, every_cut, rows_of_split, step_of
 from trainwright._native import _core
 from trainwright.planning.split_bound import best_split
-from trainwright.planning.v_split import best_v_split, promised_in_flight
+from trainwright.planning.v_memory import most_in_flight
+from trainwright.planning.v_split import best_v_split
 from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, schedule_of
 
 
@@ -160,7 +161,7 @@ def test_no_rank_holds_more_than_its_family_promises_for_even_chunks(family, num
         "zb-v": 2 * num_ranks,
     }[family]
     assert max(schedule.peak_activations) <= most
-    near, far = promised_in_flight(num_ranks, most)
+    near, far = most_in_flight(num_ranks, most)
     assert np.allclose(near + far, most)
 
 

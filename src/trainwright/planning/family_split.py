@@ -17,7 +17,8 @@ from trainwright.errors import UnsupportedFeature
 from trainwright.planning.chain_split import best_chain_split
 from trainwright.planning.loop_split import best_loop_split
 from trainwright.planning.split_bound import best_split
-from trainwright.planning.v_split import MOST_ACTIVATIONS, best_v_split
+from trainwright.planning.v_memory import MOST_ACTIVATIONS
+from trainwright.planning.v_split import best_v_split
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster

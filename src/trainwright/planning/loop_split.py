@@ -19,6 +19,7 @@ from trainwright.model import LayerKind
 from trainwright.planning.kind_costs import LayerTimes, least_transfers_s, optimizer_s
 from trainwright.planning.loop_bound import Blocks, LoopChain, least_step_s, rank_ends
 from trainwright.planning.loop_memory import LoopMemory
+from trainwright.planning.loop_sharing import RankSharing, rank_sharing
 from trainwright.planning.order_facts import fullest_rows
 from trainwright.planning.split_bound import Split
 from trainwright.pricing.pipeline_run import (
@@ -70,7 +71,9 @@ def best_loop_split(
         return Split(bound_s=math.inf)
     overhead_s = cluster.accelerator.step_overhead_s
     loop = _Loop.of(kinds, degrees, cluster, shape, even)
-    found = least_step_s(loop.chain(), rank_ends(shape), loop.memory.held)
+    found = least_step_s(
+        loop.chain(), rank_ends(shape), loop.memory.held, loop.memory.running
+    )
     bound_s = max(found.step_s, loop.mean_work_s) + overhead_s
     if math.isinf(bound_s):
         return Split(bound_s=bound_s)
@@ -208,6 +211,7 @@ class _Loop:
                 time_s=np.asarray(costs.phases.total_s[rows]),
                 kept_bytes=np.asarray(costs.saved_bytes[rows]),
                 static=float(static[main]),
+                transient=float(costs.transient_bytes[rows].min()),
             ),
             num_ranks=self.shape.num_ranks,
             num_microbatches=self.shape.num_microbatches,
@@ -223,7 +227,32 @@ class _Loop:
             backward_all_s=float((times.total_before_s - times.forward_before_s)[-1]),
             transfer_s=self.transfer_s,
             usable_bytes=self.cluster.accelerator.usable_bytes,
+            gathered_bytes=0.0 if missing else self._gathered_bytes(main),
+            sharing=self._sharing(missing),
         )
+
+    def _sharing(self, missing: int) -> tuple[RankSharing, ...]:
+        """What ranks exchange with replicas; nothing where blocks of another class may be meant."""
+        even, p = self.even, self.shape.num_ranks
+        if missing:
+            sizes = even.most - np.maximum(even.least - missing, 0)
+            return tuple(RankSharing.none(int(sizes[r::p].sum()) + 1) for r in range(p))
+        last = len(even.least) - 1
+        kinds_of_stage = []
+        for stage in range(last + 1):
+            blocks = np.arange(even.least[stage], even.most[stage] + 1)
+            first = 0 if stage == 0 else even.after - blocks if stage == last else even.first
+            after = self.kinds.num_layers if stage == last else even.first + blocks
+            kinds_of_stage.append(self.kinds.kind_of[first, after])
+        return rank_sharing(self.kinds, self.replicas, [kinds_of_stage[r::p] for r in range(p)])
+
+    def _gathered_bytes(self, main: int) -> float:
+        """Weights that a rank of at least one block of the class gathers at least."""
+        if self.replicas.zero_stage < 3:
+            return 0.0
+        costs = self.kinds.profile.costs
+        static = costs.static_bytes[costs.class_offsets[main], :, StaticKind.WEIGHT]
+        return float(static.sum()) * min(1.0, 2 * (1 - 1 / self.replicas.sizes[0]))
 
     def _held_of_classes(self) -> Floats:
         """State of one layer of each class on one device, [C]."""

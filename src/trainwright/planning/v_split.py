@@ -9,9 +9,10 @@ starts after h of them holds each activation for at least its way to the loss an
 A split that takes less than T keeps to this, one that does not takes T: what the search of
 `native/peel` finds within T is a bound, and if it finds nothing, T is.
 
-A rank that has room for all activations its family promises to hold at most fits whatever order is
-found. Under that rule bound and split come from the same search, with the promise in place of the
-way.
+A second bound, `promised_s`, is on splits that fit with what the published order of the family
+holds (`v_memory`): the same search with these counts in place of the way. The split that comes
+along has room for all activations that the family ever holds, so that it fits whatever order is
+found.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from trainwright.planning.kind_costs import (
     held_static_bytes,
     least_transfers_s,
     optimizer_s,
+    slowest_s,
 )
 from trainwright.planning.packed_fronts import packed_fronts
 from trainwright.planning.split_bound import Split, longest_stage
 from trainwright.planning.undivided import undivided_work_s
+from trainwright.planning.v_memory import MOST_ACTIVATIONS, most_in_flight, published_in_flight
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
@@ -50,13 +51,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-# Chunk activations that no rank of a family exceeds, by the number of ranks.
-MOST_ACTIVATIONS: Final[Mapping[str, Callable[[int], int]]] = {
-    "v-min": lambda p: 2 * ((p + 4) // 3),
-    "v-half": lambda p: 2 * (p // 2) + 2,
-    "zb-v": lambda p: 2 * p,
-    "adaptive-v": lambda p: 2 * p,
-}
 _FIRST_LIMIT: Final = 1.02  # times the work of an average rank
 _NEXT_LIMIT: Final = 1.06
 _LAST_LIMIT: Final = 4.0  # times a bound; from there on in one go
@@ -83,8 +77,8 @@ def best_v_split(
         kinds,
         degrees,
         cluster,
+        family=family,
         num_microbatches=num_microbatches,
-        max_activations=MOST_ACTIVATIONS[family](p),
         limit_s=limit_s - overhead_s,
     )
     bound_s = question.least_step_s(limit_s - overhead_s)
@@ -107,8 +101,8 @@ class _Question:
     fronts: PackedFronts
     times: LayerTimes
     num_ranks: int
+    family: str
     num_microbatches: int
-    max_activations: int
     usable_bytes: float
     gathered_share: float
     arrays: dict[str, Floats]
@@ -121,8 +115,8 @@ class _Question:
         degrees: Parallelism,
         cluster: Cluster,
         *,
+        family: str,
         num_microbatches: int,
-        max_activations: int,
         limit_s: float,
     ) -> _Question:
         p, times = degrees.pipeline, LayerTimes.of(kinds)
@@ -137,15 +131,15 @@ class _Question:
             fronts=fronts,
             times=times,
             num_ranks=p,
+            family=family,
             num_microbatches=num_microbatches,
-            max_activations=max_activations,
             usable_bytes=cluster.accelerator.usable_bytes,
             gathered_share=2 * (1 - 1 / replicas.sizes[0]) if gathers else 0.0,
             arrays={
                 "forward_s": kinds.counts @ times.forward_s,
                 "input_grad_s": kinds.counts @ times.input_grad_s,
                 "weight_grad_s": kinds.counts @ times.weight_grad_s,
-                "tail_s": sharing.tail_s(kinds.forward_s, _slowest_s(kinds)),
+                "tail_s": sharing.tail_s(kinds.forward_s, slowest_s(kinds)),
                 "optimizer_s": optimizer_s(
                     kinds.static_bytes, replicas, cluster, chunks_per_rank=2
                 ),
@@ -208,20 +202,26 @@ class _Question:
         return near * (1 - _HAIR), far * (1 - _HAIR)
 
     def promised_step_s(self, bound_s: float, limit_s: float) -> float:
-        """A bound on splits that fit with all activations the family promises."""
+        """A bound on splits that fit with what the family's published order holds."""
+        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        held = self._wide(*held)
         tried_s = _FIRST_LIMIT * bound_s
         while tried_s < min(limit_s, _LAST_LIMIT * bound_s):
-            found_s = _core.peel(**self._problem(tried_s, *self._promised))[0]
+            found_s = _core.peel(**self._problem(tried_s, *held))[0]
             if math.isfinite(found_s):
                 return max(bound_s, found_s)
             tried_s *= _NEXT_LIMIT
-        return max(bound_s, _core.peel(**self._problem(limit_s, *self._promised))[0])
+        return max(bound_s, _core.peel(**self._problem(limit_s, *held))[0])
 
     @property
-    def _promised(self) -> tuple[Floats, Floats]:
-        size, most = self.kinds.num_layers, min(self.max_activations, 2 * self.num_microbatches)
-        near, far = promised_in_flight(self.num_ranks, most)
-        wide = [np.repeat(x.reshape(-1, 1), size + 1, axis=1) for x in (near, far)]
+    def max_activations(self) -> int:
+        """No rank ever holds more."""
+        return MOST_ACTIVATIONS[self.family](self.num_ranks)
+
+    def _wide(self, near: Floats, far: Floats) -> tuple[Floats, Floats]:
+        """Counts of ranks, whatever layers their stages begin with."""
+        size = self.kinds.num_layers
+        wide = [np.repeat(held.reshape(-1, 1), size + 1, axis=1) for held in (near, far)]
         return wide[0], wide[1]
 
     def likely_split(
@@ -229,10 +229,12 @@ class _Question:
     ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """An even split that fits, all transients counted; none where rounding alone lets it."""
         chunk_s = float(self.times.total_before_s[-1]) / (2 * self.num_ranks)
+        most = min(self.max_activations, 2 * self.num_microbatches)
+        held = self._wide(*most_in_flight(self.num_ranks, most))
         for share in _TIGHTER:
             tried_s = _FIRST_LIMIT * promised_s
             while tried_s < min(_NEXT_LIMIT * limit_s, _LAST_LIMIT * promised_s):
-                problem = self._problem(min(tried_s, limit_s), *self._promised)
+                problem = self._problem(min(tried_s, limit_s), *held)
                 problem["usable_bytes"] *= share
                 problem["transient_bytes"] = self.fronts.most_level_bytes
                 problem["beside_bytes"] = self.fronts.most_level_bytes
@@ -280,26 +282,6 @@ class _Question:
             front = self.kinds.front(kind, self.kinds.levels_of[kind][-1])
             chosen.append(tuple(front.chosen[point].tolist()))
         return cuts, tuple(chosen)
-
-
-def promised_in_flight(num_ranks: int, most: int) -> tuple[Floats, Floats]:
-    """Of stage r and of stage 2p-1-r on every rank at its two fullest instants, [2, p] each.
-
-    A rank holds `most` chunk activations in all: at the one instant as many of the far stage as it
-    ever does, at the other as few. The far stage waits longer the nearer to the turn it lies.
-    """
-    share = (most / 2 - 1) * np.arange(num_ranks) / max(1, num_ranks - 1)
-    far = np.stack([np.minimum(most / 2, np.ceil(share) + 2), np.floor(share)])
-    return most - far, far
-
-
-def _slowest_s(kinds: StageKinds) -> Floats:
-    """Seconds of a microbatch by kind, with all the recomputation that is left, [K]."""
-    costs = kinds.profile.costs
-    assert costs.phases is not None, "an estimate has phases"
-    longest_s: Floats = np.maximum.reduceat(costs.phases.total_s, costs.class_offsets[:-1])
-    slowest_s: Floats = kinds.counts.astype(np.float64) @ longest_s
-    return slowest_s
 
 
 def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> PackedFronts:
