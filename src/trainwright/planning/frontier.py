@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -92,20 +92,18 @@ class _Open:
 
 @dataclass(slots=True, kw_only=True)
 class _Pairs:
-    """Depths and data degrees at one point, ZeRO stage and schedule; least bound first."""
+    """Depths, data degrees and chunks at a point, ZeRO stage and schedule; least bound first."""
 
     point: Point
     zero_stage: int
     schedule: Schedule
     layouts: Layouts
     bounds_s: Floats
-    num_blocks: int
     done: int = 0
 
     def count_below(self, limit_s: float) -> int:
         """Candidates left that may be below a limit."""
-        some = slice(self.done, int(np.searchsorted(self.bounds_s, limit_s)))
-        return self.schedule.count(self.layouts.at(some), self.num_blocks)
+        return max(0, int(np.searchsorted(self.bounds_s, limit_s)) - self.done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +192,7 @@ class Frontier:
             case _Open():
                 self._open_point(node)
             case _Pairs():
-                return bound_s, self._next_of(node, bound_s)
+                return bound_s, self._next_of(node)
             case _One():
                 return bound_s, node.candidate
         return None
@@ -232,7 +230,6 @@ class Frontier:
                     schedule=schedule,
                     layouts=layouts.at(order),
                     bounds_s=bounds_s[order],
-                    num_blocks=self.question.model.num_layers,
                 )
                 self._push(float(pairs.bounds_s[0]), pairs)
 
@@ -246,13 +243,13 @@ class Frontier:
             for zero_stage in others:
                 yield schedule, zero_stage, replicated(point, legal)
 
-    def _next_of(self, pairs: _Pairs, bound_s: float) -> Candidate:
-        """The next pair with the fewest chunks; those with more wait with the same bound."""
+    def _next_of(self, pairs: _Pairs) -> Candidate:
+        """The next pair; those after it wait with their own bounds."""
         index, point = pairs.done, pairs.point
         pairs.done += 1
         if pairs.done < len(pairs.bounds_s):
             self._push(float(pairs.bounds_s[pairs.done]), pairs)
-        candidate = Candidate(
+        return Candidate(
             microbatch_size=point.microbatch_size,
             tensor=point.tensor,
             context=point.context,
@@ -262,14 +259,8 @@ class Frontier:
             data=int(pairs.layouts.data[index]),
             zero_stage=pairs.zero_stage,
             schedule=pairs.schedule.family,
+            virtual_stages=int(pairs.layouts.virtual_stages[index]),
         )
-        first, *others = (
-            replace(candidate, virtual_stages=chunks)
-            for chunks in pairs.schedule.chunks(candidate.pipeline, pairs.num_blocks)
-        )
-        for other in others:
-            self._push(bound_s, _One(candidate=other))
-        return first
 
     def _push(self, bound_s: float, node: _Node) -> None:
         self._serial += 1
@@ -299,6 +290,4 @@ class Frontier:
 
     def _count(self, point: Point) -> int:
         """Candidates at a point."""
-        blocks = self.question.model.num_layers
-        spaces = self._spaces(point)
-        return sum(schedule.count(layouts, blocks) for schedule, _, layouts in spaces)
+        return sum(layouts.size for _, _, layouts in self._spaces(point))

@@ -32,6 +32,13 @@ MOST_ACTIVATIONS: Final[Mapping[str, Callable[[int], int]]] = {
     "zb-v": lambda p: 2 * p,
     "adaptive-v": lambda p: 2 * p,
 }
+# Of either chunk, in flight on a rank with so many ranks up to it, at most m.
+LEAST_OF_EITHER: Final[Mapping[str, Callable[[Ints], Ints]]] = {
+    "v-min": lambda ranks: (ranks + 2) // 3,
+    "v-half": lambda ranks: (ranks + 1) // 2,
+    "zb-v": lambda ranks: ranks,
+    "adaptive-v": lambda ranks: ranks,
+}
 _BLOCKS: Final[Mapping[str, Callable[[int], VBlock]]] = {
     "v-min": v_min_block,
     "v-half": v_half_block,

@@ -1,18 +1,9 @@
 """The best split for V placement: rank r owns stages r and 2p-1-r, cut from both ends of the chain.
 
-A family orders a V by the times of its stages and promises only how many activations a rank holds
-at most. So the bound takes from memory what every order needs. In a step of T seconds a rank that
-starts after h of them holds each activation for at least its way to the loss and back:
-
-    m · Σ kept · way ≤ room · (T - h)
-
-A split that takes less than T keeps to this, one that does not takes T: what the search of
-`native/peel` finds within T is a bound, and if it finds nothing, T is.
-
-A second bound, `promised_s`, is on splits that fit with what the published order of the family
-holds (`v_memory`): the same search with these counts in place of the way. The split that comes
-along has room for all activations that the family ever holds, so that it fits whatever order is
-found.
+A family orders a V by the times of its stages, and what its order holds is known only then. A split
+is in the space if it fits with what the published order of its family holds (`v_memory`); the
+bound is on the step of any order of so many activations as the family allows at most. The split
+that comes along has room for these many, so that it fits whatever order is found.
 """
 
 from __future__ import annotations
@@ -51,7 +42,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-_FIRST_LIMIT: Final = 1.02  # times the work of an average rank
+_FIRST_LIMIT: Final = 1.02  # times the work of the busiest rank
 _NEXT_LIMIT: Final = 1.06
 _LAST_LIMIT: Final = 4.0  # times a bound; from there on in one go
 _EVEN_WITHIN: Final = 1.012  # of the shortest step, for more even chunks
@@ -81,16 +72,11 @@ def best_v_split(
         num_microbatches=num_microbatches,
         limit_s=limit_s - overhead_s,
     )
-    bound_s = question.least_step_s(limit_s - overhead_s)
-    if not bound_s + overhead_s < limit_s:
-        return Split(bound_s=limit_s if math.isfinite(bound_s) else bound_s)
-    promised_s = question.promised_step_s(bound_s, limit_s - overhead_s)
-    bound_s, promised_s = bound_s + overhead_s, promised_s + overhead_s
-    if not promised_s < limit_s:
-        promised_s = limit_s if math.isfinite(promised_s) else promised_s
-        return Split(bound_s=bound_s, promised_s=promised_s)
-    cuts, chosen = question.likely_split(promised_s - overhead_s, limit_s - overhead_s)
-    return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, promised_s=promised_s)
+    bound_s = question.least_step_s(limit_s - overhead_s) + overhead_s
+    if not bound_s < limit_s:
+        return Split(bound_s=limit_s)
+    cuts, chosen = question.likely_split(bound_s - overhead_s, limit_s - overhead_s)
+    return Split(bound_s=bound_s, cuts=cuts, chosen=chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -160,58 +146,17 @@ class _Question:
         return self.num_microbatches * float(work_s[0])
 
     def least_step_s(self, limit_s: float) -> float:
-        """A bound on every split; infinite where none fits, and anything from the limit on."""
-        work_s = self.floor_s
-        failed_s, tried_s = 0.0, _FIRST_LIMIT * work_s
-        while tried_s < 2 * work_s:
-            tried_s = min(tried_s, limit_s)
-            found_s = self._within(tried_s)
-            if math.isfinite(found_s):
-                return self._sharper(failed_s, found_s, tried_s)
-            if tried_s >= limit_s:
-                return limit_s
-            failed_s, tried_s = tried_s, _NEXT_LIMIT * tried_s
-        return max(failed_s, self._within(limit_s))
-
-    def _sharper(self, failed_s: float, found_s: float, tried_s: float) -> float:
-        """The larger the time, the less memory it asks for: the least that it leads to itself."""
-        low_s, high_s = max(failed_s, found_s), tried_s
-        if high_s > low_s * 1.004:
-            middle_s = (low_s + high_s) / 2
-            own_s = self._within(middle_s)
-            low_s = max(low_s, own_s) if math.isfinite(own_s) else middle_s
-        return low_s
-
-    def _within(self, limit_s: float) -> float:
-        near, far = self._least_in_flight(limit_s)
-        return _core.peel(**self._problem(limit_s, near, far))[0]
-
-    def _least_in_flight(self, limit_s: float) -> tuple[Floats, Floats]:
-        """Of stage r and of stage 2p-1-r, by their first layer, on average over a step so long."""
-        p, size = self.num_ranks, self.kinds.num_layers
-        if not math.isfinite(limit_s):
-            none = np.zeros((p, size + 1))
-            return none, none
-        reached_s = np.concatenate(([0.0], np.cumsum(self.transfer_s)))[:, np.newaxis]
-        before_s = self.times.forward_before_s + self.times.input_grad_before_s
-        behind_s = before_s[-1] - before_s
-        start_s = reached_s + self.times.forward_before_s[:p, np.newaxis]
-        share = self.num_microbatches / np.maximum(limit_s - start_s, 1e-300)
-        near = (behind_s + 2 * (2 * reached_s[-1] - reached_s)) * share
-        far = (behind_s + 2 * reached_s) * share
-        return near * (1 - _HAIR), far * (1 - _HAIR)
-
-    def promised_step_s(self, bound_s: float, limit_s: float) -> float:
-        """A bound on splits that fit with what the family's published order holds."""
-        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
-        held = self._wide(*held)
-        tried_s = _FIRST_LIMIT * bound_s
-        while tried_s < min(limit_s, _LAST_LIMIT * bound_s):
+        """The bound; infinite where no split of the space is within the limit."""
+        held = self._wide(
+            *published_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        )
+        tried_s = _FIRST_LIMIT * self.floor_s
+        while tried_s < min(limit_s, _LAST_LIMIT * self.floor_s):
             found_s = _core.peel(**self._problem(tried_s, *held))[0]
             if math.isfinite(found_s):
-                return max(bound_s, found_s)
+                return found_s
             tried_s *= _NEXT_LIMIT
-        return max(bound_s, _core.peel(**self._problem(limit_s, *held))[0])
+        return _core.peel(**self._problem(limit_s, *held))[0]
 
     @property
     def max_activations(self) -> int:
@@ -225,15 +170,15 @@ class _Question:
         return wide[0], wide[1]
 
     def likely_split(
-        self, promised_s: float, limit_s: float
+        self, bound_s: float, limit_s: float
     ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """An even split that fits, all transients counted; none where rounding alone lets it."""
         chunk_s = float(self.times.total_before_s[-1]) / (2 * self.num_ranks)
         most = min(self.max_activations, 2 * self.num_microbatches)
         held = self._wide(*most_in_flight(self.num_ranks, most))
         for share in _TIGHTER:
-            tried_s = _FIRST_LIMIT * promised_s
-            while tried_s < min(_NEXT_LIMIT * limit_s, _LAST_LIMIT * promised_s):
+            tried_s = _FIRST_LIMIT * bound_s
+            while tried_s < min(_NEXT_LIMIT * limit_s, _LAST_LIMIT * bound_s):
                 problem = self._problem(min(tried_s, limit_s), *held)
                 problem["usable_bytes"] *= share
                 problem["transient_bytes"] = self.fronts.most_level_bytes
