@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.execution import Progress
-from trainwright.planning.family_split import best_family_split
+from trainwright.planning.family_split import best_family_split, bound_family_splits
 from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.split_plan import Priced, price_split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from trainwright.execution import Budget
     from trainwright.planning.model_question import ModelQuestion
@@ -162,20 +162,12 @@ class _Search:
             return
         self.searched += 1
         near_s = limit_s if candidate in self.seen else min(limit_s, _NEAR * bound_s)
-        split = best_family_split(
-            self.shelf.kinds(candidate.point),
-            candidate.degrees,
-            self.shelf.question.cluster,
-            family=candidate.schedule,
-            num_microbatches=self.shelf.question.workload.global_batch
-            // (candidate.microbatch_size * candidate.data),
-            limit_s=near_s,
-        )
+        split = self._split_by(bound_family_splits, candidate, limit_s=near_s)
         if math.isinf(split.bound_s):
             self.too_large[group] = candidate.data
         elif split.bound_s < near_s:
             sharper = replace(split, bound_s=max(bound_s, split.bound_s))
-            if sharper.bound_s < _WORTH_TRYING * self.best_s:
+            if split.cuts and sharper.bound_s < _WORTH_TRYING * self.best_s:
                 self._price(candidate, sharper)
             else:
                 self.serial += 1
@@ -184,8 +176,25 @@ class _Search:
             self.seen.add(candidate)
             self.frontier.put_back(near_s, candidate)
 
+    def _split_by(
+        self, search: Callable[..., Split], candidate: Candidate, *, limit_s: float
+    ) -> Split:
+        question = self.shelf.question
+        return search(
+            self.shelf.kinds(candidate.point),
+            candidate.degrees,
+            question.cluster,
+            family=candidate.schedule,
+            num_microbatches=question.workload.global_batch
+            // (candidate.microbatch_size * candidate.data),
+            limit_s=limit_s,
+        )
+
     def _price(self, candidate: Candidate, split: Split) -> None:
         self.least_priced_s = min(self.least_priced_s, split.bound_s)
+        if not split.cuts and candidate.virtual_stages > 1:
+            limit_s = _NEAR * split.bound_s
+            split = self._split_by(best_family_split, candidate, limit_s=limit_s)
         profile = self.shelf.profile(candidate.point)
         found = price_split(self.shelf.question, candidate, profile, split, self.budget)
         if found is None:

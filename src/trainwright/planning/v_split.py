@@ -51,6 +51,30 @@ _HAIR: Final = 1e-9
 _TIGHTER: Final = (1.0, 0.93, 0.85)  # of the room, until a split is found
 
 
+def bound_v_splits(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    *,
+    family: str,
+    num_microbatches: int,
+    limit_s: float = math.inf,
+) -> Split:
+    """The bound of `best_v_split` alone, in half of the time."""
+    overhead_s = cluster.accelerator.step_overhead_s
+    question = _Question.of(
+        kinds,
+        degrees,
+        cluster,
+        family=family,
+        num_microbatches=num_microbatches,
+        limit_s=limit_s - overhead_s,
+    )
+    if question is None:
+        return Split(bound_s=math.inf)
+    return Split(bound_s=min(question.least_step_s(limit_s - overhead_s) + overhead_s, limit_s))
+
+
 def best_v_split(
     kinds: StageKinds,
     degrees: Parallelism,
@@ -61,9 +85,7 @@ def best_v_split(
     limit_s: float = math.inf,
 ) -> Split:
     """Like `split_bound.best_split`, over the 2p stages of a V."""
-    p, overhead_s = degrees.pipeline, cluster.accelerator.step_overhead_s
-    if kinds.num_layers < 2 * p:
-        return Split(bound_s=math.inf)
+    overhead_s = cluster.accelerator.step_overhead_s
     question = _Question.of(
         kinds,
         degrees,
@@ -72,6 +94,8 @@ def best_v_split(
         num_microbatches=num_microbatches,
         limit_s=limit_s - overhead_s,
     )
+    if question is None:
+        return Split(bound_s=math.inf)
     bound_s = question.least_step_s(limit_s - overhead_s) + overhead_s
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
@@ -104,7 +128,10 @@ class _Question:
         family: str,
         num_microbatches: int,
         limit_s: float,
-    ) -> _Question:
+    ) -> _Question | None:
+        """None where there are fewer layers than stages."""
+        if kinds.num_layers < 2 * degrees.pipeline:
+            return None
         p, times = degrees.pipeline, LayerTimes.of(kinds)
         replicas = group_replicas(cluster.pool_of(), degrees)
         sharing = Sharing.of(kinds, replicas)
