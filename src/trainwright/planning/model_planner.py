@@ -165,16 +165,16 @@ class _Search:
         split = self._split_by(bound_family_splits, candidate, limit_s=near_s)
         if math.isinf(split.bound_s):
             self.too_large[group] = candidate.data
-        elif split.bound_s < near_s:
+        elif split.bound_s == near_s < limit_s:
+            self.seen.add(candidate)
+            self.frontier.put_back(near_s, candidate)
+        elif split.bound_s < limit_s:
             sharper = replace(split, bound_s=max(bound_s, split.bound_s))
             if split.cuts and sharper.bound_s < _WORTH_TRYING * self.best_s:
                 self._price(candidate, sharper)
             else:
                 self.serial += 1
                 heapq.heappush(self.splits, (sharper.bound_s, self.serial, candidate, sharper))
-        elif near_s < limit_s:
-            self.seen.add(candidate)
-            self.frontier.put_back(near_s, candidate)
 
     def _split_by(
         self, search: Callable[..., Split], candidate: Candidate, *, limit_s: float

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-_FIRST_LIMIT: Final = 1.02  # times the work of the busiest rank
-_NEXT_LIMIT: Final = 1.06
+_FIRST_LIMIT: Final = 1.1  # times the work of the busiest rank
+_NEXT_LIMIT: Final = 1.2
+_LIKELY_LIMITS: Final = (1.02, 1.06)  # the same for a split: the first, and from one to the next
 _LAST_LIMIT: Final = 4.0  # times a bound; from there on in one go
 _EVEN_WITHIN: Final = 1.012  # of the shortest step, for more even chunks
 _UNLIMITED: Final = 2**40
@@ -203,9 +204,10 @@ class _Question:
         chunk_s = float(self.times.total_before_s[-1]) / (2 * self.num_ranks)
         most = min(self.max_activations, 2 * self.num_microbatches)
         held = self._wide(*most_in_flight(self.num_ranks, most))
+        first, following = _LIKELY_LIMITS
         for share in _TIGHTER:
-            tried_s = _FIRST_LIMIT * bound_s
-            while tried_s < min(_NEXT_LIMIT * limit_s, _LAST_LIMIT * bound_s):
+            tried_s = first * bound_s
+            while tried_s < min(following * limit_s, _LAST_LIMIT * bound_s):
                 problem = self._problem(min(tried_s, limit_s), *held)
                 problem["usable_bytes"] *= share
                 problem["transient_bytes"] = self.fronts.most_level_bytes
@@ -215,7 +217,7 @@ class _Question:
                 if math.isfinite(least_s):
                     problem["limit_s"] = min(_EVEN_WITHIN * least_s, problem["limit_s"])
                     return self._decoded(*_core.peel_evenly(**problem, chunk_s=chunk_s)[1:])
-                tried_s *= _NEXT_LIMIT
+                tried_s *= following
         return (), ()
 
     def _problem(self, limit_s: float, near: Floats, far: Floats) -> dict[str, Any]:
