@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from trainwright.api.clusters import resolve_cluster
 from trainwright.api.inputs import naming_options
 from trainwright.api.model_request import DEFAULT_TOP, ModelCall
+from trainwright.api.run_options import OPTION_OF as RUN_OPTION_OF
+from trainwright.api.run_options import overheads_of
 from trainwright.api.space_options import OPTION_OF, SPANS, SpaceOptions, allowed_by
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.request import WorkloadRecord
@@ -33,7 +35,8 @@ class ModelOptions(TypedDict, total=False):
     """Where and what a model trains, and what its plan may use; see `docs/plan-command.md`.
 
     Degrees are numbers or ranges such as "4..8"; `zero_stage` and `schedule` may be lists; `top` is
-    the number of runners-up.
+    the number of runners-up. `reserve`, `workspace` and `fragmentation` are what a device keeps
+    beside the plan, as for `estimate`.
     """
 
     cluster: str | Path | Cluster | None
@@ -52,6 +55,9 @@ class ModelOptions(TypedDict, total=False):
     schedule: Names
     framework: str | None
     per_stage_degrees: bool
+    reserve: str | float | None
+    workspace: str | float | None
+    fragmentation: float | None
     calibration: str | Path | None
     top: int | None
 
@@ -97,6 +103,8 @@ def model_call(
             excluded=excluded,
         )
     )
+    with naming_options(RUN_OPTION_OF):
+        overheads = overheads_of(options)
     with naming_options(QUESTION_OPTION_OF):
         question = ModelQuestion(
             model=given.config,
@@ -106,6 +114,7 @@ def model_call(
             ),
             num_devices=num_devices,
             allowed=allowed,
+            overheads=overheads,
         )
     refuse_empty_space(question)
     top = options.get("top")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.execution import Progress
+from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import best_family_split, bound_family_splits
 from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.split_plan import Priced, price_split
@@ -183,7 +184,7 @@ class _Search:
         return search(
             self.shelf.kinds(candidate.point),
             candidate.degrees,
-            question.cluster,
+            room_of_candidate(question, candidate, self.shelf.profile(candidate.point)),
             family=candidate.schedule,
             num_microbatches=question.workload.global_batch
             // (candidate.microbatch_size * candidate.data),

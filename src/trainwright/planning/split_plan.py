@@ -103,7 +103,13 @@ def _priced(
         parallelism=candidate.degrees,
     )
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
-    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
-    if step.peak_memory_bytes > question.cluster.accelerator.usable_bytes:
+    step = predict_step(
+        plan,
+        profile,
+        question.cluster,
+        model_flops_per_sequence=flops,
+        overheads=question.overheads,
+    )
+    if not question.holds(step.peak_memory_bytes):
         return None
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
