@@ -21,7 +21,7 @@ from trainwright.planning.family_split import (
     best_family_split,
     chunks_per_rank,
 )
-from trainwright.planning.loop_split import nearly_even
+from trainwright.planning.nearly_even import nearly_even
 from trainwright.planning.split_bound import best_split
 
 SHAPES = [

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.model import LayerKind
 from trainwright.planning.kind_costs import LayerTimes, least_transfers_s, optimizer_s
 from trainwright.planning.loop_bound import Blocks, LoopChain, least_step_s, rank_ends
 from trainwright.planning.loop_memory import LoopMemory
 from trainwright.planning.loop_sharing import RankSharing, rank_sharing
+from trainwright.planning.nearly_even import NearlyEven, nearly_even
 from trainwright.planning.order_facts import fullest_rows
 from trainwright.planning.split_bound import Split
 from trainwright.pricing.pipeline_run import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from trainwright.plan.parallelism import Parallelism
     from trainwright.planning.stage_kinds import StageKinds
     from trainwright.pricing.sharding import Replicas
-    from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -90,44 +89,6 @@ def best_loop_split(
 def is_legal(shape: PipelineShape) -> bool:
     """Whether the family's rules admit the shape."""
     return not tuple(family_named(shape.family).rules(shape.request))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NearlyEven:
-    """Blocks are layers `first` up to `after`; stages hold from `least` to `most` [S] of them."""
-
-    first: int
-    after: int
-    least: Ints
-    most: Ints
-
-    def holds(self, cuts: tuple[int, ...]) -> bool:
-        """Whether a split is one of these."""
-        inside = np.clip(cuts, self.first, self.after)
-        lengths = np.diff(inside)
-        edges = cuts[1] >= self.first and cuts[-2] <= self.after
-        return edges and bool(((self.least <= lengths) & (lengths <= self.most)).all())
-
-
-def nearly_even(profile: Profile, num_stages: int) -> NearlyEven | None:
-    """The splits with ⌊n / S⌋ or one more of n blocks in every stage; None if there are none.
-
-    Layers before the blocks are in the first stage, those after them in the last: these two may
-    have any number of blocks up to that of the others.
-    """
-    names = [layer.name for layer in profile.structure.layers]
-    blocks = [index for index, name in enumerate(names) if name == LayerKind.BLOCK]
-    first, after = blocks[0], blocks[-1] + 1
-    each = (after - first) // num_stages
-    least = np.full(num_stages, max(each, 1), dtype=np.int64)
-    if first > 0:
-        least[0] = 0
-    if after < len(names):
-        least[-1] = 0
-    most = np.full(num_stages, each + 1, dtype=np.int64)
-    if not least.sum() <= after - first <= most.sum():
-        return None
-    return NearlyEven(first=first, after=after, least=least, most=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

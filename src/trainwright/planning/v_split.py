@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright._native import _core
+from trainwright.model import LayerKind
 from trainwright.planning.kind_costs import (
     LayerTimes,
     Sharing,
@@ -24,6 +25,7 @@ from trainwright.planning.kind_costs import (
     optimizer_s,
     slowest_s,
 )
+from trainwright.planning.nearly_even import nearly_even
 from trainwright.planning.packed_fronts import packed_fronts
 from trainwright.planning.split_bound import Split, longest_stage
 from trainwright.planning.undivided import undivided_work_s
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.plan.parallelism import Parallelism
+    from trainwright.planning.nearly_even import NearlyEven
     from trainwright.planning.packed_fronts import PackedFronts
     from trainwright.planning.stage_kinds import StageKinds
 
@@ -118,6 +121,7 @@ class _Question:
     gathered_share: float
     arrays: dict[str, Floats]
     transfer_s: Floats
+    even: NearlyEven
 
     @classmethod
     def of(
@@ -130,8 +134,9 @@ class _Question:
         num_microbatches: int,
         limit_s: float,
     ) -> _Question | None:
-        """None where there are fewer layers than stages."""
-        if kinds.num_layers < 2 * degrees.pipeline:
+        """None where no split is nearly even."""
+        even = nearly_even(kinds.profile, 2 * degrees.pipeline)
+        if even is None:
             return None
         p, times = degrees.pipeline, LayerTimes.of(kinds)
         replicas = group_replicas(cluster.pool_of(), degrees)
@@ -162,6 +167,7 @@ class _Question:
                 "largest_weight_bytes": kinds.weight_bytes,
             },
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
+            even=even,
         )
 
     @property
@@ -175,16 +181,32 @@ class _Question:
 
     def least_step_s(self, limit_s: float) -> float:
         """The bound; infinite where no split of the space is within the limit."""
-        held = self._wide(
-            *published_in_flight(self.family, self.num_ranks, self.num_microbatches)
-        )
+        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        problem = self._nearly_even(self._problem(limit_s, *self._wide(*held)))
         tried_s = _FIRST_LIMIT * self.floor_s
         while tried_s < min(limit_s, _LAST_LIMIT * self.floor_s):
-            found_s = _core.peel(**self._problem(tried_s, *held))[0]
+            found_s = _core.peel(**(problem | {"limit_s": tried_s}))[0]
             if math.isfinite(found_s):
                 return found_s
             tried_s *= _NEXT_LIMIT
-        return _core.peel(**self._problem(limit_s, *held))[0]
+        return _core.peel(**problem)[0]
+
+    def _nearly_even(self, problem: dict[str, Any]) -> dict[str, Any]:
+        """The problem with all other stages of a kind that cannot be run."""
+        offset, is_stage = problem["front_offset"], self.even.stages(self.kinds.num_layers)
+        kind_of = np.where(is_stage, self.kinds.kind_of, len(offset) - 1)
+        never = np.append(offset, offset[-1])
+        return problem | {"kind_of": kind_of, "front_offset": never}
+
+    @property
+    def least_transient_bytes(self) -> float:
+        """Of a block: at a rank's fullest instants a gradient of either chunk is computed."""
+        costs, layers = self.kinds.profile.costs, self.kinds.profile.structure.layers
+        classes = {layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK}
+        return min(
+            (float(costs.transient_bytes[row]) for c in classes for row in costs.rows_of(c)),
+            default=0.0,
+        )
 
     @property
     def max_activations(self) -> int:
@@ -232,7 +254,7 @@ class _Question:
             "limit_s": limit_s,
             "kind_of": self.kinds.kind_of,
             "transient_bytes": fronts.level_bytes,
-            "beside_bytes": np.zeros_like(fronts.level_bytes),
+            "beside_bytes": np.minimum(fronts.level_bytes, self.least_transient_bytes),
             "front_offset": fronts.offset,
             "front_bytes": fronts.kept_bytes,
             "front_time_s": fronts.time_s,
