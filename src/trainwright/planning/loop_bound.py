@@ -310,9 +310,7 @@ class _Added(NamedTuple):
     backward_s: Floats
 
 
-def _idle_s(
-    chain: LoopChain, rank: int, ends: RankEnds, *, extra: Ints, added: _Added
-) -> Floats:
+def _idle_s(chain: LoopChain, rank: int, ends: RankEnds, *, extra: Ints, added: _Added) -> Floats:
     """The longest of the four; own work that a path does not pass is at most as given here."""
     forward_s, backward_s = chain.least_forward_s, chain.least_backward_s
     own, across_s = chain.stages_of(rank), np.concatenate(([0.0], np.cumsum(chain.transfer_s)))

@@ -31,6 +31,7 @@ _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more
 _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simpler
 _EXACT: Final = 600  # splits searched before the search may leave a gap, up to
 _GAP: Final = 0.005  # of the best step after twice as many
+_PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
 _TRIES: Final = 16  # nodes opened for each runner-up
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
@@ -194,6 +195,7 @@ class _Search:
     def _price(self, candidate: Candidate, split: Split) -> None:
         self.least_priced_s = min(self.least_priced_s, split.bound_s)
         if not split.cuts and candidate.virtual_stages > 1:
+            self.searched += _PRICING
             limit_s = _NEAR * split.bound_s
             split = self._split_by(best_family_split, candidate, limit_s=limit_s)
         profile = self.shelf.profile(candidate.point)

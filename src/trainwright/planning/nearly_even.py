@@ -37,18 +37,16 @@ class NearlyEven:
         edges = cuts[1] >= self.first and cuts[-2] <= self.after
         return edges and bool(((self.least <= lengths) & (lengths <= self.most)).all())
 
-
     def stages(self, num_layers: int) -> NDArray[np.bool_]:
-        """Whether layers [i, j) can be one stage, [L, L + 1]."""
+        """Whether layers [i, j) may be a stage where layers that are no blocks may be in any.
+
+        Such a stage has any number of blocks up to that of the others, [L, L + 1].
+        """
         i, j = np.arange(num_layers)[:, np.newaxis], np.arange(num_layers + 1)
         blocks = np.clip(j, self.first, self.after) - np.clip(i, self.first, self.after)
-        least = np.where(i == 0, self.least[0], self.least[1:-1].min(initial=0))
-        least = np.where(j == num_layers, self.least[-1], least)
-        inside = ((i == 0) | (i >= self.first)) & ((j == num_layers) | (j <= self.after))
-        edges = ((i > 0) | (j >= self.first)) & ((j < num_layers) | (i <= self.after))
-        found: NDArray[np.bool_] = (
-            inside & edges & (least <= blocks) & (blocks <= self.most[0]) & (i < j)
-        )
+        has_others = (i < self.first) | (j > self.after)
+        enough = has_others | (blocks >= self.least.max())
+        found: NDArray[np.bool_] = (i < j) & (blocks <= self.most.max()) & enough
         return found
 
 

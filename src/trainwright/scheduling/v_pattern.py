@@ -106,9 +106,7 @@ class VBlock:
         lives = ((self.forward_1, ends[0]), (self.forward_0, ends[1]))
         peak = 0
         for start, _ in lives:
-            held = sum(
-                (start - born) // PERIOD - (start - dead) // PERIOD for born, dead in lives
-            )
+            held = sum((start - born) // PERIOD - (start - dead) // PERIOD for born, dead in lives)
             peak = max(peak, int(np.max(held)))
         return peak
 
