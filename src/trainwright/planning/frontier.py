@@ -46,6 +46,7 @@ class Shelf:
     estimator: Estimator
     made: dict[Point, Profile] = field(default_factory=dict)
     cut: dict[Point, StageKinds] = field(default_factory=dict)
+    alike: dict[bytes, StageKinds] = field(default_factory=dict)
 
     @classmethod
     def of(cls, question: ModelQuestion) -> Shelf:
@@ -59,10 +60,37 @@ class Shelf:
         return self.made[point]
 
     def kinds(self, point: Point) -> StageKinds:
-        """The kinds of stages of a point's profile."""
+        """The kinds of stages of a point's profile, the same where layers cost the same.
+
+        That is so where context parallelism is free: twice of it cuts twice the microbatch.
+        """
         if point not in self.cut:
-            self.cut[point] = StageKinds.of(self.profile(point))
+            profile = self.profile(point)
+            costs = _fingerprint(profile)
+            if costs not in self.alike:
+                self.alike[costs] = StageKinds.of(profile)
+            self.cut[point] = self.alike[costs]
         return self.cut[point]
+
+
+def _fingerprint(profile: Profile) -> bytes:
+    """All numbers that tell two profiles of one model apart."""
+    costs, edges = profile.costs, profile.structure.edges
+    assert costs.phases is not None, "an estimate has phases"
+    tables = [
+        costs.phases.forward_s,
+        costs.phases.input_grad_s,
+        costs.phases.weight_grad_s,
+        costs.phases.recompute_s,
+        costs.saved_until_input_grad_bytes,
+        costs.saved_until_weight_grad_bytes,
+        costs.transient_bytes,
+        costs.static_bytes,
+        costs.opaque_static_bytes,
+        costs.gradient_sync_bytes,
+        np.array([edge.bytes for edge in edges]),
+    ]
+    return b"".join(np.ascontiguousarray(table).tobytes() for table in tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,10 @@ from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import best_family_split, bound_family_splits
 from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.split_plan import Priced, price_split
+from trainwright.pricing.placement import group_replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from trainwright.execution import Budget
     from trainwright.planning.model_question import ModelQuestion
@@ -98,6 +99,7 @@ class _Search:
     searched: int = 0
     too_large: dict[Candidate, int] = field(default_factory=dict)
     seen: set[Candidate] = field(default_factory=set)
+    known: dict[Hashable, tuple[float, Split]] = field(default_factory=dict)
 
     @property
     def _least_split_s(self) -> float:
@@ -181,16 +183,33 @@ class _Search:
     def _split_by(
         self, search: Callable[..., Split], candidate: Candidate, *, limit_s: float
     ) -> Split:
-        question = self.shelf.question
-        return search(
-            self.shelf.kinds(candidate.point),
-            candidate.degrees,
-            room_of_candidate(question, candidate, self.shelf.profile(candidate.point)),
-            family=candidate.schedule,
-            num_microbatches=question.workload.global_batch
-            // (candidate.microbatch_size * candidate.data),
-            limit_s=limit_s,
+        """What the search finds; candidates that differ in name alone are searched once."""
+        question, degrees = self.shelf.question, candidate.degrees
+        kinds = self.shelf.kinds(candidate.point)
+        room = room_of_candidate(question, candidate, self.shelf.profile(candidate.point))
+        count = question.workload.global_batch // (candidate.microbatch_size * candidate.data)
+        alike = (
+            search,
+            id(kinds),
+            candidate.schedule,
+            (degrees.pipeline, degrees.virtual_stages, degrees.devices_per_rank, count),
+            group_replicas(room.pool_of(), degrees),
+            room.accelerator.usable_bytes,
         )
+        known_s, known = self.known.get(alike, (0.0, None))
+        if known is None or (known_s <= known.bound_s and known_s < limit_s):
+            known = search(
+                kinds,
+                degrees,
+                room,
+                family=candidate.schedule,
+                num_microbatches=count,
+                limit_s=limit_s,
+            )
+            self.known[alike] = limit_s, known
+        elif known_s <= known.bound_s < math.inf:  # cut down to a limit that is no lower
+            known = replace(known, bound_s=limit_s)
+        return known
 
     def _price(self, candidate: Candidate, split: Split) -> None:
         self.least_priced_s = min(self.least_priced_s, split.bound_s)
