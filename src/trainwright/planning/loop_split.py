@@ -58,7 +58,7 @@ def bound_loop_splits(
     num_microbatches: int,
     limit_s: float = math.inf,
 ) -> Split:
-    """The bound of `best_loop_split` alone, which takes a tenth of the time, above the limit too."""
+    """The bound of `best_loop_split` alone, a tenth of the work; it may exceed the limit."""
     loop = _Loop.of(kinds, degrees, cluster, family=family, num_microbatches=num_microbatches)
     return Split(bound_s=math.inf if loop is None else loop.bound()[0])
 
