@@ -27,7 +27,7 @@ from trainwright.planning.schedules import Schedule, replicated, schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
@@ -194,6 +194,21 @@ class Frontier:
     def least_s(self) -> float:
         """No candidate that is left has a lower bound; infinite where none is left."""
         return self._heap[0][0] if self._heap else math.inf
+
+    def least_among_s(self, families: Collection[str]) -> float:
+        """No candidate that is left under one of these families has a lower bound."""
+        found_s = math.inf
+        for bound_s, _, node in self._heap:
+            match node:
+                case _Pairs():
+                    is_asked = node.schedule.family in families
+                case _One():
+                    is_asked = node.candidate.schedule in families
+                case _:
+                    is_asked = True
+            if is_asked:
+                found_s = min(found_s, bound_s)
+        return found_s
 
     def count_below(self, limit_s: float) -> int:
         """Candidates left that may be below the limit; those of an unopened node all count."""

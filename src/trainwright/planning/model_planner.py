@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.execution import Progress
 from trainwright.planning.device_room import room_of_candidate
-from trainwright.planning.family_split import best_family_split, bound_family_splits
+from trainwright.planning.family_split import CHAIN, best_family_split, bound_family_splits
 from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.split_plan import Priced, price_split
 from trainwright.pricing.placement import group_replicas
@@ -42,6 +42,8 @@ _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step
 class ModelOutcome:
     """Best plan first among `priced`; the bound holds for every plan of the searched space.
 
+    Where no schedule was named `lower_bound_s` is on plans with one stage per rank, which has sharp
+    bounds, and `lower_bound_all_s` on those of all families.
     `exhausted` says that every candidate was priced, excluded by its bound, or proved not to fit;
     `not_reached` counts those that were neither priced nor excluded when the search was stopped.
     """
@@ -53,6 +55,12 @@ class ModelOutcome:
     not_reached: int
     exhausted: bool
     interrupted: bool
+    lower_bound_all_s: float | None = None
+
+    @property
+    def least_bound_s(self) -> float:
+        """On all plans that were searched."""
+        return self.lower_bound_s if self.lower_bound_all_s is None else self.lower_bound_all_s
 
 
 def plan_model(
@@ -66,11 +74,15 @@ def plan_model(
     search.run()
     search.add_runners_up(num_alternatives)
     best_s, bound_s = search.best_s, search.bound_s
+    proved = is_complete and math.isfinite(bound_s)
+    all_s = bound_s if proved else 0.0
+    all_named = bool(question.allowed.schedules)
     reached = len(search.priced) + search.undecided
     not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
     return ModelOutcome(
         priced=best_first(search.priced)[: 1 + num_alternatives],
-        lower_bound_s=bound_s if is_complete and math.isfinite(bound_s) else 0.0,
+        lower_bound_s=all_s if all_named or not proved else search.chain_bound_s,
+        lower_bound_all_s=None if all_named else all_s,
         considered=frontier.considered,
         pruned=frontier.considered - reached - not_reached,
         not_reached=not_reached,
@@ -94,6 +106,7 @@ class _Search:
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
     least_priced_s: float = math.inf
+    least_priced_chain_s: float = math.inf
     undecided: int = 0
     serial: int = 0
     searched: int = 0
@@ -116,6 +129,13 @@ class _Search:
         """No plan of the space is faster."""
         waiting_s = min(self.frontier.least_s, self._least_split_s)
         return min(self.best_s, self.least_priced_s, waiting_s)
+
+    @property
+    def chain_bound_s(self) -> float:
+        """No plan with one stage per rank is faster than this, or than the best plan."""
+        waiting_s = [bound_s for bound_s, _, one, _ in self.splits if one.schedule in CHAIN]
+        left_s = self.frontier.least_among_s(CHAIN)
+        return min(self.best_s, self.least_priced_chain_s, left_s, *waiting_s)
 
     def run(self) -> None:
         """Until no candidate left can be better than the best plan, or the budget ends."""
@@ -213,6 +233,8 @@ class _Search:
 
     def _price(self, candidate: Candidate, split: Split) -> None:
         self.least_priced_s = min(self.least_priced_s, split.bound_s)
+        if candidate.schedule in CHAIN:
+            self.least_priced_chain_s = min(self.least_priced_chain_s, split.bound_s)
         if not split.cuts and candidate.virtual_stages > 1:
             self.searched += _PRICING
             limit_s = _NEAR * split.bound_s

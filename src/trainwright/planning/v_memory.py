@@ -104,4 +104,5 @@ def _undominated(rows: Ints) -> Ints:
     """Those of rows [N, 2] of which no other has at least as much of both."""
     rows = np.unique(rows, axis=0)
     best = np.maximum.accumulate(rows[::-1, 1])[::-1]
-    return rows[np.append(rows[:-1, 1] > best[1:], True)]
+    kept: Ints = rows[np.append(rows[:-1, 1] > best[1:], True)]
+    return kept
