@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainwright.api.schedule_fold import fold
+from trainwright.api.schedule_fold import fold, is_searched
 from trainwright.formats.pytorch_csv import CsvForm, format_compute_comms, format_compute_only
 from trainwright.measuring.gloo_check import MOST_RANKS, PipelineRun, check_gradients
 from trainwright.measuring.negative_controls import (
@@ -36,6 +36,8 @@ def verify_folded(document: ScheduleResult, timeline: Timeline) -> Verification:
         return verify(timeline)
     folded = fold(document, timeline, ranks=MOST_RANKS)
     full = f"{ranks} ranks, {timeline.schedule.num_microbatches} microbatches"
+    if is_searched(document):
+        full += ", searched again"
     return verify(folded, folded_from=full)
 
 
