@@ -162,6 +162,11 @@ class Frontier:
         self._coarse = CoarseBounds(room_of_devices(self.question))
         self._schedules = schedules_of(self.question.allowed)
 
+    @property
+    def families(self) -> frozenset[str]:
+        """The schedule families of the space."""
+        return frozenset(schedule.family for schedule in self._schedules)
+
     def open(self, budget: Budget) -> bool:
         """Bound the roots; false where the budget ran out before all of them were."""
         asked = self.question

@@ -76,13 +76,13 @@ def plan_model(
     best_s, bound_s = search.best_s, search.bound_s
     proved = is_complete and math.isfinite(bound_s)
     all_s = bound_s if proved else 0.0
-    all_named = bool(question.allowed.schedules)
+    one_bound = bool(question.allowed.schedules) or not frontier.families & set(CHAIN)
     reached = len(search.priced) + search.undecided
     not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
     return ModelOutcome(
         priced=best_first(search.priced)[: 1 + num_alternatives],
-        lower_bound_s=all_s if all_named or not proved else search.chain_bound_s,
-        lower_bound_all_s=None if all_named else all_s,
+        lower_bound_s=all_s if one_bound or not proved else search.chain_bound_s,
+        lower_bound_all_s=None if one_bound else all_s,
         considered=frontier.considered,
         pruned=frontier.considered - reached - not_reached,
         not_reached=not_reached,
