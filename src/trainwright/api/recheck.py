@@ -154,7 +154,13 @@ def _claim_faults(document: Checked) -> Iterator[Fault]:
         return
     if bound_s is not None and bound_s > time_s * (1 + _TOLERANCE):
         yield Fault("lower_bound_s", f"must be at most the {time_s!r} of the plan, got {bound_s!r}")
-    proved = document.bound_kind is BoundKind.PROVED and (document.gap or 0) <= OPTIMAL_TOLERANCE
+    all_s, gap = getattr(document, "lower_bound_all_s", None), document.gap or 0.0
+    if all_s is not None:
+        gap = max(gap, getattr(document, "gap_all", None) or 0.0)
+        if not 0 <= all_s <= (bound_s or 0.0):
+            wanted = f"must be from 0 to the {bound_s!r} of fewer plans"
+            yield Fault("lower_bound_all_s", f"{wanted}, got {all_s!r}")
+    proved = document.bound_kind is BoundKind.PROVED and gap <= OPTIMAL_TOLERANCE
     if status is Status.OPTIMAL and not proved:
         yield Fault("status", 'must be "gap" unless bound and time prove more, got "optimal"')
 

@@ -33,9 +33,10 @@ from trainwright.costing.communication import fastest_s, point_to_point_time_s
 from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.family_bounds import family_step_bound_s
+from trainwright.planning.family_bounds import family_step_bound_s, loop_work_s
 from trainwright.planning.kind_costs import TOUCHED
 from trainwright.planning.schedules import ONE_F_ONE_B
+from trainwright.planning.v_memory import LEAST_OF_EITHER
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
 
@@ -61,6 +62,7 @@ WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
     ONE_F_ONE_B: lambda ranks: ranks,
     "zb-h1": lambda ranks: ranks,
     "zb-h2": lambda ranks: 2 * ranks - 1,
+    **LEAST_OF_EITHER,
 }
 
 
@@ -119,6 +121,10 @@ class CoarseBounds:
         if schedule.family in WARM_UP:
             room_bytes = _room_in_warm_up(p, m, held_bytes, device.usable_bytes, schedule.family)
         work_s = work.trade.least_s(room_bytes)
+        if schedule.family == "interleaved":
+            chunks = layouts.virtual_stages
+            looped_s = loop_work_s(chain, pipeline=p, virtual_stages=chunks, room_bytes=room_bytes)
+            work_s = np.maximum(work_s, looped_s)
         backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
         added_s, sync_s = _exchanged(shared, index, zero_stage, work.forward_s, backward_s)
         total_s = work_s + added_s

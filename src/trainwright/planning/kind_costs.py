@@ -157,6 +157,15 @@ class Sharing:
         return tail_s
 
 
+def slowest_s(kinds: StageKinds) -> Floats:
+    """Seconds of a microbatch by kind, with all the recomputation that is left, [K]."""
+    costs = kinds.profile.costs
+    assert costs.phases is not None, "an estimate has phases"
+    longest_s: Floats = np.maximum.reduceat(costs.phases.total_s, costs.class_offsets[:-1])
+    found_s: Floats = kinds.counts.astype(np.float64) @ longest_s
+    return found_s
+
+
 def lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
     """Of the dense and the expert group, one after the other, for sizes of shape [K, 2]."""
     total = np.zeros(len(sizes))

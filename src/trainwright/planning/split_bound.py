@@ -54,18 +54,11 @@ class Split:
     `bound_s` is infinite where nothing fits; then, and where the bound exceeds the limit that was
     given, there are no cuts, nor where only rounding would let one fit. `chosen` counts for each
     stage the layers that run as each row.
-
-    `promised_s` is a bound, no less, on the splits that fit with as many microbatches in flight as
-    the schedule family promises to need at most; where its orders ignore times, that is all splits.
     """
 
     bound_s: float
     cuts: tuple[int, ...] = ()
     chosen: tuple[tuple[int, ...], ...] = ()
-    promised_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "promised_s", max(self.promised_s, self.bound_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

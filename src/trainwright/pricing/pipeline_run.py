@@ -120,13 +120,21 @@ def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
     """The orders; a family that looks at times gets them. Raises `InvalidInput` by its rules."""
     if shape.family in TIMELESS:
         return _timeless(shape)
+    durations = (times.forward_s, times.input_grad_s, times.weight_grad_s, times.transfer_s)
+    return _timed(shape, *(np.asarray(each, np.float64).tobytes() for each in durations))
+
+
+@lru_cache(maxsize=4)  # ends and memory of a step ask for the same order, which takes a while
+def _timed(
+    shape: PipelineShape, forward: bytes, input_grad: bytes, weight_grad: bytes, transfer: bytes
+) -> Schedule:
     placement = placement_of(shape)
     costs = ScheduleCosts.of(
         placement,
-        forward_s=times.forward_s,
-        input_grad_s=times.input_grad_s,
-        weight_grad_s=times.weight_grad_s,
-        transfer_s=times.transfer_s,
+        forward_s=np.frombuffer(forward),
+        input_grad_s=np.frombuffer(input_grad),
+        weight_grad_s=np.frombuffer(weight_grad),
+        transfer_s=np.frombuffer(transfer),
         memory=ScheduleMemory.of(placement),
     )
     request = FamilyRequest(
