@@ -116,9 +116,12 @@ def populate(
     ]
     parts: list[Population] = []
     priced = _priced(batches, Sweep(question, scale_s, prepared), executor or Serial(), journal)
+    begun_s = budget.elapsed_s
     for done in range(len(batches)):
-        left_s = budget.elapsed_s / done * (len(batches) - done) if done else 0.0
-        stage = f"front, {done} of {len(batches)} batches, about {left_s:.0f} s left"
+        stage = f"front, {done} of {len(batches)} batches"
+        if done:
+            left_s = (budget.elapsed_s - begun_s) / done * (len(batches) - done)
+            stage += f", about {left_s:.0f} s left"
         if budget.poll(Progress(stage=stage, elapsed_s=budget.elapsed_s)):
             priced.close()
             return _joined(parts, len(question.jobs)), False
