@@ -104,10 +104,12 @@ def populate(
     False where the budget ended it early. Batches found in `journal` are not priced again; the
     answer depends neither on it nor on `executor`.
     """
+    makings = [variant.making for variant in question.variants]
+    inside = np.array([question.space.admitted(making) for making in makings])
     if nodes is None:
-        makings = [variant.making for variant in question.variants]
-        inside = np.array([question.space.admitted(making) for making in makings])
         nodes = np.divmod(np.flatnonzero(inside), len(question.space))
+    within = inside[nodes]
+    nodes = (nodes[0][within], nodes[1][within])
     batches = [
         (variant, designs[start : start + batch_size])
         for variant in range(len(question.variants))
