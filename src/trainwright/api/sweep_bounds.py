@@ -111,7 +111,10 @@ def bounded(document: ModelSweepResult, goal: Goal) -> ModelSweepResult:
 
 def _step_bound_s(row: SweepRow) -> float:
     """What no step on at most the row's devices is shorter than."""
-    return math.inf if row.status is Status.INFEASIBLE else row.lower_bound_s or 0.0
+    if row.status is Status.INFEASIBLE:
+        return math.inf
+    bound_s = row.lower_bound_s if row.lower_bound_all_s is None else row.lower_bound_all_s
+    return bound_s or 0.0
 
 
 def _figure(objective: Objective, score: float) -> float | None:

@@ -71,6 +71,7 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
         devices=size,
         status=plan.status,
         lower_bound_s=plan.lower_bound_s,
+        lower_bound_all_s=plan.lower_bound_all_s,
         reason=plan.binding.description if plan.binding else None,
         search_s=plan.search_s,
     )
@@ -96,13 +97,17 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
 
 def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanResult:
     """A plan as the answer of a search on more devices that found none as fast, with its bound."""
-    bound_s = own.lower_bound_s or 0.0
-    gap = relative_gap(plan.step_time_s or 0.0, bound_s)
+    step_s, bound_s = plan.step_time_s or 0.0, own.lower_bound_s or 0.0
+    all_s = own.lower_bound_all_s
+    gap = relative_gap(step_s, bound_s)
+    gap_all = None if all_s is None else relative_gap(step_s, all_s)
     return replace(
         plan,
-        status=Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP,
-        lower_bound_s=min(bound_s, plan.step_time_s or 0.0),
+        status=Status.OPTIMAL if max(gap, gap_all or 0.0) <= OPTIMAL_TOLERANCE else Status.GAP,
+        lower_bound_s=min(bound_s, step_s),
         gap=gap,
+        lower_bound_all_s=None if all_s is None else min(all_s, step_s),
+        gap_all=gap_all,
         interrupted=own.interrupted,
         considered=own.considered,
         pruned=own.pruned,

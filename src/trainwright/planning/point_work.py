@@ -41,9 +41,9 @@ class PointWork:
     """Least seconds and bytes of all layers, per microbatch and device of a point.
 
     `trade` is that of all layers, `layer_trades` [C] of one layer of each class, of which there are
-    `num_layers` [C] with `layer_static_bytes` [C, 2, 3]. `static_bytes` [2, 3] and `sync_bytes` [2]
-    are as in the cost table, tied parameters once; `edge_bytes` is the least that any two
-    neighbours exchange.
+    `num_layers` [C] with `layer_static_bytes` [C, 2, 3]. `static_bytes` [2, 3], `sync_bytes` [2]
+    and `trained_bytes` [2] are as in the cost table, tied parameters once; `edge_bytes` is the
+    least that any two neighbours exchange.
     """
 
     forward_s: float
@@ -53,6 +53,7 @@ class PointWork:
     layer_static_bytes: Floats
     static_bytes: Floats
     sync_bytes: Floats
+    trained_bytes: Floats
     edge_bytes: float
 
     @classmethod
@@ -67,11 +68,14 @@ class PointWork:
         counts = tuple(np.bincount(classes, minlength=len(starts)).tolist())
         static = costs.static_bytes[starts][classes].sum(axis=0)
         sync = costs.gradient_sync_bytes[starts][classes].sum(axis=0)
+        trained = costs.updated_weight_bytes[starts][classes].sum(axis=0)
         for group in profile.structure.shared_parameters:
-            own = costs.static_bytes[starts[classes[group.layers[0]]], 0]
+            holder = starts[classes[group.layers[0]]]
+            own = costs.static_bytes[holder, 0]
             twice = len(group.layers) - 1
             static[0] -= twice * own
             sync[0] -= twice * own[StaticKind.GRADIENT]
+            trained[0] -= twice * costs.updated_weight_bytes[holder, 0]
         return cls(
             forward_s=math.fsum(forward_s[classes].tolist()),
             trade=_added(trades, counts),
@@ -80,6 +84,7 @@ class PointWork:
             layer_static_bytes=costs.static_bytes[starts],
             static_bytes=np.maximum(static, 0.0),
             sync_bytes=np.maximum(sync, 0.0),
+            trained_bytes=np.maximum(trained, 0.0),
             edge_bytes=min((edge.bytes for edge in profile.structure.edges), default=0.0),
         )
 

@@ -41,6 +41,7 @@ class SweepRow:
     step_time_high_s: float | None = None
     lower_bound_s: float | None = None
     gap: float | None = None
+    lower_bound_all_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
     mfu: float | None = None
