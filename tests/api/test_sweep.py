@@ -73,7 +73,12 @@ def test_where_a_search_ends_early_the_plan_of_fewer_devices_stands_in():
     late = trainwright.plan("gpt2", devices=16, **JOB, pp=12).document  # slower than on 8
     assert late.step_time_s > plan.step_time_s
     wide = trainwright.plan("gpt2", devices=16, **JOB).document
-    own = replace(late, lower_bound_s=wide.lower_bound_s, request=wide.request)
+    own = replace(
+        late,
+        lower_bound_s=wide.lower_bound_s,
+        lower_bound_all_s=wide.lower_bound_all_s,
+        request=wide.request,
+    )
     found = on_more_devices(plan, own)
     assert found.status is Status.GAP
     assert found.gap == pytest.approx(1 - wide.lower_bound_s / plan.step_time_s)
