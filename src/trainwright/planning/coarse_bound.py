@@ -34,6 +34,9 @@ from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.family_bounds import family_step_bound_s
+from trainwright.planning.family_split import CHAIN
+from trainwright.planning.like_layers import Rooms
+from trainwright.planning.ramps import split_backward_s
 from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     from trainwright.planning.family_bounds import ChainWork
     from trainwright.planning.layouts import Layouts
     from trainwright.planning.model_space import Point
-    from trainwright.planning.point_work import PointWork, Trade
+    from trainwright.planning.point_work import PointWork
     from trainwright.planning.schedules import Schedule
     from trainwright.pricing.sharding import Replicas
 
@@ -71,6 +74,11 @@ class _Shared:
     gather_s: Floats
     scatter_s: Floats
     sizes: Ints
+
+    def gathered(self, zero_stage: int) -> Floats:
+        """How many layers' weights a device gathers at most, [D]."""
+        replicas = self.sizes[:, 0]
+        return 2 * (1 - 1 / replicas) if zero_stage == 3 else np.zeros(len(replicas))
 
     def shards(self, zero_stage: int) -> Floats:
         """Into how many parts each kind of state is cut, [D, 2, 3]."""
@@ -106,33 +114,38 @@ class CoarseBounds:
         device = self.cluster.accelerator
         degrees, index = np.unique(layouts.data, return_inverse=True)
         shared = self._kept(work, point, degrees)
-        shards = shared.shards(zero_stage)
-        held_bytes = (work.static_bytes / shards).sum(axis=(1, 2))[index]
+        shards, family = shared.shards(zero_stage), schedule.family
         p, m = layouts.pipeline, layouts.num_microbatches
-        has_ramps = schedule.family == ONE_F_ONE_B
+        gathered = shared.gathered(zero_stage)[index]
+        held_bytes = (work.static_bytes / shards).sum(axis=(1, 2))[index]
+        held_bytes = held_bytes + _beside_bytes(work, p, gathered, family)
         room_bytes = p * device.usable_bytes - held_bytes
-        if schedule.family in WARM_UP:
-            room_bytes = _room_in_warm_up(p, m, held_bytes, device.usable_bytes, schedule.family)
+        if family in WARM_UP:
+            room_bytes = _room_in_warm_up(p, m, held_bytes, device.usable_bytes, family)
         work_s = work.trade.least_s(room_bytes)
         backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
         added_s, sync_s = _exchanged(shared, index, zero_stage, work.forward_s, backward_s)
         total_s = work_s + added_s
         bounds_s = (m * total_s + sync_s) / p
         layer_held = np.tensordot(1 / shards, work.layer_static_bytes, axes=([1, 2], [1, 2]))
-        for trade, count, held in zip(
-            work.layer_trades, work.num_layers, layer_held[index].T, strict=True
-        ):
-            if count > 1:
-                own_s = _undivided_s(p, m, trade, count, device.usable_bytes, held, schedule.family)
-                bounds_s = np.maximum(bounds_s, own_s)
-        if has_ramps:
-            bounds_s = np.maximum(bounds_s, total_s / (1 - (1 - 1 / m) ** p))
-        else:
-            own_s = family_step_bound_s(
-                chain, family=schedule.family, pipeline=p, num_microbatches=m
+        for like, held in zip(work.classes, layer_held[index].T, strict=True):
+            busiest_s = like.busiest_s(
+                Rooms(device.usable_bytes, held, gathered),
+                pipeline=p,
+                num_microbatches=m,
+                in_flight=WARM_UP.get(family),
+                waits=family == ONE_F_ONE_B,
             )
-            bounds_s = np.maximum(bounds_s, own_s)
-        way_s = work.forward_s + (backward_s if has_ramps else 0.0)
+            bounds_s = np.maximum(bounds_s, busiest_s)
+        for ramp_s in (
+            family_step_bound_s(chain, family=family, pipeline=p, num_microbatches=m),
+            split_backward_s(work.shares, work_s, family=family, pipeline=p, num_microbatches=m),
+        ):
+            bounds_s = np.maximum(bounds_s, ramp_s)
+        way_s: float | Floats = work.way_s
+        if family == ONE_F_ONE_B:
+            bounds_s = np.maximum(bounds_s, total_s / (1 - (1 - 1 / m) ** p))
+            way_s = work.forward_s + backward_s
         bounds_s = np.maximum(bounds_s, way_s + 2 * self._transfers_s(work, point, layouts))
         touched = (work.static_bytes @ np.array([1.0, 1.0, 2.0])) / shards[
             :, :, StaticKind.OPTIMIZER
@@ -229,29 +242,14 @@ def _room_in_warm_up(
     return np.where(held_bytes > p * usable_bytes * _HAIR, -1.0, room * usable_bytes)
 
 
-def _undivided_s(
-    p: Ints,
-    m: Ints,
-    trade: Trade,
-    count: int,
-    usable_bytes: float,
-    held_bytes: Floats,
-    family: str,
-) -> Floats:
-    """Of `count` like layers some rank holds k = ⌈count / p⌉, and none more in m·(k + 1) of them.
+def _beside_bytes(work: PointWork, p: Ints, gathered: Floats, family: str) -> Floats:
+    """Transients and gathered weights of all ranks at the first backward of each, [N].
 
-    Then no rank holds more, so f = count - p·(k - 1) ranks hold k. Under 1F1B the last of these
-    lies behind all the others; the first has the warm-up of a rank with f - 1 behind it.
+    A rank of several chunks keeps all of them when the last begins, whose transients those are.
     """
-    most = -(-count // p)
-    full = count - p * (most - 1)
-    in_flight = np.minimum(WARM_UP[family](full), m) if family in WARM_UP else 1
-    more_s = m * (most + 1) * trade.least_s(usable_bytes / (most + 1) - held_bytes)
-    least_s = trade.least_s(usable_bytes / most - held_bytes)
-    first_s = trade.least_s((usable_bytes / most - held_bytes) / in_flight)
-    ahead = most * (full - 1) if family == ONE_F_ONE_B else 0
-    even_s = np.maximum(m * most * first_s, (m * most + ahead) * least_s)
-    return np.minimum(more_s, even_s)
+    transients = work.transients.with_largest if family in CHAIN else work.transients.anywhere
+    beside: Floats = transients[p] + np.minimum(1.0, gathered) * work.weights.with_largest[p]
+    return beside
 
 
 def _both_s(lines: tuple[tuple[tuple[float, float], ...], ...], sizes: list[float]) -> float:
