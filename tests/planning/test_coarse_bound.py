@@ -19,11 +19,11 @@ from trainwright.planning.coarse_bound import CoarseBounds
 from trainwright.planning.expert_floor import least_layers, with_exchanges
 from trainwright.planning.family_bounds import ChainWork
 from trainwright.planning.layouts import layouts_of
-from trainwright.planning.like_layers import Rooms
+from trainwright.planning.like_layers import Rooms, Tail
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, Point, Workload
 from trainwright.planning.point_work import PointWork
-from trainwright.planning.ramps import Shares, split_backward_s
+from trainwright.planning.ramps import Ramp, Shares, split_backward_s
 from trainwright.planning.schedules import schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, pipeline_ends_s
@@ -193,9 +193,10 @@ def test_layers_that_no_device_can_hold_have_no_step():
     assert head.levels[0][0] > device_bytes  # transients alone
     busiest_s = head.busiest_s(
         Rooms(device_bytes, np.zeros(1), np.zeros(1)),
+        Tail(()),
         pipeline=np.array([4]),
         num_microbatches=np.array([8]),
         in_flight=None,
-        waits=False,
+        ramp=Ramp(0.0, 0.0, 1),
     )
     assert np.isinf(busiest_s[0])

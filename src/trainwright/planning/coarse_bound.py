@@ -35,8 +35,8 @@ from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.family_bounds import family_step_bound_s
 from trainwright.planning.family_split import CHAIN
-from trainwright.planning.like_layers import Rooms
-from trainwright.planning.ramps import split_backward_s
+from trainwright.planning.like_layers import Rooms, Tail
+from trainwright.planning.ramps import Ramp, split_backward_s
 from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.planning.family_bounds import ChainWork
     from trainwright.planning.layouts import Layouts
+    from trainwright.planning.like_layers import LikeLayers
     from trainwright.planning.model_space import Point
     from trainwright.planning.point_work import PointWork
     from trainwright.planning.schedules import Schedule
@@ -68,11 +69,16 @@ WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Shared:
-    """What replicas of D sizes exchange of all layers, nothing hidden, [D]; their sizes [D, 2]."""
+    """What replicas of D sizes exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
+
+    `reduce_byte_s` and `gather_byte_s` [D, 2] are the least seconds that a byte takes.
+    """
 
     reduce_s: Floats
     gather_s: Floats
     scatter_s: Floats
+    reduce_byte_s: Floats
+    gather_byte_s: Floats
     sizes: Ints
 
     def gathered(self, zero_stage: int) -> Floats:
@@ -128,13 +134,15 @@ class CoarseBounds:
         total_s = work_s + added_s
         bounds_s = (m * total_s + sync_s) / p
         layer_held = np.tensordot(1 / shards, work.layer_static_bytes, axes=([1, 2], [1, 2]))
+        ramp = Ramp.of(family, work.shares)
         for like, held in zip(work.classes, layer_held[index].T, strict=True):
             busiest_s = like.busiest_s(
                 Rooms(device.usable_bytes, held, gathered),
+                _tail(like, shared, index, zero_stage),
                 pipeline=p,
                 num_microbatches=m,
                 in_flight=WARM_UP.get(family),
-                waits=family == ONE_F_ONE_B,
+                ramp=ramp,
             )
             bounds_s = np.maximum(bounds_s, busiest_s)
         for ramp_s in (
@@ -187,6 +195,8 @@ class CoarseBounds:
             reduce_s=np.array([_both_s(group.reduce, sync) for group in groups]),
             gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
             scatter_s=np.array([_both_s(group.gather, sync) for group in groups]),
+            reduce_byte_s=np.array([list(map(_byte_s, group.reduce)) for group in groups]),
+            gather_byte_s=np.array([list(map(_byte_s, group.gather)) for group in groups]),
             sizes=np.array([group.sizes for group in groups], np.int64).reshape(-1, 2),
         )
 
@@ -250,6 +260,37 @@ def _beside_bytes(work: PointWork, p: Ints, gathered: Floats, family: str) -> Fl
     transients = work.transients.with_largest if family in CHAIN else work.transients.anywhere
     beside: Floats = transients[p] + np.minimum(1.0, gathered) * work.weights.with_largest[p]
     return beside
+
+
+def _tail(like: LikeLayers, shared: _Shared, index: Ints, zero_stage: int) -> Tail:
+    """What a rank with some of these layers exchanges after the last microbatch, at least."""
+    beside_forward_s, beside_backward_s = like.beside_s
+    sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)
+
+    def under_backward(byte_s: Floats) -> tuple[Floats, float, float]:
+        share = DEFAULT_OVERLAP.gradients
+        own_s = (byte_s @ sync)[index]
+        return own_s, share * like.longest.backward_s, share * beside_backward_s
+
+    share = DEFAULT_OVERLAP.parameters
+    under_forward = (
+        (shared.gather_byte_s @ gather)[index],
+        share * like.longest.forward_s,
+        share * beside_forward_s,
+    )
+    match zero_stage:
+        case 0:
+            return Tail((under_backward(shared.reduce_byte_s),))
+        case 1:
+            return Tail((under_backward(shared.gather_byte_s), under_forward))
+        case 2:
+            return Tail((under_forward,))
+        case _:
+            return Tail(())
+
+
+def _byte_s(ways: tuple[tuple[float, float], ...]) -> float:
+    return min((byte_s for _, byte_s in ways), default=0.0)
 
 
 def _both_s(lines: tuple[tuple[tuple[float, float], ...], ...], sizes: list[float]) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.planning.like_layers import LikeLayers
+from trainwright.planning.like_layers import LikeLayers, LongestPhases
 from trainwright.planning.ramps import Shares
 from trainwright.profile import StaticKind
 
@@ -93,13 +93,8 @@ class PointWork:
         forward_s = np.minimum.reduceat(phases.forward_s, starts)
         way_s = np.minimum.reduceat(phases.total_s - phases.weight_grad_s, starts)
         counts = tuple(np.bincount(classes, minlength=len(starts)).tolist())
-        weights = costs.static_bytes[starts, :, StaticKind.WEIGHT].sum(axis=1)
-        like = tuple(
-            LikeLayers(
-                num_layers=count, weight_bytes=float(weight), levels=_levels(costs, layer_class)
-            )
-            for layer_class, (count, weight) in enumerate(zip(counts, weights, strict=True))
-        )
+        like = _like_layers(costs, counts)
+        weights = np.array([each.weight_bytes for each in like])
         static = costs.static_bytes[starts][classes].sum(axis=0)
         sync = costs.gradient_sync_bytes[starts][classes].sum(axis=0)
         for group in profile.structure.shared_parameters:
@@ -120,6 +115,37 @@ class PointWork:
             sync_bytes=np.maximum(sync, 0.0),
             edge_bytes=min((edge.bytes for edge in profile.structure.edges), default=0.0),
         )
+
+
+def _like_layers(costs: CostTable, counts: tuple[int, ...]) -> tuple[LikeLayers, ...]:
+    """What is known of each class."""
+    starts, phases = costs.class_offsets[:-1], costs.phases
+    assert phases is not None, "an estimate has phases"
+    weights = costs.static_bytes[starts, :, StaticKind.WEIGHT]
+    longest = np.stack(
+        [
+            np.maximum.reduceat(phase_s, starts)
+            for phase_s in (
+                phases.forward_s,
+                phases.total_s - phases.forward_s,
+                phases.weight_grad_s,
+            )
+        ],
+        axis=1,
+    )
+    all_s = np.array(counts) @ longest
+    return tuple(
+        LikeLayers(
+            num_layers=count,
+            weight_bytes=float(weights[number].sum()),
+            levels=_levels(costs, number),
+            longest=LongestPhases(*longest[number].tolist()),
+            beside_s=tuple((all_s - count * longest[number])[:2].tolist()),
+            sync_bytes=tuple(costs.gradient_sync_bytes[starts[number]].tolist()),
+            gather_bytes=tuple(weights[number].tolist()),
+        )
+        for number, count in enumerate(counts)
+    )
 
 
 def _levels(costs: CostTable, layer_class: int) -> tuple[tuple[float, Trade], ...]:

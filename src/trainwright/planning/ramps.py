@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-# Weight gradients after the last input gradient of rank r, at most m.
-_LEFT: Final[Mapping[str, Callable[[int], int]]] = {
-    "zb-h1": lambda rank: rank + 1,
-    "zb-h2": lambda rank: 2 * rank + 1,
-}
+# k_r = min(m, 1 + s·r) weight gradients are left after the last input gradient of rank r.
+_STEP: Final[Mapping[str, int]] = {"zb-h1": 1, "zb-h2": 2}
 _ALIKE: Final = 0.9  # a class with a smaller share of σ counts as no work
 
 
@@ -66,6 +63,21 @@ class Shares(NamedTuple):
         )
 
 
+class Ramp(NamedTuple):
+    """T ≥ `before` · Σ_{i<r} P_i + (m - `left` · k_r) · P_r with k_r = min(m, 1 + `step` · r)."""
+
+    before: float
+    left: float
+    step: int
+
+    @classmethod
+    def of(cls, family: str, shares: Shares) -> Ramp:
+        """What a family makes of the work before a rank."""
+        if family in _STEP:
+            return cls(shares.handed_on, 1 - shares.handed_on, _STEP[family])
+        return cls(1.0 if family == "1f1b" else 0.0, 0.0, 1)
+
+
 def split_backward_s(
     shares: Shares, work_s: Floats, *, family: str, pipeline: Ints, num_microbatches: Ints
 ) -> Floats:
@@ -73,7 +85,7 @@ def split_backward_s(
 
     A family that is none has no bound here, so 0.
     """
-    if family not in _LEFT:
+    if family not in _STEP:
         return np.zeros(len(work_s))
     counts, index = np.unique(num_microbatches, return_inverse=True)
     done = _work_per_second(
@@ -91,7 +103,7 @@ def _work_per_second(
     m = np.array(counts, dtype=np.float64)
     done = np.zeros((most_ranks + 1, len(m)))
     for rank in range(most_ranks):
-        left = np.minimum(m, _LEFT[family](rank))
+        left = np.minimum(m, 1 + _STEP[family] * rank)
         after = (1 - handed_on * done[rank]) / (m - (1 - handed_on) * left)
         own = np.minimum((1 - forward * done[rank]) / m, after)
         done[rank + 1] = done[rank] + np.maximum(own, 0.0)
