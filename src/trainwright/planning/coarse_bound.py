@@ -264,27 +264,20 @@ def _beside_bytes(work: PointWork, p: Ints, gathered: Floats, family: str) -> Fl
 
 def _tail(like: LikeLayers, shared: _Shared, index: Ints, zero_stage: int) -> Tail:
     """What a rank with some of these layers exchanges after the last microbatch, at least."""
-    beside_forward_s, beside_backward_s = like.beside_s
     sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)
-
-    def under_backward(byte_s: Floats) -> tuple[Floats, float, float]:
-        share = DEFAULT_OVERLAP.gradients
-        own_s = (byte_s @ sync)[index]
-        return own_s, share * like.longest.backward_s, share * beside_backward_s
-
-    share = DEFAULT_OVERLAP.parameters
-    under_forward = (
+    under_backward_s = DEFAULT_OVERLAP.gradients * like.longest.backward_s
+    scattered = ((shared.gather_byte_s @ sync)[index], under_backward_s)
+    gathered = (
         (shared.gather_byte_s @ gather)[index],
-        share * like.longest.forward_s,
-        share * beside_forward_s,
+        DEFAULT_OVERLAP.parameters * like.longest.forward_s,
     )
     match zero_stage:
         case 0:
-            return Tail((under_backward(shared.reduce_byte_s),))
+            return Tail((((shared.reduce_byte_s @ sync)[index], under_backward_s),))
         case 1:
-            return Tail((under_backward(shared.gather_byte_s), under_forward))
+            return Tail((scattered, gathered))
         case 2:
-            return Tail((under_forward,))
+            return Tail((gathered,))
         case _:
             return Tail(())
 

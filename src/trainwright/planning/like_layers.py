@@ -41,30 +41,33 @@ class Rooms(NamedTuple):
 class Tail(NamedTuple):
     """Exchanges after the last microbatch: seconds of one layer [N], and what they hide under.
 
-    Each line is of one collective: its own seconds, those it hides under for each layer and for
-    all other layers together.
+    Each line is of one collective: its own seconds, and those it hides under. Another layer on the
+    rank hides no more than it takes for a microbatch, so there is no need to know which there are.
     """
 
-    lines: tuple[tuple[Floats, float, float], ...]
+    lines: tuple[tuple[Floats, float], ...]
 
-    def after(self, held: Ints | int) -> Floats | float:
-        """Exposed seconds of a rank that holds so many layers, whatever else it holds."""
-        return sum(np.maximum(0.0, held * (s - under) - beside) for s, under, beside in self.lines)
+    def after(self, held: Ints | int) -> Floats:
+        """Exposed seconds of a rank that holds so many layers of the class, [N]."""
+        total_s = np.zeros(1)
+        for own_s, under_s in self.lines:
+            total_s = total_s + held * np.maximum(0.0, own_s - under_s)
+        return total_s
 
 
 class LikeLayers(NamedTuple):
     """`num_layers` layers of one class: each level's bytes, and what one layer can do there.
 
     `longest` are the most that one layer's forward, backward and weight gradient take, `beside_s`
-    the forward and backward of all layers of other classes; `sync_bytes` and `gather_bytes` are of
-    dense parameters and of experts.
+    how much longer the layers of other classes are than their way there and back. `sync_bytes` and
+    `gather_bytes` are of dense parameters and of experts.
     """
 
     num_layers: int
     weight_bytes: float
     levels: tuple[tuple[float, Trade], ...]
     longest: LongestPhases
-    beside_s: tuple[float, float]
+    beside_s: float
     sync_bytes: tuple[float, ...]
     gather_bytes: tuple[float, ...]
 
@@ -88,20 +91,24 @@ class LikeLayers(NamedTuple):
         `in_flight` gives the microbatches of a rank's warm-up by the ranks from it on. Where no
         rank holds more than k, f = n - p·(k - 1) or more hold k: the first of them warms up with
         f - 1 ranks behind it, the last has f - 1 before it. What ranks before it pass back ends at
-        one that holds a layer, which still synchronises it.
+        one that holds a layer, which still synchronises it; other layers of that one
+        lengthen the way by no less than what they hide but for `beside_s`.
         """
         n, p, m = self.num_layers, pipeline, num_microbatches
+        if n == 1:
+            return m * self._least_s(np.ones_like(p), 1, rooms) + tail.after(1)
         most = -(-n // p)
         full = n - p * (most - 1)
         own_s = self._least_s(most, 1, rooms)
         first_s = own_s
         if in_flight is not None:
             first_s = self._least_s(most, np.minimum(in_flight(full), m), rooms)
+        passed_s = np.maximum(0.0, tail.after(1) - self.beside_s)
         last_s = self._last_s(most, full, own_s, p, m, ramp)
-        even_s = np.maximum(m * most * first_s + tail.after(most), last_s + tail.after(1))
+        even_s = np.maximum(m * most * first_s + tail.after(most), last_s + passed_s)
         if in_flight is not None:
             around_s = self._around_s(most, full, first_s, p, m, ramp, in_flight)
-            even_s = np.maximum(even_s, around_s + tail.after(1))
+            even_s = np.maximum(even_s, around_s + passed_s)
         more_s = m * (most + 1) * self._least_s(most + 1, 1, rooms) + tail.after(most + 1)
         least_s: Floats = np.where(most < n, np.minimum(more_s, even_s), even_s)
         return least_s

@@ -31,6 +31,7 @@ _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simp
 _EXACT: Final = 600  # splits searched before the search may leave a gap, up to
 _GAP: Final = 0.005  # of the best step after twice as many
 _TRIES: Final = 16  # nodes opened for each runner-up
+_BLIND: Final = 16  # splits searched without a plan before one is searched to its end
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
 
@@ -161,7 +162,8 @@ class _Search:
         if candidate.data <= self.too_large.get(group, 0):
             return
         self.searched += 1
-        near_s = limit_s if candidate in self.seen else min(limit_s, _NEAR * bound_s)
+        to_the_end = candidate in self.seen or (not self.priced and self.searched % _BLIND == 0)
+        near_s = limit_s if to_the_end else min(limit_s, _NEAR * bound_s)
         split = best_family_split(
             self.shelf.kinds(candidate.point),
             candidate.degrees,

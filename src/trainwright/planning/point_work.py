@@ -133,14 +133,15 @@ def _like_layers(costs: CostTable, counts: tuple[int, ...]) -> tuple[LikeLayers,
         ],
         axis=1,
     )
-    all_s = np.array(counts) @ longest
+    way_s = np.minimum.reduceat(phases.total_s - phases.weight_grad_s, starts)
+    excess_s = np.array(counts) * np.maximum(0.0, longest[:, :2].sum(axis=1) - way_s)
     return tuple(
         LikeLayers(
             num_layers=count,
             weight_bytes=float(weights[number].sum()),
             levels=_levels(costs, number),
             longest=LongestPhases(*longest[number].tolist()),
-            beside_s=tuple((all_s - count * longest[number])[:2].tolist()),
+            beside_s=float(excess_s.sum() - excess_s[number]),
             sync_bytes=tuple(costs.gradient_sync_bytes[starts[number]].tolist()),
             gather_bytes=tuple(weights[number].tolist()),
         )
