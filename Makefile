@@ -2,13 +2,16 @@
 #   make demo       plan a real model, print the plan and write its page, out/report.html
 #   make serve      explore plans on a local page
 #   make test       the fast tests (no torch, no browser)
-#   make test-all   the slower tests too (torch, a solver, a browser, parsers of frameworks),
+#   make test-all   the slower tests too (torch, a solver, Dask, a browser, parsers of frameworks),
 #                   installing what they need
 #   make test-exports-all exported files through the parsers of more frameworks
 #   make test-papers published figures at length
 #   make test-laws  the fast tests on many more random cases, new ones on every run
 #   make check      format, lint, types, architecture
 #   make bench      the smoke benchmarks
+#   make docs       the site, into build/docs
+#   make pages      the pictures and tables that pages of the site store
+#   make wheel      a wheel and a source archive, tried where there is no compiler
 #   make sanitize   the same tests on an address + undefined-behaviour build
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,7 +20,9 @@ SANITIZE_VENV := .venv-sanitize
 # What the pipeline adapter is tested with; pip takes the CPU build where one is offered.
 TORCH ?= torch==2.13.0
 SOLVER ?= ortools>=9.10
+CLUSTER ?= distributed>=2024.8
 SERVE := 'fastapi>=0.115' 'uvicorn>=0.30'
+DOCS := sphinx==9.0.4 furo==2025.12.19 myst-parser==5.2.0
 
 # Reference data is found through this variable alone; tests that need it skip visibly without it.
 ifneq ($(wildcard ../shared/data),)
@@ -38,7 +43,7 @@ DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench sanitize clean venv
+.PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench docs pages wheel sanitize clean venv
 
 venv: $(VENV)/.installed
 
@@ -69,7 +74,7 @@ serve: venv
 test: venv
 	$(PYTEST)
 
-test-all: venv $(VENV)/.extras $(VENV)/.exports
+test-all: venv $(VENV)/.extras $(VENV)/.exports $(VENV)/.docs
 	$(PYTEST) -m 'slow or torch or exact or serve or browser or exports'
 
 # Exported files through the parsers of more frameworks, which lie beside the environment.
@@ -85,7 +90,11 @@ test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough
 
 $(VENV)/.extras: | $(VENV)/.python
-	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)' $(SERVE)
+	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)' '$(CLUSTER)' $(SERVE)
+	touch $@
+
+$(VENV)/.docs: | $(VENV)/.python
+	$(BIN)/python -m pip install --quiet $(DOCS)
 	touch $@
 
 $(VENV)/.exports: $(VENV)/.extras
@@ -119,6 +128,27 @@ format: venv
 
 bench: venv
 	$(PYTEST) benchmarks/smoke --benchmark-only --override-ini addopts=''
+
+# What pages of the site show and is stored beside them: pictures, tables of targets and accuracy.
+pages: venv
+	$(BIN)/python docs/pictures/draw.py
+	$(BIN)/python docs/write_targets.py
+	$(if $(TRAINWRIGHT_SHARED),$(BIN)/python docs/write_accuracy.py $(TRAINWRIGHT_SHARED)/data/measured)
+
+# Nothing is fetched while the site is built, nor when it is read.
+docs: venv $(VENV)/.docs
+	rm -rf build/docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html \
+	  -d build/docs-cache docs build/docs
+	@echo 'open build/docs/index.html in a browser'
+
+# The wheel is built from the source archive, so that the archive is known to be enough.
+wheel: venv
+	rm -rf dist && mkdir -p dist
+	$(BIN)/python -c "from scikit_build_core.build import build_sdist; build_sdist('dist')"
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist dist/*.tar.gz
+	$(BIN)/python wheels/check_archives.py dist
+	wheels/try_wheel.sh $(BIN)/python dist build/wheel-env
 
 # The interpreter itself is not instrumented, so the runtime is preloaded and leaks are not judged.
 sanitize:

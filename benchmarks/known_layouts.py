@@ -88,6 +88,21 @@ def _megatron(
     )
 
 
+def _llama(*, devices: int, tflops: float) -> Run:
+    return Run(
+        name=f"Llama-3-405B, {devices:,} H100",
+        model="llama3-405b",
+        cluster="dgx-h100",
+        devices=devices,
+        global_batch=2048,
+        sequence=8192,
+        layout={"tp": 8, "pp": 16, "dp": devices // (8 * 16), "zero": 1, "virtual_stages": 7},
+        source=f"arXiv:2407.21783, table 4: {tflops} TFLOP/s a device",
+        step_time_s=llama_step_s(2048, 8192, devices, tflops),
+        calibration="megatron-core",
+    )
+
+
 RUNS = (
     _megatron(
         "GPT-3 175B, 384 A100",
@@ -125,30 +140,8 @@ RUNS = (
         tflops=163,
         table="table 1: 163 TFLOP/s a device",
     ),
-    Run(
-        name="Llama-3-405B, 8,192 H100",
-        model="llama3-405b",
-        cluster="dgx-h100",
-        devices=8192,
-        global_batch=2048,
-        sequence=8192,
-        layout={"tp": 8, "pp": 16, "dp": 64, "zero": 1, "virtual_stages": 7},
-        source="arXiv:2407.21783, table 4: 430 TFLOP/s a device",
-        step_time_s=llama_step_s(2048, 8192, 8192, 430),
-        calibration="megatron-core",
-    ),
-    Run(
-        name="Llama-3-405B, 16,384 H100",
-        model="llama3-405b",
-        cluster="dgx-h100",
-        devices=16384,
-        global_batch=2048,
-        sequence=8192,
-        layout={"tp": 8, "pp": 16, "dp": 128, "zero": 1, "virtual_stages": 7},
-        source="arXiv:2407.21783, table 4: 400 TFLOP/s a device",
-        step_time_s=llama_step_s(2048, 8192, 16384, 400),
-        calibration="megatron-core",
-    ),
+    _llama(devices=8192, tflops=430),
+    _llama(devices=16384, tflops=400),
     Run(
         name="DeepSeek-V3, 2,048 H800",
         model="deepseek-v3",

@@ -1,12 +1,17 @@
 """Draws the pictures of the pages into a folder, by default the one this script is in.
 
-`interleaved.svg` is for pictures.md, `families/` for schedules.md.
+`interleaved.svg` is for pictures.md, `families/` for schedules.md, `charts/` has one for each page
+of an algorithm.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from generated.charts import charts
 
 from trainwright.plan.schedule_costs import ScheduleCosts
 from trainwright.plan.schedule_memory import ScheduleMemory
@@ -65,6 +70,9 @@ def main(folder: Path) -> None:
             time_unit=TimeUnit.SLOTS,
         )
         (folder / "families" / f"{name}.svg").write_text(picture, encoding="utf-8")
+    (folder / "charts").mkdir(exist_ok=True)
+    for name, draw in charts().items():
+        (folder / "charts" / f"{name}.svg").write_text(draw(), encoding="utf-8")
 
 
 if __name__ == "__main__":

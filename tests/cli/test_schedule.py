@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from trainwright.cli.main import app
 from trainwright.cli.schedule import FAMILIES as NAMED
 from trainwright.formats.schedule_json import load_orders
 from trainwright.scheduling.families import FAMILIES
@@ -449,7 +448,3 @@ def test_a_missing_extra_is_named_before_any_work(run, monkeypatch, option, modu
     done = run(*endless, option)
     assert (done.code, done.out) == (2, "")
     assert f"pip install 'trainwright[{extra}]'" in done.err
-
-
-def test_the_command_is_registered():
-    assert "schedule" in {command.callback.__name__ for command in app.registered_commands}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from trainwright.api.diff import changes, same_content
 from trainwright.errors import InvalidInput
+from trainwright.plan.overlap import NO_OVERHEADS
 from trainwright.plan.results.difference import Change, Difference
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
@@ -62,7 +63,8 @@ def asked_facts(document: Run) -> dict[str, Any]:
         if workload is not None:
             facts["global_batch"] = workload.global_batch
             facts["sequence_length"] = workload.sequence_length
-        return facts
+        overheads = document.request.overheads or NO_OVERHEADS
+        return facts | {key: _plain(value) for key, value in asdict(overheads).items()}
     run = document.request.configuration
     facts["global_batch"] = run.global_batch
     facts["sequence_length"] = run.sequence_length

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainwright._version import __version__
 from trainwright.api.inputs import embed, naming_options
+from trainwright.api.model_records import memory_assumption
 from trainwright.api.run_options import OPTION_OF, configuration_of
 from trainwright.plan.results.model_estimate import (
     ModelEstimateRequest,
@@ -119,8 +120,7 @@ def _changes(
 
 
 def _margin_bytes(peak_bytes: float, run: Configuration, limit_bytes: float) -> float:
-    overheads = run.overheads
-    return limit_bytes - peak_bytes * (1 + overheads.fragmentation) - overheads.reserve_bytes
+    return limit_bytes - run.overheads.needed_bytes(peak_bytes)
 
 
 def _rank_memories(
@@ -183,6 +183,5 @@ def _assumptions(cluster: Cluster, run: Configuration, interval: str) -> dict[st
         f"{'fused' if run.fused_cross_entropy else 'unfused'} cross entropy",
         "sequence parallel": "on" if degrees.sequence_parallel else "off",
         "overlap": ", ".join(overlap),
-        "memory": f"{device.usable_fraction:.0%} of the device usable, fragmentation "
-        f"{run.overheads.fragmentation:.0%}",
+        "memory": memory_assumption(device, run.overheads),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,11 +127,9 @@ def _improved(
 
     target = None if framework is None else target_named(framework)
     limit_bytes = cluster.accelerator.usable_bytes
-    overheads = run.overheads
 
     def fits(step: StepPrediction) -> bool:
-        needed = step.peak_memory_bytes * (1 + overheads.fragmentation) + overheads.reserve_bytes
-        return needed <= limit_bytes
+        return run.overheads.needed_bytes(step.peak_memory_bytes) <= limit_bytes
 
     def wanted(other: Configuration) -> bool:
         if target is None:
@@ -189,7 +188,8 @@ def _best_plan(
         devices=run.parallelism.num_devices,
         memory_bytes=None,
     )
-    found = plan_model(call, budget)
+    question = replace(call.question, overheads=run.overheads)
+    found = plan_model(replace(call, question=question), budget)
     return found if found.stages else None
 
 

@@ -136,6 +136,7 @@ def _stages_of(run: Configuration, model: TransformerConfig) -> tuple[StagePart,
 
 def _planned(document: ModelPlanResult, model: TransformerConfig, cluster: Cluster) -> Job:
     from trainwright.plan.job import Job
+    from trainwright.plan.overlap import NO_OVERHEADS
     from trainwright.plan.parallelism import Parallelism
     from trainwright.pricing.pipeline_run import PipelineShape, placement_of
     from trainwright.profile import Recompute
@@ -167,6 +168,7 @@ def _planned(document: ModelPlanResult, model: TransformerConfig, cluster: Clust
         sequence_length=workload.sequence_length,
         precision=workload.precision or pool.accelerator.default_precision,
         schedule=shape.family,
+        overheads=document.request.overheads or NO_OVERHEADS,
         devices_per_node=pool.devices_per_node,
     )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from trainwright.api.clusters import resolve_cluster
+from trainwright.api.clusters import refuse_several_pools, resolve_cluster
 from trainwright.api.inputs import naming_options
 from trainwright.api.model_request import DEFAULT_TOP, ModelCall
+from trainwright.api.run_options import OPTION_OF as RUN_OPTION_OF
+from trainwright.api.run_options import overheads_of
 from trainwright.api.space_options import OPTION_OF, SPANS, SpaceOptions, allowed_by
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.request import WorkloadRecord
@@ -33,7 +35,8 @@ class ModelOptions(TypedDict, total=False):
     """Where and what a model trains, and what its plan may use; see `docs/plan-command.md`.
 
     Degrees are numbers or ranges such as "4..8"; `zero_stage` and `schedule` may be lists; `top` is
-    the number of runners-up.
+    the number of runners-up. `reserve`, `workspace` and `fragmentation` are what a device keeps
+    beside the plan, as for `estimate`.
     """
 
     cluster: str | Path | Cluster | None
@@ -52,6 +55,9 @@ class ModelOptions(TypedDict, total=False):
     schedule: Names
     framework: str | None
     per_stage_degrees: bool
+    reserve: str | float | None
+    workspace: str | float | None
+    fragmentation: float | None
     calibration: str | Path | None
     top: int | None
 
@@ -80,6 +86,7 @@ def model_call(
     if (calibration := options.get("calibration")) is not None:
         from trainwright.api.calibrate import calibrated
 
+        refuse_several_pools(cluster, "calibration")
         cluster = calibrated(cluster, calibration)
     workload = resolve_workload(
         global_batch=options.get("global_batch"), sequence=options.get("sequence")
@@ -97,6 +104,8 @@ def model_call(
             excluded=excluded,
         )
     )
+    with naming_options(RUN_OPTION_OF):
+        overheads = overheads_of(options)
     with naming_options(QUESTION_OPTION_OF):
         question = ModelQuestion(
             model=given.config,
@@ -106,6 +115,7 @@ def model_call(
             ),
             num_devices=num_devices,
             allowed=allowed,
+            overheads=overheads,
         )
     refuse_empty_space(question)
     top = options.get("top")
@@ -122,6 +132,11 @@ def model_call(
 
 def refuse_empty_space(question: ModelQuestion) -> None:
     """Raise `InvalidInput` for each option that leaves nothing to choose, with what is offered."""
+    if len(question.cluster.pools) > 1:
+        from trainwright.api.plan_mixed import refuse_empty_mixed_space
+
+        refuse_empty_mixed_space(question)
+        return
     faults = tuple(_nothing_left(question))
     if faults:
         raise InvalidInput(faults)

@@ -9,11 +9,14 @@ from trainwright.api.plan_profile import count_recomputed
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.results.model_plan import Alternative, ModelPlanResult, ModelStageRecord
 from trainwright.plan.status import relative_gap
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trainwright.cluster import Accelerator
     from trainwright.plan import Plan, StepPrediction
+    from trainwright.plan.overlap import MemoryOverheads
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.split_plan import Priced
     from trainwright.pricing.interval import TimeRange
@@ -52,7 +55,7 @@ def with_plan(
         stages=_stage_records(plan, profile, step, rank_of_stage(question, plan)),
         ranks=step.stages,
         peak_memory_bytes_per_rank=tuple(s.memory.total_bytes for s in step.stages),
-        assumptions=_assumptions(profile, plan, spread),
+        assumptions=_assumptions(question, profile, plan, spread),
     )
 
 
@@ -148,7 +151,20 @@ def _stage_records(
     )
 
 
-def _assumptions(profile: Profile, plan: Plan, spread: TimeRange) -> dict[str, str]:
+def memory_assumption(device: Accelerator, overheads: MemoryOverheads) -> str:
+    """What of a device a run may fill, and what is kept beside it."""
+    parts = [
+        f"{device.usable_fraction:.0%} of the device usable",
+        f"fragmentation {overheads.fragmentation:.0%}",
+    ]
+    if overheads.reserve_bytes:
+        parts.append(f"{format_bytes(overheads.reserve_bytes)} kept free")
+    return ", ".join(parts)
+
+
+def _assumptions(
+    question: ModelQuestion, profile: Profile, plan: Plan, spread: TimeRange
+) -> dict[str, str]:
     point, provenance = profile.point, profile.costs.provenance
     return {
         "times": f"{provenance.origin}: {provenance.source}",
@@ -157,4 +173,5 @@ def _assumptions(profile: Profile, plan: Plan, spread: TimeRange) -> dict[str, s
         "kernels": ", ".join(point.kernels),
         "optimizer": "Adam, states and master weights in 32 bit",
         "schedule": f"{plan.schedule}, simulated",
+        "memory": memory_assumption(question.cluster.accelerator, question.overheads),
     }

@@ -49,6 +49,7 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
             precision=workload.precision,
         ),
         num_devices=question.num_devices,
+        overheads=question.overheads,
         space=record_of(
             question.allowed,
             excluded=call.excluded_options,
@@ -64,6 +65,7 @@ def call_of(request: PlanRequest) -> ModelCall:
     from trainwright.cluster import Cluster
     from trainwright.formats.document_json import decode
     from trainwright.model import TransformerConfig
+    from trainwright.plan.overlap import NO_OVERHEADS
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Workload
 
@@ -90,6 +92,7 @@ def call_of(request: PlanRequest) -> ModelCall:
             ),
             num_devices=request.num_devices or cluster.num_devices,
             allowed=allowed,
+            overheads=request.overheads or NO_OVERHEADS,
         )
     return ModelCall(
         model=request.model,

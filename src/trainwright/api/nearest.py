@@ -55,8 +55,9 @@ def nearest_job(
         step = _priced(run, job, cluster)
         if step is None or gaps_of(_as_job(run, job, cluster), target):
             continue
-        least_bytes = min(least_bytes, step.peak_memory_bytes)
-        if step.peak_memory_bytes <= limit_bytes:
+        needed_bytes = run.overheads.needed_bytes(step.peak_memory_bytes)
+        least_bytes = min(least_bytes, needed_bytes)
+        if needed_bytes <= limit_bytes:
             found.append((step.step_time_s, run, step))
     if not found:
         if least_bytes == float("inf"):

@@ -44,7 +44,8 @@ def plan(
     options of `ModelOptions`: `cluster`, `nodes`, `global_batch`, `sequence`, degrees to fix or
     bound (`tp`, `pp`, `dp`, `cp`, `ep`, `etp`, `virtual_stages`, `micro_batch`, each a number or a
     range such as "4..8"), `zero_stage`, `schedule`, `framework`, `per_stage_degrees`, `top`, and
-    `calibration` (a file of `calibrate`, or a built-in software line). Memory and bandwidth are
+    `calibration` (a file of `calibrate`, or a built-in software line), and what a device keeps free
+    (`reserve`, `workspace`, `fragmentation`, as for `estimate`). Memory and bandwidth are
     bytes and bytes per second, or text with a unit. `recompute` may list the modes that a model's
     plan may use: "none,selective,full". The equal split deals out the layers named `block_layer`,
     or "all"; if absent, the transformer blocks where the profile has some, else all. `time_unit`
@@ -71,7 +72,6 @@ def plan(
     )
     given = resolve_input(model, point=point, given=overrides, time_unit=time_unit)
     if isinstance(given, ModelInput):
-        from trainwright.api.headroom import warned_of_tight_memory
         from trainwright.api.model_options import model_call
         from trainwright.api.plan_model import plan_model
 
@@ -95,9 +95,11 @@ def plan(
             cost_model=cost_model,
         )
         warnings = (f"{name} applies to profiles only and was not used" for name in not_used)
+        if len(call.question.cluster.pools) > 1:
+            from trainwright.api.plan_mixed import plan_mixed_model
+
+            return Result(plan_mixed_model(call, budget, warnings=(*given.warnings, *warnings)))
         document = plan_model(call, budget, warnings=(*given.warnings, *warnings))
-        if memory is None:
-            document = warned_of_tight_memory(document, call.question.cluster.accelerator)
         return Result(document)
     allows = _allows_recompute(recompute)
     partly = isinstance(recompute, bool) is False

@@ -89,7 +89,8 @@ def _explained(document: ModelPlanResult, budget: Budget) -> ModelExplanation:
     return ModelExplanation(
         busiest_rank=busy_s.index(max(busy_s)),
         fullest_rank=fullest,
-        free_bytes=(document.memory_limit_bytes or 0.0) - sizes[fullest],
+        free_bytes=(document.memory_limit_bytes or 0.0)
+        - question.overheads.needed_bytes(sizes[fullest]),
         binding=binding.resource if binding is not None and saves else None,
         time_by_part_s=document.time_by_part_s,
         memory_by_class_bytes=_classes(document.ranks[fullest].memory),

@@ -90,7 +90,13 @@ def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPred
     from trainwright.pricing.step import predict_step
 
     flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
-    return predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
+    return predict_step(
+        plan,
+        profile,
+        question.cluster,
+        model_flops_per_sequence=flops,
+        overheads=question.overheads,
+    )
 
 
 def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:

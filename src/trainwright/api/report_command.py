@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.api.inputs import content_hash
 from trainwright.api.model_request import DEFAULT_TOP
-from trainwright.api.space_words import model_space_words, profile_space_words
+from trainwright.api.space_words import (
+    memory_words,
+    model_space_words,
+    profile_space_words,
+)
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.estimate import EstimateResult
@@ -56,8 +60,8 @@ def command_of(document: object) -> Command:
 def _(document: ModelPlanResult) -> Command:
     request = document.request
     words = ["trainwright", "plan", request.model.name, *_cluster_words(request)]
-    words += _workload_words(request)
-    words += model_space_words(request.space)
+    words += [*_workload_words(request), *model_space_words(request.space)]
+    words += memory_words(request.overheads)
     if request.top is not None and request.top != DEFAULT_TOP:
         words += ["--top", str(request.top)]
     return Command(words=tuple(words), note=_note(request.model, request.cluster))
@@ -108,6 +112,7 @@ def _(document: ModelSweepResult) -> Command:
         words += ["--cluster", request.cluster.name]
     words += ["--devices", ",".join(str(row.devices) for row in document.rows)]
     words += [*_workload_words(request), *model_space_words(request.space)]
+    words += memory_words(request.overheads)
     words += ["--objective", document.objective]
     if document.pareto_objectives:
         words += ["--pareto", ",".join(document.pareto_objectives)]
@@ -251,12 +256,13 @@ def _run_words(run: Configuration) -> Iterator[str]:
     yield from ("--schedule", run.schedule)
     count = "" if run.recompute_blocks is None else f":{run.recompute_blocks}"
     yield from ("--recompute", f"{run.recompute}{count}")
+    yield from memory_words(run.overheads)
 
 
 def _unnamed_choices(run: Configuration) -> Iterator[str]:
     """Choices that differ from the default and that the command leaves out."""
     named = {"parallelism", "microbatch_size", "global_batch", "sequence_length", "schedule"}
-    named |= {"recompute", "recompute_blocks"}
+    named |= {"recompute", "recompute_blocks", "overheads"}
     for field in fields(run):
         if field.name not in named and getattr(run, field.name) != field.default:
             yield field.name.replace("_", " ")

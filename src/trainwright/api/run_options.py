@@ -10,6 +10,7 @@ from trainwright.units import parse_memory
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from trainwright.api.model_options import ModelOptions
     from trainwright.plan.configuration import Configuration
     from trainwright.plan.overlap import MemoryOverheads, Overlap
     from trainwright.plan.parallelism import Parallelism
@@ -124,7 +125,7 @@ def configuration_of(options: RunOptions, *, num_devices: int | None) -> Configu
         recompute_blocks=blocks,
         recipe=_recipe(options),
         overlap=_overlap(options.get("overlap") or {}),
-        overheads=_overheads(options),
+        overheads=overheads_of(options),
         **_stated(given),
     )
 
@@ -215,7 +216,8 @@ def _overlap(shares: Mapping[str, float]) -> Overlap:
     return Overlap(**shares)
 
 
-def _overheads(options: RunOptions) -> MemoryOverheads:
+def overheads_of(options: RunOptions | ModelOptions) -> MemoryOverheads:
+    """What a device keeps beside the model; raises `InvalidInput` under the names of fields."""
     from trainwright.plan.overlap import MemoryOverheads
 
     given = {

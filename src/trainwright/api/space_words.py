@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainwright.plan.overlap import MemoryOverheads
     from trainwright.plan.results.request import SpaceRecord
     from trainwright.planning.allowed import Span
 
@@ -52,6 +53,19 @@ def model_space_words(space: SpaceRecord) -> Iterator[str]:
         yield from ("--framework", allowed.framework)
     if space.per_stage_degrees:
         yield "--per-stage-degrees"
+
+
+def memory_words(overheads: MemoryOverheads | None) -> Iterator[str]:
+    """What a device keeps beside the plan, where that is not the default."""
+    from trainwright.plan.overlap import DEFAULT_OVERHEADS, NO_OVERHEADS
+
+    given, usual = overheads or NO_OVERHEADS, DEFAULT_OVERHEADS
+    if given.reserve_bytes != usual.reserve_bytes:
+        yield from ("--reserve", repr(given.reserve_bytes))
+    if given.workspace_bytes != usual.workspace_bytes:
+        yield from ("--workspace", repr(given.workspace_bytes))
+    if given.fragmentation != usual.fragmentation:
+        yield from ("--fragmentation", repr(given.fragmentation))
 
 
 def _span_text(span: Span) -> str:

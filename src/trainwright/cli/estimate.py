@@ -149,16 +149,9 @@ def estimate(
             metavar="KIND=SHARE",
         ),
     ] = None,
-    reserve: Annotated[
-        str | None, typer.Option(help="Memory to keep free; 0 if absent.", metavar="SIZE")
-    ] = None,
-    workspace: Annotated[
-        str | None, typer.Option(help="Memory of libraries; 64MiB if absent.", metavar="SIZE")
-    ] = None,
-    fragmentation: Annotated[
-        str | None,
-        typer.Option(help="What the allocator wastes, of the peak; 0.05 if absent.", metavar="X"),
-    ] = None,
+    reserve: options.Reserve = None,
+    workspace: options.Workspace = None,
+    fragmentation: options.Fragmentation = None,
     lora_rank: Annotated[
         str | None, _count("lora-rank", "Train adapters of this rank, nothing else.")
     ] = None,

@@ -8,60 +8,70 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from trainwright._version import __version__
-from trainwright.cli import (
-    calibrate,
-    catalog,
-    codesign,
-    diff,
-    estimate,
-    explain,
-    export,
-    improve,
-    plan,
-    profile,
-    report,
-    schedule,
-    serve,
-    validate,
-    whatif,
-)
 from trainwright.errors import InvalidInput, TrainwrightError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_COMMANDS = (
+    "plan",
+    "estimate",
+    "schedule",
+    "codesign",
+    "explain",
+    "export",
+    "verify",
+    "improve",
+    "diff",
+    "whatif",
+    "report",
+    "serve",
+    "validate",
+    "calibrate",
+    "profile",
+    "catalog",
+)
+
+
+class _Program(TyperGroup):
+    """Builds a command, the function named like its module, only when it is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: click.Command(name) for name in _COMMANDS}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _command(cmd_name) if cmd_name in self.commands else None
+
+
+@cache
+def _command(name: str) -> click.Command:
+    alone = typer.Typer(**_SHOWN)
+    alone.command(name)(getattr(import_module(f"trainwright.cli.{name}"), name))
+    return typer.main.get_command(alone)
+
+
+_SHOWN: Any = {
+    "add_completion": False,
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+}
 app = typer.Typer(
     name="trainwright",
+    cls=_Program,
     help="The best plan for training a large model on many accelerators, with a proof.",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    **_SHOWN,
 )
-_COMMANDS = (
-    plan.plan,
-    estimate.estimate,
-    schedule.schedule,
-    codesign.codesign,
-    explain.explain,
-    export.export,
-    improve.improve,
-    diff.diff,
-    whatif.whatif,
-    report.report,
-    serve.serve,
-    validate.validate,
-    calibrate.calibrate,
-    profile.profile,
-    catalog.catalog,
-)
-for _command in _COMMANDS:
-    app.command()(_command)
 
 
 def _print_version(wanted: bool) -> None:

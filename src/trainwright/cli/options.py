@@ -46,6 +46,22 @@ Point = Annotated[
     str | None,
     typer.Option("--point", help="Which point of a profile with several (from 0).", metavar="N"),
 ]
+Reserve = Annotated[
+    str | None,
+    typer.Option("--reserve", help="Memory to keep free; 0 if absent.", metavar="SIZE"),
+]
+Workspace = Annotated[
+    str | None,
+    typer.Option("--workspace", help="Memory of libraries; 64MiB if absent.", metavar="SIZE"),
+]
+Fragmentation = Annotated[
+    str | None,
+    typer.Option(
+        "--fragmentation",
+        help="What the allocator wastes, of the peak; 0.05 if absent.",
+        metavar="X",
+    ),
+]
 Source = Annotated[
     tuple[str, Path] | None,
     typer.Option(

@@ -119,6 +119,9 @@ def plan(
     restart: Annotated[
         str | None, typer.Option(help="From a failure to training again.", metavar="TIME")
     ] = None,
+    reserve: options.Reserve = None,
+    workspace: options.Workspace = None,
+    fragmentation: options.Fragmentation = None,
     calibration: options.Calibration = None,
     no_data_parallel: Annotated[
         bool, typer.Option("--no-data-parallel", help="One replica per stage.")
@@ -194,6 +197,9 @@ def plan(
         "schedule": schedule,
         "framework": framework,
         "per_stage_degrees": per_stage_degrees,
+        "reserve": reserve,
+        "workspace": workspace,
+        "fragmentation": parse_number(fragmentation, "fragmentation"),
         "calibration": calibration,
         "top": parse_count(top, "top", least=0),
     }

@@ -63,6 +63,14 @@ class MemoryOverheads:
         if faults:
             raise InvalidInput(faults)
 
+    def needed_bytes(self, peak_bytes: float) -> float:
+        """What must be usable of a device for a run of that peak, workspaces in it."""
+        return peak_bytes * (1 + self.fragmentation) + self.reserve_bytes
+
+    def room_bytes(self, usable_bytes: float) -> float:
+        """What a peak may reach without workspaces: the inverse of `needed_bytes`."""
+        return (usable_bytes - self.reserve_bytes) / (1 + self.fragmentation) - self.workspace_bytes
+
     def _faults(self) -> Iterator[Fault]:
         for name in ("workspace_bytes", "reserve_bytes", "fragmentation"):
             if not 0 <= (value := getattr(self, name)) < float("inf"):

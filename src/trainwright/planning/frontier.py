@@ -16,6 +16,7 @@ import numpy as np
 
 from trainwright.costing.estimate import Estimator
 from trainwright.planning.coarse_bound import CoarseBounds
+from trainwright.planning.device_room import room_of_devices
 from trainwright.planning.expert_floor import LeastLayers, least_layers, with_exchanges
 from trainwright.planning.family_bounds import ChainWork
 from trainwright.planning.layouts import Layouts, layouts_of
@@ -132,7 +133,7 @@ class Frontier:
     _layouts: dict[tuple[int, int, int], Layouts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._coarse = CoarseBounds(self.question.cluster)
+        self._coarse = CoarseBounds(room_of_devices(self.question))
         self._schedules = schedules_of(self.question.allowed)
 
     def open(self, budget: Budget) -> bool:

@@ -18,6 +18,7 @@ from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.plan import Binding, Relaxation
 from trainwright.planning.allowed import ANY, Allowed, Span
+from trainwright.planning.device_room import room_of_devices
 from trainwright.planning.feasibility import Feasibility
 from trainwright.planning.layouts import layouts_of
 from trainwright.planning.model_problem import (
@@ -41,7 +42,7 @@ from trainwright.units import format_bytes, format_bytes_up
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.cluster import Accelerator, Cluster
+    from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.profile import Profile
 
@@ -79,7 +80,7 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     if found is None:
         return Diagnosis(binding=_no_layout(question, layouts, budget), relaxations=relaxations)
     layout, least_bytes = found
-    memory = _memory(least_bytes + layout.reserve_bytes, question.cluster.accelerator)
+    memory = _memory(least_bytes + layout.reserve_bytes, question)
     return Diagnosis(
         binding=find_binding(layout.question, least_bytes, reserve_bytes=layout.reserve_bytes),
         relaxations=(memory, *relaxations),
@@ -93,7 +94,8 @@ def _layouts(
 
     Those whose devices each hold more weights, gradients and optimizer states are left out.
     """
-    workload, usable_bytes = question.workload, question.cluster.accelerator.usable_bytes
+    workload = question.workload
+    usable_bytes = room_of_devices(question).accelerator.usable_bytes
     size = min(microbatch_sizes(workload, question.allowed.microbatch_size))
     estimator = Estimator(model=question.model, cluster=question.cluster)
     points = [
@@ -199,9 +201,11 @@ def _no_layout(question: ModelQuestion, layouts: list[_Layout], budget: Budget) 
     )
 
 
-def _memory(usable_bytes: float, accelerator: Accelerator) -> Relaxation:
-    """What the driver would have to show, of which a fraction is usable."""
-    shown_bytes = usable_bytes / accelerator.usable_fraction
+def _memory(filled_bytes: float, question: ModelQuestion) -> Relaxation:
+    """What the driver would have to show, of which a fraction is usable and some is kept free."""
+    accelerator, overheads = question.cluster.accelerator, question.overheads
+    needed_bytes = overheads.needed_bytes(filled_bytes + overheads.workspace_bytes)
+    shown_bytes = needed_bytes / accelerator.usable_fraction
     return Relaxation(
         change="memory",
         value=shown_bytes,
@@ -260,7 +264,7 @@ def _shorter_sequence(question: ModelQuestion, budget: Budget) -> Iterator[Relax
 
 
 def _fits(question: ModelQuestion, budget: Budget) -> bool:
-    usable_bytes = question.cluster.accelerator.usable_bytes
+    usable_bytes = room_of_devices(question).accelerator.usable_bytes
     layouts = _layouts(question, budget, most_state_bytes=usable_bytes)
     return any(layout.question.fits() for layout in layouts)
 

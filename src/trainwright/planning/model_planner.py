@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.execution import Progress
+from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import best_family_split
 from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.split_plan import Priced, price_split
@@ -162,14 +163,15 @@ class _Search:
         if candidate.data <= self.too_large.get(group, 0):
             return
         self.searched += 1
+        question = self.shelf.question
         to_the_end = candidate in self.seen or (not self.priced and self.searched % _BLIND == 0)
         near_s = limit_s if to_the_end else min(limit_s, _NEAR * bound_s)
         split = best_family_split(
             self.shelf.kinds(candidate.point),
             candidate.degrees,
-            self.shelf.question.cluster,
+            room_of_candidate(question, candidate, self.shelf.profile(candidate.point)),
             family=candidate.schedule,
-            num_microbatches=self.shelf.question.workload.global_batch
+            num_microbatches=question.workload.global_batch
             // (candidate.microbatch_size * candidate.data),
             limit_s=near_s,
         )

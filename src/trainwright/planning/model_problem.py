@@ -16,6 +16,7 @@ import numpy as np
 
 from trainwright.costing.estimate import flat_setting
 from trainwright.partitioning.restrictions import Restrictions, surviving_rows
+from trainwright.planning.device_room import room_of_candidate
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def roomy_problem(question: ModelQuestion, candidate: Candidate, profile: Profil
     replicas, gathers = _replicas(candidate)[0], _gathers(candidate)
     gathered = _weights(profile) * (2 * (1 - 1 / replicas)) if gathers else None
     held = hold_tied_once(profile) if candidate.pipeline == 1 else profile
-    setting = candidate_setting(question, candidate)
+    setting = candidate_setting(question, candidate, profile)
     restrictions = candidate_restrictions(candidate)
     sharded = _sharded(held, candidate)
     return reserve_transients(sharded, setting, restrictions, gathered_bytes=gathered)
@@ -50,7 +51,7 @@ def lean_problem(question: ModelQuestion, candidate: Candidate, profile: Profile
     held = hold_tied_once(profile)
     gathered = _weights(held) if _gathers(candidate) else None
     lean = require_largest_transient(held, gathered_bytes=gathered)
-    return _sharded(lean, candidate), candidate_setting(question, candidate)
+    return _sharded(lean, candidate), candidate_setting(question, candidate, profile)
 
 
 def _gathers(candidate: Candidate) -> bool:
@@ -64,10 +65,11 @@ def _replicas(candidate: Candidate) -> tuple[int, int]:
     return data * point.context, max(1, point.devices * data // point.expert_devices)
 
 
-def candidate_setting(question: ModelQuestion, candidate: Candidate) -> Setting:
+def candidate_setting(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Setting:
     """The candidate's devices, those of a context group counted once, and microbatches."""
     num_microbatches = question.workload.global_batch // candidate.microbatch_size
-    setting = flat_setting(question.cluster, num_microbatches=num_microbatches)
+    room = room_of_candidate(question, candidate, profile)
+    setting = flat_setting(room, num_microbatches=num_microbatches)
     return replace(setting, num_devices=candidate.num_devices // candidate.context)
 
 

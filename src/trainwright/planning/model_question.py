@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.overlap import NO_OVERHEADS
 from trainwright.planning.allowed import EVERYTHING, Allowed
 from trainwright.profile import ProfilePoint
 
@@ -15,24 +16,30 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.costing.estimate import Estimator
     from trainwright.model import TransformerConfig
+    from trainwright.plan.overlap import MemoryOverheads
     from trainwright.planning.model_space import Point, Workload
     from trainwright.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelQuestion:
-    """A model to train on a cluster, and what the plan may use."""
+    """A model to train on a cluster, what the plan may use, what it leaves free of each device."""
 
     model: TransformerConfig
     cluster: Cluster
     workload: Workload
     num_devices: int
     allowed: Allowed = EVERYTHING
+    overheads: MemoryOverheads = NO_OVERHEADS
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
         if faults:
             raise InvalidInput(faults)
+
+    def holds(self, peak_bytes: float) -> bool:
+        """Whether a device has room for a plan that peaks there, by the rule of `estimate`."""
+        return self.overheads.needed_bytes(peak_bytes) <= self.cluster.accelerator.usable_bytes
 
     def _faults(self) -> Iterator[Fault]:
         if not 1 <= self.num_devices <= self.cluster.num_devices:

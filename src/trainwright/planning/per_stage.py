@@ -18,6 +18,7 @@ from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.restrictions import Restrictions
 from trainwright.partitioning.ties import recompute_least
 from trainwright.plan.status import Status
+from trainwright.planning.device_room import room_of_devices
 from trainwright.planning.model_planner import (
     NUM_ALTERNATIVES,
     ModelOutcome,
@@ -108,7 +109,8 @@ def _restrictions(question: ModelQuestion, size: int) -> Restrictions:
 
 def _setting(question: ModelQuestion, size: int) -> Setting:
     num_microbatches = question.workload.global_batch // size
-    setting = flat_setting(question.cluster, num_microbatches=num_microbatches)
+    room = room_of_devices(question)
+    setting = flat_setting(room, num_microbatches=num_microbatches)
     return replace(setting, num_devices=question.num_devices)
 
 
@@ -122,7 +124,15 @@ def _price(
     if cut.plan is None or len(cut.plan.stages) not in question.allowed.pipeline:
         return None
     plan = replace(cut.plan, microbatch_size=size)
-    step = predict_step(plan, profile, question.cluster, model_flops_per_sequence=flops)
+    step = predict_step(
+        plan,
+        profile,
+        question.cluster,
+        model_flops_per_sequence=flops,
+        overheads=question.overheads,
+    )
+    if not question.holds(step.peak_memory_bytes):
+        return None
     candidate = Candidate(
         microbatch_size=size,
         tensor=max(stage.tensor_parallel for stage in plan.stages),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from trainwright.plan.results.model_explanation import ModelExplanation, WithoutRecord
+    from trainwright.plan.results.model_plan import ModelPlanResult
 
 
 def model_explanation_report(document: ModelExplanation) -> RenderableType:
@@ -50,8 +51,18 @@ def _what_binds(document: ModelExplanation) -> Iterator[str]:
     named = ", ".join(f"{name} {format_bytes(size)}" for name, size in classes)
     yield (
         f"memory: rank {document.fullest_rank} is fullest, {format_bytes(document.free_bytes)} of "
-        f"{format_bytes(limit_bytes)} free: {named}"
+        f"{format_bytes(limit_bytes)} free{_kept(plan)}: {named}"
     )
+
+
+def _kept(plan: ModelPlanResult) -> str:
+    """What a device keeps that no class of memory counts, where there is any."""
+    kept = plan.request.overheads
+    if kept is None or not (kept.fragmentation or kept.reserve_bytes):
+        return ""
+    parts = [f"{kept.fragmentation:.0%} fragmentation"] if kept.fragmentation else []
+    parts += [format_bytes(kept.reserve_bytes)] if kept.reserve_bytes else []
+    return f" beside {' and '.join(parts)}"
 
 
 def _without_table(document: ModelExplanation) -> RenderableType:

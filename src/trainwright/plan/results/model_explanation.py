@@ -43,8 +43,8 @@ class GainRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelExplanation:
     """Ranks are indices from 0. `memory_by_class_bytes` is of the fullest rank, whose device has
-    `free_bytes` left; `busiest_rank` works longest. `binding` names the resource whose increase of
-    1 % saves most.
+    `free_bytes` left beside what every device keeps (`plan.overlap.MemoryOverheads`);
+    `busiest_rank` works longest. `binding` names the resource whose increase of 1 % saves most.
     """
 
     kind: str = "model-explanation"

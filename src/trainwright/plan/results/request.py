@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trainwright.plan.overlap import MemoryOverheads
+
 FORMAT_VERSION = 1
 
 
@@ -81,8 +83,8 @@ class WorkloadRecord:
 class PlanRequest:
     """The request of `plan` and `estimate`.
 
-    `cluster`, `workload` and `top`, the number of runners-up, belong to a model's, `cost_model` to
-    a placement problem's.
+    `cluster`, `workload`, `overheads` (none where absent) and `top`, the number of runners-up,
+    belong to a model's, `cost_model` to a placement problem's.
     """
 
     trainwright_version: str
@@ -91,6 +93,7 @@ class PlanRequest:
     setting: SettingRecord | None = None
     cluster: Embedded | None = None
     workload: WorkloadRecord | None = None
+    overheads: MemoryOverheads | None = None
     num_devices: int | None = None
     top: int | None = None
     cost_model: str | None = None

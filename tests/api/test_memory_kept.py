@@ -1,0 +1,91 @@
+"""Plans leave free what `estimate` wants free, and every later command keeps to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import trainwright
+from trainwright.api.model_request import call_of
+from trainwright.api.report_command import command_of
+from trainwright.errors import InvalidInput
+from trainwright.plan.overlap import DEFAULT_OVERHEADS, NO_OVERHEADS
+
+QUESTION = {"cluster": "dgx-h100", "devices": 8, "global_batch": 64, "sequence": 8192, "top": 0}
+TIGHT = {"tp": 1, "zero_stage": 1, "micro_batch": 2, "pp": 1, "cp": 1}
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return trainwright.plan("llama3-8b", **TIGHT, **QUESTION).document
+
+
+def test_by_default_a_plan_leaves_what_an_estimate_wants_free(usual):
+    assert usual.request.overheads == DEFAULT_OVERHEADS
+    peak = max(usual.peak_memory_bytes_per_rank)
+    assert DEFAULT_OVERHEADS.needed_bytes(peak) <= usual.memory_limit_bytes
+    filled = trainwright.plan(
+        "llama3-8b", workspace=0, fragmentation=0, reserve=0, **TIGHT, **QUESTION
+    ).document
+    assert max(filled.peak_memory_bytes_per_rank) > peak
+    assert filled.step_time_s < usual.step_time_s
+
+
+def test_an_estimate_of_the_plan_has_its_figures_and_fits(usual):
+    plain = trainwright.plan(
+        "llama3-8b", **TIGHT, **QUESTION, recompute="full", reserve="1GiB"
+    ).document
+    run = trainwright.estimate(
+        "llama3-8b",
+        cluster="dgx-h100",
+        dp=8,
+        zero=1,
+        micro_batch=2,
+        recompute="full",
+        reserve="1GiB",
+        global_batch=64,
+        sequence=8192,
+    ).document
+    assert run.fits
+    assert run.peak_memory_bytes == max(plain.peak_memory_bytes_per_rank)
+    assert run.step_time_s == plain.step_time_s
+    difference = trainwright.diff(plain, run).document
+    assert difference.request_changes == difference.result_changes == ()
+
+
+def test_what_is_kept_is_in_the_command_and_in_the_differences(usual):
+    kept = trainwright.plan(
+        "llama3-8b", reserve="8GiB", fragmentation=0.1, **TIGHT, **QUESTION
+    ).document
+    words = command_of(kept).text
+    assert f"--reserve {8 * 2**30:.1f} --fragmentation 0.1" in words
+    assert "--workspace" not in words
+    assert "--fragmentation" not in command_of(usual).text
+    changed = {change.key for change in trainwright.diff(usual, kept).document.request_changes}
+    assert changed == {"reserve_bytes", "fragmentation"}
+
+
+def test_another_question_about_the_plan_keeps_it_too(usual):
+    asked = trainwright.what_if(usual, flops_scale=2.0).document
+    assert asked.after.request.overheads == DEFAULT_OVERHEADS
+    peak = max(asked.after.peak_memory_bytes_per_rank)
+    assert DEFAULT_OVERHEADS.needed_bytes(peak) <= asked.after.memory_limit_bytes
+
+
+def test_a_document_from_before_is_read_as_it_was_made(usual):
+    old = replace(usual.request, overheads=None)
+    assert call_of(old).question.overheads == NO_OVERHEADS
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ({"fragmentation": -0.1}, "fragmentation: must be finite and >= 0, got -0.1"),
+        ({"reserve": -1.0}, "reserve: must be finite and >= 0, got -1.0"),
+        ({"workspace": "some"}, "workspace: must be"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(option, problem):
+    with pytest.raises(InvalidInput, match=problem):
+        trainwright.plan("llama3-8b", **option, **QUESTION)

@@ -1,0 +1,105 @@
+"""The reference pages hold what the code holds."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from generated import PARTS, fill
+from generated.commands import commands_part
+from generated.documents import (
+    document_types,
+    documents_part,
+    heading,
+    nested_records,
+    slug,
+    type_text,
+    unit,
+)
+from generated.reports import REPORTS, reports_part
+
+from trainwright.cli.main import main
+from trainwright.formats.record_types import record_fields
+
+
+def test_every_option_that_help_prints_is_in_the_reference(capfd):
+    page = commands_part()
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = re.findall(r"^  ([a-z]+) ", capfd.readouterr().out.partition("Commands:")[2], re.M)
+    assert re.findall(r"^## (\w+)$", page, re.M) == listed
+    for command in listed:
+        section = re.search(rf"^## {command}$(.*?)(?=^## |\Z)", page, re.M | re.S)[1]
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", capfd.readouterr().out, re.M))
+        assert options - {"--help"} <= set(re.findall(r"--[a-z][a-z-]*", section)), command
+
+
+def test_every_key_of_every_document_is_in_the_reference():
+    page = documents_part()
+    for record in nested_records(document_types()):
+        for field in record_fields(record):
+            assert f"| `{field.name}` |" in page
+    kinds = re.findall(r"^### ([a-z-]+)$", page.partition("## Records")[0], re.M)
+    assert {"plan", "model-plan", "model-estimate", "schedule", "codesign"} <= set(kinds)
+
+
+def test_names_of_records_are_not_used_twice():
+    names = [slug(heading(record)) for record in nested_records(document_types())]
+    assert len(names) == len(set(names))
+
+
+def test_links_between_records_lead_to_a_heading():
+    page = documents_part()
+    headings = {slug(title) for title in re.findall(r"^#+ (.+)$", page, re.M)}
+    links = set(re.findall(r"\]\(#([^)]+)\)", page))
+    assert links
+    assert links <= headings
+
+
+@pytest.mark.parametrize(
+    ("name", "hint", "written"),
+    [
+        ("step_time_s", float, "s"),
+        ("tokens_per_s", float, "tokens/s"),
+        ("tokens_per_s_per_device", float, "tokens/s per device"),
+        ("bandwidth_bytes_per_s", float, "bytes/s"),
+        ("peak_memory_bytes_per_rank", tuple[float, ...], "bytes"),
+        ("checkpoint_interval_s", float, "s"),
+        ("energy_per_token_j", float, "J per token"),
+        ("area_mm2", float, "mm²"),
+        ("mfu", float, ""),
+        ("stages", str, ""),
+    ],
+)
+def test_units_are_read_from_names(name, hint, written):
+    assert unit(name, hint) == written
+
+
+def test_types_are_written_in_words():
+    assert type_text(float | None) == "number, or absent"
+    assert type_text(tuple[int, ...]) == "list of integer"
+    assert type_text(dict[str, float]) == "number by name"
+
+
+def test_a_page_with_an_unknown_part_is_refused():
+    assert fill("# Plain\n") == "# Plain\n"
+    with pytest.raises(KeyError):
+        fill("<!-- generated: nonsense -->\n")
+
+
+def test_every_part_is_on_a_page(request):
+    pages = request.config.rootpath.joinpath("docs").glob("*.md")
+    used = re.findall(r"<!-- generated: (\w+) -->", "".join(page.read_text() for page in pages))
+    assert sorted(used) == sorted(PARTS)
+
+
+def test_reports_keep_their_text_and_code():
+    page = reports_part()
+    for report in REPORTS.glob("*.md"):
+        title, _, body = report.read_text(encoding="utf-8").partition("\n")
+        assert f"#{title}" in page
+        for block in re.findall(r"^```.*?^```$", body, re.M | re.S):
+            assert block in page
+    assert not re.search(r"^# ", re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S), re.M)
