@@ -31,7 +31,7 @@ _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more
 _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simpler
 _EXACT: Final = 600  # splits searched before the search may leave a gap, up to
 _GAP: Final = 0.005  # of the best step after twice as many
-_TRIES: Final = 16  # nodes opened for each runner-up
+_TRIES: Final = 6  # nodes opened for each runner-up
 _BLIND: Final = 16  # splits searched without a plan before one is searched to its end
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
@@ -140,13 +140,13 @@ class _Search:
     def add_runners_up(self, count: int) -> None:
         """Price the next best splits until there are enough alternatives, or it takes too long."""
         tries = _TRIES * count
-        while tries and len(best_first(self.priced)) <= count:
+        while len(best_first(self.priced)) <= count:
             if self.budget.poll(self._progress):
                 return
-            if self.splits:
+            if self.splits and (not tries or self._least_split_s <= self.frontier.least_s):
                 _, _, candidate, split = heapq.heappop(self.splits)
                 self._price(candidate, split)
-            elif math.isfinite(self.frontier.least_s):
+            elif tries and math.isfinite(self.frontier.least_s):
                 tries -= 1
                 taken = self.frontier.take()
                 if taken is not None:
