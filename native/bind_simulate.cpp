@@ -3,13 +3,16 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <stdexcept>
 #include <string>
 
 #include "bind_schedule.hpp"
+#include "fixed_order.hpp"
 #include "numpy_arrays.hpp"
 #include "simulate.hpp"
 
 namespace nb = nanobind;
+using trainwright::FixedOrder;
 using trainwright::Simulation;
 using trainwright::numpy::Array;
 using trainwright::numpy::CostArrays;
@@ -85,6 +88,27 @@ void bind_simulate(nb::module_& module) {
         return to_numpy(std::move(starts));
       },
       nb::arg("orders"), nb::arg("costs"), nb::arg("deadline_s"));
+
+  nb::class_<FixedOrder>(module, "FixedOrder")
+      .def(nb::new_([](const OrderArrays& orders) { return FixedOrder(orders.view()); }),
+           nb::arg("orders"))
+      .def(
+          "ends_s",
+          [](const FixedOrder& order, Table<double> duration_s, Array<double> forward_transfer_s,
+             Array<double> backward_transfer_s) {
+            const auto stages = static_cast<size_t>(order.num_stages());
+            if (duration_s.size() != trainwright::kNumActionKinds * stages ||
+                forward_transfer_s.size() + 1 != stages || backward_transfer_s.size() + 1 != stages)
+              throw std::invalid_argument("tables must have the stages of the orders");
+            std::vector<double> ends_s;
+            {
+              nb::gil_scoped_release release;
+              ends_s = order.ends_s(span_of(duration_s), span_of(forward_transfer_s),
+                                    span_of(backward_transfer_s));
+            }
+            return to_numpy(std::move(ends_s));
+          },
+          nb::arg("duration_s"), nb::arg("forward_transfer_s"), nb::arg("backward_transfer_s"));
 
   nb::class_<MemoryArrays>(module, "ActionMemory")
       .def(nb::new_([](Table<double> delta_bytes, Table<double> transient_bytes,

@@ -7,12 +7,17 @@ from itertools import combinations, pairwise
 
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
+from trainwright.model import TRAIN_ALL, LayerKind, Tuning
 from trainwright.plan import Plan, Stage
 from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.family_split import CHAIN, LOOPED
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Point, Workload
+from trainwright.planning.nearly_even import nearly_even
 from trainwright.planning.stage_kinds import StageKinds
+from trainwright.planning.v_memory import published_in_flight
 from trainwright.pricing.step import predict_step
+from trainwright.profile import StaticKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +54,15 @@ def case(
     model: str = "llama3-8b",
     cluster: str = "dgx-h100",
     nodes: int = 1,
+    sequence_length: int = 4096,
+    tuning: Tuning = TRAIN_ALL,
 ) -> Case:
-    config = replace(catalog.model(model).config, num_layers=blocks)
+    config = replace(catalog.model(model).config, num_layers=blocks, tuning=tuning)
     devices = catalog.cluster(cluster).with_nodes(nodes).with_memory(memory_gib * 2**30)
     question = ModelQuestion(
         model=config,
         cluster=devices,
-        workload=Workload(global_batch=num_microbatches * data, sequence_length=4096),
+        workload=Workload(global_batch=num_microbatches * data, sequence_length=sequence_length),
         num_devices=devices.num_devices,
     )
     estimator = Estimator(model=config, cluster=devices)
@@ -100,6 +107,45 @@ def step_of(asked: Case, family: str, cuts, rows):
     """The predicted step, and whether it fits into memory."""
     step = predict_step(plan_of(asked, family, cuts, rows), asked.profile, asked.cluster)
     return step, step.peak_memory_bytes <= asked.cluster.accelerator.usable_bytes
+
+
+def is_searched(asked: Case, family: str, cuts, rows, step) -> bool:
+    """Whether a plan that fits is in the space that the family's bound is on."""
+    if family in CHAIN:
+        return True
+    even = nearly_even(asked.profile, asked.degrees.pipeline * asked.degrees.virtual_stages)
+    if even is None:
+        return False
+    if family in LOOPED:
+        return even.holds(tuple(cuts))
+    is_stage = even.stages(asked.kinds.num_layers)
+    return all(is_stage[a, b] for a, b in pairwise(cuts)) and published_order_fits(
+        asked, family, cuts, rows, step
+    )
+
+
+def published_order_fits(asked: Case, family: str, cuts, rows, step) -> bool:
+    """Whether every rank has room for the counts of `published_in_flight`, of all bytes kept."""
+    costs, p, layers = asked.profile.costs, asked.degrees.pipeline, asked.profile.structure.layers
+    kept = [sum(costs.saved_bytes[row] for row in rows[a:b]) for a, b in pairwise(cuts)]
+    near, far = published_in_flight(family, p, asked.num_microbatches)
+    blocks = {layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK}
+    transient = min(costs.transient_bytes[row] for c in blocks for row in costs.rows_of(c))
+    for rank, part in enumerate(step.stages):
+        memory = part.memory
+        held = memory.weight_bytes + memory.gradient_bytes + memory.optimizer_bytes
+        own = [
+            *rows[cuts[rank] : cuts[rank + 1]],
+            *rows[cuts[2 * p - 1 - rank] : cuts[2 * p - rank]],
+        ]
+        weights = [costs.static_bytes[row, :, StaticKind.WEIGHT].sum() for row in own]
+        gathered = 0.0
+        if asked.degrees.zero_stage == 3:
+            gathered = min(2 * max(weights) * (1 - 1 / asked.degrees.data), sum(weights))
+        full = near[:, rank] * kept[rank] + far[:, rank] * kept[2 * p - 1 - rank]
+        if held + gathered + transient + full.max() > asked.cluster.accelerator.usable_bytes:
+            return False
+    return True
 
 
 def rows_of_split(asked: Case, split) -> list[int]:

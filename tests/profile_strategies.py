@@ -123,6 +123,7 @@ def cost_tables(draw, num_classes: int, boundary_lengths: list[set[int]]):
         collectives=tuple(draw(_tuples(collectives, max_size=2)) for _ in rows)
         if draw(st.booleans())
         else None,
+        trained_weight_bytes=row_of(2) if draw(st.booleans()) else None,
     )
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.mixed_clusters import A100, H100, two_kinds, with_memory
+from tests.mixed_clusters import A100, ETHERNET, H100, two_kinds, with_memory
 
 from trainwright.api.diff import diff
 from trainwright.api.documents import load_explained_document
+from trainwright.api.estimate import estimate
 from trainwright.api.explain import explain
 from trainwright.api.export import export
 from trainwright.api.plan import plan
 from trainwright.api.result import Result
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats import catalog
 from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.status import Status
 
@@ -143,6 +146,37 @@ def test_commands_that_compare_plans_say_which_kinds_they_read(tmp_path: Path) -
 def test_options_that_speak_of_one_kind_are_refused_by_name(option: str, value: object) -> None:
     with pytest.raises(UnsupportedFeature, match=rf"^{option.replace('_', '-')}: "):
         plan("llama3-8b", cluster=two_kinds(), **(NARROW | {option: value}))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_three_kinds_are_used_in_the_best_order() -> None:
+    two = two_kinds()
+    third = catalog.cluster("dgx-a100-40gb").with_nodes(1).pools[0]
+    joint = replace(ETHERNET, size=3)
+    three = replace(two, pools=(*two.pools, third), joint=joint)
+    found = plan("llama3-8b", cluster=three, top=19, **NARROW).document  # type: ignore[arg-type]
+    assert isinstance(found, MixedPlanResult)
+    assert {rank.pool for rank in found.ranks} == {0, 1, 2}
+    assert (found.step_time_s or 0) < (document().step_time_s or 0)
+    assert [other.slowdown for other in found.alternatives] == sorted(
+        other.slowdown for other in found.alternatives
+    )
+
+
+@pytest.mark.slow
+def test_experts_stay_inside_one_kind() -> None:
+    narrow = NARROW | {"tp": 1, "recompute": "none,full"}
+    found = plan("mixtral-8x7b", cluster=two_kinds(2), **narrow).document  # type: ignore[arg-type]
+    assert isinstance(found, MixedPlanResult)
+    assert found.fits
+    assert found.parallelism is not None
+    if found.layout == "beside":
+        assert found.parallelism.expert == 1
+
+
+def test_estimate_takes_one_pool_and_says_so() -> None:
+    with pytest.raises(UnsupportedFeature, match=r"^cluster: .* has several pools, of A100"):
+        estimate("llama3-8b", cluster=two_kinds(), global_batch=8, sequence=2048, tp=8)
 
 
 def test_a_framework_leaves_each_kind_alone_and_says_so() -> None:

@@ -222,3 +222,9 @@ def test_the_table_shows_where_time_and_memory_go(run, snapshot):
 
 def test_the_table_of_what_does_not_fit(run, snapshot):
     assert run(*LARGE).report == snapshot
+
+
+def test_a_degree_beyond_every_machine_is_named(run):
+    sizes = ("--global-batch", "64", "--sequence", "2048")
+    done = run("estimate", "llama3-8b", "--cluster", "dgx-a100", *sizes, "--tp", "9" * 20)
+    assert (done.code, done.err) == (2, f"error: tp: must be <= 1000000000, got {10**20}\n")

@@ -12,6 +12,7 @@ from trainwright.cluster import Surroundings
 from trainwright.codesign.area import template_area_um2
 from trainwright.codesign.nodes import AREA, mean_watts
 from trainwright.codesign.number_formats import number_format
+from trainwright.codesign.operator_use import operator_uses
 from trainwright.codesign.price import JobPricer
 from trainwright.codesign.search import search
 from trainwright.codesign.space import DEFAULT_RULES, PLAIN, Making, enumerate_designs
@@ -141,3 +142,13 @@ def test_overlap_is_never_slower_and_hides_no_more_than_there_is() -> None:
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(InvalidInput, match="bf16, fp8, fp32"):
         number_format("int4")
+
+
+def test_no_operator_is_busier_than_its_time() -> None:
+    asked = replace(question(GPT3, space=some_designs(40, 2)), precisions=("fp8",))
+    found = search(asked, Budget()).best
+    assert found is not None
+    chain = asked.jobs_of(asked.variants[0])[0].chain(found.plans[0].tensor_degree)
+    uses = operator_uses(asked, found, chain)
+    assert any(use.kernel.array_flops > use.kernel.flops for use in uses)
+    assert all(0 < use.utilisation <= 1 + 1e-9 for use in uses if use.kernel.products)

@@ -79,6 +79,7 @@ def same_search(first: CodesignOutcome, second: CodesignOutcome) -> bool:
     return equal and first.best == second.best and first.lower_bound == second.lower_bound
 
 
+@pytest.mark.slow
 def test_a_search_in_processes_visits_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codesign_search, "BATCH", 8)
     asked = two_variants(8)

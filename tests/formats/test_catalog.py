@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+import tomllib
+from importlib import resources
 
 import pytest
 
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
+from trainwright.formats.cluster_toml import read_accelerators, read_cluster
 from trainwright.model import count_parameters
 from trainwright.provenance import Origin
 
@@ -105,11 +108,22 @@ def test_a_wrong_name_is_refused_with_the_nearest(open_it, wrong: str, near: str
         open_it(wrong)
 
 
-def test_reading_a_model_does_not_load_pydantic() -> None:
+@pytest.mark.parametrize("name", ["accelerators", *catalog.cluster_names()])
+def test_a_built_in_file_follows_the_schema_it_is_not_held_to(name: str) -> None:
+    file = resources.files("trainwright.cluster") / "catalog" / f"{name}.toml"
+    document = tomllib.loads(file.read_text())
+    if name == "accelerators":
+        assert read_accelerators(document) == catalog.accelerators()
+    else:
+        read = read_cluster(document, name=name, accelerators=catalog.accelerators())
+        assert read == catalog.cluster(name)
+
+
+def test_reading_what_is_built_in_does_not_load_pydantic() -> None:
     code = (
         "import sys\n"
         "from trainwright.formats import catalog\n"
-        "catalog.model('llama3-8b')\n"
+        "catalog.model('llama3-8b'), catalog.cluster('dgx-h100')\n"
         "sys.exit('pydantic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -110,6 +110,22 @@ def test_pools_make_a_mixed_cluster() -> None:
             "change a size or write num_devices = 16",
         ),
         ("450e9", "0", "level[0].bandwidth_bytes_per_s: must be > 0, got 0"),
+        (
+            "450e9",
+            "450",
+            "level[0].bandwidth_bytes_per_s: is in bytes per second, got 450; "
+            "did you mean 4.5e+11?",
+        ),
+        (
+            "450e9",
+            "450e18",
+            "level[0].bandwidth_bytes_per_s: is in bytes per second, must be <= 1e+15, got 4.5e+20",
+        ),
+        (
+            "latency_s = 3e-6",
+            "latency_s = 3",
+            "level[0].latency_s: is in seconds, got 3; did you mean 3e-06?",
+        ),
         ("450e9", "inf", "level[0].bandwidth_bytes_per_s: must be a finite number, got inf"),
         (
             "450e9",
@@ -168,6 +184,13 @@ def test_a_fault_names_path_rule_and_value(old: str, new: str, fault: str) -> No
 )
 def test_a_memory_in_the_wrong_unit_raises_the_question(memory: str, fault: str) -> None:
     assert faults_of(OWN_DEVICE.replace('memory = "80GiB"', memory)) == [fault]
+
+
+def test_a_peak_in_the_wrong_unit_raises_the_question() -> None:
+    assert faults_of(OWN_DEVICE.replace("1e14", "312")) == [
+        "accelerator.toy.peak_flops_per_s.bf16: is in FLOP per second, got 312; "
+        "did you mean 3.12e+14?"
+    ]
 
 
 def test_all_faults_are_named_at_once() -> None:

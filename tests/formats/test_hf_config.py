@@ -138,6 +138,12 @@ def test_all_faults_are_named_at_once() -> None:
     assert 'hidden_size: must be an integer, got "4096" (string)' in faults
 
 
+@pytest.mark.parametrize("size", [-4096, "4096"])
+def test_a_size_that_is_none_is_one_fault(size: object) -> None:
+    (fault,) = faults_of(LLAMA | {"hidden_size": size})
+    assert "heads" not in fault
+
+
 def test_sizes_that_cannot_be_are_named_by_the_files_own_keys() -> None:
     assert faults_of(LLAMA | {"hidden_size": 4097}) == [
         "hidden_size: must be a multiple of the 32 heads, got 4097"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
+from trainwright.model import LowRank, Tuning
 from trainwright.plan import Plan, Stage
 from trainwright.planning.allowed import Allowed, Span
 from trainwright.planning.coarse_bound import CoarseBounds
@@ -30,9 +31,13 @@ from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, pipel
 from trainwright.pricing.step import predict_step
 
 MIXTRAL = catalog.model("mixtral-8x7b").config
+ADAPTERS = LowRank(rank=64, targets=("query", "attention_output", "up", "down"))
+DENSE = replace(catalog.model("llama3-8b").config, num_layers=6)
 MODELS = {
     "tied": replace(catalog.model("gpt2").config, num_layers=6),
-    "dense": replace(catalog.model("llama3-8b").config, num_layers=6),
+    "dense": DENSE,
+    "adapters": replace(DENSE, tuning=Tuning(low_rank=ADAPTERS)),
+    "partly frozen": replace(DENSE, tuning=Tuning(num_frozen_blocks=3)),
     "experts": replace(
         MIXTRAL, num_layers=4, ffn_size=4096, experts=replace(MIXTRAL.experts, ffn_size=4096)
     ),

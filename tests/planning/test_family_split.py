@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from family_cases import case, every_cut, rows_of_split, step_of
+from family_cases import case, every_cut, is_searched, rows_of_split, step_of
 from trainwright.errors import UnsupportedFeature
+from trainwright.model import TRAIN_ALL, LowRank, Tuning
 from trainwright.planning.chain_split import best_chain_split
 from trainwright.planning.family_bounds import ChainWork, family_step_bound_s, least_optimizer_s
 from trainwright.planning.family_split import (
@@ -21,9 +23,11 @@ from trainwright.planning.family_split import (
     best_family_split,
     chunks_per_rank,
 )
-from trainwright.planning.loop_split import nearly_even
+from trainwright.planning.nearly_even import nearly_even
 from trainwright.planning.split_bound import best_split
 
+ADAPTERS = LowRank(rank=64, targets=("query", "attention_output", "up", "down"))
+TUNINGS = (TRAIN_ALL, Tuning(low_rank=ADAPTERS), Tuning(num_frozen_blocks=2))
 SHAPES = [
     *((family, 3, 1, 6) for family in CHAIN),
     *((family, 2, 2, 4) for family in LOOPED),
@@ -35,6 +39,17 @@ def best_of(asked, family, **limits):
     return best_family_split(
         *asked.asked, family=family, num_microbatches=asked.num_microbatches, **limits
     )
+
+
+def nearly_even_cuts(data, asked, stages):
+    """A random split in which every stage has as many blocks as others, or one more."""
+    even = nearly_even(asked.profile, stages)
+    lengths = even.least.copy()
+    for _ in range(even.after - even.first - int(lengths.sum())):
+        lengths[data.draw(st.sampled_from(np.flatnonzero(lengths < even.most).tolist()))] += 1
+    lengths[0] += even.first
+    lengths[-1] += asked.kinds.num_layers - even.after
+    return (0, *np.cumsum(lengths).tolist())
 
 
 def some_rows(asked, *, last: bool):
@@ -59,14 +74,16 @@ def test_no_split_with_or_without_recomputation_beats_the_bound(
     split = best_of(asked, family)
     assert math.isfinite(split.bound_s) or family in CHAIN + IN_V
     every = list(every_cut(asked.kinds.num_layers, pipeline * chunks))
-    if family in LOOPED:
-        even = nearly_even(asked.profile, pipeline * chunks)
-        every = [cuts for cuts in every if even.holds(cuts)]
+    if family not in CHAIN:
+        is_stage = nearly_even(asked.profile, pipeline * chunks).stages(asked.kinds.num_layers)
+        every = [cuts for cuts in every if all(is_stage[a, b] for a, b in pairwise(cuts))]
     assert every
-    for cuts in every[:: 6 if family in IN_V else 1]:  # orders in V take a while to find
+    for cuts in every[:: 3 if family in IN_V else 1]:  # orders in V take a while to find
         for last in (False, True):
-            step, fits = step_of(asked, family, cuts, some_rows(asked, last=last))
-            assert not fits or split.bound_s <= step.step_time_s * (1 + 1e-9)
+            rows = some_rows(asked, last=last)
+            step, fits = step_of(asked, family, cuts, rows)
+            if fits and is_searched(asked, family, cuts, rows, step):
+                assert split.bound_s <= step.step_time_s * (1 + 1e-9)
 
 
 @settings(max_examples=25, deadline=None)
@@ -81,25 +98,24 @@ def test_no_random_split_and_choice_of_recomputation_beats_the_bound(data):
         num_microbatches=count,
         memory_gib=data.draw(st.sampled_from((18, 30, 80))),
         zero_stage=data.draw(st.integers(0, 3)),
+        tuning=data.draw(st.sampled_from(TUNINGS)),
     )
     split = best_of(asked, family)
     size, costs = asked.kinds.num_layers, asked.profile.costs
-    inner = data.draw(
-        st.sets(
-            st.integers(1, size - 1),
-            min_size=pipeline * chunks - 1,
-            max_size=pipeline * chunks - 1,
-        )
-    )
+    stages = pipeline * chunks
+    if family in CHAIN:
+        places = st.integers(1, size - 1)
+        inner = data.draw(st.sets(places, min_size=stages - 1, max_size=stages - 1))
+        cuts = (0, *sorted(inner), size)
+    else:
+        cuts = nearly_even_cuts(data, asked, stages)
     rows = [
         data.draw(st.sampled_from(list(costs.rows_of(x.layer_class))))
         for x in asked.profile.structure.layers
     ]
-    cuts = (0, *sorted(inner), size)
-    if family in LOOPED:
-        assume(nearly_even(asked.profile, pipeline * chunks).holds(cuts))
     step, fits = step_of(asked, family, cuts, rows)
-    assert not fits or split.bound_s <= step.step_time_s * (1 + 1e-9)
+    if fits and is_searched(asked, family, cuts, rows, step):
+        assert split.bound_s <= step.step_time_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("family", "pipeline", "chunks", "count"), SHAPES)
@@ -133,10 +149,13 @@ def test_the_split_fits_and_is_within_a_tenth_of_the_bound_where_memory_is_plent
     chunks = chunks_per_rank(family) or 2
     asked = case(blocks=14, pipeline=4, virtual_stages=chunks, num_microbatches=32, memory_gib=200)
     split = best_of(asked, family)
-    step, fits = step_of(asked, family, split.cuts, rows_of_split(asked, split))
+    rows = rows_of_split(asked, split)
+    step, fits = step_of(asked, family, split.cuts, rows)
     assert fits
+    if is_searched(asked, family, split.cuts, rows, step):
+        assert split.bound_s * (1 - 1e-9) <= step.step_time_s
     allowed = 1.3 if family in ("v-min", *LOOPED) else 1.1
-    assert split.bound_s * (1 - 1e-9) <= step.step_time_s <= allowed * split.bound_s
+    assert step.step_time_s <= allowed * split.bound_s
 
 
 def test_a_bound_above_the_limit_is_cut_down_to_it():

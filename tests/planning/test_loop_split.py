@@ -13,9 +13,10 @@ from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.loop_bound import Blocks, least_recompute_s
-from trainwright.planning.loop_split import best_loop_split, nearly_even
+from trainwright.planning.loop_split import best_loop_split
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Point, Workload
+from trainwright.planning.nearly_even import nearly_even
 from trainwright.planning.stage_kinds import StageKinds
 
 

@@ -99,7 +99,7 @@ def test_a_plan_places_every_layer_once_with_one_pair_of_degrees(name):
         (pair,) = {(s.data_parallel, s.tensor_parallel) for s in found.plan.stages}
         degrees = found.plan.parallelism
         assert pair == (degrees.data, degrees.tensor)
-        assert degrees.pipeline == len(found.plan.stages)
+        assert degrees.pipeline * degrees.virtual_stages == len(found.plan.stages)
         assert found.plan.devices_used == degrees.num_devices <= asked.num_devices
         assert found.plan.num_microbatches % degrees.data == 0
         sequences = found.plan.num_microbatches * found.plan.microbatch_size

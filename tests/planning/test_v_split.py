@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from family_cases import case, every_cut, rows_of_split, step_of
 from trainwright._native import _core
 from trainwright.planning.split_bound import best_split
-from trainwright.planning.v_split import best_v_split, promised_in_flight
-from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, schedule_of
+from trainwright.planning.v_split import best_v_split
 
 
 def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float = 1.0):
@@ -140,41 +139,16 @@ def test_the_most_even_split_stays_within_the_limit(seed, num_ranks):
     assert least_s * (1 - 1e-12) <= max(own_s) <= x["limit_s"]
 
 
-@pytest.mark.parametrize("family", ["v-min", "v-half", "zb-v"])
-@pytest.mark.parametrize("num_ranks", [2, 4, 7])
-def test_no_rank_holds_more_than_its_family_promises_for_even_chunks(family, num_ranks):
-    shape = PipelineShape(
-        family=family, num_ranks=num_ranks, num_microbatches=3 * num_ranks, virtual_stages=2
-    )
-    stages = 2 * num_ranks
-    times = PipelineTimes(
-        forward_s=np.full(stages, 1.0),
-        input_grad_s=np.full(stages, 1.2),
-        weight_grad_s=np.full(stages, 0.7),
-        transfer_s=np.full(stages - 1, 0.02),
-    )
-    schedule = schedule_of(shape, times)
-    most = {
-        "v-min": 2 * ((num_ranks + 4) // 3),
-        "v-half": 2 * (num_ranks // 2) + 2,
-        "zb-v": 2 * num_ranks,
-    }[family]
-    assert max(schedule.peak_activations) <= most
-    near, far = promised_in_flight(num_ranks, most)
-    assert np.allclose(near + far, most)
-
-
-def test_memory_for_the_promise_bounds_no_less_than_memory_for_any_order():
+def test_the_split_has_room_for_whatever_order_is_found():
     for memory_gib in (16, 20, 26, 40):
         asked = case(
             blocks=12, pipeline=4, virtual_stages=2, num_microbatches=16, memory_gib=memory_gib
         )
         split = best_v_split(*asked.asked, family="v-half", num_microbatches=16)
-        assert split.promised_s >= split.bound_s
         if split.cuts:
             step, fits = step_of(asked, "v-half", split.cuts, rows_of_split(asked, split))
-            assert step.step_time_s >= split.promised_s * (1 - 1e-9)
             assert fits
+            assert step.step_time_s >= split.bound_s * (1 - 1e-9)
 
 
 def test_v_half_recomputes_less_than_1f1b_where_memory_is_short():

@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
+from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plan.schedule_memory import ScheduleMemory
 from trainwright.pricing.memory_curve import StageActivations, rank_peaks
 from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
 from trainwright.pricing.pipeline_run import (
@@ -17,6 +19,7 @@ from trainwright.pricing.pipeline_run import (
     schedule_of,
     simulated_ends_s,
 )
+from trainwright.scheduling.simulate import simulate
 
 seconds = st.integers(0, 20).map(float)
 
@@ -72,6 +75,25 @@ TIMELESS = (
     "zb-h1",
     "zb-h2",
 )
+
+
+@settings(max_examples=100)
+@given(run=runs(TIMELESS))
+def test_known_orders_end_when_the_simulator_says_to_the_last_bit(run: tuple) -> None:
+    shape, times = run
+    schedule = schedule_of(shape, times)
+    placement = schedule.placement
+    costs = ScheduleCosts.of(
+        placement,
+        forward_s=times.forward_s,
+        input_grad_s=times.input_grad_s,
+        weight_grad_s=times.weight_grad_s,
+        transfer_s=times.transfer_s,
+        memory=ScheduleMemory.of(placement),
+    )
+    timeline = simulate(schedule, costs)
+    ends = [timeline.end_s[schedule.rows_of(rank)][-1] for rank in range(shape.num_ranks)]
+    assert list(simulated_ends_s(shape, times)) == ends
 
 
 BOUNDED = tuple(family for family in TIMELESS if family != "gpipe")

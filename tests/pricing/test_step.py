@@ -9,9 +9,10 @@ import pytest
 from trainwright.cluster import Cluster, group_hops
 from trainwright.costing import Estimator
 from trainwright.costing.communication import all_gather_time_s, all_reduce_time_s
+from trainwright.costing.compute import memory_time_s
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
-from trainwright.model import model_flops_per_sequence
+from trainwright.model import LowRank, Tuning, model_flops_per_sequence
 from trainwright.plan import Parallelism, Plan, Stage
 from trainwright.pricing import predict_step
 from trainwright.profile import Profile, ProfilePoint
@@ -139,6 +140,31 @@ def test_gradients_are_reduced_over_the_replicas_of_a_stage() -> None:
     weights = costs.static_bytes[rows, 0, 0].sum()
     both = all_gather_time_s(costs.gradient_sync_bytes[rows].sum(), hops)
     assert sharded.gradient_sync_s == pytest.approx(both + all_gather_time_s(weights, hops))
+
+
+def adapted_profile() -> Profile:
+    low_rank = LowRank(rank=16, targets=("query", "value"))
+    config = replace(catalog.model("llama3-8b").config, tuning=Tuning(low_rank=low_rank))
+    estimator = Estimator(model=config, cluster=cluster())
+    return estimator.profile(ProfilePoint(sequence_length=2048, tensor_parallel=(2,)))
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_replicas_gather_only_adapters_unless_all_weights_are_cut(zero: int) -> None:
+    profile = adapted_profile()
+    rows = [profile.costs.rows_of(x.layer_class)[0] for x in profile.structure.layers]
+    plan = even_plan(profile, pipeline=1, data=8, microbatches=8, zero=zero)
+    found = predict_step(plan, profile, cluster())
+    (gathers,) = (c for c in found.communication if c.kind == "parameters")
+    parameters_s = gathers.exposed_s + gathers.hidden_s
+    adapters = 2 * 32 * 16 * (4096 + 4096 / 2 + 4096 + 1024 / 2)
+    held = profile.costs.static_bytes[rows, 0, 0].sum()
+    hops = group_hops(cluster().levels, ranks=8, stride=2)
+    wanted_s = 2 * all_gather_time_s(held, hops) if zero == 3 else all_gather_time_s(adapters, hops)
+    assert parameters_s == pytest.approx(wanted_s)
+    (stage,) = found.stages
+    touched = (adapters + 4 / 2 * adapters + 2 * 12 / 2 * adapters) / 8
+    assert stage.optimizer_s == pytest.approx(memory_time_s(touched, cluster().accelerator))
 
 
 def test_full_recomputation_saves_memory_and_costs_time() -> None:

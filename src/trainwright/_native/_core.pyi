@@ -243,6 +243,15 @@ def latest_starts(
     orders: Orders, costs: ActionCosts, deadline_s: NDArray[np.float64]
 ) -> NDArray[np.float64]: ...
 
+class FixedOrder:
+    def __init__(self, orders: Orders) -> None: ...
+    def ends_s(
+        self,
+        duration_s: NDArray[np.float64],
+        forward_transfer_s: NDArray[np.float64],
+        backward_transfer_s: NDArray[np.float64],
+    ) -> NDArray[np.float64]: ...
+
 class ActionMemory:
     def __init__(
         self,

@@ -33,10 +33,7 @@ def resolve_cluster(
             "cluster", "must be given for a model; see: trainwright catalog clusters"
         )
     found = cluster if isinstance(cluster, Cluster) else open_cluster(str(cluster))
-    sized = {"memory": memory_bytes, "nodes": nodes, "devices": devices}
-    for name, value in sized.items():
-        if value not in (None, found.num_devices):
-            refuse_several_pools(found, name)
+    refuse_several_pools(found, "cluster", alternative="give one pool; plan takes several")
     if memory_bytes is not None:
         found = found.with_memory(memory_bytes)
     if nodes is not None:
@@ -54,13 +51,38 @@ def resolve_cluster(
     return found, devices
 
 
-def refuse_several_pools(cluster: Cluster, option: str) -> None:
+def resolve_pools(
+    cluster: str | Path | Cluster | None,
+    *,
+    nodes: int | None,
+    devices: int | None,
+    memory_bytes: float | None = None,
+) -> tuple[Cluster, int]:
+    """Like `resolve_cluster`, and also a cluster of several pools, which its file sizes."""
+    from trainwright.cluster import Cluster
+    from trainwright.formats.catalog import open_cluster
+
+    if cluster is not None:
+        found = cluster if isinstance(cluster, Cluster) else open_cluster(str(cluster))
+        if len(found.pools) > 1:
+            sized = {"memory": memory_bytes, "nodes": nodes, "devices": devices}
+            for name, value in sized.items():
+                if value not in (None, found.num_devices):
+                    refuse_several_pools(found, name)
+            return found, found.num_devices
+    return resolve_cluster(cluster, nodes=nodes, devices=devices, memory_bytes=memory_bytes)
+
+
+_IN_FILE: Final = "say it in the cluster file, pool by pool"
+
+
+def refuse_several_pools(cluster: Cluster, option: str, *, alternative: str = _IN_FILE) -> None:
     """Raise `UnsupportedFeature` naming an option that speaks of one kind of device."""
     if len(cluster.pools) > 1:
         kinds = ", ".join(pool.accelerator.name for pool in cluster.pools)
         raise UnsupportedFeature(
             f"{option}: {cluster.name} has several pools, of {kinds}",
-            alternative="say it in the cluster file, pool by pool",
+            alternative=alternative,
         )
 
 

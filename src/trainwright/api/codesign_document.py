@@ -106,7 +106,7 @@ def design_record(
         objective=design.cost,
         tokens_per_s=tokens,
         area_mm2=area,
-        area_scope=AREA_SCOPE,
+        area_scope=AREA_SCOPE + ("+interfaces" if variant.making.interface_mm2 else ""),
         area_parts_mm2=area_parts_mm2(
             question.space.template(design.index),
             mac_factor=variant.making.mac_factor,

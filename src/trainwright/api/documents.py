@@ -89,7 +89,7 @@ def _load(
     if isinstance(document, MixedPlanResult):
         from trainwright.api.recheck import recheck
 
-        return cast("MixedPlanResult", recheck(document, source=str(path)))
+        return recheck(document, source=str(path))
     if isinstance(document, ModelSweepResult):
         from trainwright.api.sweep_recheck import recheck_sweep
 
@@ -103,5 +103,4 @@ def _rechecked(document: Readable, *, source: str) -> Readable:
 
     if isinstance(document, ScheduleResult):
         return recheck_schedule(document, source=source)
-    checked = recheck(document, source=source)
-    return cast("Readable", checked)  # of the type that was given
+    return recheck(document, source=source)

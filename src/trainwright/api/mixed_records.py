@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.plan import Plan, Stage
     from trainwright.plan.mixed_prediction import MixedPrediction
-    from trainwright.planning.mixed_planner import MixedPriced
+    from trainwright.planning.mixed_priced import MixedPriced
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.pricing.interval import TimeRange
     from trainwright.profile import Profile

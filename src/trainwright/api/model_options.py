@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from trainwright.api.clusters import refuse_several_pools, resolve_cluster
+from trainwright.api.clusters import refuse_several_pools, resolve_pools
 from trainwright.api.inputs import naming_options
 from trainwright.api.model_request import DEFAULT_TOP, ModelCall
 from trainwright.api.run_options import OPTION_OF as RUN_OPTION_OF
@@ -77,7 +77,7 @@ def model_call(
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Workload
 
-    cluster, num_devices = resolve_cluster(
+    cluster, num_devices = resolve_pools(
         options.get("cluster"),
         nodes=options.get("nodes"),
         devices=devices,

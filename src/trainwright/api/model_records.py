@@ -39,6 +39,9 @@ def with_plan(
         step_time_low_s=spread.low_ratio * step.step_time_s,
         step_time_high_s=spread.high_ratio * step.step_time_s,
         gap=relative_gap(step.step_time_s, document.lower_bound_s or 0.0),
+        gap_all=None
+        if document.lower_bound_all_s is None
+        else relative_gap(step.step_time_s, document.lower_bound_all_s),
         time_per_sample_s=step.pipeline_s / plan.num_microbatches,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / plan.devices_used if tokens_per_s else None,

@@ -55,7 +55,7 @@ def plan_mixed_model(
         best = outcome.priced[0]
         document = replace(
             with_mixed_plan(document, question, best.plan, best.profiles, best.step),
-            alternatives=tuple(mixed_alternatives(question, outcome.priced)),
+            alternatives=tuple(mixed_alternatives(question, outcome.priced[: 1 + call.top])),
         )
     return replace(document, search_s=budget.cpu_s - started_s)
 
@@ -106,7 +106,7 @@ def recompute_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
-    from trainwright.planning.mixed_planner import Shape, priced_mixed
+    from trainwright.planning.mixed_priced import Shape, priced_mixed
     from trainwright.planning.mixed_space import MixedShelf
 
     question = call_of(document.request).question

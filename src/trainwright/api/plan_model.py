@@ -34,6 +34,7 @@ def plan_model(call: ModelCall, budget: Budget, *, warnings: Sequence[str] = ())
     document = ModelPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,
+        lower_bound_all_s=outcome.lower_bound_all_s,
         bound_kind=BoundKind.PROVED,
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
         interrupted=outcome.interrupted,
@@ -72,7 +73,7 @@ def _status(outcome: ModelOutcome) -> Status:
     if not outcome.priced:
         return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
     best_s = outcome.priced[0].step.step_time_s
-    return Status.OPTIMAL if relative_gap(best_s, outcome.lower_bound_s) <= 1e-9 else Status.GAP
+    return Status.OPTIMAL if relative_gap(best_s, outcome.least_bound_s) <= 1e-9 else Status.GAP
 
 
 def _warnings(call: ModelCall, outcome: ModelOutcome) -> Iterator[str]:

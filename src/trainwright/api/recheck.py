@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from trainwright._version import __version__
 from trainwright.api.inputs import content_hash
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from trainwright.plan.results.model_estimate import ModelEstimateRequest, ModelEstimateResult
     from trainwright.plan.results.request import PlanRequest
 
+CheckedT = TypeVar("CheckedT", bound="Checked")
+
 _TOLERANCE: Final = 1e-9
 _ROUNDING: Final = 1e-14  # of a gap or a bubble, which are differences of numbers near 1
 
@@ -47,7 +49,7 @@ _NEWER: Final = (
 )
 
 
-def recheck(document: Checked, *, source: str | None = None) -> Checked:
+def recheck(document: CheckedT, *, source: str | None = None) -> CheckedT:
     """The document itself, perhaps with a warning; raises `InvalidInput` with every contradiction.
 
     Costs what pricing one plan costs: reading the embedded model, no search.
@@ -57,7 +59,7 @@ def recheck(document: Checked, *, source: str | None = None) -> Checked:
         refuse(_hash_faults(document.request))
         if document.stages:
             computed = _recomputed(document)
-            document = _with_newer_figures(document, computed)
+            document = cast("CheckedT", _with_newer_figures(document, computed))
             warning = _recheck_figures(document, computed)
         refuse(_claim_faults(document))
     except InvalidInput as error:
@@ -152,7 +154,13 @@ def _claim_faults(document: Checked) -> Iterator[Fault]:
         return
     if bound_s is not None and bound_s > time_s * (1 + _TOLERANCE):
         yield Fault("lower_bound_s", f"must be at most the {time_s!r} of the plan, got {bound_s!r}")
-    proved = document.bound_kind is BoundKind.PROVED and (document.gap or 0) <= OPTIMAL_TOLERANCE
+    all_s, gap = getattr(document, "lower_bound_all_s", None), document.gap or 0.0
+    if all_s is not None:
+        gap = max(gap, getattr(document, "gap_all", None) or 0.0)
+        if not 0 <= all_s <= (bound_s or 0.0):
+            wanted = f"must be from 0 to the {bound_s!r} of fewer plans"
+            yield Fault("lower_bound_all_s", f"{wanted}, got {all_s!r}")
+    proved = document.bound_kind is BoundKind.PROVED and gap <= OPTIMAL_TOLERANCE
     if status is Status.OPTIMAL and not proved:
         yield Fault("status", 'must be "gap" unless bound and time prove more, got "optimal"')
 

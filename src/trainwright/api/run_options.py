@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from trainwright.api.clusters import LARGEST_CLUSTER
 from trainwright.errors import Fault, InvalidInput
 from trainwright.units import parse_memory
 
@@ -102,7 +103,7 @@ def configuration_of(options: RunOptions, *, num_devices: int | None) -> Configu
     """
     from trainwright.plan.configuration import Configuration
 
-    faults = [*_missing(options), *_unknown_words(options)]
+    faults = [*_missing(options), *_beyond_all(options), *_unknown_words(options)]
     if faults:
         raise InvalidInput(faults)
     degrees = _degrees(options, num_devices)
@@ -143,6 +144,14 @@ def _missing(options: RunOptions) -> Iterator[Fault]:
         if options.get(name) is None:
             flag = name.replace("_", "-")
             yield Fault(flag, f"must be given for a model, as --{flag} N")
+
+
+def _beyond_all(options: RunOptions) -> Iterator[Fault]:
+    """Degrees larger than any machine, before anything is multiplied with them."""
+    for name in ("tp", "pp", "dp", "cp", "ep", "etp"):
+        degree = options.get(name)
+        if isinstance(degree, int) and degree > LARGEST_CLUSTER:
+            yield Fault(name, f"must be <= {LARGEST_CLUSTER}, got {degree}")
 
 
 def _unknown_words(options: RunOptions) -> Iterator[Fault]:

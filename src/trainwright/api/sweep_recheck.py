@@ -74,5 +74,5 @@ def _faults(document: ModelSweepResult, goal: Goal) -> Iterator[Fault]:
     row = document.rows[document.best]
     with inside("best_plan"):
         plan = recheck(document.best_plan)
-    made = replace(plan_row(row.devices, plan, goal), search_s=row.search_s)  # type: ignore[arg-type]
+    made = replace(plan_row(row.devices, plan, goal), search_s=row.search_s)
     yield from changes(made, row, f"rows[{document.best}]")

@@ -7,7 +7,7 @@ against the laws of `scheduling.validate` and, with every transfer written out, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from trainwright.api.verify_subject import Pipeline
 from trainwright.errors import InvalidInput, UnsupportedFeature
@@ -62,7 +62,7 @@ def check_document(document: Verifiable) -> tuple[Check, Verifiable]:
         elif isinstance(document, ModelEstimateResult):
             known = recheck_estimate(document)
         else:
-            known = recheck(document)
+            known = cast("Verifiable", recheck(document))
     except InvalidInput as error:
         return check(0, "document", detail, error), document
     said = "; ".join((detail, *known.warnings[len(document.warnings) :]))

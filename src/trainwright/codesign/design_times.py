@@ -91,7 +91,7 @@ class ProductCache:
         self._products = products
         self._row_of = row_of.reshape(-1)
         self._rows = {
-            wide: np.array([_taking(m, wide=wide).row() for m in machines], dtype=np.float64)
+            wide: np.array([machine_taking(m, wide=wide).row() for m in machines], dtype=np.float64)
             for wide in {product.wide for product in products}
         }
         self._pace = np.array([m.glb_bandwidth_bytes_per_s for m in machines])[:, None]
@@ -147,7 +147,7 @@ class ProductCache:
         )
 
 
-def _taking(machine: TiledMachine, *, wide: bool) -> TiledMachine:
+def machine_taking(machine: TiledMachine, *, wide: bool) -> TiledMachine:
     """The machine as it multiplies elements of its own size, or of twice that."""
     if not wide:
         return machine

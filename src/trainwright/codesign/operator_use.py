@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.codesign.design_times import ProductCache, kernel_times_s, lanes_per_s
+from trainwright.codesign.design_times import (
+    ProductCache,
+    kernel_times_s,
+    lanes_per_s,
+    machine_taking,
+)
 from trainwright.codesign.space import subspace
 from trainwright.costing.tiled import machine_of, product_times
 
@@ -78,7 +83,8 @@ def _parts(
     }
     if not kernel.products:
         return parts, None
-    found = product_times([machine], kernel.products)
+    wide = any(product.wide for product in kernel.products)
+    found = product_times([machine_taking(machine, wide=wide)], kernel.products)
     glb_s = found.glb_bytes[0].sum() / machine.glb_bandwidth_bytes_per_s
     parts["mac"] = kernel.share * float(found.compute_s[0].sum())
     parts["glb"] = kernel.share * float(glb_s)

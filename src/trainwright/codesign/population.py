@@ -104,10 +104,12 @@ def populate(
     False where the budget ended it early. Batches found in `journal` are not priced again; the
     answer depends neither on it nor on `executor`.
     """
+    makings = [variant.making for variant in question.variants]
+    inside = np.array([question.space.admitted(making) for making in makings])
     if nodes is None:
-        makings = [variant.making for variant in question.variants]
-        inside = np.array([question.space.admitted(making) for making in makings])
         nodes = np.divmod(np.flatnonzero(inside), len(question.space))
+    within = inside[nodes]
+    nodes = (nodes[0][within], nodes[1][within])
     batches = [
         (variant, designs[start : start + batch_size])
         for variant in range(len(question.variants))
@@ -116,9 +118,12 @@ def populate(
     ]
     parts: list[Population] = []
     priced = _priced(batches, Sweep(question, scale_s, prepared), executor or Serial(), journal)
+    begun_s = budget.elapsed_s
     for done in range(len(batches)):
-        left_s = budget.elapsed_s / done * (len(batches) - done) if done else 0.0
-        stage = f"front, {done} of {len(batches)} batches, about {left_s:.0f} s left"
+        stage = f"front, {done} of {len(batches)} batches"
+        if done:
+            left_s = (budget.elapsed_s - begun_s) / done * (len(batches) - done)
+            stage += f", about {left_s:.0f} s left"
         if budget.poll(Progress(stage=stage, elapsed_s=budget.elapsed_s)):
             priced.close()
             return _joined(parts, len(question.jobs)), False

@@ -115,7 +115,8 @@ def _area_gain(
 ) -> Gain:
     assert outcome.best is not None
     wider = replace(rules, largest_um2=rules.largest_um2 * factor)
-    found = search(replace(question, space=enumerate_designs(wider)), budget)
+    makings = [variant.making for variant in question.variants]
+    found = search(replace(question, space=enumerate_designs(wider, makings)), budget)
     reached = np.inf if found.best is None else found.best.cost
     gain = max(0.0, outcome.best.cost / reached - 1.0)  # where the budget ended it early
     return Gain(resource="area", factor=factor, gain=gain)

@@ -42,7 +42,7 @@ def all_gather_time_s(payload_bytes: float, hops: Hops) -> float:
 
 def fastest_s(lines: Lines, payload_bytes: float) -> float:
     """The least of several start + payload · slope; 0 without any, for a group of one."""
-    return min((start_s + payload_bytes * byte_s for start_s, byte_s in lines), default=0.0)
+    return min([start_s + payload_bytes * byte_s for start_s, byte_s in lines], default=0.0)
 
 
 def all_reduce_lines(hops: Hops) -> Lines:

@@ -40,6 +40,7 @@ from trainwright.profile import (
     Recompute,
     Setting,
     SharedParameters,
+    StaticKind,
     Structure,
 )
 from trainwright.provenance import Origin, Provenance
@@ -307,6 +308,8 @@ def cost_table(
         weight_grad_s=times[Phase.WEIGHT_GRAD],
         recompute_s=times[Phase.RECOMPUTE],
     )
+    static = np.array([p.static_bytes for p in prices])
+    trained = np.array([p.trained_weight_bytes for p in prices])
     return CostTable(
         class_offsets=np.array([0, *accumulate(map(len, rows))]),
         option_ids=tuple(str(p.recompute) for p in prices),
@@ -316,7 +319,7 @@ def cost_table(
         saved_until_input_grad_bytes=np.array([p.activations.until_input_grad for p in prices]),
         saved_until_weight_grad_bytes=np.array([p.activations.until_weight_grad for p in prices]),
         transient_bytes=np.array([p.activations.transient for p in prices]),
-        static_bytes=np.array([p.static_bytes for p in prices]),
+        static_bytes=static,
         opaque_static_bytes=np.zeros(len(prices)),
         gradient_sync_bytes=np.array([p.gradient_sync_bytes for p in prices]),
         boundary_offsets=np.array([0, *accumulate(map(len, extras))]),
@@ -325,6 +328,9 @@ def cost_table(
         phases=phases,
         time_by_kind_s=np.array([p.kind_s for p in prices]),
         collectives=tuple(p.collectives for p in prices),
+        trained_weight_bytes=None
+        if np.array_equal(trained, static[:, :, StaticKind.WEIGHT])
+        else trained,
     )
 
 

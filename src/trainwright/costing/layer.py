@@ -59,6 +59,7 @@ class LayerPrice:
     activations: ActivationBytes
     static_bytes: tuple[tuple[float, ...], ...]
     gradient_sync_bytes: tuple[float, float]
+    trained_weight_bytes: tuple[float, float]
     collectives: tuple[Collective, ...]
 
 
@@ -92,7 +93,7 @@ def price_layer(
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
     }
     dense, expert = trained_per_device(layer)
-    gradient = run.precision.gradient_bytes
+    weight, gradient = run.precision.weight_bytes, run.precision.gradient_bytes
     host_pass_s = platform.accelerator.host_pass_s * _host_passes(layer)
     for mode, rule in rules.items():
         operator_s[Phase.RECOMPUTE] = _recomputed_s(layer, rule, operator_s[Phase.FORWARD])
@@ -113,6 +114,7 @@ def price_layer(
             activations=activation_bytes(layer, run, rule),
             static_bytes=static_bytes(layer, run.precision),
             gradient_sync_bytes=(dense * gradient, expert * gradient),
+            trained_weight_bytes=(dense * weight, expert * weight),
             collectives=tuple(map(_collective, exchanges)),
         )
 

@@ -129,7 +129,7 @@ def _price(
         phase_s[exchange.phase] += time_s
         kind_s[kind_of_axis(exchange.axis)] += time_s
     dense, expert = trained_per_device(layer)
-    gradient = run.precision.gradient_bytes
+    weight, gradient = run.precision.weight_bytes, run.precision.gradient_bytes
     return LayerPrice(
         tensor_parallel=run.tensor_parallel,
         recompute=mode,
@@ -138,6 +138,7 @@ def _price(
         activations=held,
         static_bytes=static_bytes(layer, run.precision),
         gradient_sync_bytes=(dense * gradient, expert * gradient),
+        trained_weight_bytes=(dense * weight, expert * weight),
         collectives=tuple(
             Collective(axis=x.axis, kind=x.kind, bytes=x.bytes, phase=str(x.phase))
             for x in exchanges

@@ -80,9 +80,9 @@ def published_parameters(name: str) -> int:
 @cache
 def accelerators() -> dict[str, Accelerator]:
     """All built-in accelerators by name."""
-    from trainwright.formats.cluster_toml import read_accelerators
+    from trainwright.formats.cluster_toml import make_accelerators
 
-    return read_accelerators(_read("trainwright.cluster", _ACCELERATORS))
+    return make_accelerators(_read("trainwright.cluster", _ACCELERATORS))
 
 
 def accelerator(name: str) -> Accelerator:
@@ -94,11 +94,11 @@ def accelerator(name: str) -> Accelerator:
 @cache
 def cluster(name: str) -> Cluster:
     """A built-in cluster of one node; raises `InvalidInput` naming the nearest."""
-    from trainwright.formats.cluster_toml import read_cluster
+    from trainwright.formats.cluster_toml import make_cluster
 
     _require(name, cluster_names(), what="cluster")
     document = _read("trainwright.cluster", name)
-    return read_cluster(document, name=name, accelerators=accelerators())
+    return make_cluster(document, name=name, accelerators=accelerators())
 
 
 def open_model(name_or_path: str) -> ModelDescription:

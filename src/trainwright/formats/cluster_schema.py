@@ -1,12 +1,13 @@
 """What a cluster file may say, as pydantic models, and their errors as faults.
 
-This module imports pydantic, so it is itself imported only where a TOML file is read.
+The models only check: what a file leaves out is filled in where nouns are made of it. This module
+imports pydantic, so it is itself imported only where a file of someone else is read.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -24,6 +25,7 @@ from trainwright.provenance import Origin
 from trainwright.units import parse_memory
 
 _LARGEST_MEMORY_GIB = 1e5
+_LONGEST_LATENCY_S = 1.0
 _DTYPES = ("bf16", "fp16", "fp8", "fp4", "tf32", "fp32", "fp64")
 
 
@@ -43,6 +45,25 @@ def _memory_gib(value: float) -> float:
     return value
 
 
+def _rate(unit: str, least: float, most: float, scale: float) -> Callable[[float], float]:
+    """Refuses what only a slip in the unit can mean, and says what was probably meant."""
+
+    def check(value: float) -> float:
+        if value < least:
+            raise ValueError(f"is in {unit}, got {value:g}; did you mean {value * scale:g}?")
+        if value > most:
+            raise ValueError(f"is in {unit}, must be <= {most:g}, got {value:g}")
+        return value
+
+    return check
+
+
+def _latency(value: float) -> float:
+    if value > _LONGEST_LATENCY_S:
+        raise ValueError(f"is in seconds, got {value:g}; did you mean {value * 1e-6:g}?")
+    return value
+
+
 def _source(text: str) -> str:
     origin = text.partition(":")[0].strip()
     if origin not in set(Origin):
@@ -58,6 +79,9 @@ def _dtype(name: str) -> str:
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Bandwidth = Annotated[Positive, AfterValidator(_rate("bytes per second", 1e6, 1e15, 1e9))]
+Flops = Annotated[Positive, AfterValidator(_rate("FLOP per second", 1e9, 1e20, 1e12))]
+Latency = Annotated[NotNegative, AfterValidator(_latency)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Dtype = Annotated[str, AfterValidator(_dtype)]
 Sources = dict[str, Annotated[str, AfterValidator(_source)]]
@@ -71,35 +95,35 @@ class GemmTable(_Table):
     """Efficiency of matrix products."""
 
     kind: Literal["saturating"] = "saturating"
-    max: Share = 0.80
-    half_flops: NotNegative = 2.0e9
+    max: Share | None = None
+    half_flops: NotNegative | None = None
 
 
 class MemoryTable(_Table):
     """Efficiency of memory traffic."""
 
-    max: Share = 0.85
-    half_bytes: NotNegative = 2.0e6
+    max: Share | None = None
+    half_bytes: NotNegative | None = None
 
 
 class EfficiencyTable(_Table):
-    """Shares of the peak; the defaults are assumptions until fitted."""
+    """Shares of the peak."""
 
     gemm: GemmTable = GemmTable()
-    attention_forward: Share = 0.60
-    attention_backward: Share = 0.50
+    attention_forward: Share | None = None
+    attention_backward: Share | None = None
     memory: MemoryTable = MemoryTable()
 
 
 class AcceleratorTable(_Table):
     """One device kind."""
 
-    peak_flops_per_s: Annotated[dict[Dtype, Positive], Field(min_length=1)]
+    peak_flops_per_s: Annotated[dict[Dtype, Flops], Field(min_length=1)]
     memory_gib: Annotated[Positive, AfterValidator(_memory_gib)] | None = None
     memory: Annotated[float, BeforeValidator(_memory)] | None = None
-    memory_bandwidth_bytes_per_s: Positive
-    launch_overhead_s: NotNegative = 4e-6
-    usable_fraction: Share = 0.97
+    memory_bandwidth_bytes_per_s: Bandwidth
+    launch_overhead_s: NotNegative | None = None
+    usable_fraction: Share | None = None
     power_watts: Positive | None = None
     price_per_hour: Positive | None = None
     efficiency: EfficiencyTable = EfficiencyTable()
@@ -116,10 +140,10 @@ class JointTable(_Table):
     """The level that joins pools; its size is their number."""
 
     name: str
-    bandwidth_bytes_per_s: Positive
-    latency_s: NotNegative
-    efficiency: Share = 0.8
-    oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    bandwidth_bytes_per_s: Bandwidth
+    latency_s: Latency
+    efficiency: Share | None = None
+    oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     kind: Literal["switch", "ring", "torus", "mesh"] = "switch"
     sources: Sources = {}
 

@@ -46,10 +46,12 @@ def stack(
     head_size: int | None = None,
 ) -> Fields:
     """The sizes that every family has; heads must divide the hidden size unless given a size."""
+    before = len(keys.faults)
     hidden_size, num_heads = keys.count("hidden_size", hidden), keys.count("num_heads", heads)
+    are_counts = len(keys.faults) == before
     stated = keys.optional_count("head_size")
     head_size = stated if head_size is None else head_size
-    if head_size is None and hidden_size % num_heads:
+    if head_size is None and are_counts and hidden_size % num_heads:
         keys.refuse(
             "hidden_size", f"must be a multiple of the {num_heads} heads, got {hidden_size}"
         )

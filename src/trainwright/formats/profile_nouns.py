@@ -27,6 +27,7 @@ from trainwright.formats.profile_records import (
     StateBytesRecord,
     StaticBytesRecord,
     TimeByKindRecord,
+    TrainedWeightRecord,
 )
 from trainwright.profile import (
     Collective,
@@ -104,6 +105,11 @@ def _costs(record: PointRecord) -> CostTable:
     ]
     gradients = [option.gradient_sync_bytes for option in options]
     kinds = [option.time_by_kind_s for option in options if option.time_by_kind_s is not None]
+    trained = [
+        (group.dense, group.expert)
+        for option in options
+        if (group := option.trained_weight_bytes) is not None
+    ]
     return CostTable(
         class_offsets=_offsets(len(entry.options) for entry in record.classes),
         option_ids=tuple(option.id for option in options),
@@ -125,6 +131,7 @@ def _costs(record: PointRecord) -> CostTable:
         time_by_kind_s=_table(kinds) if kinds else None,
         energy_j=None if has.energy_j is None else _column(options, "energy_j"),
         collectives=None if has.collectives is None else tuple(map(_collectives, options)),
+        trained_weight_bytes=np.array(trained) if trained else None,
     )
 
 
@@ -228,6 +235,9 @@ def _optional_columns(costs: CostTable) -> dict[str, Sequence[Any]]:
         columns["collectives"] = [
             tuple(CollectiveRecord(**_values(entry)) for entry in row) for row in costs.collectives
         ]
+    if costs.trained_weight_bytes is not None:
+        rows = costs.trained_weight_bytes.tolist()
+        columns["trained_weight_bytes"] = _records(TrainedWeightRecord, rows)
     return columns
 
 

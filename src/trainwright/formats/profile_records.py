@@ -110,6 +110,14 @@ class StaticBytesRecord(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedWeightRecord(Closed):
+    """Bytes of weights that the optimizer changes, by parameter group."""
+
+    dense: Amount = 0.0
+    expert: Amount = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GradientSyncRecord(Closed):
     """Bytes that data parallelism synchronises, by parameter group."""
 
@@ -171,6 +179,9 @@ class OptionRecord(Closed):
     time_by_kind_s: TimeByKindRecord | None = None
     energy_j: Annotated[Amount | None, "joules"] = None
     collectives: tuple[CollectiveRecord, ...] | None = None
+    trained_weight_bytes: Annotated[
+        TrainedWeightRecord | None, "where parameters are frozen; all weights where absent"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
     from trainwright.formats.json_path import Path
 
-_ALL_OR_NONE: Final = ("phases", "time_by_kind_s", "energy_j", "collectives")
+_ALL_OR_NONE: Final = (
+    "phases",
+    "time_by_kind_s",
+    "energy_j",
+    "collectives",
+    "trained_weight_bytes",
+)
 
 
 def relation_faults(value: dict[str, Any]) -> Iterator[PathFault]:

@@ -33,11 +33,13 @@ from trainwright.costing.communication import fastest_s, point_to_point_time_s
 from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.family_bounds import family_step_bound_s
+from trainwright.planning.family_bounds import family_step_bound_s, loop_work_s
 from trainwright.planning.family_split import CHAIN
+from trainwright.planning.kind_costs import TOUCHED
 from trainwright.planning.like_layers import Rooms, Tail
 from trainwright.planning.ramps import Ramp, split_backward_s
 from trainwright.planning.schedules import ONE_F_ONE_B
+from trainwright.planning.v_memory import LEAST_OF_EITHER
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
 
@@ -64,6 +66,7 @@ WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
     ONE_F_ONE_B: lambda ranks: ranks,
     "zb-h1": lambda ranks: ranks,
     "zb-h2": lambda ranks: 2 * ranks - 1,
+    **LEAST_OF_EITHER,
 }
 
 
@@ -71,11 +74,13 @@ WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
 class _Shared:
     """What replicas of D sizes exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
 
+    `gather_s` is of all weights, `update_s` of those that the optimizer changes.
     `reduce_byte_s` and `gather_byte_s` [D, 2] are the least seconds that a byte takes.
     """
 
     reduce_s: Floats
     gather_s: Floats
+    update_s: Floats
     scatter_s: Floats
     reduce_byte_s: Floats
     gather_byte_s: Floats
@@ -129,6 +134,10 @@ class CoarseBounds:
         if family in WARM_UP:
             room_bytes = _room_in_warm_up(p, m, held_bytes, device.usable_bytes, family)
         work_s = work.trade.least_s(room_bytes)
+        if schedule.family == "interleaved":
+            chunks = layouts.virtual_stages
+            looped_s = loop_work_s(chain, pipeline=p, virtual_stages=chunks, room_bytes=room_bytes)
+            work_s = np.maximum(work_s, looped_s)
         backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
         added_s, sync_s = _exchanged(shared, index, zero_stage, work.forward_s, backward_s)
         total_s = work_s + added_s
@@ -155,9 +164,8 @@ class CoarseBounds:
             bounds_s = np.maximum(bounds_s, total_s / (1 - (1 - 1 / m) ** p))
             way_s = work.forward_s + backward_s
         bounds_s = np.maximum(bounds_s, way_s + 2 * self._transfers_s(work, point, layouts))
-        touched = (work.static_bytes @ np.array([1.0, 1.0, 2.0])) / shards[
-            :, :, StaticKind.OPTIMIZER
-        ]
+        written = work.static_bytes @ TOUCHED + work.trained_bytes
+        touched = written / shards[:, :, StaticKind.OPTIMIZER]
         update_s = np.array(
             [memory_time_s(b, device) if b else 0.0 for b in touched.sum(axis=1).tolist()]
         )
@@ -189,11 +197,13 @@ class CoarseBounds:
 
     def _shared(self, work: PointWork, point: Point, degrees: Ints) -> _Shared:
         weights = work.static_bytes[:, StaticKind.WEIGHT].tolist()
+        trained = work.trained_bytes.tolist()
         sync = work.sync_bytes.tolist()
         groups = [self._replicas(point, data) for data in degrees.tolist()]
         return _Shared(
             reduce_s=np.array([_both_s(group.reduce, sync) for group in groups]),
             gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
+            update_s=np.array([_both_s(group.gather, trained) for group in groups]),
             scatter_s=np.array([_both_s(group.gather, sync) for group in groups]),
             reduce_byte_s=np.array([list(map(_byte_s, group.reduce)) for group in groups]),
             gather_byte_s=np.array([list(map(_byte_s, group.gather)) for group in groups]),
@@ -219,7 +229,8 @@ def _exchanged(
 ) -> tuple[Floats, Floats]:
     """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
     under_s = DEFAULT_OVERLAP.gradients * backward_s
-    gather_s, scatter_s = shared.gather_s[index], shared.scatter_s[index]
+    gather_s = (shared.gather_s if zero_stage == 3 else shared.update_s)[index]
+    scatter_s = shared.scatter_s[index]
     gathered_s = np.maximum(0.0, gather_s - DEFAULT_OVERLAP.parameters * forward_s)
     scattered_s = np.maximum(0.0, scatter_s - under_s)
     none_s = np.zeros_like(under_s)

@@ -7,6 +7,11 @@ and t_r that after its last backward:
     step ≥ m·(work of the busiest rank)              see `undivided`
     step ≥ φ·P / (1 - (1 - φ/m)^p)                   one stage per rank
 
+    step ≥ m·(P + R) / p                             in a loop, R what memory makes recompute
+
+Before the first backward of a rank in a loop p microbatches have passed all its chunks but the
+last, so that these may keep the p-th part of all memory.
+
 Stage r of any split has at least r layers before it, whose forwards lead to it; a fused backward
 leaves theirs to run after its last one. With one stage per rank all of a microbatch's work before
 rank r counts, but for a split backward only the share φ that is forward.
@@ -19,8 +24,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainwright.model import LayerKind
 from trainwright.planning.family_split import CHAIN, IN_V
 from trainwright.planning.kind_costs import LayerTimes, optimizer_s
+from trainwright.planning.loop_bound import Blocks
 from trainwright.planning.undivided import undivided_work_s
 from trainwright.pricing.placement import group_replicas
 
@@ -30,9 +37,12 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.plan.parallelism import Parallelism
     from trainwright.planning.stage_kinds import StageKinds
+    from trainwright.profile import CostTable
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
+_HAIR = 1e-9
 _SPLIT_BACKWARD = ("zb-h1", "zb-h2", *IN_V)
 
 
@@ -41,7 +51,8 @@ class ChainWork:
     """One microbatch through a chain of L layers, at its least.
 
     `ahead_s` [L + 1] is the mean over p ranks of the forward of r layers for rank r, `around_s` of
-    forward and backward. `forward_share` is that of the layer with the least share.
+    forward and backward. `forward_share` is that of the layer with the least share. `blocks` are
+    those of the most frequent class, `num_blocks` of any.
     """
 
     total_s: float
@@ -50,6 +61,8 @@ class ChainWork:
     counts: NDArray[np.int64]
     ahead_s: Floats
     around_s: Floats
+    blocks: Blocks
+    num_blocks: int
 
     @classmethod
     def of(cls, kinds: StageKinds) -> ChainWork:
@@ -59,7 +72,9 @@ class ChainWork:
         total_s = costs.phases.total_s
         works = total_s > 0
         shares = costs.phases.forward_s[works] / total_s[works]
-        classes = [layer.layer_class for layer in kinds.profile.structure.layers]
+        layers = kinds.profile.structure.layers
+        classes = [layer.layer_class for layer in layers]
+        own = [layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK]
         return cls(
             total_s=float(times.total_before_s[-1]),
             forward_share=float(shares.min(initial=1.0)),
@@ -67,6 +82,8 @@ class ChainWork:
             counts=np.bincount(classes, minlength=len(times.total_s)),
             ahead_s=_mean_over_ranks(times.forward_before_s),
             around_s=_mean_over_ranks(times.total_before_s),
+            blocks=_blocks_of(costs, max(own, key=own.count), own),
+            num_blocks=len(own),
         )
 
 
@@ -98,12 +115,43 @@ def family_step_bound_s(
     return total
 
 
+def loop_work_s(
+    work: ChainWork, *, pipeline: Ints, virtual_stages: Ints, room_bytes: Floats
+) -> Floats:
+    """Work of a microbatch in the nearly even splits of a loop, with what memory makes recompute.
+
+    `room_bytes` is what all ranks together have for activations; infinite where that is too little.
+    """
+    blocks, p, v = work.blocks, pipeline, virtual_stages
+    each = np.maximum(1, work.num_blocks // (p * v))
+    others = work.num_blocks - blocks.count
+    kept_long = np.maximum(0, each * ((v - 1) * p - 1) - others)
+    kept_bytes = room_bytes / (p * np.maximum(1, kept_long))
+    time_s = np.interp(kept_bytes, blocks.kept_bytes[::-1], blocks.time_s[::-1])
+    time_s = np.where(kept_bytes < blocks.kept_bytes[-1] * (1 - _HAIR), np.inf, time_s)
+    recomputed_s = np.where(kept_long > 0, kept_long * (time_s - blocks.time_s[0]), 0.0)
+    total_s: Floats = work.total_s + recomputed_s
+    return total_s
+
+
 def least_optimizer_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> float:
     """What the optimizer of the rank with most state takes at least: that of an average rank."""
     replicas = group_replicas(cluster.pool_of(), degrees)
-    whole = kinds.static_bytes[kinds.kind_of[0, kinds.num_layers]][np.newaxis]
-    each = whole / degrees.pipeline
-    return float(optimizer_s(each, replicas, cluster, chunks_per_rank=1)[0])
+    whole, p = kinds.kind_of[0, kinds.num_layers], degrees.pipeline
+    static, trained = kinds.static_bytes[[whole]] / p, kinds.trained_bytes[[whole]] / p
+    return float(optimizer_s(static, trained, replicas, cluster, chunks_per_rank=1)[0])
+
+
+def _blocks_of(costs: CostTable, layer_class: int, blocks: list[int]) -> Blocks:
+    assert costs.phases is not None, "an estimate has phases"
+    rows = list(costs.rows_of(layer_class))
+    return Blocks.of(
+        count=blocks.count(layer_class),
+        forward_s=float(costs.phases.forward_s[rows].min()),
+        time_s=costs.phases.total_s[rows],
+        kept_bytes=costs.saved_bytes[rows],
+        static=0.0,
+    )
 
 
 def _mean_over_ranks(before_s: Floats) -> Floats:

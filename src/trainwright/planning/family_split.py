@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import UnsupportedFeature
 from trainwright.planning.chain_split import best_chain_split
-from trainwright.planning.loop_split import best_loop_split
+from trainwright.planning.loop_split import best_loop_split, bound_loop_splits
 from trainwright.planning.split_bound import best_split
-from trainwright.planning.v_split import MOST_ACTIVATIONS, best_v_split
+from trainwright.planning.v_memory import MOST_ACTIVATIONS
+from trainwright.planning.v_split import best_v_split, bound_v_splits
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster
@@ -47,12 +48,63 @@ def best_family_split(
 ) -> Split:
     """No split into p·v stages, in a loop no nearly even one, steps faster than `bound_s`.
 
-    `num_microbatches` is that of one replica, v = `degrees.virtual_stages`. The bound is infinite
+    `num_microbatches` is that of one replica, v = `degrees.virtual_stages`. In V the bound is on
+    splits that fit with what the family's published order holds; see `v_memory`. It is infinite
     where no split fits into memory or the family's rules forbid the shape; a bound above the limit
     is cut down to it. The split that comes along is a good one, and all but certain to fit for
     families that ignore times; those in V may order it in a way that does not. Raises
     `UnsupportedFeature` for a family outside `SEARCHED`, and for virtual stages that it has not.
     """
+    _require_searched(family, degrees)
+    if family == "1f1b":
+        return best_split(
+            kinds, degrees, cluster, num_microbatches=num_microbatches, limit_s=limit_s
+        )
+    search = best_v_split if family in IN_V else best_loop_split
+    if family in CHAIN:
+        search = best_chain_split
+    return search(
+        kinds,
+        degrees,
+        cluster,
+        family=family,
+        num_microbatches=num_microbatches,
+        limit_s=limit_s,
+    )
+
+
+def bound_family_splits(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    *,
+    family: str,
+    num_microbatches: int,
+    limit_s: float = math.inf,
+) -> Split:
+    """Like `best_family_split`, but with a split only where that costs nothing: one per rank."""
+    _require_searched(family, degrees)
+    if family in CHAIN:
+        return best_family_split(
+            kinds,
+            degrees,
+            cluster,
+            family=family,
+            num_microbatches=num_microbatches,
+            limit_s=limit_s,
+        )
+    bound = bound_v_splits if family in IN_V else bound_loop_splits
+    return bound(
+        kinds,
+        degrees,
+        cluster,
+        family=family,
+        num_microbatches=num_microbatches,
+        limit_s=limit_s,
+    )
+
+
+def _require_searched(family: str, degrees: Parallelism) -> None:
     if family not in SEARCHED:
         raise UnsupportedFeature(
             f"splits for the family {family} are not searched",
@@ -64,18 +116,3 @@ def best_family_split(
             f"{family} does not run {degrees.virtual_stages} virtual stages per rank",
             alternative=f"use {chunks}",
         )
-    if family == "1f1b":
-        return best_split(
-            kinds, degrees, cluster, num_microbatches=num_microbatches, limit_s=limit_s
-        )
-    search = best_chain_split if family in CHAIN else best_loop_split
-    if family in IN_V:
-        search = best_v_split
-    return search(
-        kinds,
-        degrees,
-        cluster,
-        family=family,
-        num_microbatches=num_microbatches,
-        limit_s=limit_s,
-    )

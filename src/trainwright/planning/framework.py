@@ -77,6 +77,7 @@ def plan_runnable(
     return ModelOutcome(
         priced=best_first(p for each in found for p in each.priced)[: 1 + num_alternatives],
         lower_bound_s=_least_bound_s(found),
+        lower_bound_all_s=found[0].lower_bound_all_s if len(found) == 1 else None,
         considered=sum(each.considered for each in found),
         pruned=sum(each.pruned for each in found),
         not_reached=sum(each.not_reached for each in found),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -27,7 +27,7 @@ from trainwright.planning.schedules import Schedule, replicated, schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
@@ -46,6 +46,7 @@ class Shelf:
     estimator: Estimator
     made: dict[Point, Profile] = field(default_factory=dict)
     cut: dict[Point, StageKinds] = field(default_factory=dict)
+    alike: dict[bytes, StageKinds] = field(default_factory=dict)
 
     @classmethod
     def of(cls, question: ModelQuestion) -> Shelf:
@@ -59,10 +60,37 @@ class Shelf:
         return self.made[point]
 
     def kinds(self, point: Point) -> StageKinds:
-        """The kinds of stages of a point's profile."""
+        """The kinds of stages of a point's profile, the same where layers cost the same.
+
+        That is so where context parallelism is free: twice of it cuts twice the microbatch.
+        """
         if point not in self.cut:
-            self.cut[point] = StageKinds.of(self.profile(point))
+            profile = self.profile(point)
+            costs = _fingerprint(profile)
+            if costs not in self.alike:
+                self.alike[costs] = StageKinds.of(profile)
+            self.cut[point] = self.alike[costs]
         return self.cut[point]
+
+
+def _fingerprint(profile: Profile) -> bytes:
+    """All numbers that tell two profiles of one model apart."""
+    costs, edges = profile.costs, profile.structure.edges
+    assert costs.phases is not None, "an estimate has phases"
+    tables = [
+        costs.phases.forward_s,
+        costs.phases.input_grad_s,
+        costs.phases.weight_grad_s,
+        costs.phases.recompute_s,
+        costs.saved_until_input_grad_bytes,
+        costs.saved_until_weight_grad_bytes,
+        costs.transient_bytes,
+        costs.static_bytes,
+        costs.opaque_static_bytes,
+        costs.gradient_sync_bytes,
+        np.array([edge.bytes for edge in edges]),
+    ]
+    return b"".join(np.ascontiguousarray(table).tobytes() for table in tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,20 +121,18 @@ class _Open:
 
 @dataclass(slots=True, kw_only=True)
 class _Pairs:
-    """Depths and data degrees at one point, ZeRO stage and schedule; least bound first."""
+    """Depths, data degrees and chunks at a point, ZeRO stage and schedule; least bound first."""
 
     point: Point
     zero_stage: int
     schedule: Schedule
     layouts: Layouts
     bounds_s: Floats
-    num_blocks: int
     done: int = 0
 
     def count_below(self, limit_s: float) -> int:
         """Candidates left that may be below a limit."""
-        some = slice(self.done, int(np.searchsorted(self.bounds_s, limit_s)))
-        return self.schedule.count(self.layouts.at(some), self.num_blocks)
+        return max(0, int(np.searchsorted(self.bounds_s, limit_s)) - self.done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +161,11 @@ class Frontier:
     def __post_init__(self) -> None:
         self._coarse = CoarseBounds(room_of_devices(self.question))
         self._schedules = schedules_of(self.question.allowed)
+
+    @property
+    def families(self) -> frozenset[str]:
+        """The schedule families of the space."""
+        return frozenset(schedule.family for schedule in self._schedules)
 
     def open(self, budget: Budget) -> bool:
         """Bound the roots; false where the budget ran out before all of them were."""
@@ -169,6 +200,21 @@ class Frontier:
         """No candidate that is left has a lower bound; infinite where none is left."""
         return self._heap[0][0] if self._heap else math.inf
 
+    def least_among_s(self, families: Collection[str]) -> float:
+        """No candidate that is left under one of these families has a lower bound."""
+        found_s = math.inf
+        for bound_s, _, node in self._heap:
+            match node:
+                case _Pairs():
+                    is_asked = node.schedule.family in families
+                case _One():
+                    is_asked = node.candidate.schedule in families
+                case _:
+                    is_asked = True
+            if is_asked:
+                found_s = min(found_s, bound_s)
+        return found_s
+
     def count_below(self, limit_s: float) -> int:
         """Candidates left that may be below the limit; those of an unopened node all count."""
         total = 0
@@ -195,7 +241,7 @@ class Frontier:
             case _Open():
                 self._open_point(node)
             case _Pairs():
-                return bound_s, self._next_of(node, bound_s)
+                return bound_s, self._next_of(node)
             case _One():
                 return bound_s, node.candidate
         return None
@@ -233,7 +279,6 @@ class Frontier:
                     schedule=schedule,
                     layouts=layouts.at(order),
                     bounds_s=bounds_s[order],
-                    num_blocks=self.question.model.num_layers,
                 )
                 self._push(float(pairs.bounds_s[0]), pairs)
 
@@ -247,13 +292,13 @@ class Frontier:
             for zero_stage in others:
                 yield schedule, zero_stage, replicated(point, legal)
 
-    def _next_of(self, pairs: _Pairs, bound_s: float) -> Candidate:
-        """The next pair with the fewest chunks; those with more wait with the same bound."""
+    def _next_of(self, pairs: _Pairs) -> Candidate:
+        """The next pair; those after it wait with their own bounds."""
         index, point = pairs.done, pairs.point
         pairs.done += 1
         if pairs.done < len(pairs.bounds_s):
             self._push(float(pairs.bounds_s[pairs.done]), pairs)
-        candidate = Candidate(
+        return Candidate(
             microbatch_size=point.microbatch_size,
             tensor=point.tensor,
             context=point.context,
@@ -263,14 +308,8 @@ class Frontier:
             data=int(pairs.layouts.data[index]),
             zero_stage=pairs.zero_stage,
             schedule=pairs.schedule.family,
+            virtual_stages=int(pairs.layouts.virtual_stages[index]),
         )
-        first, *others = (
-            replace(candidate, virtual_stages=chunks)
-            for chunks in pairs.schedule.chunks(candidate.pipeline, pairs.num_blocks)
-        )
-        for other in others:
-            self._push(bound_s, _One(candidate=other))
-        return first
 
     def _push(self, bound_s: float, node: _Node) -> None:
         self._serial += 1
@@ -300,6 +339,4 @@ class Frontier:
 
     def _count(self, point: Point) -> int:
         """Candidates at a point."""
-        blocks = self.question.model.num_layers
-        spaces = self._spaces(point)
-        return sum(schedule.count(layouts, blocks) for schedule, _, layouts in spaces)
+        return sum(layouts.size for _, _, layouts in self._spaces(point))

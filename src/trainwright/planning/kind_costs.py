@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -74,6 +74,18 @@ class LayerTimes:
         )
 
 
+# Of {weight, gradient, optimizer} bytes, beside the weights that the update writes.
+TOUCHED: Final = np.array([0.0, 1.0, 2.0])
+
+
+def gathered_bytes(kinds: StageKinds, zero_stage: int) -> Floats:
+    """Weights that replicas gather, [K, 2]: all under ZeRO-3, else those that were updated."""
+    if zero_stage < 3:
+        return kinds.trained_bytes
+    weights: Floats = kinds.static_bytes[:, :, StaticKind.WEIGHT]
+    return weights
+
+
 def held_static_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
     """State of one device by kind, gathered weights left out, shape [K]."""
     shards = np.array([[replicas.shards(g, kind) for kind in StaticKind] for g in range(2)])
@@ -82,11 +94,11 @@ def held_static_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
 
 
 def optimizer_s(
-    static: Floats, replicas: Replicas, cluster: Cluster, *, chunks_per_rank: int
+    static: Floats, trained: Floats, replicas: Replicas, cluster: Cluster, *, chunks_per_rank: int
 ) -> Floats:
-    """Each chunk's part of the update of its rank, from state of shape [K, 2, 3]."""
+    """Each chunk's part of the update of its rank, from state [K, 2, 3], trained weights [K, 2]."""
     shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
-    touched = (static @ np.array([1.0, 1.0, 2.0])) @ (1 / np.array(shards))
+    touched = (static @ TOUCHED + trained) @ (1 / np.array(shards))
     device = cluster.accelerator
     memory = device.efficiency.memory
     # At the efficiency max · b / (b + half) moving b bytes takes (b + half) / (bandwidth · max).
@@ -110,7 +122,7 @@ class Sharing:
         return cls(
             zero_stage=replicas.zero_stage,
             reduce_s=lines_s(replicas.reduce, kinds.sync_bytes),
-            gather_s=lines_s(replicas.gather, kinds.static_bytes[:, :, StaticKind.WEIGHT]),
+            gather_s=lines_s(replicas.gather, gathered_bytes(kinds, replicas.zero_stage)),
             scatter_s=lines_s(replicas.gather, kinds.sync_bytes),
         )
 
@@ -143,6 +155,15 @@ class Sharing:
             case _:
                 tail_s = np.zeros_like(forward_s)
         return tail_s
+
+
+def slowest_s(kinds: StageKinds) -> Floats:
+    """Seconds of a microbatch by kind, with all the recomputation that is left, [K]."""
+    costs = kinds.profile.costs
+    assert costs.phases is not None, "an estimate has phases"
+    longest_s: Floats = np.maximum.reduceat(costs.phases.total_s, costs.class_offsets[:-1])
+    found_s: Floats = kinds.counts.astype(np.float64) @ longest_s
+    return found_s
 
 
 def lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:

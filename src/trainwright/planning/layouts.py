@@ -1,12 +1,12 @@
 """All pairs of pipeline depth and data degree of a point, as arrays.
 
 There are thousands of pairs per point and most are never looked at alone, so they are bounded all
-at once.
+at once; under a schedule that leaves a choice of virtual stages, a pair with each number of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layouts:
-    """N pairs: ranks of the pipeline [N], replicas [N], microbatches of one replica [N]."""
+    """N pairs: ranks of the pipeline, replicas, microbatches of one replica, chunks per rank."""
 
     pipeline: Ints
     data: Ints
     num_microbatches: Ints
+    virtual_stages: Ints
 
     @property
     def size(self) -> int:
@@ -41,7 +42,13 @@ class Layouts:
             pipeline=self.pipeline[kept],
             data=self.data[kept],
             num_microbatches=self.num_microbatches[kept],
+            virtual_stages=self.virtual_stages[kept],
         )
+
+    def with_chunks(self, counts: range) -> Layouts:
+        """Every pair with each of these numbers of virtual stages per rank."""
+        each = self.at(np.repeat(np.arange(self.size), len(counts)))
+        return replace(each, virtual_stages=np.tile(np.array(counts, np.int64), self.size))
 
 
 def layouts_of(
@@ -63,4 +70,9 @@ def layouts_of(
     data = np.tile(np.array(degrees, np.int64), len(depths))
     fits = pipeline * data <= room
     pipeline, data = pipeline[fits], data[fits]
-    return Layouts(pipeline=pipeline, data=data, num_microbatches=num_microbatches // data)
+    return Layouts(
+        pipeline=pipeline,
+        data=data,
+        num_microbatches=num_microbatches // data,
+        virtual_stages=np.ones_like(pipeline),
+    )

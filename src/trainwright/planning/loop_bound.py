@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainwright.plan.schedule import ActionKind
+from trainwright.planning.loop_sharing import UNDER_BACKWARD
 from trainwright.planning.order_facts import orders_of
 from trainwright.pricing.pipeline_run import peak_shape
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.plan.schedule import Schedule
+    from trainwright.planning.loop_sharing import RankSharing
     from trainwright.pricing.pipeline_run import PipelineShape
 
     Floats = NDArray[np.float64]
@@ -89,7 +91,7 @@ class Blocks:
     """The class that most layers have: how many, and what its options cost per microbatch.
 
     Options are those on the lower hull of bytes and seconds, fewest bytes last: `time_s` [N]
-    ascends, `kept_bytes` [N] descends. `forward_s` is the least of all options.
+    ascends, `kept_bytes` [N] descends. `forward_s` and `transient_bytes` are the least of all.
     """
 
     count: int
@@ -97,10 +99,18 @@ class Blocks:
     time_s: Floats
     kept_bytes: Floats
     static_bytes: float
+    transient_bytes: float = 0.0
 
     @classmethod
     def of(
-        cls, *, count: int, forward_s: float, time_s: Floats, kept_bytes: Floats, static: float
+        cls,
+        *,
+        count: int,
+        forward_s: float,
+        time_s: Floats,
+        kept_bytes: Floats,
+        static: float,
+        transient: float = 0.0,
     ) -> Blocks:
         """From all options of the class."""
         hull: list[int] = []
@@ -118,6 +128,7 @@ class Blocks:
             time_s=time_s[hull],
             kept_bytes=kept_bytes[hull],
             static_bytes=static,
+            transient_bytes=transient,
         )
 
 
@@ -163,6 +174,8 @@ class LoopChain:
     What lies before the blocks is in the first stage, what follows them in the last: `edge_*` [2]
     of both. `least` [S] and `most` [S] blocks are in each stage. `forward_all_s` and
     `backward_all_s` are of one microbatch through all layers, `optimizer_s` of one block.
+    `gathered_bytes` lie beside on every rank; `sharing` is of each rank with its least blocks, one
+    more, ...
     """
 
     blocks: Blocks
@@ -180,6 +193,8 @@ class LoopChain:
     backward_all_s: float
     transfer_s: Floats
     usable_bytes: float
+    gathered_bytes: float
+    sharing: tuple[RankSharing, ...]
 
     def stages_of(self, rank: int) -> slice:
         """Of one rank, in order."""
@@ -201,10 +216,16 @@ class LoopChain:
         return times_s
 
 
-def least_step_s(chain: LoopChain, ends: tuple[RankEnds, ...], instants: list[Floats]) -> LoopStep:
-    """The bound; `instants` are those of each rank, [N, v]."""
+def least_step_s(
+    chain: LoopChain,
+    ends: tuple[RankEnds, ...],
+    instants: list[Floats],
+    running: list[Floats],
+) -> LoopStep:
+    """The bound; `instants` [N, v] of each rank count what is held, `running` what runs then."""
     times_s = [
-        _rank_times_s(chain, rank, ends[rank], instants[rank]) for rank in range(chain.num_ranks)
+        _rank_times_s(chain, rank, ends[rank], instants[rank], running[rank])
+        for rank in range(chain.num_ranks)
     ]
     fewest = [int(chain.least[chain.stages_of(rank)].sum()) for rank in range(chain.num_ranks)]
     num_blocks = chain.blocks.count
@@ -251,7 +272,9 @@ def _most_within(times_s: Floats, least: int, step_s: float) -> int:
     return least + int(within[-1]) if len(within) else -1
 
 
-def _rank_times_s(chain: LoopChain, rank: int, ends: RankEnds, instants: Floats) -> Floats:
+def _rank_times_s(
+    chain: LoopChain, rank: int, ends: RankEnds, instants: Floats, running: Floats
+) -> Floats:
     """The bound from one rank with its least blocks, one more, ..."""
     own = chain.stages_of(rank)
     least, most = chain.least[own], chain.most[own]
@@ -264,20 +287,30 @@ def _rank_times_s(chain: LoopChain, rank: int, ends: RankEnds, instants: Floats)
     extra = np.arange(int((most - least).sum()) + 1)
     count = int(least.sum()) + extra
     held = static + count * chain.blocks.static_bytes
-    room = chain.usable_bytes - held[:, np.newaxis] - kept
+    runs_blocks = running @ (least > 0) > 0
+    beside = chain.gathered_bytes + chain.blocks.transient_bytes * runs_blocks
+    room = chain.usable_bytes - beside - held[:, np.newaxis] - kept
     recomputed_s = least_recompute_s(chain.blocks, least, most - least, instants, room)
     fits = (room.min(axis=1) >= 0) & np.isfinite(recomputed_s)
     recomputed_s = np.where(fits, recomputed_s, 0.0)
-    work_s = count * float(chain.blocks.time_s[0]) + edge_s + recomputed_s
-    idle_s = _idle_s(chain, rank, ends, extra=extra, recomputed_s=recomputed_s)
-    update_s = optimizer_s + count * chain.optimizer_s
-    times_s: Floats = chain.num_microbatches * work_s + idle_s + update_s
+    shared = chain.sharing[rank]
+    exposed_s = np.maximum(0.0, shared.backward_s - UNDER_BACKWARD * recomputed_s)
+    added = _Added(forward_s=shared.forward_s, backward_s=recomputed_s + exposed_s)
+    work_s = count * float(chain.blocks.time_s[0]) + edge_s + added.forward_s + added.backward_s
+    idle_s = _idle_s(chain, rank, ends, extra=extra, added=added)
+    after_s = optimizer_s + count * chain.optimizer_s + shared.tail_s
+    times_s: Floats = chain.num_microbatches * work_s + idle_s + after_s
     return np.where(fits, times_s, np.inf)
 
 
-def _idle_s(
-    chain: LoopChain, rank: int, ends: RankEnds, *, extra: Ints, recomputed_s: Floats
-) -> Floats:
+class _Added(NamedTuple):
+    """To every microbatch of a rank, by its extra blocks, [E]: to the forwards, the backwards."""
+
+    forward_s: Floats
+    backward_s: Floats
+
+
+def _idle_s(chain: LoopChain, rank: int, ends: RankEnds, *, extra: Ints, added: _Added) -> Floats:
     """The longest of the four; own work that a path does not pass is at most as given here."""
     forward_s, backward_s = chain.least_forward_s, chain.least_backward_s
     own, across_s = chain.stages_of(rank), np.concatenate(([0.0], np.cumsum(chain.transfer_s)))
@@ -285,7 +318,8 @@ def _idle_s(
     warm = _largest(ends.warm, least, spare, extra) * chain.blocks.forward_s
     block_backward_s = float(chain.blocks.time_s[0]) - chain.blocks.forward_s
     drain = _largest(ends.drain, least, spare, extra) * block_backward_s
-    drain = drain + float(ends.drain.max()) * recomputed_s
+    warm = warm + float(ends.warm.max()) * added.forward_s
+    drain = drain + float(ends.drain.max()) * added.backward_s
     for edge, owner in enumerate((0, chain.num_ranks - 1)):
         if owner == rank:
             chunk = (0, -1)[edge]

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.model import LayerKind
 from trainwright.planning.kind_costs import LayerTimes, least_transfers_s, optimizer_s
 from trainwright.planning.loop_bound import Blocks, LoopChain, least_step_s, rank_ends
 from trainwright.planning.loop_memory import LoopMemory
+from trainwright.planning.loop_sharing import RankSharing, rank_sharing
+from trainwright.planning.nearly_even import NearlyEven, nearly_even
 from trainwright.planning.order_facts import fullest_rows
 from trainwright.planning.split_bound import Split
 from trainwright.pricing.pipeline_run import (
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from trainwright.plan.parallelism import Parallelism
     from trainwright.planning.stage_kinds import StageKinds
     from trainwright.pricing.sharding import Replicas
-    from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -47,6 +47,20 @@ _HAIR: Final = 1e-9
 _MOST_TRIALS: Final = 60  # moves of a block that are simulated
 _ACTIONS: Final = 100_000  # of all of them together
 _WORTH_MOVING: Final = 1.02  # times the limit: moves gain no more
+
+
+def bound_loop_splits(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    *,
+    family: str,
+    num_microbatches: int,
+    limit_s: float = math.inf,
+) -> Split:
+    """The bound of `best_loop_split` alone, a tenth of the work; it may exceed the limit."""
+    loop = _Loop.of(kinds, degrees, cluster, family=family, num_microbatches=num_microbatches)
+    return Split(bound_s=math.inf if loop is None else loop.bound()[0])
 
 
 def best_loop_split(
@@ -59,24 +73,14 @@ def best_loop_split(
     limit_s: float = math.inf,
 ) -> Split:
     """Like `split_bound.best_split` over p·v stages; the bound is on nearly even splits."""
-    shape = PipelineShape(
-        family=family,
-        num_ranks=degrees.pipeline,
-        num_microbatches=num_microbatches,
-        virtual_stages=degrees.virtual_stages,
-    )
-    even = nearly_even(kinds.profile, degrees.pipeline * degrees.virtual_stages)
-    if even is None or not is_legal(shape):
+    loop = _Loop.of(kinds, degrees, cluster, family=family, num_microbatches=num_microbatches)
+    if loop is None:
         return Split(bound_s=math.inf)
+    bound_s, blocks_of_rank = loop.bound()
+    if math.isinf(bound_s) or bound_s >= limit_s:
+        return Split(bound_s=bound_s if math.isinf(bound_s) else limit_s)
     overhead_s = cluster.accelerator.step_overhead_s
-    loop = _Loop.of(kinds, degrees, cluster, shape, even)
-    found = least_step_s(loop.chain(), rank_ends(shape), loop.memory.held)
-    bound_s = max(found.step_s, loop.mean_work_s) + overhead_s
-    if math.isinf(bound_s):
-        return Split(bound_s=bound_s)
-    if bound_s >= limit_s:
-        return Split(bound_s=limit_s)
-    likely = loop.likely_split(found.blocks_of_rank, limit_s=limit_s - overhead_s)
+    likely = loop.likely_split(blocks_of_rank, limit_s=limit_s - overhead_s)
     if likely is None:
         return Split(bound_s=bound_s)
     return Split(bound_s=bound_s, cuts=likely.cuts, chosen=likely.chosen)
@@ -85,44 +89,6 @@ def best_loop_split(
 def is_legal(shape: PipelineShape) -> bool:
     """Whether the family's rules admit the shape."""
     return not tuple(family_named(shape.family).rules(shape.request))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NearlyEven:
-    """Blocks are layers `first` up to `after`; stages hold from `least` to `most` [S] of them."""
-
-    first: int
-    after: int
-    least: Ints
-    most: Ints
-
-    def holds(self, cuts: tuple[int, ...]) -> bool:
-        """Whether a split is one of these."""
-        inside = np.clip(cuts, self.first, self.after)
-        lengths = np.diff(inside)
-        edges = cuts[1] >= self.first and cuts[-2] <= self.after
-        return edges and bool(((self.least <= lengths) & (lengths <= self.most)).all())
-
-
-def nearly_even(profile: Profile, num_stages: int) -> NearlyEven | None:
-    """The splits with ⌊n / S⌋ or one more of n blocks in every stage; None if there are none.
-
-    Layers before the blocks are in the first stage, those after them in the last: these two may
-    have any number of blocks up to that of the others.
-    """
-    names = [layer.name for layer in profile.structure.layers]
-    blocks = [index for index, name in enumerate(names) if name == LayerKind.BLOCK]
-    first, after = blocks[0], blocks[-1] + 1
-    each = (after - first) // num_stages
-    least = np.full(num_stages, max(each, 1), dtype=np.int64)
-    if first > 0:
-        least[0] = 0
-    if after < len(names):
-        least[-1] = 0
-    most = np.full(num_stages, each + 1, dtype=np.int64)
-    if not least.sum() <= after - first <= most.sum():
-        return None
-    return NearlyEven(first=first, after=after, least=least, most=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +116,20 @@ class _Loop:
         kinds: StageKinds,
         degrees: Parallelism,
         cluster: Cluster,
-        shape: PipelineShape,
-        even: NearlyEven,
-    ) -> _Loop:
+        *,
+        family: str,
+        num_microbatches: int,
+    ) -> _Loop | None:
+        """None where the family's rules forbid the shape or no split is nearly even."""
+        shape = PipelineShape(
+            family=family,
+            num_ranks=degrees.pipeline,
+            num_microbatches=num_microbatches,
+            virtual_stages=degrees.virtual_stages,
+        )
+        even = nearly_even(kinds.profile, degrees.pipeline * degrees.virtual_stages)
+        if even is None or not is_legal(shape):
+            return None
         rows, replicas = fullest_rows(shape), group_replicas(cluster.pool_of(), degrees)
         held, _, running = np.split(rows.rows, 3, axis=1)
         ranks = placement_of(shape).rank_of_stage
@@ -171,6 +148,14 @@ class _Loop:
                 running=np.split(running, rows.starts[1:]),
             ),
         )
+
+    def bound(self) -> tuple[float, tuple[int, ...]]:
+        """On the step, and the blocks of each rank that may reach it."""
+        found = least_step_s(
+            self.chain(), rank_ends(self.shape), self.memory.held, self.memory.running
+        )
+        pipeline_s = max(found.step_s, self.mean_work_s)
+        return pipeline_s + self.cluster.accelerator.step_overhead_s, found.blocks_of_rank
 
     @property
     def mean_work_s(self) -> float:
@@ -191,6 +176,7 @@ class _Loop:
         static = self._held_of_classes()
         update_s = optimizer_s(
             costs.static_bytes[costs.class_offsets[:-1]],
+            costs.updated_weight_bytes[costs.class_offsets[:-1]],
             self.replicas,
             self.cluster,
             chunks_per_rank=len(classes),
@@ -208,6 +194,7 @@ class _Loop:
                 time_s=np.asarray(costs.phases.total_s[rows]),
                 kept_bytes=np.asarray(costs.saved_bytes[rows]),
                 static=float(static[main]),
+                transient=float(costs.transient_bytes[rows].min()),
             ),
             num_ranks=self.shape.num_ranks,
             num_microbatches=self.shape.num_microbatches,
@@ -223,7 +210,32 @@ class _Loop:
             backward_all_s=float((times.total_before_s - times.forward_before_s)[-1]),
             transfer_s=self.transfer_s,
             usable_bytes=self.cluster.accelerator.usable_bytes,
+            gathered_bytes=0.0 if missing else self._gathered_bytes(main),
+            sharing=self._sharing(missing),
         )
+
+    def _sharing(self, missing: int) -> tuple[RankSharing, ...]:
+        """What ranks exchange with replicas; nothing where blocks of another class may be meant."""
+        even, p = self.even, self.shape.num_ranks
+        if missing:
+            sizes = even.most - np.maximum(even.least - missing, 0)
+            return tuple(RankSharing.none(int(sizes[r::p].sum()) + 1) for r in range(p))
+        last = len(even.least) - 1
+        kinds_of_stage = []
+        for stage in range(last + 1):
+            blocks = np.arange(even.least[stage], even.most[stage] + 1)
+            first = 0 if stage == 0 else even.after - blocks if stage == last else even.first
+            after = self.kinds.num_layers if stage == last else even.first + blocks
+            kinds_of_stage.append(self.kinds.kind_of[first, after])
+        return rank_sharing(self.kinds, self.replicas, [kinds_of_stage[r::p] for r in range(p)])
+
+    def _gathered_bytes(self, main: int) -> float:
+        """Weights that a rank of at least one block of the class gathers at least."""
+        if self.replicas.zero_stage < 3:
+            return 0.0
+        costs = self.kinds.profile.costs
+        static = costs.static_bytes[costs.class_offsets[main], :, StaticKind.WEIGHT]
+        return float(static.sum()) * min(1.0, 2 * (1 - 1 / self.replicas.sizes[0]))
 
     def _held_of_classes(self) -> Floats:
         """State of one layer of each class on one device, [C]."""

@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from trainwright.execution import Progress
-from trainwright.model import model_flops_per_sequence
 from trainwright.planning.framework import plan_runnable
 from trainwright.planning.mixed_bound import MixedWork, across_bounds_s, beside_bounds_s
+from trainwright.planning.mixed_priced import (
+    MixedPriced,
+    Shape,
+    best_of_shapes,
+    fits,
+    priced_mixed,
+)
 from trainwright.planning.mixed_space import (
     Across,
     Beside,
@@ -32,23 +38,19 @@ from trainwright.planning.mixed_space import (
     pools_beside,
 )
 from trainwright.planning.mixed_split import best_mixed_split
-from trainwright.pricing.mixed_step import predict_mixed_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from trainwright.execution import Budget
-    from trainwright.plan import Plan
-    from trainwright.plan.mixed_prediction import MixedPrediction
     from trainwright.planning.mixed_space import MixedCandidate
     from trainwright.planning.mixed_split import MixedSplit
     from trainwright.planning.model_planner import ModelOutcome
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Point
     from trainwright.planning.split_plan import Priced
-    from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
 
@@ -58,24 +60,6 @@ _GAP: Final = 0.005  # of the best step after twice as many
 _TRIES: Final = 8  # splits looked at for a plan of a shape that the search did not get to
 _WORTH_TRYING: Final = 0.98
 _BESIDE_ZERO: Final = (0, 1)  # ZeRO 2 and 3 exchange inside microbatches
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How pools are used: "alone", "across" by the pipeline, or "beside" each other."""
-
-    name: str
-    pools: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedPriced:
-    """A plan, the profiles of its pools, and its predicted step."""
-
-    shape: Shape
-    plan: Plan
-    profiles: dict[int, Profile]
-    step: MixedPrediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,64 +130,6 @@ def _one_pool(shelf: MixedShelf, pool: int, found: Priced) -> MixedPriced:
     plan = replace(found.plan, stages=stages)
     shape = Shape(name="alone", pools=(pool,))
     return priced_mixed(shelf, shape, plan, {pool: found.profile})
-
-
-def priced_mixed(
-    shelf: MixedShelf, shape: Shape, plan: Plan, profiles: dict[int, Profile]
-) -> MixedPriced:
-    """The plan with its price."""
-    question = shelf.question
-    flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
-    step = predict_mixed_step(
-        plan,
-        profiles,
-        shelf.cluster,
-        model_flops_per_sequence=flops,
-        overheads=question.overheads,
-    )
-    return MixedPriced(shape=shape, plan=plan, profiles=profiles, step=step)
-
-
-def fits(shelf: MixedShelf, step: MixedPrediction) -> bool:
-    """Whether every rank has room in the devices of its own pool."""
-    pools, needed_bytes = shelf.cluster.pools, shelf.question.overheads.needed_bytes
-    return all(
-        needed_bytes(stage.memory.total_bytes) <= pools[pool].accelerator.usable_bytes
-        for chain in step.chains
-        for pool, stage in zip(chain.pools, chain.step.stages, strict=True)
-    )
-
-
-def best_of_shapes(priced: Iterable[MixedPriced]) -> tuple[MixedPriced, ...]:
-    """The fastest plan of each shape, fastest first; of equally fast ones that on fewest pools."""
-    ordered = sorted(
-        priced,
-        key=lambda found: (
-            float(f"{found.step.step_time_s:.11e}"),
-            len(found.shape.pools),
-            found.plan.devices_used,
-            *_plainness(found.plan),
-            found.shape.pools,
-        ),
-    )
-    best: dict[Shape, MixedPriced] = {}
-    for found in ordered:
-        best.setdefault(found.shape, found)
-    return tuple(best.values())
-
-
-def _plainness(plan: Plan) -> tuple[int, ...]:
-    """Fewer axes and less sharding come first."""
-    degrees = plan.parallelism
-    assert degrees is not None, "all stages share their degrees"
-    return (
-        degrees.context,
-        degrees.expert,
-        degrees.zero_stage,
-        degrees.tensor,
-        degrees.pipeline,
-        plan.microbatch_size or 1,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

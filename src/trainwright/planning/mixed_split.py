@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ways = tuple[tuple[int, ...], ...]
-
-_MARGIN: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.execution import Progress
 from trainwright.planning.device_room import room_of_candidate
-from trainwright.planning.family_split import best_family_split
+from trainwright.planning.family_split import CHAIN, best_family_split, bound_family_splits
 from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.split_plan import Priced, price_split
+from trainwright.pricing.placement import group_replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from trainwright.execution import Budget
     from trainwright.planning.model_question import ModelQuestion
@@ -31,6 +32,7 @@ _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more
 _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simpler
 _EXACT: Final = 600  # splits searched before the search may leave a gap, up to
 _GAP: Final = 0.005  # of the best step after twice as many
+_PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
 _TRIES: Final = 6  # nodes opened for each runner-up
 _BLIND: Final = 16  # splits searched without a plan before one is searched to its end
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
@@ -41,6 +43,8 @@ _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step
 class ModelOutcome:
     """Best plan first among `priced`; the bound holds for every plan of the searched space.
 
+    Where no schedule was named `lower_bound_s` is on plans with one stage per rank, which has sharp
+    bounds, and `lower_bound_all_s` on those of all families.
     `exhausted` says that every candidate was priced, excluded by its bound, or proved not to fit;
     `not_reached` counts those that were neither priced nor excluded when the search was stopped.
     """
@@ -52,6 +56,12 @@ class ModelOutcome:
     not_reached: int
     exhausted: bool
     interrupted: bool
+    lower_bound_all_s: float | None = None
+
+    @property
+    def least_bound_s(self) -> float:
+        """On all plans that were searched."""
+        return self.lower_bound_s if self.lower_bound_all_s is None else self.lower_bound_all_s
 
 
 def plan_model(
@@ -65,11 +75,15 @@ def plan_model(
     search.run()
     search.add_runners_up(num_alternatives)
     best_s, bound_s = search.best_s, search.bound_s
+    proved = is_complete and math.isfinite(bound_s)
+    all_s = bound_s if proved else 0.0
+    one_bound = bool(question.allowed.schedules) or not frontier.families & set(CHAIN)
     reached = len(search.priced) + search.undecided
     not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
     return ModelOutcome(
         priced=best_first(search.priced)[: 1 + num_alternatives],
-        lower_bound_s=bound_s if is_complete and math.isfinite(bound_s) else 0.0,
+        lower_bound_s=all_s if one_bound or not proved else search.chain_bound_s,
+        lower_bound_all_s=None if one_bound else all_s,
         considered=frontier.considered,
         pruned=frontier.considered - reached - not_reached,
         not_reached=not_reached,
@@ -93,11 +107,13 @@ class _Search:
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
     least_priced_s: float = math.inf
+    least_priced_chain_s: float = math.inf
     undecided: int = 0
     serial: int = 0
     searched: int = 0
     too_large: dict[Candidate, int] = field(default_factory=dict)
     seen: set[Candidate] = field(default_factory=set)
+    known: dict[Hashable, tuple[float, Split]] = field(default_factory=dict)
 
     @property
     def _least_split_s(self) -> float:
@@ -114,6 +130,13 @@ class _Search:
         """No plan of the space is faster."""
         waiting_s = min(self.frontier.least_s, self._least_split_s)
         return min(self.best_s, self.least_priced_s, waiting_s)
+
+    @property
+    def chain_bound_s(self) -> float:
+        """No plan with one stage per rank is faster than this, or than the best plan."""
+        waiting_s = [bound_s for bound_s, _, one, _ in self.splits if one.schedule in CHAIN]
+        left_s = self.frontier.least_among_s(CHAIN)
+        return min(self.best_s, self.least_priced_chain_s, left_s, *waiting_s)
 
     def run(self) -> None:
         """Until no candidate left can be better than the best plan, or the budget ends."""
@@ -163,33 +186,61 @@ class _Search:
         if candidate.data <= self.too_large.get(group, 0):
             return
         self.searched += 1
-        question = self.shelf.question
         to_the_end = candidate in self.seen or (not self.priced and self.searched % _BLIND == 0)
         near_s = limit_s if to_the_end else min(limit_s, _NEAR * bound_s)
-        split = best_family_split(
-            self.shelf.kinds(candidate.point),
-            candidate.degrees,
-            room_of_candidate(question, candidate, self.shelf.profile(candidate.point)),
-            family=candidate.schedule,
-            num_microbatches=question.workload.global_batch
-            // (candidate.microbatch_size * candidate.data),
-            limit_s=near_s,
-        )
+        split = self._split_by(bound_family_splits, candidate, limit_s=near_s)
         if math.isinf(split.bound_s):
             self.too_large[group] = candidate.data
-        elif split.bound_s < near_s:
+        elif split.bound_s == near_s < limit_s:
+            self.seen.add(candidate)
+            self.frontier.put_back(near_s, candidate)
+        elif split.bound_s < limit_s:
             sharper = replace(split, bound_s=max(bound_s, split.bound_s))
-            if sharper.bound_s < _WORTH_TRYING * self.best_s:
+            if split.cuts and sharper.bound_s < _WORTH_TRYING * self.best_s:
                 self._price(candidate, sharper)
             else:
                 self.serial += 1
                 heapq.heappush(self.splits, (sharper.bound_s, self.serial, candidate, sharper))
-        elif near_s < limit_s:
-            self.seen.add(candidate)
-            self.frontier.put_back(near_s, candidate)
+
+    def _split_by(
+        self, search: Callable[..., Split], candidate: Candidate, *, limit_s: float
+    ) -> Split:
+        """What the search finds; candidates that differ in name alone are searched once."""
+        question, degrees = self.shelf.question, candidate.degrees
+        kinds = self.shelf.kinds(candidate.point)
+        room = room_of_candidate(question, candidate, self.shelf.profile(candidate.point))
+        count = question.workload.global_batch // (candidate.microbatch_size * candidate.data)
+        alike = (
+            search,
+            id(kinds),
+            candidate.schedule,
+            (degrees.pipeline, degrees.virtual_stages, degrees.devices_per_rank, count),
+            group_replicas(room.pool_of(), degrees),
+            room.accelerator.usable_bytes,
+        )
+        known_s, known = self.known.get(alike, (0.0, None))
+        if known is None or (known_s <= known.bound_s and known_s < limit_s):
+            known = search(
+                kinds,
+                degrees,
+                room,
+                family=candidate.schedule,
+                num_microbatches=count,
+                limit_s=limit_s,
+            )
+            self.known[alike] = limit_s, known
+        elif known_s <= known.bound_s < math.inf:  # cut down to a limit that is no lower
+            known = replace(known, bound_s=limit_s)
+        return known
 
     def _price(self, candidate: Candidate, split: Split) -> None:
         self.least_priced_s = min(self.least_priced_s, split.bound_s)
+        if candidate.schedule in CHAIN:
+            self.least_priced_chain_s = min(self.least_priced_chain_s, split.bound_s)
+        if not split.cuts and candidate.virtual_stages > 1:
+            self.searched += _PRICING
+            limit_s = _NEAR * split.bound_s
+            split = self._split_by(best_family_split, candidate, limit_s=limit_s)
         profile = self.shelf.profile(candidate.point)
         found = price_split(self.shelf.question, candidate, profile, split, self.budget)
         if found is None:

@@ -65,9 +65,9 @@ class PointWork:
 
     `forward_s` and `way_s` are those of a microbatch forward, and there and back. `trade` is that
     of all layers, `classes` [C] are those of one class with `layer_static_bytes` [C, 2, 3].
-    `static_bytes` [2, 3] and `sync_bytes` [2] are as in the cost table, tied parameters once;
-    `edge_bytes` is the least that any two neighbours exchange. `transients` and `weights` say what
-    the ranks keep free beside.
+    `static_bytes` [2, 3], `sync_bytes` and `trained_bytes` [2] are as in the cost table, tied
+    parameters once; `edge_bytes` is the least that any two neighbours exchange. `transients` and
+    `weights` say what the ranks keep free beside.
     """
 
     forward_s: float
@@ -80,6 +80,7 @@ class PointWork:
     layer_static_bytes: Floats
     static_bytes: Floats
     sync_bytes: Floats
+    trained_bytes: Floats
     edge_bytes: float
 
     @classmethod
@@ -97,11 +98,14 @@ class PointWork:
         weights = np.array([each.weight_bytes for each in like])
         static = costs.static_bytes[starts][classes].sum(axis=0)
         sync = costs.gradient_sync_bytes[starts][classes].sum(axis=0)
+        trained = costs.updated_weight_bytes[starts][classes].sum(axis=0)
         for group in profile.structure.shared_parameters:
-            own = costs.static_bytes[starts[classes[group.layers[0]]], 0]
+            holder = starts[classes[group.layers[0]]]
+            own = costs.static_bytes[holder, 0]
             twice = len(group.layers) - 1
             static[0] -= twice * own
             sync[0] -= twice * own[StaticKind.GRADIENT]
+            trained[0] -= twice * costs.updated_weight_bytes[holder, 0]
         return cls(
             forward_s=math.fsum(forward_s[classes].tolist()),
             way_s=math.fsum(way_s[classes].tolist()),
@@ -113,6 +117,7 @@ class PointWork:
             layer_static_bytes=costs.static_bytes[starts],
             static_bytes=np.maximum(static, 0.0),
             sync_bytes=np.maximum(sync, 0.0),
+            trained_bytes=np.maximum(trained, 0.0),
             edge_bytes=min((edge.bytes for edge in profile.structure.edges), default=0.0),
         )
 
@@ -143,7 +148,7 @@ def _like_layers(costs: CostTable, counts: tuple[int, ...]) -> tuple[LikeLayers,
             longest=LongestPhases(*longest[number].tolist()),
             beside_s=float(excess_s.sum() - excess_s[number]),
             sync_bytes=tuple(costs.gradient_sync_bytes[starts[number]].tolist()),
-            gather_bytes=tuple(weights[number].tolist()),
+            gather_bytes=tuple(costs.updated_weight_bytes[starts[number]].tolist()),
         )
         for number, count in enumerate(counts)
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.allowed import Span
 from trainwright.planning.family_split import SEARCHED as BOUNDED
@@ -14,16 +12,22 @@ from trainwright.planning.family_split import chunks_per_rank
 from trainwright.scheduling.families import ALIASES
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from trainwright.planning.allowed import Allowed
     from trainwright.planning.layouts import Layouts
     from trainwright.planning.model_space import Point
 
-    Ints = NDArray[np.int64]
-
 ONE_F_ONE_B: Final = "1f1b"
-SEARCHED: Final = (ONE_F_ONE_B, "zb-h1", "zb-h2")  # unless others are named
+_ZB_V: Final = "zb-v"
+_WITHIN_ZB_V: Final = ("v-half", "v-min")  # whose room on two ranks is that of ZB-V
+SEARCHED: Final = (  # unless others are named
+    ONE_F_ONE_B,
+    "zb-h1",
+    "zb-h2",
+    "interleaved",
+    _ZB_V,
+    *_WITHIN_ZB_V,
+)
+_MOST_CHUNKS: Final = 8  # unless a family or another number is named
 _IN_GROUPS: Final = ("interleaved",)  # of p microbatches each
 
 
@@ -32,7 +36,7 @@ class Schedule:
     """A family, and how many virtual stages a rank may have under it.
 
     `from_ranks` is the least depth: with one rank every order takes the same time, and 1F1B holds
-    the least.
+    the least; with two all families in V may hold as much.
     """
 
     family: str
@@ -40,26 +44,22 @@ class Schedule:
     from_ranks: int = 1
 
     def layouts(self, layouts: Layouts, num_blocks: int) -> Layouts:
-        """The pairs at which every virtual stage can hold a block and the family has an order."""
+        """The pairs at which every virtual stage can hold a block and the family has an order.
+
+        A pair comes once for each number of virtual stages.
+        """
         p, least = layouts.pipeline, self.virtual_stages.least
         legal = (p >= self.from_ranks) & (p * least <= num_blocks)
         if self.family in _IN_GROUPS:
             legal &= layouts.num_microbatches % p == 0
-        return layouts.at(legal)
-
-    def chunks(self, pipeline: int, num_blocks: int) -> range:
-        """The numbers of virtual stages at a depth."""
-        most = num_blocks // pipeline
+        few = layouts.at(legal)
+        if not few.size:
+            return few
+        most = num_blocks // int(few.pipeline.min())
         if self.virtual_stages.most is not None:
             most = min(most, self.virtual_stages.most)
-        return range(self.virtual_stages.least, most + 1)
-
-    def count(self, layouts: Layouts, num_blocks: int) -> int:
-        """Candidates among legal pairs."""
-        most = num_blocks // layouts.pipeline
-        if self.virtual_stages.most is not None:
-            most = np.minimum(most, self.virtual_stages.most)
-        return int((most - self.virtual_stages.least + 1).sum())
+        chunked = few.with_chunks(range(least, most + 1))
+        return chunked.at(chunked.pipeline * chunked.virtual_stages <= num_blocks)
 
 
 def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
@@ -75,12 +75,17 @@ def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
             f"plans under {', '.join(named)} are not searched",
             alternative=f"use one of {', '.join(BOUNDED)}",
         )
+    offered = allowed.virtual_stages
+    if not allowed.schedules and offered.most is None:
+        offered = replace(offered, most=max(_MOST_CHUNKS, offered.least))
     alone = ONE_F_ONE_B if ONE_F_ONE_B in families else families[0]
     found = []
     for family in families:
-        chunks = _chunks(family, allowed.virtual_stages)
+        chunks = _chunks(family, offered)
         if chunks is not None:
             from_ranks = 1 if family == alone and chunks.least == 1 else 2
+            if family in _WITHIN_ZB_V and _ZB_V in families:
+                from_ranks = 3
             found.append(Schedule(family=family, virtual_stages=chunks, from_ranks=from_ranks))
     if not found:
         raise InvalidInput.of(

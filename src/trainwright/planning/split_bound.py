@@ -28,6 +28,7 @@ from trainwright.costing.communication import point_to_point_time_s
 from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.kind_costs import TOUCHED, gathered_bytes
 from trainwright.pricing.placement import group_replicas, rank_level
 from trainwright.profile import StaticKind
 
@@ -53,18 +54,11 @@ class Split:
     `bound_s` is infinite where nothing fits; then, and where the bound exceeds the limit that was
     given, there are no cuts, nor where only rounding would let one fit. `chosen` counts for each
     stage the layers that run as each row.
-
-    `promised_s` is a bound, no less, on the splits that fit with as many microbatches in flight as
-    the schedule family promises to need at most; where its orders ignore times, that is all splits.
     """
 
     bound_s: float
     cuts: tuple[int, ...] = ()
     chosen: tuple[tuple[int, ...], ...] = ()
-    promised_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "promised_s", max(self.promised_s, self.bound_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -232,17 +226,17 @@ def with_replicas(
     cluster: Cluster,
 ) -> KindTimes:
     """What data parallelism adds per microbatch and at the end; see `pricing.sharding`."""
-    static, sync = kinds.static_bytes[used], kinds.sync_bytes[used]
+    sync = kinds.sync_bytes[used]
     overlap, stage = DEFAULT_OVERLAP, replicas.zero_stage
     with np.errstate(invalid="ignore"):
         backward_s = np.where(np.isfinite(time_s), time_s - forward_s, 0.0)
     under_backward_s = overlap.gradients * backward_s
-    update_s = _optimizer_s(static, replicas, cluster)
+    update_s = _optimizer_s(kinds, used, replicas, cluster)
     if stage == 0:
         reduce_s = _lines_s(replicas.reduce, sync)
         tail_s = np.maximum(0.0, reduce_s - under_backward_s)
         return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s + update_s)
-    gather_s = _lines_s(replicas.gather, static[:, :, StaticKind.WEIGHT])
+    gather_s = _lines_s(replicas.gather, gathered_bytes(kinds, stage)[used])
     scatter_s = _lines_s(replicas.gather, sync)
     gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
     scattered_s = np.maximum(0.0, scatter_s - under_backward_s)
@@ -260,10 +254,11 @@ def with_replicas(
     )
 
 
-def _optimizer_s(static: Floats, replicas: Replicas, cluster: Cluster) -> Floats:
-    """Seconds of the update by kind, from state of shape [K, 2, 3]; see `pricing.sharding`."""
+def _optimizer_s(kinds: StageKinds, used: Ints, replicas: Replicas, cluster: Cluster) -> Floats:
+    """Seconds of the update of the kinds in use; see `pricing.sharding`."""
     shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
-    touched = (static @ np.array([1.0, 1.0, 2.0])) @ (1 / np.array(shards))
+    written = kinds.static_bytes[used] @ TOUCHED + kinds.trained_bytes[used]
+    touched = written @ (1 / np.array(shards))
     device = cluster.accelerator
     return np.array([memory_time_s(b, device) if b else 0.0 for b in touched.tolist()])
 

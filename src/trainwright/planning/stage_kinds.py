@@ -45,9 +45,10 @@ class StageKinds:
     """The K kinds of stages of a profile's chain of L layers in C classes.
 
     `counts` [K, C], `kind_of` [L, L + 1] by first layer and the layer after the last, -1 where
-    empty, `forward_s` [K] of one microbatch, `static_bytes` [K, 2, 3] and `sync_bytes` [K, 2] as in
-    the cost table with tied parameters once, `weight_bytes` [K] of the heaviest layer. At a level a
-    stage needs `level_bytes` [levels] for transients; `levels_of` [K] are those that may be best.
+    empty, `forward_s` [K] of one microbatch, `static_bytes` [K, 2, 3], `sync_bytes` [K, 2] and
+    `trained_bytes` [K, 2] as in the cost table with tied parameters once, `weight_bytes` [K] of the
+    heaviest layer. At a level a stage needs `level_bytes` [levels] for transients; `levels_of` [K]
+    are those that may be best.
     """
 
     profile: Profile
@@ -58,6 +59,7 @@ class StageKinds:
     static_bytes: Floats
     opaque_bytes: Floats
     sync_bytes: Floats
+    trained_bytes: Floats
     weight_bytes: Floats
     level_bytes: Floats
     levels_of: tuple[tuple[int, ...], ...]
@@ -87,7 +89,8 @@ class StageKinds:
         weights = costs.static_bytes[first][:, :, StaticKind.WEIGHT].sum(axis=1)
         static = np.tensordot(counts.astype(np.float64), costs.static_bytes[first], axes=1)
         sync = counts @ costs.gradient_sync_bytes[first]
-        _count_tied_once(profile, counts, static, sync)
+        trained = counts @ costs.updated_weight_bytes[first]
+        _count_tied_once(profile, counts, static, sync, trained)
         return cls(
             profile=profile,
             counts=counts,
@@ -97,6 +100,7 @@ class StageKinds:
             static_bytes=static,
             opaque_bytes=counts @ costs.opaque_static_bytes[first],
             sync_bytes=sync,
+            trained_bytes=trained,
             weight_bytes=np.where(counts > 0, weights, 0.0).max(axis=1),
             level_bytes=level_bytes,
             levels_of=levels_of,
@@ -154,7 +158,9 @@ def _kinds(classes: tuple[int, ...]) -> tuple[Ints, Ints]:
     return counts, kind_of
 
 
-def _count_tied_once(profile: Profile, counts: Ints, static: Floats, sync: Floats) -> None:
+def _count_tied_once(
+    profile: Profile, counts: Ints, static: Floats, sync: Floats, trained: Floats
+) -> None:
     """A stage that holds several layers of a group of tied parameters holds these once."""
     costs, layers = profile.costs, profile.structure.layers
     for group in profile.structure.shared_parameters:
@@ -167,6 +173,8 @@ def _count_tied_once(profile: Profile, counts: Ints, static: Floats, sync: Float
         twice = np.maximum(0, (counts[:, classes] > 0).sum(axis=1) - 1)
         static[:, 0] -= twice[:, np.newaxis] * shared
         sync[:, 0] -= twice * shared[StaticKind.GRADIENT]
+        if costs.updated_weight_bytes[first, 0] > 0:
+            trained[:, 0] -= twice * shared[StaticKind.WEIGHT]
 
 
 def _levels(profile: Profile, counts: Ints) -> tuple[Floats, tuple[tuple[int, ...], ...]]:

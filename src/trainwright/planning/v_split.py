@@ -1,17 +1,9 @@
 """The best split for V placement: rank r owns stages r and 2p-1-r, cut from both ends of the chain.
 
-A family orders a V by the times of its stages and promises only how many activations a rank holds
-at most. So the bound takes from memory what every order needs. In a step of T seconds a rank that
-starts after h of them holds each activation for at least its way to the loss and back:
-
-    m · Σ kept · way ≤ room · (T - h)
-
-A split that takes less than T keeps to this, one that does not takes T: what the search of
-`native/peel` finds within T is a bound, and if it finds nothing, T is.
-
-A rank that has room for all activations its family promises to hold at most fits whatever order is
-found. Under that rule bound and split come from the same search, with the promise in place of the
-way.
+A family orders a V by the times of its stages, and what its order holds is known only then. A split
+is in the space if it fits with what the published order of its family holds (`v_memory`); the
+bound is on the step of any order of so many activations as the family allows at most. The split
+that comes along has room for these many, so that it fits whatever order is found.
 """
 
 from __future__ import annotations
@@ -24,46 +16,67 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright._native import _core
+from trainwright.model import LayerKind
 from trainwright.planning.kind_costs import (
     LayerTimes,
     Sharing,
     held_static_bytes,
     least_transfers_s,
     optimizer_s,
+    slowest_s,
 )
+from trainwright.planning.nearly_even import nearly_even
 from trainwright.planning.packed_fronts import packed_fronts
 from trainwright.planning.split_bound import Split, longest_stage
 from trainwright.planning.undivided import undivided_work_s
+from trainwright.planning.v_memory import MOST_ACTIVATIONS, most_in_flight, published_in_flight
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
     from trainwright.plan.parallelism import Parallelism
+    from trainwright.planning.nearly_even import NearlyEven
     from trainwright.planning.packed_fronts import PackedFronts
     from trainwright.planning.stage_kinds import StageKinds
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-# Chunk activations that no rank of a family exceeds, by the number of ranks.
-MOST_ACTIVATIONS: Final[Mapping[str, Callable[[int], int]]] = {
-    "v-min": lambda p: 2 * ((p + 4) // 3),
-    "v-half": lambda p: 2 * (p // 2) + 2,
-    "zb-v": lambda p: 2 * p,
-    "adaptive-v": lambda p: 2 * p,
-}
-_FIRST_LIMIT: Final = 1.02  # times the work of an average rank
-_NEXT_LIMIT: Final = 1.06
+_FIRST_LIMIT: Final = 1.1  # times the work of the busiest rank
+_NEXT_LIMIT: Final = 1.2
+_LIKELY_LIMITS: Final = (1.02, 1.06)  # the same for a split: the first, and from one to the next
 _LAST_LIMIT: Final = 4.0  # times a bound; from there on in one go
 _EVEN_WITHIN: Final = 1.012  # of the shortest step, for more even chunks
 _UNLIMITED: Final = 2**40
 _HAIR: Final = 1e-9
 _TIGHTER: Final = (1.0, 0.93, 0.85)  # of the room, until a split is found
+
+
+def bound_v_splits(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    *,
+    family: str,
+    num_microbatches: int,
+    limit_s: float = math.inf,
+) -> Split:
+    """The bound of `best_v_split` alone, in half of the time."""
+    overhead_s = cluster.accelerator.step_overhead_s
+    question = _Question.of(
+        kinds,
+        degrees,
+        cluster,
+        family=family,
+        num_microbatches=num_microbatches,
+        limit_s=limit_s - overhead_s,
+    )
+    if question is None:
+        return Split(bound_s=math.inf)
+    return Split(bound_s=min(question.least_step_s(limit_s - overhead_s) + overhead_s, limit_s))
 
 
 def best_v_split(
@@ -76,27 +89,22 @@ def best_v_split(
     limit_s: float = math.inf,
 ) -> Split:
     """Like `split_bound.best_split`, over the 2p stages of a V."""
-    p, overhead_s = degrees.pipeline, cluster.accelerator.step_overhead_s
-    if kinds.num_layers < 2 * p:
-        return Split(bound_s=math.inf)
+    overhead_s = cluster.accelerator.step_overhead_s
     question = _Question.of(
         kinds,
         degrees,
         cluster,
+        family=family,
         num_microbatches=num_microbatches,
-        max_activations=MOST_ACTIVATIONS[family](p),
         limit_s=limit_s - overhead_s,
     )
-    bound_s = question.least_step_s(limit_s - overhead_s)
-    if not bound_s + overhead_s < limit_s:
-        return Split(bound_s=limit_s if math.isfinite(bound_s) else bound_s)
-    promised_s = question.promised_step_s(bound_s, limit_s - overhead_s)
-    bound_s, promised_s = bound_s + overhead_s, promised_s + overhead_s
-    if not promised_s < limit_s:
-        promised_s = limit_s if math.isfinite(promised_s) else promised_s
-        return Split(bound_s=bound_s, promised_s=promised_s)
-    cuts, chosen = question.likely_split(promised_s - overhead_s, limit_s - overhead_s)
-    return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, promised_s=promised_s)
+    if question is None:
+        return Split(bound_s=math.inf)
+    bound_s = question.least_step_s(limit_s - overhead_s) + overhead_s
+    if not bound_s < limit_s:
+        return Split(bound_s=limit_s)
+    cuts, chosen = question.likely_split(bound_s - overhead_s, limit_s - overhead_s)
+    return Split(bound_s=bound_s, cuts=cuts, chosen=chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,12 +115,13 @@ class _Question:
     fronts: PackedFronts
     times: LayerTimes
     num_ranks: int
+    family: str
     num_microbatches: int
-    max_activations: int
     usable_bytes: float
     gathered_share: float
     arrays: dict[str, Floats]
     transfer_s: Floats
+    even: NearlyEven
 
     @classmethod
     def of(
@@ -121,10 +130,14 @@ class _Question:
         degrees: Parallelism,
         cluster: Cluster,
         *,
+        family: str,
         num_microbatches: int,
-        max_activations: int,
         limit_s: float,
-    ) -> _Question:
+    ) -> _Question | None:
+        """None where no split is nearly even."""
+        even = nearly_even(kinds.profile, 2 * degrees.pipeline)
+        if even is None:
+            return None
         p, times = degrees.pipeline, LayerTimes.of(kinds)
         replicas = group_replicas(cluster.pool_of(), degrees)
         sharing = Sharing.of(kinds, replicas)
@@ -137,23 +150,28 @@ class _Question:
             fronts=fronts,
             times=times,
             num_ranks=p,
+            family=family,
             num_microbatches=num_microbatches,
-            max_activations=max_activations,
             usable_bytes=cluster.accelerator.usable_bytes,
             gathered_share=2 * (1 - 1 / replicas.sizes[0]) if gathers else 0.0,
             arrays={
                 "forward_s": kinds.counts @ times.forward_s,
                 "input_grad_s": kinds.counts @ times.input_grad_s,
                 "weight_grad_s": kinds.counts @ times.weight_grad_s,
-                "tail_s": sharing.tail_s(kinds.forward_s, _slowest_s(kinds)),
+                "tail_s": sharing.tail_s(kinds.forward_s, slowest_s(kinds)),
                 "optimizer_s": optimizer_s(
-                    kinds.static_bytes, replicas, cluster, chunks_per_rank=2
+                    kinds.static_bytes,
+                    kinds.trained_bytes,
+                    replicas,
+                    cluster,
+                    chunks_per_rank=2,
                 ),
                 "static_bytes": held_static_bytes(kinds, replicas),
                 "weight_bytes": kinds.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1),
                 "largest_weight_bytes": kinds.weight_bytes,
             },
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
+            even=even,
         )
 
     @property
@@ -166,73 +184,57 @@ class _Question:
         return self.num_microbatches * float(work_s[0])
 
     def least_step_s(self, limit_s: float) -> float:
-        """A bound on every split; infinite where none fits, and anything from the limit on."""
-        work_s = self.floor_s
-        failed_s, tried_s = 0.0, _FIRST_LIMIT * work_s
-        while tried_s < 2 * work_s:
-            tried_s = min(tried_s, limit_s)
-            found_s = self._within(tried_s)
+        """The bound; infinite where no split of the space is within the limit."""
+        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        problem = self._nearly_even(self._problem(limit_s, *self._wide(*held)))
+        tried_s = _FIRST_LIMIT * self.floor_s
+        while tried_s < min(limit_s, _LAST_LIMIT * self.floor_s):
+            found_s = _core.peel(**(problem | {"limit_s": tried_s}))[0]
             if math.isfinite(found_s):
-                return self._sharper(failed_s, found_s, tried_s)
-            if tried_s >= limit_s:
-                return limit_s
-            failed_s, tried_s = tried_s, _NEXT_LIMIT * tried_s
-        return max(failed_s, self._within(limit_s))
-
-    def _sharper(self, failed_s: float, found_s: float, tried_s: float) -> float:
-        """The larger the time, the less memory it asks for: the least that it leads to itself."""
-        low_s, high_s = max(failed_s, found_s), tried_s
-        if high_s > low_s * 1.004:
-            middle_s = (low_s + high_s) / 2
-            own_s = self._within(middle_s)
-            low_s = max(low_s, own_s) if math.isfinite(own_s) else middle_s
-        return low_s
-
-    def _within(self, limit_s: float) -> float:
-        near, far = self._least_in_flight(limit_s)
-        return _core.peel(**self._problem(limit_s, near, far))[0]
-
-    def _least_in_flight(self, limit_s: float) -> tuple[Floats, Floats]:
-        """Of stage r and of stage 2p-1-r, by their first layer, on average over a step so long."""
-        p, size = self.num_ranks, self.kinds.num_layers
-        if not math.isfinite(limit_s):
-            none = np.zeros((p, size + 1))
-            return none, none
-        reached_s = np.concatenate(([0.0], np.cumsum(self.transfer_s)))[:, np.newaxis]
-        before_s = self.times.forward_before_s + self.times.input_grad_before_s
-        behind_s = before_s[-1] - before_s
-        start_s = reached_s + self.times.forward_before_s[:p, np.newaxis]
-        share = self.num_microbatches / np.maximum(limit_s - start_s, 1e-300)
-        near = (behind_s + 2 * (2 * reached_s[-1] - reached_s)) * share
-        far = (behind_s + 2 * reached_s) * share
-        return near * (1 - _HAIR), far * (1 - _HAIR)
-
-    def promised_step_s(self, bound_s: float, limit_s: float) -> float:
-        """A bound on splits that fit with all activations the family promises."""
-        tried_s = _FIRST_LIMIT * bound_s
-        while tried_s < min(limit_s, _LAST_LIMIT * bound_s):
-            found_s = _core.peel(**self._problem(tried_s, *self._promised))[0]
-            if math.isfinite(found_s):
-                return max(bound_s, found_s)
+                return found_s
             tried_s *= _NEXT_LIMIT
-        return max(bound_s, _core.peel(**self._problem(limit_s, *self._promised))[0])
+        return _core.peel(**problem)[0]
+
+    def _nearly_even(self, problem: dict[str, Any]) -> dict[str, Any]:
+        """The problem with all other stages of a kind that cannot be run."""
+        offset, is_stage = problem["front_offset"], self.even.stages(self.kinds.num_layers)
+        kind_of = np.where(is_stage, self.kinds.kind_of, len(offset) - 1)
+        never = np.append(offset, offset[-1])
+        return problem | {"kind_of": kind_of, "front_offset": never}
 
     @property
-    def _promised(self) -> tuple[Floats, Floats]:
-        size, most = self.kinds.num_layers, min(self.max_activations, 2 * self.num_microbatches)
-        near, far = promised_in_flight(self.num_ranks, most)
-        wide = [np.repeat(x.reshape(-1, 1), size + 1, axis=1) for x in (near, far)]
+    def least_transient_bytes(self) -> float:
+        """Of a block: at a rank's fullest instants a gradient of either chunk is computed."""
+        costs, layers = self.kinds.profile.costs, self.kinds.profile.structure.layers
+        classes = {layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK}
+        return min(
+            (float(costs.transient_bytes[row]) for c in classes for row in costs.rows_of(c)),
+            default=0.0,
+        )
+
+    @property
+    def max_activations(self) -> int:
+        """No rank ever holds more."""
+        return MOST_ACTIVATIONS[self.family](self.num_ranks)
+
+    def _wide(self, near: Floats, far: Floats) -> tuple[Floats, Floats]:
+        """Counts of ranks, whatever layers their stages begin with."""
+        size = self.kinds.num_layers
+        wide = [np.repeat(held.reshape(-1, 1), size + 1, axis=1) for held in (near, far)]
         return wide[0], wide[1]
 
     def likely_split(
-        self, promised_s: float, limit_s: float
+        self, bound_s: float, limit_s: float
     ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """An even split that fits, all transients counted; none where rounding alone lets it."""
         chunk_s = float(self.times.total_before_s[-1]) / (2 * self.num_ranks)
+        most = min(self.max_activations, 2 * self.num_microbatches)
+        held = self._wide(*most_in_flight(self.num_ranks, most))
+        first, following = _LIKELY_LIMITS
         for share in _TIGHTER:
-            tried_s = _FIRST_LIMIT * promised_s
-            while tried_s < min(_NEXT_LIMIT * limit_s, _LAST_LIMIT * promised_s):
-                problem = self._problem(min(tried_s, limit_s), *self._promised)
+            tried_s = first * bound_s
+            while tried_s < min(following * limit_s, _LAST_LIMIT * bound_s):
+                problem = self._problem(min(tried_s, limit_s), *held)
                 problem["usable_bytes"] *= share
                 problem["transient_bytes"] = self.fronts.most_level_bytes
                 problem["beside_bytes"] = self.fronts.most_level_bytes
@@ -241,7 +243,7 @@ class _Question:
                 if math.isfinite(least_s):
                     problem["limit_s"] = min(_EVEN_WITHIN * least_s, problem["limit_s"])
                     return self._decoded(*_core.peel_evenly(**problem, chunk_s=chunk_s)[1:])
-                tried_s *= _NEXT_LIMIT
+                tried_s *= following
         return (), ()
 
     def _problem(self, limit_s: float, near: Floats, far: Floats) -> dict[str, Any]:
@@ -256,7 +258,7 @@ class _Question:
             "limit_s": limit_s,
             "kind_of": self.kinds.kind_of,
             "transient_bytes": fronts.level_bytes,
-            "beside_bytes": np.zeros_like(fronts.level_bytes),
+            "beside_bytes": np.minimum(fronts.level_bytes, self.least_transient_bytes),
             "front_offset": fronts.offset,
             "front_bytes": fronts.kept_bytes,
             "front_time_s": fronts.time_s,
@@ -280,26 +282,6 @@ class _Question:
             front = self.kinds.front(kind, self.kinds.levels_of[kind][-1])
             chosen.append(tuple(front.chosen[point].tolist()))
         return cuts, tuple(chosen)
-
-
-def promised_in_flight(num_ranks: int, most: int) -> tuple[Floats, Floats]:
-    """Of stage r and of stage 2p-1-r on every rank at its two fullest instants, [2, p] each.
-
-    A rank holds `most` chunk activations in all: at the one instant as many of the far stage as it
-    ever does, at the other as few. The far stage waits longer the nearer to the turn it lies.
-    """
-    share = (most / 2 - 1) * np.arange(num_ranks) / max(1, num_ranks - 1)
-    far = np.stack([np.minimum(most / 2, np.ceil(share) + 2), np.floor(share)])
-    return most - far, far
-
-
-def _slowest_s(kinds: StageKinds) -> Floats:
-    """Seconds of a microbatch by kind, with all the recomputation that is left, [K]."""
-    costs = kinds.profile.costs
-    assert costs.phases is not None, "an estimate has phases"
-    longest_s: Floats = np.maximum.reduceat(costs.phases.total_s, costs.class_offsets[:-1])
-    slowest_s: Floats = kinds.counts.astype(np.float64) @ longest_s
-    return slowest_s
 
 
 def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> PackedFronts:

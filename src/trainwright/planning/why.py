@@ -92,7 +92,7 @@ def without(question: ModelQuestion, name: str, space: Allowed, budget: Budget) 
 def _status(outcome: ModelOutcome) -> Status:
     if not outcome.priced:
         return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
-    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
+    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.least_bound_s)
     return Status.OPTIMAL if gap <= 1e-9 else Status.GAP
 
 

@@ -9,7 +9,7 @@ few sums. Illegal configurations are marked, not raised. The figures are those o
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainwright.cluster import Cluster
+    from trainwright.cluster import Accelerator, Cluster
     from trainwright.model import TransformerConfig
     from trainwright.plan.configuration import Configuration
-    from trainwright.pricing.sharding import Replicas
+    from trainwright.pricing.sharding import RankState, Replicas
     from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
@@ -175,11 +175,13 @@ class BatchPricer:
         static_bytes, exposed_s = np.empty((2, len(chunks.buffer_bytes)))
         optimizer_s = 0.0
         for group in chunks.groups:
-            kept = sum(static_shards(group.state, replicas)) + group.state.opaque_bytes
-            static_bytes[group.ranks] = kept
-            exposed = group.tied_s + sum(shared[i].exposed_sync_s for i in group.stages)
+            key = ("state", self._same(group.state), replicated)
+            kept_bytes, update_s = self._kept(
+                key, partial(_state_costs, group.state, replicas, device)
+            )
+            static_bytes[group.ranks] = kept_bytes
+            exposed = sum([shared[i].exposed_sync_s for i in group.stages], start=group.tied_s)
             exposed_s[group.ranks] = exposed
-            update_s = optimizer_time_s(group.state, replicas, device)
             optimizer_s = max(optimizer_s, update_s)
         return _Ranks(
             added=tuple((each.added_forward_s, each.added_backward_s) for each in shared),
@@ -273,18 +275,28 @@ class BatchPricer:
 
     def _mfu(self, run: Configuration, step_s: float) -> float:
         length, device = run.sequence_length, self.cluster.accelerator
-        flops: float = self._kept(
-            ("flops", length), lambda: model_flops_per_sequence(self.model, length)
-        )
-        precision = run.recipe.precision or device.default_precision
-        peak = device.peak(precision_named(precision).matmul_dtype)
-        return run.global_batch * flops / (step_s * peak * run.parallelism.num_devices)
+        precision = run.recipe.precision
+
+        def ideal_s() -> float:
+            """Of a sequence on one device at its peak."""
+            numbers = precision_named(precision or device.default_precision)
+            flops = model_flops_per_sequence(self.model, length)
+            return flops / device.peak(numbers.matmul_dtype)
+
+        sequence_s: float = self._kept(("ideal", length, precision), ideal_s)
+        return run.global_batch * sequence_s / (step_s * run.parallelism.num_devices)
 
     def _kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = make()
         return found
+
+
+def _state_costs(state: RankState, replicas: Replicas, device: Accelerator) -> tuple[float, float]:
+    """Bytes of a rank's state on one device, and seconds of its update."""
+    kept_bytes = sum(static_shards(state, replicas)) + state.opaque_bytes
+    return kept_bytes, optimizer_time_s(state, replicas, device)
 
 
 def _times(chunks: Chunks, ranks: _Ranks, run: Configuration) -> PipelineTimes:

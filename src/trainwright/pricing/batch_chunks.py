@@ -11,12 +11,11 @@ import numpy as np
 from trainwright.cluster import Hop
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.plan.configuration import even_blocks
-from trainwright.pricing.assemble import StepWork, buffer_bytes
 from trainwright.pricing.block_sums import Interval
 from trainwright.pricing.memory_curve import StageActivations
 from trainwright.pricing.pipeline_run import placement_of
 from trainwright.pricing.placement import rank_level
-from trainwright.pricing.sharding import RankState, shared_gradient_time_s
+from trainwright.pricing.sharding import shared_gradient_time_s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from trainwright.plan.configuration import Configuration
     from trainwright.pricing.block_sums import BlockSums
     from trainwright.pricing.pipeline_run import PipelineShape
+    from trainwright.pricing.sharding import RankState
     from trainwright.pricing.stage_work import StageWork
 
     Floats = NDArray[np.float64]
@@ -58,51 +58,54 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundaries:
-    """The ranks of all stages, the level between each two neighbours, and between the ends."""
+    """What lies between stages: `levels` that differ, by neighbours `between`, and at the `ends`.
 
-    owner: tuple[int, ...]
-    between: tuple[NetworkLevel | None, ...]
+    `stages_of` ranks, of which each has so many `crossings` to other ranks.
+    """
+
+    stages_of: tuple[tuple[int, ...], ...]
+    levels: tuple[NetworkLevel | None, ...]
+    between: tuple[int, ...]
+    crossings: tuple[int, ...]
     ends: NetworkLevel | None
 
 
 def boundaries_of(shape: PipelineShape, size: int, levels: tuple[NetworkLevel, ...]) -> Boundaries:
     """What ranks of `size` devices have to cross."""
     owner = placement_of(shape).rank_of_stage
+    between = [rank_level(levels, a, b, size) for a, b in pairwise(owner)]
+    distinct = tuple(dict.fromkeys(between))
+    stages_of: list[list[int]] = [[] for _ in range(max(owner) + 1)]
+    crossings = [0] * len(stages_of)
+    for stage, rank in enumerate(owner):
+        stages_of[rank].append(stage)
+        neighbours = (*owner[max(0, stage - 1) : stage], *owner[stage + 1 : stage + 2])
+        crossings[rank] += sum(other != rank for other in neighbours)
     return Boundaries(
-        owner=owner,
-        between=tuple(rank_level(levels, a, b, size) for a, b in pairwise(owner)),
+        stages_of=tuple(map(tuple, stages_of)),
+        levels=distinct,
+        between=tuple(distinct.index(level) for level in between),
+        crossings=tuple(crossings),
         ends=rank_level(levels, owner[0], owner[-1], size),
     )
 
 
 def chunks_of(run: Configuration, boundaries: Boundaries, sums: BlockSums) -> Chunks:
     """Deal the blocks out and price what passes between ranks."""
-    works, owner = _works(run, sums), boundaries.owner
-    size = sums.boundary_bytes
-    times_s = {level: point_to_point_time_s(size, level) for level in set(boundaries.between)}
-    transfer_s = np.array([times_s[level] for level in boundaries.between])
+    works, size = _works(run, sums), sums.boundary_bytes
+    times_s = [point_to_point_time_s(size, level) for level in boundaries.levels]
     tied_s = _tied_s(works, boundaries.ends, sums)
-    work = StepWork(
-        stages=tuple(works),
-        rank_of_stage=owner,
-        transfer_s=transfer_s,
-        transfer_bytes=np.full(len(transfer_s), size),
-        tied_s=tied_s,
-        gathered_input_bytes=_gathered_input_bytes(run, size),
-    )
-    stages_of = [[] for _ in range(max(owner) + 1)]  # type: list[list[int]]
-    for stage, rank in enumerate(owner):
-        stages_of[rank].append(stage)
     distinct = list({id(stage): stage for stage in works}.values())
     number = {id(stage): i for i, stage in enumerate(distinct)}
     index = np.array([number[id(stage)] for stage in works])
+    boundary_bytes = 2 * size * np.array(boundaries.crossings, dtype=np.float64)
     return Chunks(
         distinct=tuple(distinct),
         index=index,
-        transfer_s=transfer_s,
+        transfer_s=np.array([times_s[level] for level in boundaries.between], dtype=np.float64),
         activations=_activations(distinct, index),
-        buffer_bytes=np.array([buffer_bytes(work, own) for own in stages_of]),
-        groups=_groups(works, index.tolist(), stages_of, tied_s),
+        buffer_bytes=boundary_bytes + _gathered_input_bytes(run, size),
+        groups=_groups(works, boundaries.stages_of, tied_s, sums),
     )
 
 
@@ -174,20 +177,22 @@ def _gathered_input_bytes(run: Configuration, boundary_bytes: float) -> float:
 
 def _groups(
     works: list[StageWork],
-    index: list[int],
-    stages_of: list[list[int]],
+    stages_of: tuple[tuple[int, ...], ...],
     tied_s: tuple[float, ...],
+    sums: BlockSums,
 ) -> tuple[RankGroup, ...]:
+    number = {id(work): i for i, work in enumerate({id(work): work for work in works}.values())}
+    index = [number[id(work)] for work in works]
     found: dict[tuple[float, ...], list[int]] = {}
     for rank, own in enumerate(stages_of):
-        tied = sum(tied_s[stage] for stage in own)
-        found.setdefault((tied, *(index[stage] for stage in own)), []).append(rank)
+        tied = sum([tied_s[stage] for stage in own])
+        found.setdefault((tied, *[index[stage] for stage in own]), []).append(rank)
     return tuple(
         RankGroup(
-            stages=tuple(index[stage] for stage in stages_of[ranks[0]]),
+            stages=tuple([index[stage] for stage in stages_of[ranks[0]]]),
             ranks=np.array(ranks),
-            state=RankState.of([works[stage] for stage in stages_of[ranks[0]]]),
-            tied_s=sum(tied_s[stage] for stage in stages_of[ranks[0]]),
+            state=sums.state([works[stage] for stage in stages_of[ranks[0]]]),
+            tied_s=float(key[0]),
         )
-        for ranks in found.values()
+        for key, ranks in found.items()
     )

@@ -7,12 +7,15 @@ in one subtraction; the layers before and after the blocks are two rows of their
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trainwright.plan import Plan, Stage
+from trainwright.pricing.sharding import RankState
 from trainwright.pricing.stage_work import StageWork, stage_works
 from trainwright.profile import Recompute
 
@@ -41,7 +44,14 @@ _SCALARS: Final = (
 )
 _MAXIMA: Final = ("transient_bytes", "largest_weight_bytes")
 _ARRAYS: Final = (("exposed_s", (4,)), ("communication_s", (4,)), ("static_bytes", (2, 3)))
-_ARRAYS_AND_SYNC: Final = (*_ARRAYS, ("sync_bytes", (2,)))
+_ARRAYS_AND_SYNC: Final = (*_ARRAYS, ("sync_bytes", (2,)), ("trained_weight_bytes", (2,)))
+_SIZES: Final = [math.prod(shape) for _, shape in _ARRAYS_AND_SYNC]
+_ENDS: Final = list(accumulate(_SIZES, initial=len(_SCALARS)))
+# Where each array lies in a row: name, shape, first and after the last.
+_PLACES: Final = [
+    (name, shape, first, last)
+    for (name, shape), (first, last) in zip(_ARRAYS_AND_SYNC, pairwise(_ENDS), strict=True)
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +70,7 @@ class BlockSums:
     """The blocks of one profile at one recompute mode; intervals are kept once summed.
 
     `mtp_mode` is that of MTP layers, which follow the blocks only where all of those recompute.
+    `is_uniform` says whether all blocks are alike, so that an interval may begin anywhere.
     """
 
     profile: Profile
@@ -70,7 +81,9 @@ class BlockSums:
     _rows: dict[Recompute, tuple[Floats, Floats]] = field(init=False)
     _ends: dict[str, tuple[Floats, Floats]] = field(init=False)
     _classes: tuple[int, ...] = field(init=False)
+    is_uniform: bool = field(init=False)
     _made: dict[tuple[object, ...], StageWork] = field(default_factory=dict)
+    _states: dict[tuple[int, ...], RankState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [layer.name for layer in self.profile.structure.layers]
@@ -78,6 +91,7 @@ class BlockSums:
         modes = dict.fromkeys((Recompute.NONE, self.mode))
         self._rows = {mode: self._block_rows(blocks, mode) for mode in modes}
         self._classes = tuple(self.profile.structure.layers[i].layer_class for i in blocks)
+        self.is_uniform = len(set(self._classes)) == 1
         first, last = blocks[0], blocks[-1] + 1
         self._ends = {
             "front": self._part(range(first), names),
@@ -88,11 +102,6 @@ class BlockSums:
     def boundary_bytes(self) -> float:
         """What crosses between two stages, per device and microbatch."""
         return self.profile.structure.edges[0].bytes
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether all blocks are alike, so that an interval may begin anywhere."""
-        return len(set(self._classes)) == 1
 
     @property
     def is_tied(self) -> bool:
@@ -108,10 +117,18 @@ class BlockSums:
         """The stage of an interval, as `stage_works` would sum it; the same for like blocks."""
         a, b = interval.first, interval.last
         ends = (interval.num_recomputed, interval.has_front, interval.has_back)
-        key = (self._classes[a:b], *ends)
+        key = (b - a if self.is_uniform else self._classes[a:b], *ends)
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = self._summed(interval)
+        return found
+
+    def state(self, works: Sequence[StageWork]) -> RankState:
+        """The state of a rank with these of its stages; one object for the same ones."""
+        key = tuple([id(work) for work in works])
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = RankState.of(works)
         return found
 
     def _summed(self, interval: Interval) -> StageWork:
@@ -122,8 +139,10 @@ class BlockSums:
         parts = [self._range(self.mode, a, middle), self._range(Recompute.NONE, middle, b)]
         parts += [self._ends["front"]] * interval.has_front
         parts += [self._ends["back"]] * interval.has_back
-        sums = np.sum([total for total, _ in parts], axis=0)
-        return _work(sums, np.max([most for _, most in parts], axis=0))
+        sums, most = parts[0]
+        for total, own_most in parts[1:]:
+            sums, most = sums + total, np.maximum(most, own_most)
+        return _work(sums, most)
 
     def _whole(self, num_recomputed: int) -> StageWork:
         layers = self.profile.structure.layers
@@ -178,12 +197,7 @@ def _flat(work: StageWork) -> tuple[Floats, Floats]:
 
 
 def _work(sums: Floats, most: Floats) -> StageWork:
-    values = sums.tolist()
-    fields: dict[str, object] = dict(zip(_SCALARS, values, strict=False))
-    fields |= dict(zip(_MAXIMA, most.tolist(), strict=True))
-    start = len(_SCALARS)
-    for name, shape in _ARRAYS_AND_SYNC:
-        size = int(np.prod(shape))
-        fields[name] = sums[start : start + size].reshape(shape)
-        start += size
+    fields: dict[str, object] = dict(zip(_SCALARS, sums.tolist(), strict=False))
+    fields |= zip(_MAXIMA, most.tolist(), strict=True)
+    fields |= ((name, sums[first:last].reshape(shape)) for name, shape, first, last in _PLACES)
     return StageWork(**fields)  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -38,6 +37,7 @@ _BOUNDED: Final = frozenset({"1f1b", "eager-1f1b", "interleaved", "depth-first",
 # Those of them that take microbatches in groups of p.
 _GROUPED: Final = frozenset({"interleaved", "depth-first"})
 ALWAYS_SIMULATED: Final = 5_000_000  # actions: a tenth of a second, 100 MB
+_MOST_FIXED: Final = 200_000  # actions: 4 MB
 _TOLERANCE: Final = 1e-12
 
 
@@ -120,13 +120,21 @@ def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
     """The orders; a family that looks at times gets them. Raises `InvalidInput` by its rules."""
     if shape.family in TIMELESS:
         return _timeless(shape)
+    durations = (times.forward_s, times.input_grad_s, times.weight_grad_s, times.transfer_s)
+    return _timed(shape, *(np.asarray(each, np.float64).tobytes() for each in durations))
+
+
+@lru_cache(maxsize=4)  # ends and memory of a step ask for the same order, which takes a while
+def _timed(
+    shape: PipelineShape, forward: bytes, input_grad: bytes, weight_grad: bytes, transfer: bytes
+) -> Schedule:
     placement = placement_of(shape)
     costs = ScheduleCosts.of(
         placement,
-        forward_s=times.forward_s,
-        input_grad_s=times.input_grad_s,
-        weight_grad_s=times.weight_grad_s,
-        transfer_s=times.transfer_s,
+        forward_s=np.frombuffer(forward),
+        input_grad_s=np.frombuffer(input_grad),
+        weight_grad_s=np.frombuffer(weight_grad),
+        transfer_s=np.frombuffer(transfer),
         memory=ScheduleMemory.of(placement),
     )
     request = FamilyRequest(
@@ -201,40 +209,39 @@ def steady_state(shape: PipelineShape, times: PipelineTimes) -> SteadyState | No
     ranks, so do all others until the pipeline drains.
     """
     period = shape.num_ranks if shape.family in _GROUPED else 1
-    offsets, end_s = _simulated(shape, times)
-    steps = np.array(
-        [
-            _steady_step(end_s[first:last], shape, period)
-            for first, last in pairwise(offsets.tolist())
-        ]
-    )
-    if not np.ptp(steps) <= _TOLERANCE * float(end_s.max()):  # also where one is not a number
+    _, end_s = _simulated(shape, times)
+    of_rank = end_s.reshape(shape.num_ranks, -1)
+    steps_s = _steady_steps_s(of_rank, shape, period)
+    if not np.ptp(steps_s) <= _TOLERANCE * float(end_s.max()):
         return None
     return SteadyState(
         num_microbatches=shape.num_microbatches,
-        short_ends_s=end_s[offsets[1:] - 1],
-        microbatch_s=float(steps.mean()) / period,
+        short_ends_s=of_rank[:, -1],
+        microbatch_s=float(steps_s.mean()) / period,
     )
 
 
-def _steady_step(end_s: Floats, shape: PipelineShape, period: int) -> float:
-    """By how much actions of one rank follow those a period before; NaN where that varies.
+def _steady_steps_s(end_s: Floats, shape: PipelineShape, period: int) -> Floats:
+    """By how much actions of the ranks [p, n] follow those a period before, [p, k].
 
     The last actions, which drain the pipeline, are left out, and so is its start.
     """
-    per_microbatch, p = len(end_s) // shape.num_microbatches, shape.num_ranks
+    rows = end_s.shape[1]
+    per_microbatch, p = rows // shape.num_microbatches, shape.num_ranks
     steady = _STEADY[shape.family]
     shift = per_microbatch * period
-    last = len(end_s) - per_microbatch * steady.drain * p
-    window = end_s[last - per_microbatch * steady.in_flight * p : last]
-    follows = window - end_s[last - len(window) - shift : last - shift]
-    step = float(follows[0])
-    same = float(np.ptp(follows)) <= _TOLERANCE * float(end_s[-1])
-    return step if same else float("nan")
+    last = rows - per_microbatch * steady.drain * p
+    first = last - per_microbatch * steady.in_flight * p
+    follows: Floats = end_s[:, first:last] - end_s[:, first - shift : last - shift]
+    return follows
 
 
 def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.int64], Floats]:
     """Where the rows of each rank begin, and when every row ends."""
+    if shape.family in TIMELESS and not times.blocking:
+        fixed = _fixed(shape)
+        if fixed is not None:
+            return fixed[0], _fixed_ends_s(fixed[1], times)
     if shape.family in TIMELESS:
         offsets, orders = _native(shape)
     else:
@@ -258,14 +265,30 @@ def _native(shape: PipelineShape) -> tuple[NDArray[np.int64], _core.Orders]:
     return schedule.rank_offsets, native_orders(schedule)
 
 
-def _native_times(times: PipelineTimes) -> _core.ActionCosts:
+@lru_cache(maxsize=512)
+def _fixed(shape: PipelineShape) -> tuple[NDArray[np.int64], _core.FixedOrder] | None:
+    """Orders of a few MB at most, ready for many times; None for longer ones."""
+    offsets, orders = _native(shape)
+    return (offsets, _core.FixedOrder(orders)) if int(offsets[-1]) <= _MOST_FIXED else None
+
+
+def _fixed_ends_s(order: _core.FixedOrder, times: PipelineTimes) -> Floats:
+    return order.ends_s(_durations(times), times.transfer_s, times.transfer_s)
+
+
+def _durations(times: PipelineTimes) -> Floats:
+    """By kind of action and stage, [5, S]."""
     duration = np.zeros((len(ActionKind), len(times.forward_s)))
     duration[ActionKind.F] = times.forward_s
     duration[ActionKind.I] = times.input_grad_s
     duration[ActionKind.W] = times.weight_grad_s
     duration[ActionKind.B] = times.input_grad_s + times.weight_grad_s
+    return duration
+
+
+def _native_times(times: PipelineTimes) -> _core.ActionCosts:
     return _core.ActionCosts(
-        duration_s=duration,
+        duration_s=_durations(times),
         forward_transfer_s=times.transfer_s,
         backward_transfer_s=times.transfer_s,
         pair_s=np.full(len(times.forward_s), np.inf),

@@ -1,12 +1,12 @@
 """Data parallelism in a step: gradients and parameters on the wire, state in memory, by ZeRO stage.
 
 ZeRO (Rajbhandari et al., 2020) shards optimizer state (1), gradients (2) and weights (3) over the
-replicas: d·c of the dense parameters, fewer of those of experts. Traffic of a step, gradients g
-and weights w in bytes per device:
+replicas: d·c of the dense parameters, fewer of those of experts. Traffic of a step, gradients g,
+weights w and those of them that train u in bytes per device:
 
     0   all-reduce g                                        once, under the last backward
-    1   scatter g, gather w                                 once; w under the next first forward
-    2   scatter g per microbatch, gather w once
+    1   scatter g, gather u                                 once; u under the next first forward
+    2   scatter g per microbatch, gather u once
     3   scatter g and gather w twice, per microbatch
 
 A transfer hides under the compute it accompanies, up to a share of that (`plan.overlap`).
@@ -15,7 +15,7 @@ A transfer hides under the compute it accompanies, up to a share of that (`plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -106,7 +106,8 @@ def data_parallel_times(
 def _times(
     work: StageWork, replicas: Replicas, overlap: Overlap, num_microbatches: int
 ) -> DataParallelTimes:
-    weights = work.static_bytes[:, StaticKind.WEIGHT].tolist()
+    whole = replicas.zero_stage == 3
+    weights = work.static_bytes[:, StaticKind.WEIGHT] if whole else work.trained_weight_bytes
     sync = work.sync_bytes.tolist()
     under_forward_s = overlap.parameters * work.forward_s
     under_backward_s = overlap.gradients * work.backward_s
@@ -116,7 +117,7 @@ def _times(
         return DataParallelTimes(
             exposed_sync_s=exposed_s, gradients_s=reduce_s, exposed_gradients_s=exposed_s
         )
-    gather_s = _time_s(replicas.gather, weights)
+    gather_s = _time_s(replicas.gather, weights.tolist())
     scatter_s = _time_s(replicas.gather, sync)
     gather_exposed_s = max(0.0, gather_s - under_forward_s)
     scatter_exposed_s = max(0.0, scatter_s - under_backward_s)
@@ -156,7 +157,13 @@ def _times(
 
 def _time_s(lines: tuple[Lines, Lines], sizes: Sequence[float]) -> float:
     """Of the dense and the expert group, one after the other; nothing to send takes no time."""
-    return sum(fastest_s(ways, size) for ways, size in zip(lines, sizes, strict=True) if size > 0)
+    dense, expert = sizes
+    time_s = fastest_s(lines[0], dense) if dense > 0 else 0.0
+    return time_s + fastest_s(lines[1], expert) if expert > 0 else time_s
+
+
+_NO_STATE: Final = np.zeros((2, len(StaticKind)))
+_NO_WEIGHTS: Final = np.zeros(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,25 +171,30 @@ class RankState:
     """State of one rank before sharding: bytes of (dense, expert) × `StaticKind`."""
 
     static_bytes: tuple[tuple[float, ...], ...]
+    trained_weight_bytes: tuple[float, ...]
     largest_weight_bytes: float
     opaque_bytes: float
 
     @classmethod
     def of(cls, works: Sequence[StageWork]) -> RankState:
         """Add the stages of a rank up."""
-        static: Floats = np.sum([work.static_bytes for work in works], axis=0)
+        static = sum((work.static_bytes for work in works), start=_NO_STATE)
+        trained = sum((work.trained_weight_bytes for work in works), start=_NO_WEIGHTS)
         return cls(
             static_bytes=tuple(map(tuple, static.tolist())),
+            trained_weight_bytes=tuple(trained.tolist()),
             largest_weight_bytes=max(work.largest_weight_bytes for work in works),
             opaque_bytes=sum(work.opaque_bytes for work in works),
         )
 
 
 def optimizer_time_s(state: RankState, replicas: Replicas, accelerator: Accelerator) -> float:
-    """Bytes the update touches: gradients once, states read and written, weights written."""
+    """Bytes the update touches: gradients and states are read, states and weights written."""
     touched = sum(
-        (gradient + 2 * optimizer + weight) / replicas.shards(group, StaticKind.OPTIMIZER)
-        for group, (weight, gradient, optimizer) in enumerate(state.static_bytes)
+        (gradient + 2 * optimizer + trained) / replicas.shards(group, StaticKind.OPTIMIZER)
+        for group, ((_, gradient, optimizer), trained) in enumerate(
+            zip(state.static_bytes, state.trained_weight_bytes, strict=True)
+        )
     )
     return memory_time_s(touched, accelerator) if touched else 0.0
 

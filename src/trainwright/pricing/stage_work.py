@@ -38,7 +38,7 @@ class StageWork:
     that belong to head and loss. `static_bytes` has shape [2, 3] and `sync_bytes` [2] as in the
     cost table, tied parameters of a stage counted once; `largest_weight_bytes` is the heaviest
     layer's weight; `shared_gradient_bytes` are gradients of tied parameters that another stage
-    holds too.
+    holds too; `trained_weight_bytes` [2] of the weights the optimizer changes.
     """
 
     forward_s: float
@@ -56,6 +56,7 @@ class StageWork:
     largest_weight_bytes: float
     shared_gradient_bytes: float
     sync_bytes: Floats
+    trained_weight_bytes: Floats
 
     @property
     def backward_s(self) -> float:
@@ -140,17 +141,21 @@ def _work(
     forward_s, input_grad_s, weight_grad_s, recompute_s = _phase_sums_s(costs, rows)
     static = costs.static_bytes[rows].sum(axis=0)
     sync_bytes = costs.gradient_sync_bytes[rows].sum(axis=0)
+    trained = costs.updated_weight_bytes[rows].sum(axis=0)
     elsewhere = 0.0
     for group in profile.structure.shared_parameters:
         here = [layer for layer in group.layers if layer in row_of]
         if not here:
             continue
-        shared = _shared_static_bytes(group, row_of[here[0]], stage.tensor_parallel, costs)
+        holder = row_of[here[0]]
+        shared = _shared_static_bytes(group, holder, stage.tensor_parallel, costs)
         static[0] -= shared * (len(here) - 1)
         sync_bytes[0] -= float(shared[StaticKind.GRADIENT]) * (len(here) - 1)
+        if costs.updated_weight_bytes[holder, 0] > 0:
+            trained[0] -= float(shared[StaticKind.WEIGHT]) * (len(here) - 1)
         if len(here) < len(group.layers):
             elsewhere += float(shared[StaticKind.GRADIENT])
-    static.flags.writeable = sync_bytes.flags.writeable = False
+    static.flags.writeable = sync_bytes.flags.writeable = trained.flags.writeable = False
     exposed_s = _exposed_s(costs, rows)
     weights = costs.static_bytes[rows][:, :, StaticKind.WEIGHT].sum(axis=1)
     return StageWork(
@@ -169,6 +174,7 @@ def _work(
         largest_weight_bytes=float(weights.max()),
         shared_gradient_bytes=elsewhere,
         sync_bytes=sync_bytes,
+        trained_weight_bytes=trained,
     )
 
 

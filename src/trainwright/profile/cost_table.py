@@ -93,10 +93,11 @@ class CostTable:
     """Costs per (class, option) row; R rows, C classes. Times are seconds per microbatch.
 
     `static_bytes` has shape [R, 2, 3]: dense and expert parameters × `StaticKind`. Gradients are
-    synchronised per group, so `gradient_sync_bytes` has shape [R, 2] likewise. `boundary_bytes`
-    holds, from `boundary_offsets[r]`, what cutting an edge of the layer adds to that edge's bytes:
-    first one value per incoming edge, then one per outgoing edge, both in edge order; a row may
-    have none, which means zeros.
+    synchronised per group, so `gradient_sync_bytes` has shape [R, 2] likewise, and so have
+    `trained_weight_bytes`, the weights that the optimizer changes: all where absent.
+    `boundary_bytes` holds, from `boundary_offsets[r]`, what cutting an edge of the layer adds to
+    that edge's bytes: first one value per incoming edge, then one per outgoing edge, both in edge
+    order; a row may have none, which means zeros.
     """
 
     class_offsets: Ints
@@ -117,6 +118,7 @@ class CostTable:
     time_by_kind_s: Floats | None = None
     energy_j: Floats | None = None
     collectives: tuple[tuple[Collective, ...], ...] | None = None
+    trained_weight_bytes: Floats | None = None
 
     def __post_init__(self) -> None:
         _freeze(self)
@@ -130,6 +132,7 @@ class CostTable:
             "tensor_parallel": (rows,),
             "static_bytes": (rows, 2, 3),
             "gradient_sync_bytes": (rows, 2),
+            "trained_weight_bytes": (rows, 2),
             "boundary_offsets": (rows + 1,),
             "time_by_kind_s": (rows, len(TimeKind)),
         }
@@ -171,6 +174,14 @@ class CostTable:
     def boundary_of(self, row: int) -> Floats:
         """Boundary bytes of a row: incoming edges, then outgoing; empty means zeros."""
         return self.boundary_bytes[self.boundary_offsets[row] : self.boundary_offsets[row + 1]]
+
+    @property
+    def updated_weight_bytes(self) -> Floats:
+        """Weights that the optimizer changes: dense and expert, shape [R, 2]."""
+        if self.trained_weight_bytes is not None:
+            return self.trained_weight_bytes
+        weights: Floats = self.static_bytes[:, :, StaticKind.WEIGHT]
+        return weights
 
     @property
     def total_static_bytes(self) -> Floats:

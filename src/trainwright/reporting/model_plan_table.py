@@ -97,7 +97,10 @@ def proof(document: ModelPlanResult) -> str:
     """What is proved about the step time."""
     if document.status is Status.OPTIMAL:
         return "no plan of the space is faster, proved"
-    return f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
+    gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
+    if document.gap_all is None or document.gap_all <= (document.gap or 0):
+        return gap
+    return f"{gap} on one stage per rank, {format_percent_up(document.gap_all)} on all families"
 
 
 def _shares(parts_s: Mapping[str, float], step_s: float) -> str:

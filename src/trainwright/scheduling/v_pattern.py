@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Slots: TypeAlias = NDArray[np.float64]
 
-_PERIOD = 6
+PERIOD = 6
 _BEFORE_ALL = -(2.0**40)
 
 
@@ -91,7 +91,7 @@ class VBlock:
             input_grad_1=input_grad_1,
             input_grad_0=back + up,
         )
-        taken = np.sort(np.stack(block.visits) % _PERIOD, axis=0)
+        taken = np.sort(np.stack(block.visits) % PERIOD, axis=0)
         return block if (np.diff(taken, axis=0) > 0).all() else None
 
     @property
@@ -106,24 +106,22 @@ class VBlock:
         lives = ((self.forward_1, ends[0]), (self.forward_0, ends[1]))
         peak = 0
         for start, _ in lives:
-            held = sum(
-                (start - born) // _PERIOD - (start - dead) // _PERIOD for born, dead in lives
-            )
+            held = sum((start - born) // PERIOD - (start - dead) // PERIOD for born, dead in lives)
             peak = max(peak, int(np.max(held)))
         return peak
 
 
 def _next_slot(earliest: int, residue: int) -> int:
-    return int(earliest + (residue - earliest) % _PERIOD)
+    return int(earliest + (residue - earliest) % PERIOD)
 
 
 def _first_free(earliest: Ints, used: list[Ints]) -> Ints:
     """Per rank the first slot from `earliest` on whose residue is not used."""
     ranks = np.arange(len(earliest))
-    is_used = np.zeros((len(earliest), _PERIOD), np.bool_)
+    is_used = np.zeros((len(earliest), PERIOD), np.bool_)
     for slots in used:
-        is_used[ranks, slots % _PERIOD] = True
-    residues = (earliest[:, None] + np.arange(_PERIOD)) % _PERIOD
+        is_used[ranks, slots % PERIOD] = True
+    residues = (earliest[:, None] + np.arange(PERIOD)) % PERIOD
     wait: Ints = np.argmin(is_used[ranks[:, None], residues], axis=1)
     return earliest + wait
 
@@ -188,7 +186,7 @@ def _longest_within(
     return best
 
 
-def repeated_order(block: VBlock, num_microbatches: int, *, period: float = _PERIOD) -> Schedule:
+def repeated_order(block: VBlock, num_microbatches: int, *, period: float = PERIOD) -> Schedule:
     """The block repeated, without weight gradients; where slots collide the earlier goes first."""
     return _schedule(block, num_microbatches, _repeated_slots(block, num_microbatches, period))
 
@@ -200,7 +198,7 @@ def rewritten_order(
 
     At the smallest limits the block's own warm-up, None, is the better one.
     """
-    slots = _repeated_slots(block, num_microbatches, _PERIOD)
+    slots = _repeated_slots(block, num_microbatches, PERIOD)
     _rewrite_cool_down(slots, cool_down)
     if warm_up is not None:
         _rewrite_warm_up(slots, warm_up)

@@ -58,7 +58,8 @@ class ModelPlanResult:
     pipeline order, `ranks` says what each pipeline rank does with all of its stages and
     `peak_memory_bytes_per_rank` what one device of it needs. `time_by_part_s` says
     where the step's time goes: compute, recompute, tensor, context, expert, data, transfers,
-    bubble, optimizer, overhead add up to it.
+    bubble, optimizer, overhead add up to it. Where no schedule is named `lower_bound_s` and `gap`
+    are about plans with one stage per rank, `lower_bound_all_s` and `gap_all` about all families.
     """
 
     kind: str = "model-plan"
@@ -71,6 +72,8 @@ class ModelPlanResult:
     lower_bound_s: float | None = None
     bound_kind: BoundKind | None = None
     gap: float | None = None
+    lower_bound_all_s: float | None = None
+    gap_all: float | None = None
     time_per_sample_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None

@@ -153,13 +153,13 @@ def _memory_card(document: ModelPlanResult) -> Card:
 
 
 def _gap_card(document: ModelPlanResult) -> Card:
-    bound = document.lower_bound_s
+    bound = document.lower_bound_all_s or document.lower_bound_s
     if not bound:
         return Card(label="optimality", value="open", note="the search ended before a bound")
     note = f"no plan of the space takes less than {format_seconds(bound)}"
     if document.status is Status.OPTIMAL:
         return Card(label="optimality", value="proved", note=note, tone="good")
-    gap = format_percent_up(document.gap or 0.0)
+    gap = format_percent_up(max(document.gap or 0.0, document.gap_all or 0.0))
     return Card(label="optimality gap", value=f"≤ {gap}", note=note)
 
 
@@ -181,11 +181,13 @@ def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tu
     if document.binding is not None:
         yield "what cannot fit", document.binding.description
     if document.step_time_s is not None and document.lower_bound_s:
-        left = f"at most {format_percent_up(document.gap or 0.0)} can be won in this space"
+        gap = max(document.gap or 0.0, document.gap_all or 0.0)
+        left = f"at most {format_percent_up(gap)} can be won in this space"
         if document.status is Status.OPTIMAL:
             left = "no plan of this space is faster"
         kind = document.bound_kind or "unproved"
-        yield f"bound ({kind})", f"{format_seconds(document.lower_bound_s)}: {left}"
+        bound_s = document.lower_bound_all_s or document.lower_bound_s
+        yield f"bound ({kind})", f"{format_seconds(bound_s)}: {left}"
     if priced is not None:
         step, limit = priced.step, document.memory_limit_bytes
         fullest = step.stages[step.fullest_stage].memory.total_bytes

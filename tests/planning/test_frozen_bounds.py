@@ -1,0 +1,95 @@
+"""Bounds of models that train in part: replicas gather what was updated, and bounds say no more."""
+
+import numpy as np
+import pytest
+
+from family_cases import case, every_cut, step_of
+from trainwright.model import TRAIN_ALL, LowRank, Tuning
+from trainwright.planning.allowed import Span
+from trainwright.planning.chain_split import best_chain_split
+from trainwright.planning.coarse_bound import CoarseBounds
+from trainwright.planning.family_bounds import ChainWork
+from trainwright.planning.family_split import best_family_split
+from trainwright.planning.layouts import Layouts
+from trainwright.planning.model_space import Point
+from trainwright.planning.point_work import PointWork
+from trainwright.planning.schedules import Schedule
+from trainwright.planning.split_bound import best_split
+
+ADAPTERS = Tuning(low_rank=LowRank(rank=64, targets=("query", "attention_output", "up", "down")))
+TUNINGS = {"all": TRAIN_ALL, "adapters": ADAPTERS, "half": Tuning(num_frozen_blocks=2)}
+
+
+def asked(tuning: Tuning, *, pipeline: int, zero_stage: int, virtual_stages: int = 1):
+    """Microbatches so short that gathered weights do not hide under them."""
+    return case(
+        blocks=4,
+        pipeline=pipeline,
+        virtual_stages=virtual_stages,
+        data=4,
+        num_microbatches=2,
+        sequence_length=256,
+        zero_stage=zero_stage,
+        tuning=tuning,
+    )
+
+
+def least_step_s(one, family: str) -> float:
+    """Of every split, without recomputation; memory is plenty."""
+    costs = one.profile.costs
+    rows = [costs.rows_of(x.layer_class)[0] for x in one.profile.structure.layers]
+    found = []
+    stages = one.degrees.pipeline * one.degrees.virtual_stages
+    for cuts in every_cut(one.kinds.num_layers, stages):
+        step, fits = step_of(one, family, cuts, rows)
+        assert fits
+        found.append(step.step_time_s)
+    return min(found)
+
+
+def coarse_bound_s(one) -> float:
+    degrees = one.degrees
+    layouts = Layouts(
+        pipeline=np.array([degrees.pipeline]),
+        data=np.array([degrees.data]),
+        num_microbatches=np.array([one.num_microbatches]),
+    )
+    (bound_s,) = CoarseBounds(one.cluster).bounds_s(
+        PointWork.of(one.profile),
+        Point(microbatch_size=1, tensor=1),
+        layouts,
+        chain=ChainWork.of(one.kinds),
+        zero_stage=degrees.zero_stage,
+        schedule=Schedule(family="1f1b", virtual_stages=Span.only(1)),
+    )
+    return float(bound_s)
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+@pytest.mark.parametrize("tuning", sorted(TUNINGS))
+def test_without_a_pipeline_every_bound_is_the_step(tuning, zero_stage):
+    one = asked(TUNINGS[tuning], pipeline=1, zero_stage=zero_stage)
+    least_s = least_step_s(one, "1f1b")
+    for search in (best_split, lambda *given, **m: best_chain_split(*given, family="1f1b", **m)):
+        bound_s = search(*one.asked, num_microbatches=one.num_microbatches).bound_s
+        assert bound_s == pytest.approx(least_s, rel=1e-9)
+    assert coarse_bound_s(one) == pytest.approx(least_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2])
+@pytest.mark.parametrize("tuning", ["adapters", "half"])
+@pytest.mark.parametrize("family", ["1f1b", "zb-h1", pytest.param("zb-v", marks=pytest.mark.slow)])
+def test_no_split_of_a_pipeline_beats_its_bounds(family, tuning, zero_stage):
+    chunks = 2 if family == "zb-v" else 1
+    one = asked(TUNINGS[tuning], pipeline=2, zero_stage=zero_stage, virtual_stages=chunks)
+    least_s = least_step_s(one, family)
+    split = best_family_split(*one.asked, family=family, num_microbatches=one.num_microbatches)
+    assert 0.5 * least_s < split.bound_s <= least_s * (1 + 1e-9)
+
+
+def test_adapters_alone_make_the_step_shorter_where_gathers_show():
+    whole, light = (
+        least_step_s(asked(tuning, pipeline=1, zero_stage=1), "1f1b")
+        for tuning in (TRAIN_ALL, ADAPTERS)
+    )
+    assert light < 0.5 * whole
