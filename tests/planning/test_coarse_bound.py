@@ -20,18 +20,21 @@ from trainwright.planning.coarse_bound import CoarseBounds
 from trainwright.planning.expert_floor import least_layers, with_exchanges
 from trainwright.planning.family_bounds import ChainWork
 from trainwright.planning.layouts import layouts_of
+from trainwright.planning.like_layers import Rooms, Tail
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, Point, Workload
 from trainwright.planning.point_work import PointWork
+from trainwright.planning.ramps import Ramp, Shares, split_backward_s
 from trainwright.planning.schedules import schedules_of
 from trainwright.planning.stage_kinds import StageKinds
+from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, pipeline_ends_s
 from trainwright.pricing.step import predict_step
 
 MIXTRAL = catalog.model("mixtral-8x7b").config
 ADAPTERS = LowRank(rank=64, targets=("query", "attention_output", "up", "down"))
 DENSE = replace(catalog.model("llama3-8b").config, num_layers=6)
 MODELS = {
-    "tied": replace(catalog.model("gpt2").config, num_layers=5),
+    "tied": replace(catalog.model("gpt2").config, num_layers=6),
     "dense": DENSE,
     "adapters": replace(DENSE, tuning=Tuning(low_rank=ADAPTERS)),
     "partly frozen": replace(DENSE, tuning=Tuning(num_frozen_blocks=3)),
@@ -68,7 +71,7 @@ def plans(draw):
     assume(point.devices * data % point.expert_devices == 0)
     family = draw(st.sampled_from(["1f1b", "zb-h1", "zb-h2", "interleaved", "zb-v"]))
     chunks = 1 if family in ("1f1b", "zb-h1", "zb-h2") else 2
-    pipeline = draw(st.integers(1 if family == "1f1b" else 2, 2))
+    pipeline = draw(st.integers(1 if family == "1f1b" else 2, 4 if chunks == 1 else 2))
     candidate = Candidate(
         microbatch_size=point.microbatch_size,
         tensor=tensor,
@@ -153,3 +156,52 @@ def test_more_room_never_costs_time(share, model):
     times_s = trade.least_s(room)
     assert times_s[0] >= times_s[1] >= times_s[2] > 0
     assert np.isinf(trade.least_s(np.array([low * 0.9]))).all()
+
+
+@given(
+    family=st.sampled_from(["zb-h1", "zb-h2"]),
+    works_s=st.lists(st.floats(0.1, 10), min_size=2, max_size=6),
+    num_microbatches=st.integers(1, 12),
+    forward=st.floats(0.2, 0.4),
+    handed_on=st.floats(0.5, 0.9),
+)
+def test_no_zero_bubble_step_is_shorter_than_its_ramps(
+    family, works_s, num_microbatches, forward, handed_on
+):
+    work_s, p = np.array(works_s), len(works_s)
+    shape = PipelineShape(family=family, num_ranks=p, num_microbatches=num_microbatches)
+    times = PipelineTimes(
+        forward_s=forward * work_s,
+        input_grad_s=(handed_on - forward) * work_s,
+        weight_grad_s=(1 - handed_on) * work_s,
+        transfer_s=np.zeros(p - 1),
+    )
+    step_s = float(pipeline_ends_s(shape, times).max())
+    bound_s = split_backward_s(
+        Shares(forward=forward, handed_on=handed_on, others_s=0.0),
+        work_s.sum(keepdims=True),
+        family=family,
+        pipeline=np.array([p]),
+        num_microbatches=np.array([num_microbatches]),
+    )
+    assert bound_s[0] <= step_s * (1 + 1e-9)
+    assert bound_s[0] >= num_microbatches * work_s.mean() * (1 - 1e-9)
+
+
+def test_layers_that_no_device_can_hold_have_no_step():
+    question = asked("dense", 4)
+    point = Point(microbatch_size=32, tensor=1)
+    estimator = Estimator(model=question.model, cluster=question.cluster)
+    work = PointWork.of(estimate_profile(estimator, question, point))
+    head = work.classes[-1]
+    device_bytes = question.cluster.accelerator.usable_bytes
+    assert head.levels[0][0] > device_bytes  # transients alone
+    busiest_s = head.busiest_s(
+        Rooms(device_bytes, np.zeros(1), np.zeros(1)),
+        Tail(()),
+        pipeline=np.array([4]),
+        num_microbatches=np.array([8]),
+        in_flight=None,
+        ramp=Ramp(0.0, 0.0, 1),
+    )
+    assert np.isinf(busiest_s[0])

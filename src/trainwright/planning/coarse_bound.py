@@ -34,7 +34,10 @@ from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.family_bounds import family_step_bound_s, loop_work_s
+from trainwright.planning.family_split import CHAIN
 from trainwright.planning.kind_costs import TOUCHED
+from trainwright.planning.like_layers import Rooms, Tail
+from trainwright.planning.ramps import Ramp, split_backward_s
 from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.planning.v_memory import LEAST_OF_EITHER
 from trainwright.pricing.placement import group_replicas
@@ -48,8 +51,9 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.planning.family_bounds import ChainWork
     from trainwright.planning.layouts import Layouts
+    from trainwright.planning.like_layers import LikeLayers
     from trainwright.planning.model_space import Point
-    from trainwright.planning.point_work import PointWork, Trade
+    from trainwright.planning.point_work import PointWork
     from trainwright.planning.schedules import Schedule
     from trainwright.pricing.sharding import Replicas
 
@@ -71,13 +75,21 @@ class _Shared:
     """What replicas of D sizes exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
 
     `gather_s` is of all weights, `update_s` of those that the optimizer changes.
+    `reduce_byte_s` and `gather_byte_s` [D, 2] are the least seconds that a byte takes.
     """
 
     reduce_s: Floats
     gather_s: Floats
     update_s: Floats
     scatter_s: Floats
+    reduce_byte_s: Floats
+    gather_byte_s: Floats
     sizes: Ints
+
+    def gathered(self, zero_stage: int) -> Floats:
+        """How many layers' weights a device gathers at most, [D]."""
+        replicas = self.sizes[:, 0]
+        return 2 * (1 - 1 / replicas) if zero_stage == 3 else np.zeros(len(replicas))
 
     def shards(self, zero_stage: int) -> Floats:
         """Into how many parts each kind of state is cut, [D, 2, 3]."""
@@ -113,13 +125,14 @@ class CoarseBounds:
         device = self.cluster.accelerator
         degrees, index = np.unique(layouts.data, return_inverse=True)
         shared = self._kept(work, point, degrees)
-        shards = shared.shards(zero_stage)
-        held_bytes = (work.static_bytes / shards).sum(axis=(1, 2))[index]
+        shards, family = shared.shards(zero_stage), schedule.family
         p, m = layouts.pipeline, layouts.num_microbatches
-        has_ramps = schedule.family == ONE_F_ONE_B
+        gathered = shared.gathered(zero_stage)[index]
+        held_bytes = (work.static_bytes / shards).sum(axis=(1, 2))[index]
+        held_bytes = held_bytes + _beside_bytes(work, p, gathered, family)
         room_bytes = p * device.usable_bytes - held_bytes
-        if schedule.family in WARM_UP:
-            room_bytes = _room_in_warm_up(p, m, held_bytes, device.usable_bytes, schedule.family)
+        if family in WARM_UP:
+            room_bytes = _room_in_warm_up(p, m, held_bytes, device.usable_bytes, family)
         work_s = work.trade.least_s(room_bytes)
         if schedule.family == "interleaved":
             chunks = layouts.virtual_stages
@@ -130,20 +143,26 @@ class CoarseBounds:
         total_s = work_s + added_s
         bounds_s = (m * total_s + sync_s) / p
         layer_held = np.tensordot(1 / shards, work.layer_static_bytes, axes=([1, 2], [1, 2]))
-        for trade, count, held in zip(
-            work.layer_trades, work.num_layers, layer_held[index].T, strict=True
-        ):
-            if count > 1:
-                own_s = _undivided_s(p, m, trade, count, device.usable_bytes, held, schedule.family)
-                bounds_s = np.maximum(bounds_s, own_s)
-        if has_ramps:
-            bounds_s = np.maximum(bounds_s, total_s / (1 - (1 - 1 / m) ** p))
-        else:
-            own_s = family_step_bound_s(
-                chain, family=schedule.family, pipeline=p, num_microbatches=m
+        ramp = Ramp.of(family, work.shares)
+        for like, held in zip(work.classes, layer_held[index].T, strict=True):
+            busiest_s = like.busiest_s(
+                Rooms(device.usable_bytes, held, gathered),
+                _tail(like, shared, index, zero_stage),
+                pipeline=p,
+                num_microbatches=m,
+                in_flight=WARM_UP.get(family),
+                ramp=ramp,
             )
-            bounds_s = np.maximum(bounds_s, own_s)
-        way_s = work.forward_s + (backward_s if has_ramps else 0.0)
+            bounds_s = np.maximum(bounds_s, busiest_s)
+        for ramp_s in (
+            family_step_bound_s(chain, family=family, pipeline=p, num_microbatches=m),
+            split_backward_s(work.shares, work_s, family=family, pipeline=p, num_microbatches=m),
+        ):
+            bounds_s = np.maximum(bounds_s, ramp_s)
+        way_s: float | Floats = work.way_s
+        if family == ONE_F_ONE_B:
+            bounds_s = np.maximum(bounds_s, total_s / (1 - (1 - 1 / m) ** p))
+            way_s = work.forward_s + backward_s
         bounds_s = np.maximum(bounds_s, way_s + 2 * self._transfers_s(work, point, layouts))
         written = work.static_bytes @ TOUCHED + work.trained_bytes
         touched = written / shards[:, :, StaticKind.OPTIMIZER]
@@ -186,6 +205,8 @@ class CoarseBounds:
             gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
             update_s=np.array([_both_s(group.gather, trained) for group in groups]),
             scatter_s=np.array([_both_s(group.gather, sync) for group in groups]),
+            reduce_byte_s=np.array([list(map(_byte_s, group.reduce)) for group in groups]),
+            gather_byte_s=np.array([list(map(_byte_s, group.gather)) for group in groups]),
             sizes=np.array([group.sizes for group in groups], np.int64).reshape(-1, 2),
         )
 
@@ -242,29 +263,38 @@ def _room_in_warm_up(
     return np.where(held_bytes > p * usable_bytes * _HAIR, -1.0, room * usable_bytes)
 
 
-def _undivided_s(
-    p: Ints,
-    m: Ints,
-    trade: Trade,
-    count: int,
-    usable_bytes: float,
-    held_bytes: Floats,
-    family: str,
-) -> Floats:
-    """Of `count` like layers some rank holds k = ⌈count / p⌉, and none more in m·(k + 1) of them.
+def _beside_bytes(work: PointWork, p: Ints, gathered: Floats, family: str) -> Floats:
+    """Transients and gathered weights of all ranks at the first backward of each, [N].
 
-    Then no rank holds more, so f = count - p·(k - 1) ranks hold k. Under 1F1B the last of these
-    lies behind all the others; the first has the warm-up of a rank with f - 1 behind it.
+    A rank of several chunks keeps all of them when the last begins, whose transients those are.
     """
-    most = -(-count // p)
-    full = count - p * (most - 1)
-    in_flight = np.minimum(WARM_UP[family](full), m) if family in WARM_UP else 1
-    more_s = m * (most + 1) * trade.least_s(usable_bytes / (most + 1) - held_bytes)
-    least_s = trade.least_s(usable_bytes / most - held_bytes)
-    first_s = trade.least_s((usable_bytes / most - held_bytes) / in_flight)
-    ahead = most * (full - 1) if family == ONE_F_ONE_B else 0
-    even_s = np.maximum(m * most * first_s, (m * most + ahead) * least_s)
-    return np.minimum(more_s, even_s)
+    transients = work.transients.with_largest if family in CHAIN else work.transients.anywhere
+    beside: Floats = transients[p] + np.minimum(1.0, gathered) * work.weights.with_largest[p]
+    return beside
+
+
+def _tail(like: LikeLayers, shared: _Shared, index: Ints, zero_stage: int) -> Tail:
+    """What a rank with some of these layers exchanges after the last microbatch, at least."""
+    sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)
+    under_backward_s = DEFAULT_OVERLAP.gradients * like.longest.backward_s
+    scattered = ((shared.gather_byte_s @ sync)[index], under_backward_s)
+    gathered = (
+        (shared.gather_byte_s @ gather)[index],
+        DEFAULT_OVERLAP.parameters * like.longest.forward_s,
+    )
+    match zero_stage:
+        case 0:
+            return Tail((((shared.reduce_byte_s @ sync)[index], under_backward_s),))
+        case 1:
+            return Tail((scattered, gathered))
+        case 2:
+            return Tail((gathered,))
+        case _:
+            return Tail(())
+
+
+def _byte_s(ways: tuple[tuple[float, float], ...]) -> float:
+    return min((byte_s for _, byte_s in ways), default=0.0)
 
 
 def _both_s(lines: tuple[tuple[tuple[float, float], ...], ...], sizes: list[float]) -> float:

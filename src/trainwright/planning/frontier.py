@@ -259,8 +259,8 @@ class Frontier:
         """Price the layers, for a bound on the whole point."""
         work = PointWork.of(self.shelf.profile(node.point))
         least = tuple(
-            LeastLayers(float(trade.time_s[-1]), count, has_experts=False)
-            for trade, count in zip(work.layer_trades, work.num_layers, strict=True)
+            LeastLayers(float(like.levels[-1][1].time_s[-1]), like.num_layers, has_experts=False)
+            for like in work.classes
         )
         opened = _Open(point=node.point, count=node.count, work=work)
         self._push(self._least_key(node.point, least), opened)

@@ -86,7 +86,7 @@ class MixedWork:
             works=works,
             speeds=np.array([[_speed(own, other) for other in durations] for own in durations]),
             class_s=np.array([np.minimum.reduceat(each, starts) for each in durations]),
-            counts=works[0].num_layers,
+            counts=tuple(like.num_layers for like in works[0].classes),
             forward_share=min(map(_forward_share, profiles)),
             exchanged=_exchanged(profiles),
             usable_bytes=tuple(shelf.usable_bytes(pool) for pool in pools),

@@ -34,7 +34,8 @@ _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simp
 _EXACT: Final = 600  # splits searched before the search may leave a gap, up to
 _GAP: Final = 0.005  # of the best step after twice as many
 _PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
-_TRIES: Final = 16  # nodes opened for each runner-up
+_TRIES: Final = 6  # nodes opened for each runner-up
+_BLIND: Final = 16  # splits searched without a plan before one is searched to its end
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
 
@@ -174,13 +175,13 @@ class _Search:
     def add_runners_up(self, count: int) -> None:
         """Price the next best splits until there are enough alternatives, or it takes too long."""
         tries = _TRIES * count
-        while tries and len(best_first(self.priced, self.aim)) <= count:
+        while len(best_first(self.priced, self.aim)) <= count:
             if self.budget.poll(self._progress):
                 return
-            if self.splits:
+            if self.splits and (not tries or self._least_split_s <= self.frontier.least_s):
                 _, _, candidate, split = heapq.heappop(self.splits)
                 self._price(candidate, split)
-            elif math.isfinite(self.frontier.least_s):
+            elif tries and math.isfinite(self.frontier.least_s):
                 tries -= 1
                 taken = self.frontier.take()
                 if taken is not None:
@@ -200,7 +201,8 @@ class _Search:
         devices = candidate.num_devices
         limit_s = self.aim.longest_s(limit, devices)
         bound_s = self.aim.longest_s(bound, devices)
-        near_s = limit_s if candidate in self.seen else min(limit_s, _NEAR * bound_s)
+        to_the_end = candidate in self.seen or (not self.priced and self.searched % _BLIND == 0)
+        near_s = limit_s if to_the_end else min(limit_s, _NEAR * bound_s)
         split = self._split_by(bound_family_splits, candidate, limit_s=near_s)
         if math.isinf(split.bound_s):
             self.too_large[group] = candidate.data

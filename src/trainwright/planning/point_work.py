@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trainwright.planning.like_layers import LikeLayers, LongestPhases
+from trainwright.planning.ramps import Shares
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.profile import CostTable, Profile
@@ -36,20 +40,43 @@ class Trade(NamedTuple):
         return np.where(room_bytes < self.kept_bytes[0] * (1 - 1e-9), np.inf, found)
 
 
+class Spread(NamedTuple):
+    """What p ranks with a layer or more need at least where each needs its largest, [L + 1] by p.
+
+    `anywhere` counts some layer of each rank; `with_largest` the largest of all and one of each
+    other rank.
+    """
+
+    anywhere: Floats
+    with_largest: Floats
+
+    @classmethod
+    def of(cls, layer_bytes: Floats) -> Spread:
+        """Of the needs of L layers."""
+        ascending = np.sort(layer_bytes)
+        anywhere = np.concatenate(([0.0], np.cumsum(ascending)))
+        others = np.concatenate(([0.0], anywhere[:-1]))
+        return cls(anywhere, np.where(np.arange(len(others)) > 0, ascending[-1] + others, 0.0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PointWork:
     """Least seconds and bytes of all layers, per microbatch and device of a point.
 
-    `trade` is that of all layers, `layer_trades` [C] of one layer of each class, of which there are
-    `num_layers` [C] with `layer_static_bytes` [C, 2, 3]. `static_bytes` [2, 3], `sync_bytes` [2]
-    and `trained_bytes` [2] are as in the cost table, tied parameters once; `edge_bytes` is the
-    least that any two neighbours exchange.
+    `forward_s` and `way_s` are those of a microbatch forward, and there and back. `trade` is that
+    of all layers, `classes` [C] are those of one class with `layer_static_bytes` [C, 2, 3].
+    `static_bytes` [2, 3], `sync_bytes` and `trained_bytes` [2] are as in the cost table, tied
+    parameters once; `edge_bytes` is the least that any two neighbours exchange. `transients` and
+    `weights` say what the ranks keep free beside.
     """
 
     forward_s: float
+    way_s: float
     trade: Trade
-    layer_trades: tuple[Trade, ...]
-    num_layers: tuple[int, ...]
+    classes: tuple[LikeLayers, ...]
+    shares: Shares
+    transients: Spread
+    weights: Spread
     layer_static_bytes: Floats
     static_bytes: Floats
     sync_bytes: Floats
@@ -63,9 +90,12 @@ class PointWork:
         assert costs.phases is not None, "an estimate has phases"
         classes = [layer.layer_class for layer in layers]
         starts = costs.class_offsets[:-1]
-        forward_s = np.minimum.reduceat(costs.phases.forward_s, starts)
-        trades = tuple(_trade(costs, layer_class) for layer_class in range(costs.num_classes))
+        phases = costs.phases
+        forward_s = np.minimum.reduceat(phases.forward_s, starts)
+        way_s = np.minimum.reduceat(phases.total_s - phases.weight_grad_s, starts)
         counts = tuple(np.bincount(classes, minlength=len(starts)).tolist())
+        like = _like_layers(costs, counts)
+        weights = np.array([each.weight_bytes for each in like])
         static = costs.static_bytes[starts][classes].sum(axis=0)
         sync = costs.gradient_sync_bytes[starts][classes].sum(axis=0)
         trained = costs.updated_weight_bytes[starts][classes].sum(axis=0)
@@ -78,9 +108,12 @@ class PointWork:
             trained[0] -= twice * costs.updated_weight_bytes[holder, 0]
         return cls(
             forward_s=math.fsum(forward_s[classes].tolist()),
-            trade=_added(trades, counts),
-            layer_trades=trades,
-            num_layers=counts,
+            way_s=math.fsum(way_s[classes].tolist()),
+            trade=_added([each.levels[-1][1] for each in like], counts),
+            classes=like,
+            shares=Shares.of(costs, counts),
+            transients=Spread.of(np.minimum.reduceat(costs.transient_bytes, starts)[classes]),
+            weights=Spread.of(weights[classes]),
             layer_static_bytes=costs.static_bytes[starts],
             static_bytes=np.maximum(static, 0.0),
             sync_bytes=np.maximum(sync, 0.0),
@@ -89,9 +122,49 @@ class PointWork:
         )
 
 
-def _trade(costs: CostTable, layer_class: int) -> Trade:
-    """The lower hull of the options of a class, from the leanest to the fastest."""
-    rows = list(costs.rows_of(layer_class))
+def _like_layers(costs: CostTable, counts: tuple[int, ...]) -> tuple[LikeLayers, ...]:
+    """What is known of each class."""
+    starts, phases = costs.class_offsets[:-1], costs.phases
+    assert phases is not None, "an estimate has phases"
+    weights = costs.static_bytes[starts, :, StaticKind.WEIGHT]
+    longest = np.stack(
+        [
+            np.maximum.reduceat(phase_s, starts)
+            for phase_s in (
+                phases.forward_s,
+                phases.total_s - phases.forward_s,
+                phases.weight_grad_s,
+            )
+        ],
+        axis=1,
+    )
+    way_s = np.minimum.reduceat(phases.total_s - phases.weight_grad_s, starts)
+    excess_s = np.array(counts) * np.maximum(0.0, longest[:, :2].sum(axis=1) - way_s)
+    return tuple(
+        LikeLayers(
+            num_layers=count,
+            weight_bytes=float(weights[number].sum()),
+            levels=_levels(costs, number),
+            longest=LongestPhases(*longest[number].tolist()),
+            beside_s=float(excess_s.sum() - excess_s[number]),
+            sync_bytes=tuple(costs.gradient_sync_bytes[starts[number]].tolist()),
+            gather_bytes=tuple(costs.updated_weight_bytes[starts[number]].tolist()),
+        )
+        for number, count in enumerate(counts)
+    )
+
+
+def _levels(costs: CostTable, layer_class: int) -> tuple[tuple[float, Trade], ...]:
+    """Transient bytes ascending, each with the options of a class that need no more."""
+    rows = np.array(costs.rows_of(layer_class))
+    needed = costs.transient_bytes[rows]
+    return tuple(
+        (level, _trade(costs, rows[needed <= level])) for level in np.unique(needed).tolist()
+    )
+
+
+def _trade(costs: CostTable, rows: NDArray[np.int64]) -> Trade:
+    """The lower hull of some options of a class, from the leanest to the fastest."""
     options = sorted(
         zip(costs.saved_bytes[rows].tolist(), costs.duration_s[rows].tolist(), strict=True)
     )
@@ -112,7 +185,7 @@ def _is_above(a: tuple[float, float], b: tuple[float, float], c: tuple[float, fl
     return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
 
 
-def _added(trades: tuple[Trade, ...], counts: tuple[int, ...]) -> Trade:
+def _added(trades: Sequence[Trade], counts: tuple[int, ...]) -> Trade:
     """The hull of so many layers of each class: all at their leanest, then the best segments."""
     kept = math.fsum(n * t.kept_bytes[0] for t, n in zip(trades, counts, strict=True))
     time_s = math.fsum(n * t.time_s[0] for t, n in zip(trades, counts, strict=True))
