@@ -2,7 +2,7 @@
 #   make demo       plan a real model, print the plan and write its page, out/report.html
 #   make serve      explore plans on a local page
 #   make test       the fast tests (no torch, no browser)
-#   make test-all   the slower tests too (torch, a solver, a browser, parsers of frameworks),
+#   make test-all   the slower tests too (torch, a solver, Dask, a browser, parsers of frameworks),
 #                   installing what they need
 #   make test-exports-all exported files through the parsers of more frameworks
 #   make test-papers published figures at length
@@ -20,6 +20,7 @@ SANITIZE_VENV := .venv-sanitize
 # What the pipeline adapter is tested with; pip takes the CPU build where one is offered.
 TORCH ?= torch==2.13.0
 SOLVER ?= ortools>=9.10
+CLUSTER ?= distributed>=2024.8
 SERVE := 'fastapi>=0.115' 'uvicorn>=0.30'
 DOCS := sphinx==9.0.4 furo==2025.12.19 myst-parser==5.2.0
 
@@ -89,7 +90,7 @@ test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough
 
 $(VENV)/.extras: | $(VENV)/.python
-	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)' $(SERVE)
+	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)' '$(CLUSTER)' $(SERVE)
 	touch $@
 
 $(VENV)/.docs: | $(VENV)/.python

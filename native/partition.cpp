@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "level_sweep.hpp"
+#include "position_bound.hpp"
 #include "restricted_cuts.hpp"
 
 namespace trainwright {
@@ -52,6 +53,7 @@ class Search {
   void plan_on_chains(double gap);
   void move_cuts(int64_t per_cut, double gain);
   void descend(LevelSweep& sweep, double gain);
+  void bound_by_positions();
   bool halve(LevelSweep& sweep, double gap);
   void close_gap(LevelSweep& sweep);
   bool accept(const std::vector<PartitionStage>& stages);
@@ -224,6 +226,11 @@ void Search::descend(LevelSweep& sweep, double gain) {
   }
 }
 
+void Search::bound_by_positions() {
+  const double bound_s = position_bound(in_, result_.time_per_sample_s, stop_);
+  floor_s_ = result_.lower_bound_s = std::max(result_.lower_bound_s, bound_s);
+}
+
 // Stopped before any plan was known: the prefixes of one linear order give one in milliseconds.
 void Search::find_any_plan() {
   is_last_resort_ = true;
@@ -286,6 +293,7 @@ PartitionResult Search::run() {
       if (!result_.stages.empty()) move_cuts(120, 2e-3);
     }
     if (result_.restricted) {
+      if (!result_.stages.empty()) bound_by_positions();
       for (int64_t per_cut : {400, 1000, 4000})
         if (!result_.stages.empty()) move_cuts(per_cut, 1e-4);
     } else if (!stop_()) {

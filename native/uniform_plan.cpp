@@ -157,8 +157,8 @@ class Cutter {
       if (p_.update_shards != 0) update_s /= replicas;
       stages.forward_s.push_back(forward_s);
       stages.backward_s.push_back(backward_s);
-      stages.after_s.push_back(hops * p_.link_latency_s + hops / replicas * sync * p_.link_byte_s +
-                               update_s);
+      const double sync_s = hops * p_.link_latency_s + hops / replicas * sync * p_.link_byte_s;
+      stages.after_s.push_back(std::max(0.0, sync_s - p_.sync_overlap * backward_s) + update_s);
       if (end < num_layers_) stages.transfer_s.push_back(p_.transfer_s[end - 1]);
     }
     return stages;

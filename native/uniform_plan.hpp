@@ -9,7 +9,8 @@
 // found by filling stages from the front up to a limit that is bisected over the sums that occur:
 // a stage that fits stays within limits when it loses a layer, so filling is exact. The plan is
 // then run action by action (pipeline_ends), and each stage synchronises its gradients over a ring
-// and updates its weights at its own end. Passed over are plans that cannot beat the best:
+// (as far as that does not hide under its last backward) and updates its weights at its own end.
+// Passed over are plans that cannot beat the best:
 //
 //   time >= W / (1 − (1 − 1/m)^p)        W the work of one microbatch on all stages
 //   time >= Σ_{j<i} (w_j + 2 x_j) + m w_i + waits_i   for every stage i
@@ -39,6 +40,7 @@ struct UniformProblem {
   double memory_bytes = 0;
   double link_byte_s = 0;
   double link_latency_s = 0;
+  double sync_overlap = 0;  // share of a stage's last backward that its synchronisation hides under
   double update_shards = 0;  // 1: the update is divided by the data degree too
   int64_t tensor_degree = 1;
   int64_t num_devices = 1;

@@ -28,3 +28,15 @@ class Page(HTMLParser):
 
     def all(self, wanted):
         return [(attrs, text) for tag, attrs, text in self.elements if tag == wanted]
+
+
+def text_of(text):
+    """All that is written on a page, with single blanks between words."""
+    found = []
+
+    class Words(HTMLParser):
+        def handle_data(self, data):
+            found.append(data)
+
+    Words().feed(text)
+    return " ".join(" ".join(found).split())

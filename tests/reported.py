@@ -17,6 +17,7 @@ from trainwright.plan.results.model_sweep import ModelSweepResult
 from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
+from trainwright.plan.results.verification import VerificationResult
 
 PROFILE = Path(__file__).parents[1] / "examples" / "profile.json"
 SPEC = Path(__file__).parents[1] / "examples" / "schedule_spec.json"
@@ -94,6 +95,12 @@ def placement() -> PlacementResult:
         made = trainwright.plan(Path(folder) / "chain.json")
     assert isinstance(made.document, PlacementResult)
     return made.document
+
+
+@cache
+def verification() -> VerificationResult:
+    """What holds of the model's plan, with all that was broken on purpose."""
+    return trainwright.verify(model_plan(), level=0, self_test=True).document
 
 
 @cache

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trainwright.api.schedule_report import ScheduleReport
     from trainwright.api.sweep import sweep
     from trainwright.api.validate import validate
+    from trainwright.api.verify import VerifyReport, verify
     from trainwright.api.what_if import what_if
     from trainwright.errors import (
         CheckFailed,
@@ -73,6 +74,10 @@ _HOMES = {
     "api.schedule_report": ("ScheduleReport",),
     "api.sweep": ("sweep",),
     "api.validate": ("validate",),
+    "api.verify": (
+        "VerifyReport",
+        "verify",
+    ),
     "api.what_if": ("what_if",),
     "errors": (
         "CheckFailed",
@@ -136,6 +141,7 @@ __all__ = [
     "ScheduleReport",
     "TrainwrightError",
     "UnsupportedFeature",
+    "VerifyReport",
     "__version__",
     "calibrate",
     "codesign",
@@ -152,5 +158,6 @@ __all__ = [
     "schedule",
     "sweep",
     "validate",
+    "verify",
     "what_if",
 ]

@@ -10,6 +10,7 @@ import pytest
 
 import trainwright
 from trainwright.api.codesign import Extras, recheck_document
+from trainwright.api.codesign_chip import cluster_of, plan_on_chip
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.execution import Budget
 from trainwright.plan.status import Status
@@ -85,6 +86,7 @@ def test_a_strategy_out_of_memory_leaves_the_optimum() -> None:
         global_batch=4096,
         memory=["2GiB"],
         ranges=SMALL,
+        schedule=("1f1b",),
         extras=Extras(pareto=False),
     ).document
     (fixed,) = found.fixed_strategies
@@ -124,6 +126,7 @@ def test_several_models_share_a_chip() -> None:
         ["bert-large", "gpt2-xl"],
         devices=64,
         ranges=SMALL,
+        schedule=("1f1b",),
         extras=Extras(pareto=False, details=False),
     ).document
     assert found.best is not None
@@ -138,6 +141,7 @@ def test_memory_links_clock_and_microbatch_can_be_chosen() -> None:
         link_bandwidth=["100GB/s", "300GB/s"],
         clock_hz=[1.05e9, 1.4e9],
         micro_batch=(1, 2),
+        schedule=("1f1b",),
         extras=Extras(pareto=False, details=False),
     ).document
     assert found.searched == 32 * found.candidates
@@ -173,3 +177,54 @@ def test_requests_without_sense_are_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
         small(**options)
+
+
+def test_formats_stacks_and_schedules_can_be_chosen() -> None:
+    found = small(
+        precision=("bf16", "fp8"),
+        memory_stacks=(1, 2),
+        stack_area_mm2=12.0,
+        stack_memory="8GiB",
+        schedule=("1f1b", "v-half"),
+        max_mean_watts=1e4,
+        extras=Extras(pareto=False, details=False),
+    ).document
+    assert found.best is not None
+    assert found.best.architecture.precision == "fp8"
+    around = found.best.architecture.surroundings
+    assert around.interface_mm2 in (12.0, 24.0)
+    assert around.memory_bytes == around.interface_mm2 / 12 * 8 * 2**30
+    parts = found.best.area_parts_mm2
+    assert sum(parts.values()) == pytest.approx(found.best.area_mm2, rel=1e-12)
+    assert parts["interfaces"] == around.interface_mm2
+    assert found.searched == 4 * found.candidates == found.visited + found.pruned
+
+
+def test_stacks_settle_the_memory() -> None:
+    with pytest.raises(InvalidInput, match="stacks settle memory"):
+        small(memory_stacks=(1,), memory=["16GiB"])
+
+
+def _but_time(document: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in document.items() if name != "search_s"}
+
+
+def test_a_given_chip_gets_the_plan_of_the_planner() -> None:
+    workload = {"devices": 16, "global_batch": 64, "sequence": 1024}
+    for chip in ("dgx-h100", "A100-80GB-SXM", "TPU-v4"):
+        found = plan_on_chip("gpt2-xl", chip=chip, **workload)  # type: ignore[arg-type]
+        cluster = cluster_of(chip, devices=16, options={})
+        want = trainwright.plan(
+            "gpt2-xl",
+            cluster=cluster,
+            micro_batch=1,
+            recompute="none,full",
+            **workload,  # type: ignore[arg-type]
+        )
+        assert found.status in (Status.OPTIMAL, Status.GAP)
+        assert _but_time(found.to_dict()) == _but_time(want.to_dict())
+
+
+def test_what_searches_for_a_chip_is_refused_where_it_is_given() -> None:
+    with pytest.raises(InvalidInput, match="the chip is fixed"):
+        plan_on_chip("gpt2-xl", chip="dgx-h100", devices=16, max_area_mm2=100.0)

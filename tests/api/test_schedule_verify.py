@@ -78,7 +78,19 @@ def test_a_limit_shrinks_with_the_ranks():
     assert max(folded.peak_activations) <= 6
 
 
-def test_orders_without_a_family_cannot_be_folded():
-    found = trainwright.schedule(search=True, placement="v", ranks=5, microbatches=4, evaluations=9)
+def test_given_orders_cannot_be_folded(tmp_path):
+    made = trainwright.schedule(family="1f1b", ranks=5, microbatches=5)
+    made.save_orders(tmp_path / "orders.json")
+    given = trainwright.schedule(simulate=tmp_path / "orders.json")
     with pytest.raises(UnsupportedFeature, match="cannot be rebuilt for fewer"):
-        found.verified()
+        given.verified()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_searched_schedule_on_many_ranks_is_searched_again_on_four():
+    found = trainwright.schedule(search=True, placement="v", ranks=5, microbatches=4, evaluations=9)
+    verified = found.verified().document.verification
+    assert verified.passed
+    assert verified.folded_from == "5 ranks, 4 microbatches, searched again"
+    assert {run.num_ranks for run in verified.runs} == {4}

@@ -13,7 +13,19 @@ LLAMA = (
 
 @pytest.mark.parametrize(
     "command",
-    ["", "plan", "estimate", "schedule", "explain", "diff", "whatif", "report", "serve", "catalog"],
+    [
+        "",
+        "plan",
+        "estimate",
+        "schedule",
+        "explain",
+        "diff",
+        "whatif",
+        "report",
+        "serve",
+        "catalog",
+        "verify",
+    ],
 )
 def test_help(run, snapshot, command):
     shown = run(*command.split(), "--help")

@@ -18,9 +18,15 @@ SPACE = enumerate_designs()
 
 
 def job(
-    name: str, sequence: int, degrees: tuple[int, ...], *, layers: int | None = None, **fields: int
+    name: str,
+    sequence: int,
+    degrees: tuple[int, ...],
+    *,
+    layers: int | None = None,
+    schedules: tuple[str, ...] = ("1f1b",),
+    **fields: int,
 ) -> TrainingJob:
-    """A catalog model, perhaps with fewer layers."""
+    """A catalog model, perhaps with fewer layers, under 1F1B unless said otherwise."""
     config: TransformerConfig = model(name).config
     if layers is not None:
         config = replace(config, num_layers=layers)
@@ -29,6 +35,7 @@ def job(
         model=config,
         sequence_length=sequence,
         tensor_degrees=degrees,
+        schedules=schedules,
         **{"global_batch": 256, **fields},
     )
 

@@ -154,7 +154,7 @@ def test_returned_plans_hold_their_memory() -> None:
             held = (
                 chain.static_bytes[stage].sum()
                 + chain.sharded_bytes[stage].sum() / plan.data_degree
-                + min(plan.num_stages - rank, m) * chain.saved_bytes[option, stage].sum()
+                + min(plan.num_ranks - rank, m) * chain.saved_bytes[option, stage].sum()
                 + chain.transient_bytes[option, stage].max()
             )
             assert held <= 40 * 1024 * MIB

@@ -13,7 +13,8 @@ from trainwright.codesign.descending import (
     feasible_stop,
     published_stop,
 )
-from trainwright.codesign.search import PLACEMENT, search
+from trainwright.codesign.nodes import PLACEMENT
+from trainwright.codesign.search import search
 from trainwright.execution import Budget
 from trainwright.plan.status import Status
 

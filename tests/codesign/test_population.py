@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,15 @@ import pytest
 
 from codesign.jobs import BERT, GPT2_XL, question, some_designs
 from trainwright.codesign import population
+from trainwright.codesign import search as codesign_search
+from trainwright.codesign.nodes import PLACEMENT
 from trainwright.codesign.population import Population, populate
+from trainwright.codesign.question import CodesignQuestion
+from trainwright.codesign.search import CodesignOutcome, search
 from trainwright.execution import Budget, Progress
 from trainwright.execution.executor import DaskPool, LocalPool
 from trainwright.formats.journal import FileJournal
+from trainwright.plan.status import Status
 
 SCALE = np.ones(2)
 SMALL = {"batch_size": 40}
@@ -56,6 +62,72 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert finished
     assert len(resumed) == 4
     assert same(alone, found)
+
+
+def two_variants(seed: int) -> CodesignQuestion:
+    """Enough nodes for many batches, in a space where bounds prune little."""
+    asked = question(BERT, space=some_designs(150, seed), devices=64)
+    return replace(asked, microbatch_sizes=(1, 2))
+
+
+def same_search(first: CodesignOutcome, second: CodesignOutcome) -> bool:
+    ledgers = first.ledger, second.ledger
+    equal = all(
+        np.array_equal(getattr(ledgers[0], name), getattr(ledgers[1], name))
+        for name in ("bounds", "levels")
+    )
+    return equal and first.best == second.best and first.lower_bound == second.lower_bound
+
+
+def test_a_search_in_processes_visits_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codesign_search, "BATCH", 8)
+    asked = two_variants(8)
+    alone = search(asked, Budget())
+    together = search(asked, Budget(), executor=LocalPool(workers=2))
+    assert alone.ledger.count(PLACEMENT) > 8  # more than the first batch
+    assert same_search(alone, together)
+
+
+def test_a_search_that_was_stopped_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codesign_search, "BATCH", 8)
+    asked, budget, path = two_variants(8), Budget(), tmp_path / "journal"
+    alone = search(asked, Budget())
+    polls = []
+
+    def stop(progress: Progress) -> None:
+        polls.append(progress)
+        if len(polls) == 4:
+            budget.interrupt()
+
+    budget.on_progress = stop
+    journal = FileJournal(path, about="x")
+    assert search(asked, budget, journal=journal).status is not Status.OPTIMAL
+    written = len(journal)
+    assert written >= 2
+    resumed = FileJournal(path, about="x")
+    assert same_search(alone, search(asked, Budget(), journal=resumed))
+    assert len(resumed) > written
+    text = path.read_text()
+    assert same_search(alone, search(asked, Budget(), journal=FileJournal(path, about="x")))
+    assert path.read_text() == text  # nothing was opened again
+
+
+@pytest.mark.slow
+def test_dask_searches_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(codesign_search, "BATCH", 50)
+    asked = replace(question(BERT, space=some_designs(1000, 8), devices=64))
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
+        pool = DaskPool(address=cluster.scheduler_address)
+        found = search(asked, Budget(), executor=pool)
+        priced, _ = populate(asked, Budget(), scale_s=SCALE[:1], executor=pool, **SMALL)
+    assert same_search(search(asked, Budget()), found)
+    alone, _ = populate(asked, Budget(), scale_s=SCALE[:1], **SMALL)
+    assert same(alone, priced)
 
 
 @pytest.mark.slow

@@ -10,18 +10,11 @@ import pytest
 from codesign.jobs import BERT, GPT2_XL, GPT3, SPACE, job, question, some_designs
 from trainwright.cluster import Surroundings
 from trainwright.codesign.certificate import recheck
+from trainwright.codesign.nodes import PEAK, PLACEMENT, POWER, WORK
 from trainwright.codesign.population import populate
 from trainwright.codesign.price import JobPricer
 from trainwright.codesign.question import CodesignQuestion, Objective, cost
-from trainwright.codesign.search import (
-    PEAK,
-    PLACEMENT,
-    POWER,
-    WORK,
-    reference_steps_s,
-    scale_of,
-    search,
-)
+from trainwright.codesign.search import reference_steps_s, scale_of, search
 from trainwright.codesign.space import subspace
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget, Progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,6 +22,22 @@ def test_a_pool_can_be_left_early() -> None:
     results = LocalPool(workers=2).map(pow, 2.0, range(1000))
     assert next(results) == 1.0
     results.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("pool", [Serial(), LocalPool(workers=2)])
+def test_items_are_drawn_no_further_ahead_than_asked(pool: Serial | LocalPool) -> None:
+    taken: list[float] = []
+    lead = []
+
+    def items() -> Iterator[int]:
+        for item in range(6):
+            lead.append(item - len(taken))
+            yield item
+
+    for result in pool.map(pow, 2.0, items(), ahead=2):
+        taken.append(result)  # noqa: PERF402 - items look at it
+    assert taken == [2.0**i for i in range(6)]
+    assert max(lead) < 2
 
 
 def test_executors_are_named_as_users_write_them() -> None:

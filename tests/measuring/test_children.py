@@ -46,8 +46,9 @@ def test_workers_end_with_a_parent_that_had_no_chance_to_clean_up(tmp_path, sign
     """The worker waits for a second rank that never comes."""
     (tmp_path / "0.csv").write_text("0F0,0B0\n1F0,1B0\n")
     (tmp_path / "job.json").write_text(
-        '{"num_ranks": 2, "num_steps": 1, "runs": [{"csv_name": "0.csv", '
-        '"form": "compute_only", "num_microbatches": 1, "rank_of_stage": [0, 1]}]}'
+        '{"num_processes": 2, "num_steps": 1, "runs": [{"csv_name": "0.csv", '
+        '"form": "compute_only", "num_microbatches": 1, "rank_of_stage": [0, 1], '
+        '"stages": [["embedding", "block"], ["block", "head"]]}]}'
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)],

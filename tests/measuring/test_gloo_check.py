@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -131,6 +132,24 @@ def test_every_family_trains_the_same_model():
     )
     problems = {n: r.problem or r.max_error for n, r in zip(names, results, strict=True)}
     assert all(result.passed for result in results), problems
+    kept = [rank for result in results for rank in result.kept]
+    assert len(kept) == 4 * len(names)
+    assert max(rank.largest_difference_bytes for rank in kept) == 0
+    assert min(rank.peak_bytes for rank in kept) > 0
+
+
+@pytest.mark.torch
+def test_replicas_train_on_their_own_data_and_share_gradients():
+    """Two pipelines of two ranks, stages that recompute, and one stage on four processes."""
+    stages = (("block:full", "block"), ("block:selective",))
+    pipeline = replace(lowered_run(family("1f1b", 2, 6)), stages=stages, num_replicas=2)
+    alone = replace(lowered_run(family("1f1b", 1, 3)), num_replicas=4)
+    results = check_gradients([pipeline, alone], stall_timeout_s=PATIENCE_S)
+    assert [result.problem for result in results] == [None, None]
+    assert all(result.passed for result in results)
+    assert [result.num_replicas for result in results] == [2, 4]
+    full, selective = results[0].kept
+    assert full.largest_difference_bytes == selective.largest_difference_bytes == 0
 
 
 @pytest.mark.torch

@@ -18,6 +18,7 @@ DOCUMENTS = {
     "placement": (reported.placement,),
     "codesign": (reported.codesign,),
     "schedule": (reported.schedule,),
+    "verified": (reported.model_plan, reported.verification),
     "several": (reported.model_plan, reported.model_estimate, reported.profile_plan),
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 import trainwright
 from trainwright.plan.results.gradient_check import GradientCheck
-from trainwright.plan.results.schedule import BoundAtPlacement, Verification
+from trainwright.plan.results.schedule import BoundAtPlacement, ScheduleVerification
 from trainwright.plan.status import Status
 from trainwright.reporting.render import render
 from trainwright.reporting.text import to_text
@@ -92,7 +92,7 @@ def check(*, passed: bool, problem: str | None = None) -> GradientCheck:
 def test_real_runs_are_told_with_their_errors(document):
     runs = (check(passed=True), check(passed=False, problem="rank 1 failed"))
     controls = (check(passed=False, problem="no loss"), check(passed=True))
-    found = Verification(passed=False, runs=runs, controls=controls, folded_from="8 ranks")
+    found = ScheduleVerification(passed=False, runs=runs, controls=controls, folded_from="8 ranks")
     told = text_of(replace(document, verification=found))
     assert "verify: FAIL" in told
     assert "folded to 4 ranks from 8 ranks" in told

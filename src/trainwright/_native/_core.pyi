@@ -150,6 +150,7 @@ class UniformProblem:
         memory_bytes: float,
         link_byte_s: float,
         link_latency_s: float,
+        sync_overlap: float = 0.0,
         update_shards: bool,
         tensor_degree: int,
         num_devices: int,
@@ -164,6 +165,30 @@ def fastest_uniform_plans(
     update_s: NDArray[np.float64],
     cutoff_s: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], list[list[int]], list[list[int]]]: ...
+
+class FamilyOrder:
+    def __init__(
+        self,
+        *,
+        orders: Orders,
+        counts: NDArray[np.int32],
+        count_offset: NDArray[np.int64],
+    ) -> None: ...
+
+def fastest_family_plans(
+    problem: UniformProblem,
+    order: FamilyOrder,
+    *,
+    forward_s: NDArray[np.float64],
+    backward_s: NDArray[np.float64],
+    weight_grad_s: NDArray[np.float64],
+    update_s: NDArray[np.float64],
+    pending_bytes: NDArray[np.float64],
+    restored_bytes: NDArray[np.float64],
+    cutoff_s: NDArray[np.float64],
+    option: int,
+    data_degree: int,
+) -> tuple[NDArray[np.float64], list[list[int]]]: ...
 def one_f_one_b_ends_s(
     *,
     forward_s: NDArray[np.float64],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +33,10 @@ def resolve_cluster(
             "cluster", "must be given for a model; see: trainwright catalog clusters"
         )
     found = cluster if isinstance(cluster, Cluster) else open_cluster(str(cluster))
+    sized = {"memory": memory_bytes, "nodes": nodes, "devices": devices}
+    for name, value in sized.items():
+        if value not in (None, found.num_devices):
+            refuse_several_pools(found, name)
     if memory_bytes is not None:
         found = found.with_memory(memory_bytes)
     if nodes is not None:
@@ -48,6 +52,16 @@ def resolve_cluster(
             "devices", f"must be at most the {found.num_devices} of {nodes} nodes, got {devices}"
         )
     return found, devices
+
+
+def refuse_several_pools(cluster: Cluster, option: str) -> None:
+    """Raise `UnsupportedFeature` naming an option that speaks of one kind of device."""
+    if len(cluster.pools) > 1:
+        kinds = ", ".join(pool.accelerator.name for pool in cluster.pools)
+        raise UnsupportedFeature(
+            f"{option}: {cluster.name} has several pools, of {kinds}",
+            alternative="say it in the cluster file, pool by pool",
+        )
 
 
 def _refuse_too_many(name: str, count: int) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Prepared = Mapping[int, tuple[JobPricer, ...]]
 
 DEFAULT_EPSILON: Final = 0.02
+SEARCHES: Final = ("exact", "descending-area")
 
 
 class CodesignReport(Report[CodesignResult]):
@@ -95,12 +96,18 @@ def run_request(
     from trainwright.codesign.feasibility import why_infeasible
     from trainwright.codesign.search import search
 
-    searches = {"exact": search, "descending-area": descending_area_search}
-    if extras.search not in searches:
-        wanted = f"must be one of {', '.join(searches)}"
+    if extras.search not in SEARCHES:
+        wanted = f"must be one of {', '.join(SEARCHES)}"
         raise InvalidInput.of("search", f'{wanted}, got "{extras.search}"')
     question = question_of(request)
-    outcome = searches[extras.search](question, budget, prepared)
+    from trainwright.execution.executor import executor_of
+
+    executor = executor_of(extras.workers)
+    journal = None if extras.journal is None else _journal(extras.journal, request)
+    if extras.search == "exact":
+        outcome = search(question, budget, prepared, executor=executor, journal=journal)
+    else:
+        outcome = descending_area_search(question, budget, prepared)
     document = replace(result_of(request, question, outcome), search=extras.search)
     if outcome.best is None:
         if outcome.status is Status.INFEASIBLE:

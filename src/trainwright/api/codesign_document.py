@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Accelerator
     from trainwright.codesign.area import DieModel
+    from trainwright.codesign.nodes import Design
     from trainwright.codesign.population import Population
     from trainwright.codesign.question import CodesignQuestion, Variant
-    from trainwright.codesign.search import CodesignOutcome, Design
+    from trainwright.codesign.search import CodesignOutcome
     from trainwright.codesign.uniform import UniformPlan
     from trainwright.codesign.workload import TrainingJob
     from trainwright.execution import Budget
@@ -42,12 +43,14 @@ def result_of(
     request: CodesignRequest, question: CodesignQuestion, outcome: CodesignOutcome
 ) -> CodesignResult:
     """The search itself: what was asked, found, visited and pruned."""
-    from trainwright.codesign.search import MEMORY, PEAK, PLACEMENT, POWER, WORK
+    from trainwright.codesign.nodes import AREA, MEMORY, PEAK, PLACEMENT, POWER, WORK
 
     ledger = outcome.ledger
     searched = ledger.bounds.size
     visited = ledger.count(PLACEMENT)
     levels = {level: ledger.count(level) for level in (PEAK, WORK, POWER, MEMORY)}
+    if len(question.variants) > 1:
+        levels[AREA] = ledger.count(AREA)
     best, bound = outcome.best, outcome.lower_bound
     return CodesignResult(
         request=request,
@@ -76,7 +79,7 @@ def design_record(
 ) -> DesignRecord:
     """A design with its figures, model by model."""
     from trainwright.codesign.area import AREA_SCOPE, area_parts_mm2
-    from trainwright.codesign.search import pricers
+    from trainwright.codesign.nodes import pricers
 
     variant = question.variants[design.variant]
     jobs = question.jobs_of(variant)
@@ -90,7 +93,7 @@ def design_record(
         _plan_record(question, job, plan, energy_j, _peak(question, design))
         for job, plan, energy_j in zip(jobs, design.plans, energies, strict=True)
     )
-    area = float(question.space.areas_mm2[design.index])
+    area = question.area_mm2(design.variant, design.index)
     weights = question.weights
     tokens = float(np.exp(np.log([p.tokens_per_s for p in plans]) @ weights))
     power = max(p.power_watts for p in plans)
@@ -104,7 +107,11 @@ def design_record(
         tokens_per_s=tokens,
         area_mm2=area,
         area_scope=AREA_SCOPE,
-        area_parts_mm2=area_parts_mm2(question.space.template(design.index)),
+        area_parts_mm2=area_parts_mm2(
+            question.space.template(design.index),
+            mac_factor=variant.making.mac_factor,
+            interface_mm2=variant.making.interface_mm2,
+        ),
         power_watts=power,
         energy_per_token_j=float(np.array([p.energy_per_token_j for p in plans]) @ weights),
         tokens_per_s_per_watt=tokens / (power * question.num_devices),
@@ -144,13 +151,13 @@ def _plan_record(
         mfu=flops / plan.step_s / peak,
         tensor_parallel=plan.tensor_degree,
         data_parallel=plan.data_degree,
-        pipeline_parallel=plan.num_stages,
+        pipeline_parallel=plan.num_ranks,
         num_devices=plan.num_devices,
         microbatch_size=job.microbatch_size,
         num_microbatches=job.num_microbatches // plan.data_degree,
         recompute=plan.recompute_name,
         recompute_per_stage=tuple(map(str, plan.recompute)),
-        schedule="1f1b",
+        schedule=plan.schedule,
         starts=plan.starts,
     )
 
@@ -182,7 +189,11 @@ def architecture_record(
             node_bandwidth_bytes_per_s=around.node_bandwidth_bytes_per_s,
             launch_s=around.launch_s,
             glb_bytes_per_cycle=around.glb_bytes_per_cycle,
+            interface_mm2=around.interface_mm2,
+            tensor_overlap=around.tensor_overlap,
+            gradient_overlap=around.gradient_overlap,
         ),
+        precision=variant.precision,
     )
 
 
@@ -293,6 +304,6 @@ def real_chip_records(
             tokens_per_s=None if plan is None else job.tokens_per_step / plan.step_s,
             tensor_parallel=None if plan is None else plan.tensor_degree,
             data_parallel=None if plan is None else plan.data_degree,
-            pipeline_parallel=None if plan is None else plan.num_stages,
+            pipeline_parallel=None if plan is None else plan.num_ranks,
             source=str(device.provenance_of("efficiency").origin),
         )

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.codesign.layer_cores import CoreSchedule
+    from trainwright.codesign.nodes import Design
     from trainwright.codesign.question import CodesignQuestion
-    from trainwright.codesign.search import Design
 
 
 def layer_records(question: CodesignQuestion, design: Design) -> Iterator[LayerScheduleRecord]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from trainwright._version import __version__
+from trainwright.api.codesign_surroundings import Quantity, surroundings_records
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.codesign import (
     CodesignRequest,
@@ -15,11 +16,8 @@ from trainwright.plan.results.codesign import (
     RulesRecord,
     SurroundingsRecord,
 )
-from trainwright.units import parse_bandwidth, parse_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from trainwright.cluster import Surroundings
     from trainwright.codesign.question import CodesignQuestion
     from trainwright.codesign.space import SpaceRules
@@ -34,8 +32,7 @@ _DEGREES: Final = (1, 2, 4, 8)
 UM2_PER_MM2: Final = 1e6
 
 RECOMPUTE_MODES: Final = ("none", "full")
-
-Quantity = str | float
+SCHEDULES: Final = ("1f1b", "zb-h1", "v-half", "v-min")
 
 
 class CodesignOptions(TypedDict, total=False):
@@ -43,11 +40,18 @@ class CodesignOptions(TypedDict, total=False):
 
     `memory`, `memory_bandwidth`, `link_bandwidth` (numbers in SI, or text with a unit) and
     `clock_hz` list values that the search chooses from, `micro_batch` sizes of a microbatch,
-    `tensor_parallel` degrees, `recompute` of "none" and "full". `node_devices` chips share links of
-    `node_bandwidth`, which tensor groups use. `weights` are shares of the models
-    in `objective`. Areas are of cores and buffers; `least_area_share` of the largest is the lower
-    limit. `ranges` replaces values of num_tc, num_vc, width, depth or glb_mib, `energy` entries of
-    the energy table.
+    `tensor_parallel` degrees, `recompute` of "none" and "full", `precision` of "bf16", "fp8" and
+    "fp32", `schedule` families of pipelines ("1f1b" and, beside it, "zb-h1", "v-half", "v-min").
+    `memory_stacks` lists numbers of memory stacks in place of memory and its bandwidth; each stack
+    brings `stack_memory`, `stack_bandwidth` and, of the chip's area, `stack_area_mm2`.
+
+    `node_devices` chips share links of `node_bandwidth`, which tensor groups use; their exchanges
+    hide under `tensor_overlap` of the compute, that of gradients under `gradient_overlap` of the
+    last backward. `max_power_watts` limits the power of a chip in its hungriest operator,
+    `max_mean_watts` over a step. `weights` are shares of the models in `objective`. Areas are of
+    cores, buffers and memory interfaces; `least_area_share` of the largest is the lower limit.
+    `ranges` replaces values of num_tc, num_vc, width, depth or glb_mib, `energy` entries of the
+    energy table.
     """
 
     global_batch: int | None
@@ -55,18 +59,27 @@ class CodesignOptions(TypedDict, total=False):
     micro_batch: Sequence[int]
     tensor_parallel: Sequence[int] | None
     recompute: Sequence[str]
+    schedule: Sequence[str]
+    precision: Sequence[str]
     memory: Sequence[Quantity] | None
     memory_bandwidth: Sequence[Quantity] | None
     link_bandwidth: Sequence[Quantity] | None
     clock_hz: Sequence[float] | None
+    memory_stacks: Sequence[int] | None
+    stack_memory: Quantity | None
+    stack_bandwidth: Quantity | None
+    stack_area_mm2: float | None
     node_devices: int | None
     node_bandwidth: Quantity | None
+    tensor_overlap: float | None
+    gradient_overlap: float | None
     weights: Sequence[float] | None
     objective: str
     max_area_mm2: float | None
     least_area_share: float | None
     ranges: Mapping[str, Sequence[int]] | None
     max_power_watts: float | None
+    max_mean_watts: float | None
     energy: Mapping[str, float] | None
 
 
@@ -88,18 +101,13 @@ def request_of(
             least_share=options.get("least_area_share"),
             ranges=options.get("ranges"),
         ),
-        surroundings=surroundings_records(
-            memory=options.get("memory"),
-            memory_bandwidth=options.get("memory_bandwidth"),
-            link_bandwidth=options.get("link_bandwidth"),
-            clock_hz=options.get("clock_hz"),
-            node_devices=options.get("node_devices"),
-            node_bandwidth=options.get("node_bandwidth"),
-        ),
+        surroundings=surroundings_records(options),
         microbatch_sizes=options.get("micro_batch", (1,)),
         objective=options.get("objective", "geometric"),
         energy=options.get("energy"),
         max_power_watts=options.get("max_power_watts"),
+        precisions=options.get("precision") or ("bf16",),
+        max_mean_watts=options.get("max_mean_watts"),
     )
     return request, tuple(note for _, notes in found for note in notes)
 
@@ -134,6 +142,7 @@ def job_record(
         tensor_parallel=degrees,
         recompute=tuple(options.get("recompute", RECOMPUTE_MODES)),
         weight=weight,
+        schedules=tuple(options.get("schedule") or SCHEDULES),
     )
     return record, given.warnings
 
@@ -150,58 +159,6 @@ def _can_be_cut(config: TransformerConfig, degree: int, length: int) -> bool:
         sequence_parallel=degree > 1,
     )
     return not tuple(config.faults_at(run))
-
-
-def surroundings_records(
-    *,
-    memory: Sequence[Quantity] | None,
-    memory_bandwidth: Sequence[Quantity] | None,
-    link_bandwidth: Sequence[Quantity] | None,
-    clock_hz: Sequence[float] | None,
-    node_devices: int | None = None,
-    node_bandwidth: Quantity | None = None,
-) -> tuple[SurroundingsRecord, ...]:
-    """Every combination of the given values; what is not given takes its default."""
-    from itertools import product
-
-    from trainwright.cluster import Surroundings
-
-    base = Surroundings()
-    given = None if node_bandwidth is None else (node_bandwidth,)
-    (inside,) = _values(given, base.node_bandwidth_bytes_per_s, "node-bandwidth", parse_bandwidth)
-    choices = product(
-        _values(memory, base.memory_bytes, "memory", parse_memory),
-        _values(
-            memory_bandwidth,
-            base.memory_bandwidth_bytes_per_s,
-            "memory-bandwidth",
-            parse_bandwidth,
-        ),
-        _values(link_bandwidth, base.link_bandwidth_bytes_per_s, "link-bandwidth", parse_bandwidth),
-        tuple(clock_hz or (base.clock_hz,)),
-    )
-    return tuple(
-        SurroundingsRecord(
-            clock_hz=clock,
-            memory_bytes=size,
-            memory_bandwidth_bytes_per_s=pace,
-            link_bandwidth_bytes_per_s=link,
-            link_latency_s=base.link_latency_s,
-            node_devices=node_devices or base.node_devices,
-            node_bandwidth_bytes_per_s=inside,
-            launch_s=base.launch_s,
-            glb_bytes_per_cycle=base.glb_bytes_per_cycle,
-        )
-        for size, pace, link, clock in choices
-    )
-
-
-def _values(
-    given: Sequence[Quantity] | None, default: float, name: str, parse: Callable[..., float]
-) -> tuple[float, ...]:
-    if not given:
-        return (default,)
-    return tuple(parse(v, name=name) if isinstance(v, str) else float(v) for v in given)
 
 
 def rules_record(
@@ -238,6 +195,8 @@ def make_request(
     objective: str,
     energy: Mapping[str, float] | None,
     max_power_watts: float | None,
+    precisions: Sequence[str] = ("bf16",),
+    max_mean_watts: float | None = None,
 ) -> CodesignRequest:
     """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
     from trainwright.codesign.energy import EnergyTable
@@ -261,24 +220,30 @@ def make_request(
         objective=objective,
         energy={**table, **(energy or {})},
         max_power_watts=max_power_watts,
+        precisions=tuple(precisions),
+        max_mean_watts=max_mean_watts,
     )
 
 
 def question_of(request: CodesignRequest) -> CodesignQuestion:
     """The question that a request asks; raises `InvalidInput` with what is wrong with it."""
     from trainwright.codesign.energy import EnergyTable
-    from trainwright.codesign.question import CodesignQuestion, Objective
+    from trainwright.codesign.question import CodesignQuestion, Objective, making_of
     from trainwright.codesign.space import enumerate_designs
 
+    surroundings = tuple(_surroundings(record) for record in request.surroundings)
+    makings = [making_of(s, p) for s in surroundings for p in request.precisions]
     return CodesignQuestion(
-        space=enumerate_designs(rules_of(request)),
+        space=enumerate_designs(rules_of(request), makings),
         jobs=tuple(_job(record) for record in request.jobs),
         num_devices=request.num_devices,
-        surroundings=tuple(_surroundings(record) for record in request.surroundings),
+        surroundings=surroundings,
         microbatch_sizes=request.microbatch_sizes,
         objective=Objective(request.objective),
         energy=EnergyTable(**request.energy),
         max_power_watts=request.max_power_watts,
+        precisions=request.precisions,
+        max_mean_watts=request.max_mean_watts,
     )
 
 
@@ -311,4 +276,5 @@ def _job(record: JobRecord) -> TrainingJob:
         tensor_degrees=record.tensor_parallel,
         recompute=tuple(modes[mode] for mode in record.recompute),
         weight=record.weight,
+        schedules=record.schedules,
     )

@@ -13,9 +13,8 @@ from trainwright.api.codesign import CodesignReport, Extras, run_request
 from trainwright.api.codesign_request import CodesignOptions, question_of, request_of
 from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
-from trainwright.plan.results.codesign import (
+from trainwright.plan.results.codesign_stages import (
     ChainRecord,
-    CodesignRequest,
     GraphResult,
     KernelRecord,
     LayerRecord,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from trainwright.codesign.question import CodesignQuestion
     from trainwright.codesign.workload import Chain
     from trainwright.execution import Budget
+    from trainwright.plan.results.codesign import CodesignRequest
 
 STAGES: Final = ("graph", "estimate", "solve")
 GRAPH_FILE: Final = "graph.json"
@@ -56,7 +56,7 @@ def write_graph(
 
 def write_estimates(folder: str | Path, *, budget: Budget) -> Report[StageResult]:
     """The second stage: reads graph.json, writes `folder`/estimates.npz."""
-    from trainwright.codesign.search import pricers
+    from trainwright.codesign.nodes import pricers
     from trainwright.formats import estimates_npz
 
     start_s = budget.cpu_s
@@ -77,7 +77,7 @@ def solve(
     folder: str | Path, *, extras: Extras, budget: Budget, die: DieModel | None = None
 ) -> CodesignReport:
     """The last stage: reads both files and searches."""
-    from trainwright.codesign.search import pricers
+    from trainwright.codesign.nodes import pricers
     from trainwright.formats.estimates_npz import read_estimates
 
     request = read_graph(folder).request

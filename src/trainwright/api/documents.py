@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trainwright.api.printed import Report
 from trainwright.plan.results.estimate import EstimateResult
@@ -13,6 +13,7 @@ from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
+    from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
 
@@ -50,22 +51,45 @@ def load_document(path: str | Path) -> Readable:
 
 def load_any_document(path: str | Path) -> Readable | ModelEstimateResult | ModelSweepResult:
     """Like `load_document`, and also the estimate of a model and plans on several sizes."""
-    from trainwright.api.recheck import recheck_estimate
+    return cast("Readable | ModelEstimateResult | ModelSweepResult", _load(path, _any_kinds()))
+
+
+def load_explained_document(
+    path: str | Path,
+) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult:
+    """Like `load_any_document`, and also plans on several kinds of devices."""
+    from trainwright.plan.results.mixed_plan import MixedPlanResult
+
+    return _load(path, {**_any_kinds(), "mixed-plan": MixedPlanResult})
+
+
+def _any_kinds() -> dict[str, type[Any]]:
+    from trainwright.plan.results.model_estimate import ModelEstimateResult
+    from trainwright.plan.results.model_sweep import ModelSweepResult
+
+    return {**KINDS, "model-estimate": ModelEstimateResult, "model-sweep": ModelSweepResult}
+
+
+def _load(
+    path: str | Path, kinds: dict[str, type[Any]]
+) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult:
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
+    from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
 
     value = parse_json(read_bytes(path, name="document"), source=str(path))
-    kinds: dict[str, type[Any]] = {
-        **KINDS,
-        "model-estimate": ModelEstimateResult,
-        "model-sweep": ModelSweepResult,
-    }
     document = decode_document(value, kinds, source=str(path))
     if isinstance(document, ModelEstimateResult):
+        from trainwright.api.recheck import recheck_estimate
+
         return recheck_estimate(document, source=str(path))
+    if isinstance(document, MixedPlanResult):
+        from trainwright.api.recheck import recheck
+
+        return cast("MixedPlanResult", recheck(document, source=str(path)))
     if isinstance(document, ModelSweepResult):
         from trainwright.api.sweep_recheck import recheck_sweep
 
@@ -79,4 +103,5 @@ def _rechecked(document: Readable, *, source: str) -> Readable:
 
     if isinstance(document, ScheduleResult):
         return recheck_schedule(document, source=source)
-    return recheck(document, source=source)
+    checked = recheck(document, source=source)
+    return cast("Readable", checked)  # of the type that was given

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.export import ExportedFile, ExportResult, PricedLayout
+from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 
 if TYPE_CHECKING:
@@ -82,11 +83,15 @@ def bundle_of(document: Exportable, to: str, *, launcher: str = "torchrun") -> E
 
 
 def _opened(document: Exportable) -> Jobbed:
-    from trainwright.api.documents import load_any_document
+    from trainwright.api.documents import load_explained_document
     from trainwright.plan.results.model_estimate import ModelEstimateResult
 
     found = document.document if isinstance(document, Report) else document
-    opened = load_any_document(found) if isinstance(found, (str, Path)) else found
+    opened = load_explained_document(found) if isinstance(found, (str, Path)) else found
+    if isinstance(opened, MixedPlanResult):
+        from trainwright.api.plan_mixed import refuse_export
+
+        refuse_export(opened)
     if not isinstance(opened, (ModelPlanResult, ModelEstimateResult)):
         kind = getattr(opened, "kind", type(opened).__name__)
         wanted = "must be a plan or an estimate of a model"

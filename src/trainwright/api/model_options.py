@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from trainwright.api.clusters import resolve_cluster
+from trainwright.api.clusters import refuse_several_pools, resolve_cluster
 from trainwright.api.inputs import naming_options
 from trainwright.api.model_request import DEFAULT_TOP, ModelCall
 from trainwright.api.run_options import OPTION_OF as RUN_OPTION_OF
@@ -86,6 +86,7 @@ def model_call(
     if (calibration := options.get("calibration")) is not None:
         from trainwright.api.calibrate import calibrated
 
+        refuse_several_pools(cluster, "calibration")
         cluster = calibrated(cluster, calibration)
     workload = resolve_workload(
         global_batch=options.get("global_batch"), sequence=options.get("sequence")
@@ -131,6 +132,11 @@ def model_call(
 
 def refuse_empty_space(question: ModelQuestion) -> None:
     """Raise `InvalidInput` for each option that leaves nothing to choose, with what is offered."""
+    if len(question.cluster.pools) > 1:
+        from trainwright.api.plan_mixed import refuse_empty_mixed_space
+
+        refuse_empty_mixed_space(question)
+        return
     faults = tuple(_nothing_left(question))
     if faults:
         raise InvalidInput(faults)

@@ -95,6 +95,10 @@ def plan(
             cost_model=cost_model,
         )
         warnings = (f"{name} applies to profiles only and was not used" for name in not_used)
+        if len(call.question.cluster.pools) > 1:
+            from trainwright.api.plan_mixed import plan_mixed_model
+
+            return Result(plan_mixed_model(call, budget, warnings=(*given.warnings, *warnings)))
         document = plan_model(call, budget, warnings=(*given.warnings, *warnings))
         return Result(document)
     allows = _allows_recompute(recompute)

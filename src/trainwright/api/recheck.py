@@ -19,6 +19,7 @@ from trainwright.api.recompute import recompute_estimate, recompute_plan, refuse
 from trainwright.api.recompute_model import recompute_model_plan
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.estimate import EstimateResult
+from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from trainwright.api.documents import Priced
 
-    Checked: TypeAlias = Priced | PlacementResult
+    Checked: TypeAlias = Priced | PlacementResult | MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateRequest, ModelEstimateResult
     from trainwright.plan.results.request import PlanRequest
 
@@ -101,7 +102,8 @@ def _recheck_figures(document: Checked, computed: Checked) -> str | None:
     """Raise for figures that do not follow from the plan; a warning where they may differ."""
     changed = tuple(changes(computed, document, ""))
     version = document.request.trainwright_version
-    if changed and isinstance(document, ModelPlanResult) and version != __version__:
+    estimated = isinstance(document, (ModelPlanResult, MixedPlanResult))
+    if changed and estimated and version != __version__:
         return f"made by version {version}; {__version__} computes other figures: {changed[0]}"
     refuse(changed)
     return None
@@ -112,6 +114,10 @@ def _recomputed(document: Checked) -> Checked:
         return recompute_plan(document)
     if isinstance(document, EstimateResult):
         return recompute_estimate(document)
+    if isinstance(document, MixedPlanResult):
+        from trainwright.api.plan_mixed import recompute_mixed_plan
+
+        return recompute_mixed_plan(document)
     if isinstance(document, PlacementResult):
         from trainwright.api.plan_placement import recompute_placement
 

@@ -78,12 +78,13 @@ def _price(document: PlanResult | EstimateResult) -> Priced:
     from trainwright.partitioning.evaluate import evaluate
     from trainwright.plan import Plan
 
-    profile, setting = _profile(document.request), _setting(document.request)
+    profile, setting = profile_of_request(document.request), _setting(document.request)
     plan = Plan(stages=read_plan(document), num_microbatches=setting.num_microbatches)
     return plan, profile, setting, evaluate(plan, profile, setting)
 
 
-def _profile(request: PlanRequest) -> Profile:
+def profile_of_request(request: PlanRequest) -> Profile:
+    """The one profile that a request carries."""
     from trainwright.formats.profile_json import read_profile
 
     with inside("request.model.content"):

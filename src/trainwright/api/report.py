@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.model_explanation import ModelExplanation
 from trainwright.plan.results.report import ReportedDocument, ReportResult
+from trainwright.plan.results.verification import VerificationResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.reporting.page.subject import Subject
 
-    Reportable = AnyDocument | Report[ModelEstimateResult] | ModelEstimateResult
+    Reportable = (
+        AnyDocument | Report[ModelEstimateResult] | ModelEstimateResult | VerificationResult
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,23 @@ class Page(Report[ReportResult]):
 def report(*documents: Reportable, title: str | None = None, date: str | None = None) -> Page:
     """Show plans, estimates and schedules (paths or results) on one page.
 
-    `title` replaces the heading, `date` is printed as given. Raises `InvalidInput` with every fault
-    of the first file that has one, and without documents.
+    What `verify` made of one of them is shown with it. `title` replaces the heading, `date` is
+    printed as given. Raises `InvalidInput` with every fault of the first file that has one, without
+    documents, and for a verification of a document that is not among them.
     """
+    from trainwright.api.report_subject import subject_of
     from trainwright.reporting.page.page import page_html
 
     if not documents:
         raise InvalidInput.of("documents", "must be at least 1 document, got none")
-    subjects = [_subject(given, number) for number, given in enumerate(documents, 1)]
+    opened = [_opened(given) for given in documents]
+    verified = [each for each, _ in opened if isinstance(each, VerificationResult)]
+    shown = [(each, name) for each, name in opened if not isinstance(each, VerificationResult)]
+    subjects = [
+        subject_of(each, name=name or f"{each.kind} {number}")
+        for number, (each, name) in enumerate(shown, 1)
+    ]
+    subjects = _with_verifications(subjects, verified)
     found = [subject.document for subject in subjects]
     html = page_html(*subjects, differences=_differences(found), title=title, date=date)
     data = html.encode()
@@ -71,13 +83,38 @@ def report(*documents: Reportable, title: str | None = None, date: str | None = 
     )
 
 
-def _subject(given: Reportable, number: int) -> Subject[Any]:
-    from trainwright.api.report_subject import subject_of
-
+def _opened(given: Reportable) -> tuple[Any, str]:
+    """The document, and the name of its file if it has one."""
     document = given.document if isinstance(given, Report) else given
     if isinstance(document, (str, Path)):
-        return subject_of(_load(document), name=Path(document).name)
-    return subject_of(document, name=f"{document.kind} {number}")
+        return _load(document), Path(document).name
+    return document, ""
+
+
+def _with_verifications(
+    subjects: list[Subject[Any]], verified: Sequence[VerificationResult]
+) -> list[Subject[Any]]:
+    """Each verification beside the document whose hash it states."""
+    for found in verified:
+        stated = found.subject.sha256
+        owners = [at for at, subject in enumerate(subjects) if stated in _hashes(subject)]
+        if not owners:
+            problem = f"is of {found.subject.name}, sha256 {stated[:12]}…"
+            advice = "put that document on the page, too, unchanged"
+            raise InvalidInput.of("verification", f"{problem}; {advice}")
+        for at in owners:
+            subjects[at] = replace(subjects[at], verification=found)
+    return subjects
+
+
+def _hashes(subject: Subject[Any]) -> tuple[str, ...]:
+    """That of the document, and of the plan that an explanation is about."""
+    from trainwright.api.inputs import content_hash
+    from trainwright.formats.document_json import encode
+
+    if isinstance(subject.document, ModelExplanation):
+        return (subject.sha256, content_hash(encode(subject.document.plan)))
+    return (subject.sha256,)
 
 
 def _load(path: str | Path) -> Any:
@@ -90,6 +127,7 @@ def _load(path: str | Path) -> Any:
     kinds: dict[str, type[Any]] = {
         "codesign": CodesignResult,
         "model-explanation": ModelExplanation,
+        "verification": VerificationResult,
     }
     if not (isinstance(value, dict) and value.get("kind") in kinds):
         return load_any_document(path)

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainwright.api.printed import Report
+from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 
 if TYPE_CHECKING:
+    from trainwright.plan.results.mixed_plan import MixedStageRecord
     from trainwright.plan.results.model_plan import ModelStageRecord
     from trainwright.plan.results.placement import PlacedStageRecord
     from trainwright.plan.results.plan import StageRecord
     from trainwright.plan.status import Status
 
 
-class Result(Report[PlanResult | ModelPlanResult | PlacementResult]):
+class Result(Report[PlanResult | ModelPlanResult | MixedPlanResult | PlacementResult]):
     """The answer of `plan`: status, stages, times, and the proof's bound."""
 
     __slots__ = ()
@@ -29,7 +31,12 @@ class Result(Report[PlanResult | ModelPlanResult | PlacementResult]):
     @property
     def stages(
         self,
-    ) -> tuple[StageRecord, ...] | tuple[ModelStageRecord, ...] | tuple[PlacedStageRecord, ...]:
+    ) -> (
+        tuple[StageRecord, ...]
+        | tuple[ModelStageRecord, ...]
+        | tuple[MixedStageRecord, ...]
+        | tuple[PlacedStageRecord, ...]
+    ):
         """Stages in pipeline order; empty without a plan."""
         return self.document.stages
 
@@ -37,7 +44,9 @@ class Result(Report[PlanResult | ModelPlanResult | PlacementResult]):
     def time_per_sample_s(self) -> float | None:
         """Seconds per microbatch at steady state; `None` for a placement or without a plan."""
         document = self.document
-        return None if isinstance(document, PlacementResult) else document.time_per_sample_s
+        if isinstance(document, (PlacementResult, MixedPlanResult)):
+            return None
+        return document.time_per_sample_s
 
     @property
     def time_per_batch_s(self) -> float | None:
@@ -49,7 +58,9 @@ class Result(Report[PlanResult | ModelPlanResult | PlacementResult]):
     def step_time_s(self) -> float | None:
         """Predicted seconds of a training step; `None` for a profile or without a plan."""
         document = self.document
-        return document.step_time_s if isinstance(document, ModelPlanResult) else None
+        if isinstance(document, (ModelPlanResult, MixedPlanResult)):
+            return document.step_time_s
+        return None
 
     @property
     def lower_bound_s(self) -> float | None:

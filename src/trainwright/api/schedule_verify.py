@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainwright.api.schedule_fold import fold
+from trainwright.api.schedule_fold import fold, is_searched
 from trainwright.formats.pytorch_csv import CsvForm, format_compute_comms, format_compute_only
 from trainwright.measuring.gloo_check import MOST_RANKS, PipelineRun, check_gradients
 from trainwright.measuring.negative_controls import (
     with_swapped_microbatches,
     without_gradient_reduction,
 )
-from trainwright.plan.results.schedule import Verification
+from trainwright.plan.results.schedule import ScheduleVerification
 from trainwright.scheduling.lower import lower
 from trainwright.scheduling.pytorch_rules import as_pytorch_runs
 
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
 _NO_CONTROLS = "one microbatch leaves no sum of gradients to divide and no order to swap"
 
 
-def verify_folded(document: ScheduleResult, timeline: Timeline) -> Verification:
+def verify_folded(document: ScheduleResult, timeline: Timeline) -> ScheduleVerification:
     """Run a schedule; one of more ranks than are run for real is first folded to fewer."""
     ranks = timeline.schedule.num_ranks
     if ranks <= MOST_RANKS:
         return verify(timeline)
     folded = fold(document, timeline, ranks=MOST_RANKS)
     full = f"{ranks} ranks, {timeline.schedule.num_microbatches} microbatches"
+    if is_searched(document):
+        full += ", searched again"
     return verify(folded, folded_from=full)
 
 
-def verify(timeline: Timeline, *, folded_from: str | None = None) -> Verification:
+def verify(timeline: Timeline, *, folded_from: str | None = None) -> ScheduleVerification:
     """Run the orders of `timeline` and compare loss and gradients over two steps.
 
     Raises UnsupportedFeature for what PyTorch cannot run and for more than 4 ranks, MissingExtra
@@ -66,7 +68,7 @@ def verify(timeline: Timeline, *, folded_from: str | None = None) -> Verificatio
         ]
     checks = check_gradients([*runs, *controls])
     own, broken = checks[: len(runs)], checks[len(runs) :]
-    return Verification(
+    return ScheduleVerification(
         passed=all(check.passed for check in own) and not any(check.passed for check in broken),
         runs=own,
         controls=broken,

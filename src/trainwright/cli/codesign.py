@@ -36,6 +36,12 @@ def codesign(
         ),
     ] = None,
     devices: options.Devices = None,
+    chip: Annotated[
+        str | None,
+        typer.Option(
+            help="Plan only: an accelerator of the catalog, or a cluster.", metavar="NAME"
+        ),
+    ] = None,
     global_batch: Annotated[
         str | None, typer.Option(help="Sequences per step; 4096 if absent.", metavar="N")
     ] = None,
@@ -51,6 +57,14 @@ def codesign(
     recompute: Annotated[
         str, typer.Option(help="What to recompute: none, full, or none,full.", metavar=_LIST)
     ] = "none,full",
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="1f1b and others: zb-h1, v-half, v-min; all if absent.", metavar=_LIST),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="Number formats: bf16, fp8, fp32; bf16 if absent.", metavar=_LIST),
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Memory of a chip, such as 32GiB,80GiB.", metavar=_LIST)
     ] = None,
@@ -60,12 +74,34 @@ def codesign(
     link_bandwidth: Annotated[
         str | None, typer.Option(help="Of a chip to others, such as 300GB/s.", metavar=_LIST)
     ] = None,
+    stacks: Annotated[
+        str | None,
+        typer.Option(help="Memory stacks, in place of memory and its bandwidth.", metavar=_LIST),
+    ] = None,
+    stack_memory: Annotated[
+        str | None, typer.Option(help="Of one stack; 16GiB if absent.", metavar="SIZE")
+    ] = None,
+    stack_bandwidth: Annotated[
+        str | None, typer.Option(help="Of one stack; 460.8GB/s if absent.", metavar="RATE")
+    ] = None,
+    stack_area: Annotated[
+        str | None,
+        typer.Option(help="Chip area that a stack's interface takes, in mm².", metavar="MM2"),
+    ] = None,
     node_devices: Annotated[
         str | None, typer.Option(help="Chips of a node; 1 if absent.", metavar="N")
     ] = None,
     node_bandwidth: Annotated[
         str | None,
         typer.Option(help="Of a chip to others of its node, such as 900GB/s.", metavar="RATE"),
+    ] = None,
+    tensor_overlap: Annotated[
+        str | None,
+        typer.Option(help="Share of compute that tensor exchanges hide under; 0.", metavar="SHARE"),
+    ] = None,
+    gradient_overlap: Annotated[
+        str | None,
+        typer.Option(help="Of the last backward, for those of gradients; 0.", metavar="SHARE"),
     ] = None,
     clock: Annotated[
         str | None, typer.Option(help="Clocks in Hz, such as 1.05e9,1.4e9.", metavar=_LIST)
@@ -84,6 +120,9 @@ def codesign(
     max_power: Annotated[
         str | None, typer.Option(help="Watts in the hungriest operator.", metavar="W")
     ] = None,
+    tdp: Annotated[
+        str | None, typer.Option(help="Limit of its mean power over a step.", metavar="WATTS")
+    ] = None,
     defect_density: Annotated[
         str | None,
         typer.Option(help="Defects per mm2: also price a good die.", metavar="D"),
@@ -99,11 +138,11 @@ def codesign(
     ] = "exact",
     workers: Annotated[
         str | None,
-        typer.Option(help="Processes for the front, or dask://HOST:PORT.", metavar="N"),
+        typer.Option(help="Processes to search with, or dask://HOST:PORT.", metavar="N"),
     ] = None,
     journal: Annotated[
         Path | None,
-        typer.Option(help="Write the front down as it goes; go on from there.", metavar="FILE"),
+        typer.Option(help="Write finished batches down; go on from there.", metavar="FILE"),
     ] = None,
     csv: Annotated[
         Path | None, typer.Option(help="Write every design to this file.", metavar="FILE")
@@ -139,6 +178,7 @@ def codesign(
     """Find the best accelerator and its plans within an area, and prove it."""
     from trainwright.api.codesign import Extras, recheck_document
     from trainwright.api.codesign import codesign as design
+    from trainwright.api.codesign_chip import plan_on_chip
     from trainwright.api.codesign_stages import STAGES, solve, write_estimates, write_graph
 
     check_output(output, recheck, *(models or ()))
@@ -165,12 +205,21 @@ def codesign(
         "memory_bandwidth": texts(memory_bandwidth),
         "link_bandwidth": texts(link_bandwidth),
         "clock_hz": numbers(clock, "clock"),
+        "schedule": texts(schedule) or (),
+        "precision": texts(precision) or (),
+        "memory_stacks": counts(stacks, "stacks"),
+        "stack_memory": stack_memory,
+        "stack_bandwidth": stack_bandwidth,
+        "stack_area_mm2": number(stack_area, "stack-area"),
+        "tensor_overlap": number(tensor_overlap, "tensor-overlap"),
+        "gradient_overlap": number(gradient_overlap, "gradient-overlap"),
         "node_devices": parse_count(node_devices, "node-devices"),
         "node_bandwidth": node_bandwidth,
         "weights": numbers(weights, "weights"),
         "objective": objective,
         "max_area_mm2": number(max_area, "max-area"),
         "max_power_watts": number(max_power, "max-power"),
+        "max_mean_watts": number(tdp, "tdp"),
     }
     total = parse_count(devices, "devices")
     if stage is not None and stage not in STAGES:
@@ -196,7 +245,11 @@ def codesign(
         else:
             assert models is not None
             assert total is not None
-            if artifacts is not None:
+            if chip is not None:
+                if len(models) > 1:
+                    raise InvalidInput.of("model", f"must be one with --chip, got {len(models)}")
+                result = plan_on_chip(models[0], chip=chip, devices=total, budget=allowed, **given)
+            elif artifacts is not None:
                 result = write_graph(artifacts, models, devices=total, budget=allowed, **given)
             else:
                 result = design(

@@ -29,6 +29,7 @@ _COMMANDS = (
     "codesign",
     "explain",
     "export",
+    "verify",
     "improve",
     "diff",
     "whatif",

@@ -95,6 +95,11 @@ class Cluster:
         """Whether the devices differ in kind."""
         return len({pool.accelerator.name for pool in self.pools}) > 1
 
+    def alone(self, pool: int) -> Cluster:
+        """The devices of one pool, without the others."""
+        kind = self.pools[pool].accelerator.name
+        return Cluster(name=f"{self.name}, {kind}", pools=(self.pools[pool],))
+
     def pool_of(self, device_kind: str | None = None) -> Pool:
         """The pool of a device kind, or the only one.
 

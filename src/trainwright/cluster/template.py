@@ -111,6 +111,9 @@ class Surroundings:
     50 GB/s), with 80 GiB instead of 32 as the largest memory PHAZE considers. Two are assumptions:
     starting an operator takes `launch_s`; the global buffer moves `glb_bytes_per_cycle` at most,
     twice what the reference design's cores can take (the second-level cache of A100: 5120).
+    `interface_mm2` of a chip's area belong to its interfaces, beside cores and buffers. Exchanges
+    of a tensor group hide under `tensor_overlap` of their phase's compute, the synchronisation of
+    gradients under `gradient_overlap` of a stage's last backward.
     """
 
     clock_hz: float = 1.05e9
@@ -121,6 +124,9 @@ class Surroundings:
     node_devices: int = 1
     node_bandwidth_bytes_per_s: float = 300e9
     launch_s: float = 1e-6
+    interface_mm2: float = 0.0
+    tensor_overlap: float = 0.0
+    gradient_overlap: float = 0.0
     glb_bytes_per_cycle: float = 8192.0
     memory_efficiency: Saturating = field(default=Saturating(max=1.0, half=0.0))
 
@@ -133,9 +139,12 @@ class Surroundings:
         for name in _POSITIVE:
             if not (math.isfinite(value := getattr(self, name)) and value > 0):
                 yield Fault(name, f"must be finite and > 0, got {value!r}")
+        for name in ("tensor_overlap", "gradient_overlap"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                yield Fault(name, f"must be from 0 to 1, got {value!r}")
         if self.node_devices < 1:
             yield Fault("node_devices", f"must be >= 1, got {self.node_devices}")
-        for name in ("link_latency_s", "launch_s"):
+        for name in ("link_latency_s", "launch_s", "interface_mm2"):
             if not (math.isfinite(value := getattr(self, name)) and value >= 0):
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
 

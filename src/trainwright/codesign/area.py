@@ -52,15 +52,23 @@ UM2_PER_MM2: Final = 1e6
 
 
 def template_area_um2(
-    num_tc: ArrayLike, num_vc: ArrayLike, width: ArrayLike, depth: ArrayLike, glb_mib: ArrayLike
+    num_tc: ArrayLike,
+    num_vc: ArrayLike,
+    width: ArrayLike,
+    depth: ArrayLike,
+    glb_mib: ArrayLike,
+    *,
+    mac_factor: float = 1.0,
 ) -> NDArray[np.float64]:
     """Area of each design in µm²; arguments are arrays of one shape, or scalars.
+
+    `mac_factor` is the area of a multiplier against that of bfloat16.
 
     Buffers of other sizes than powers of two of the table take the next larger one's area.
     Raises `InvalidInput` for a buffer beyond the table.
     """
     macs = np.multiply(width, depth)
-    tensor = np.multiply(num_tc, macs * TC_UM2_PER_MAC + _core_buffer_um2(macs))
+    tensor = np.multiply(num_tc, macs * (TC_UM2_PER_MAC * mac_factor) + _core_buffer_um2(macs))
     lanes = np.asarray(width)
     vector = np.multiply(num_vc, lanes * VC_UM2_PER_LANE + _core_buffer_um2(lanes))
     area: NDArray[np.float64] = tensor + vector + _table("glb", GLB_UM2, np.divide(glb_mib, 2))
@@ -78,16 +86,19 @@ def area_mm2(chip: ChipTemplate) -> float:
     return area_um2(chip) / UM2_PER_MM2
 
 
-def area_parts_mm2(chip: ChipTemplate) -> dict[str, float]:
+def area_parts_mm2(
+    chip: ChipTemplate, *, mac_factor: float = 1.0, interface_mm2: float = 0.0
+) -> dict[str, float]:
     """The same, part by part: arrays, lanes, the buffers of both kinds of cores, global buffer."""
     parts = {
-        "tensor arrays": chip.num_tc * chip.macs_per_core * TC_UM2_PER_MAC,
+        "tensor arrays": chip.num_tc * chip.macs_per_core * TC_UM2_PER_MAC * mac_factor,
         "tensor buffers": chip.num_tc * float(_core_buffer_um2(chip.macs_per_core)),
         "vector lanes": chip.num_lanes * VC_UM2_PER_LANE,
         "vector buffers": chip.num_vc * float(_core_buffer_um2(chip.width_vc)),
         "global buffer": float(_table("glb", GLB_UM2, chip.glb_bytes / MIB / 2)),
     }
-    return {name: area / UM2_PER_MM2 for name, area in parts.items()}
+    found = {name: area / UM2_PER_MM2 for name, area in parts.items()}
+    return found | ({"interfaces": interface_mm2} if interface_mm2 else {})
 
 
 def _core_buffer_um2(units: ArrayLike) -> NDArray[np.float64]:

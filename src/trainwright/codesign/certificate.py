@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainwright.codesign.nodes import PEAK, WORK
 from trainwright.codesign.population import populate
-from trainwright.codesign.search import PEAK, WORK
 
 if TYPE_CHECKING:
     from trainwright.codesign.question import CodesignQuestion

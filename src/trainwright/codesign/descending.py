@@ -14,16 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from trainwright.codesign.nodes import PLACEMENT, Design, Ledger, pricers
 from trainwright.codesign.population import Population, populate
 from trainwright.codesign.question import cost
-from trainwright.codesign.search import (
-    PLACEMENT,
-    CodesignOutcome,
-    Design,
-    Ledger,
-    pricers,
-    scale_of,
-)
+from trainwright.codesign.search import CodesignOutcome, scale_of
 from trainwright.plan.status import Status
 
 if TYPE_CHECKING:

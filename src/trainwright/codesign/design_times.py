@@ -8,7 +8,7 @@ which no tiling beats: the bound that most designs never get past.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainwright.codesign.space import DesignSpace
     from trainwright.codesign.workload import Chain
     from trainwright.costing.chip_work import ChipKernel
-    from trainwright.costing.tiled import Product
+    from trainwright.costing.tiled import Product, TiledMachine
 
     Floats = NDArray[np.float64]
 
@@ -37,13 +37,15 @@ _TENSOR_COLUMNS = (0, 2, 3, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """Seconds on n designs: `forward_s` and `update_s` [n, classes], `backward_s` [n, R, classes].
+    """Seconds on n designs: [n, classes], and `backward_s` [n, R, classes].
 
-    Backward holds both gradients and, option by option, what it recomputes.
+    Backward holds both gradients and, option by option, what it recomputes; `weight_grad_s` is the
+    part of it that nothing but the update waits for.
     """
 
     forward_s: Floats
     backward_s: Floats
+    weight_grad_s: Floats
     update_s: Floats
 
     def take(self, rows: NDArray[np.int64]) -> LayerTimes:
@@ -51,6 +53,7 @@ class LayerTimes:
         return LayerTimes(
             forward_s=self.forward_s[rows],
             backward_s=self.backward_s[rows],
+            weight_grad_s=self.weight_grad_s[rows],
             update_s=self.update_s[rows],
         )
 
@@ -87,7 +90,10 @@ class ProductCache:
         ]
         self._products = products
         self._row_of = row_of.reshape(-1)
-        self._rows = np.array([machine.row() for machine in machines], dtype=np.float64)
+        self._rows = {
+            wide: np.array([_taking(m, wide=wide).row() for m in machines], dtype=np.float64)
+            for wide in {product.wide for product in products}
+        }
         self._pace = np.array([m.glb_bandwidth_bytes_per_s for m in machines])[:, None]
         self._known = np.zeros(len(machines), dtype=np.bool_)
         self._figures = np.zeros((5, len(machines), len(products)))
@@ -114,16 +120,20 @@ class ProductCache:
         rows, row_of = np.unique(self._row_of[designs], return_inverse=True)
         missing = rows[~self._known[rows]]
         if missing.size:
-            found = product_times_of_rows(self._rows[missing], self._products)
-            inside_s = np.maximum(found.compute_s, found.glb_bytes / self._pace[missing])
-            figures = (
-                found.seconds,
-                inside_s,
-                found.memory_bytes,
-                found.glb_bytes,
-                found.core_bytes,
-            )
-            self._figures[:, missing] = np.stack(figures)
+            for wide, machines in self._rows.items():
+                columns = [i for i, p in enumerate(self._products) if p.wide is wide]
+                found = product_times_of_rows(
+                    machines[missing], [self._products[i] for i in columns]
+                )
+                inside_s = np.maximum(found.compute_s, found.glb_bytes / self._pace[missing])
+                figures = (
+                    found.seconds,
+                    inside_s,
+                    found.memory_bytes,
+                    found.glb_bytes,
+                    found.core_bytes,
+                )
+                self._figures[:, missing[:, None], columns] = np.stack(figures)
             self._known[missing] = True
         seconds, inside_s, memory_bytes, glb_bytes, core_bytes = self._figures[:, rows]
         return ProductTable(
@@ -135,6 +145,17 @@ class ProductCache:
             glb_bytes=glb_bytes,
             core_bytes=core_bytes,
         )
+
+
+def _taking(machine: TiledMachine, *, wide: bool) -> TiledMachine:
+    """The machine as it multiplies elements of its own size, or of twice that."""
+    if not wide:
+        return machine
+    return replace(
+        machine,
+        element_bytes=2.0 * machine.element_bytes,
+        compute_efficiency=machine.compute_efficiency / 2.0,
+    )
 
 
 def exact_times(
@@ -157,7 +178,7 @@ def ideal_times(space: DesignSpace, chain: Chain, surroundings: Surroundings) ->
     def kernel_s(kernel: ChipKernel) -> Floats:
         moved = kernel.compulsory_bytes(chain.element_bytes)
         moved_s = moved / surroundings.memory_bandwidth_bytes_per_s
-        work_s = np.maximum(kernel.flops / peak, kernel.lane_cycles / lanes)
+        work_s = np.maximum(kernel.array_flops / peak, kernel.lane_cycles / lanes)
         least_s: Floats = np.maximum(work_s, moved_s) + surroundings.launch_s
         return least_s
 
@@ -217,7 +238,8 @@ def _assemble(
         for kernel in kernels:
             phases[kernel.phase][:, index] += kernel_s(kernel)
     for phase in PHASES:
-        phases[phase] += links[phase]
+        hidden = surroundings.tensor_overlap * phases[phase]
+        phases[phase] += np.maximum(links[phase] - hidden, 0.0)
     forward = phases[Phase.FORWARD]
     gradients = phases[Phase.INPUT_GRAD] + phases[Phase.WEIGHT_GRAD]
     again = np.where(chain.repeats, forward, 0.0)
@@ -229,5 +251,6 @@ def _assemble(
     return LayerTimes(
         forward_s=np.ascontiguousarray(forward),
         backward_s=np.ascontiguousarray(np.stack(backward, axis=1)),
+        weight_grad_s=np.ascontiguousarray(phases[Phase.WEIGHT_GRAD]),
         update_s=np.ascontiguousarray(update),
     )

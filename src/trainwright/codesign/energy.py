@@ -17,7 +17,7 @@ public figures, scaled where they are of an older process:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,6 +60,10 @@ class EnergyTable:
         """What a chip draws whatever it does."""
         return self.idle_watts + self.leakage_watts_per_mm2 * area_mm2
 
+    def multiplying(self, energy_factor: float) -> EnergyTable:
+        """The table of arrays whose multiplications take so many times the energy."""
+        return replace(self, mac_j=self.mac_j * energy_factor)
+
 
 DEFAULT_ENERGY = EnergyTable()
 
@@ -78,7 +82,7 @@ def kernel_energy_j(kernel: ChipKernel, products: ProductTable, table: EnergyTab
         + products.memory_bytes[:, places] * table.memory_byte_j
     )
     energy: Floats = (kernel.share * inside.sum(axis=1))[products.row_of]
-    return energy + kernel.flops / 2.0 * table.mac_j + alone
+    return energy + kernel.array_flops / 2.0 * table.mac_j + alone
 
 
 def layer_energy_j(chain: Chain, products: ProductTable, table: EnergyTable) -> Floats:
@@ -135,5 +139,5 @@ def step_energy_j(
 
 def _boundary_bytes(chain: Chain, plan: UniformPlan) -> float:
     """Bytes that cross the cuts for one microbatch, in one direction."""
-    cuts = set(plan.starts[1:])
+    cuts = set(plan.crossed_cuts)
     return sum(edge.bytes for edge in chain.graph.edges if edge.target in cuts)

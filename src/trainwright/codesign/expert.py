@@ -142,5 +142,7 @@ def _step_s(
     sync = np.array([chain.sync_bytes[stage].sum() for stage in stages])
     update = np.array([times.update_s[0, stage].sum() for stage in stages]) / d
     byte_s = 1.0 / surroundings.link_bandwidth_bytes_per_s
-    after = hops * surroundings.link_latency_s + hops / d * sync * byte_s + update
+    backward = np.array([times.backward_s[0, option, stage].sum() for stage in stages])
+    sync_s = hops * surroundings.link_latency_s + hops / d * sync * byte_s
+    after = np.maximum(sync_s - surroundings.gradient_overlap * backward, 0.0) + update
     return float((ends + after).max())

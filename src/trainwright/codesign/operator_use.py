@@ -14,8 +14,8 @@ from trainwright.costing.tiled import machine_of, product_times
 
 if TYPE_CHECKING:
     from trainwright.cluster import Surroundings
+    from trainwright.codesign.nodes import Design
     from trainwright.codesign.question import CodesignQuestion
-    from trainwright.codesign.search import Design
     from trainwright.codesign.space import DesignSpace
     from trainwright.codesign.workload import Chain
     from trainwright.costing.chip_work import ChipKernel
@@ -56,7 +56,7 @@ def _uses(
     for kernel in kernels:
         seconds = float(kernel_times_s(kernel, table, lanes, surroundings)[0])
         parts, tiles = _parts(kernel, machine, float(lanes[0]), surroundings)
-        busy = kernel.flops / machine.peak_flops_per_s if kernel.products else parts["vector"]
+        busy = kernel.array_flops / machine.peak_flops_per_s if kernel.products else parts["vector"]
         yield OperatorUse(
             kernel=kernel,
             seconds=seconds,

@@ -8,24 +8,25 @@ journal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trainwright.codesign.area import UM2_PER_MM2
+from trainwright.codesign.nodes import Design, Sweep, mean_watts
 from trainwright.codesign.question import cost
-from trainwright.codesign.search import Design, pricers
-from trainwright.codesign.uniform import UniformPlan
+from trainwright.codesign.written import plan_from_json, plan_to_json
 from trainwright.execution.budget import Progress
 from trainwright.execution.executor import Serial
-from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.codesign.price import JobPricer
+    from trainwright.codesign.nodes import Prepared
     from trainwright.codesign.question import CodesignQuestion
+    from trainwright.codesign.uniform import UniformPlan
     from trainwright.execution import Budget
     from trainwright.execution.executor import Executor
     from trainwright.execution.journal import Journal
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
     Batch = tuple[int, Indices]
-    Prepared = Mapping[int, tuple[JobPricer, ...]]
 
 OBJECTIVES: Final = ("cost", "area_mm2", "power_watts", "energy_per_token_j")
 BATCH_SIZE: Final = 2048
@@ -100,14 +100,14 @@ def populate(
 ) -> tuple[Population, bool]:
     """Price nodes (variant, design), all of them where absent, without any bound.
 
-    Designs that hold no plan or pass the power limit are left out. The second value is False where
-    the budget ended it early. Batches found in `journal` are not priced again; the answer depends
-    neither on it nor on `executor`.
+    Designs that hold no plan or pass a limit of area or power are left out. The second value is
+    False where the budget ended it early. Batches found in `journal` are not priced again; the
+    answer depends neither on it nor on `executor`.
     """
-    size = len(question.space)
     if nodes is None:
-        everything = np.arange(len(question.variants) * size)
-        nodes = (everything // size, everything % size)
+        makings = [variant.making for variant in question.variants]
+        inside = np.array([question.space.admitted(making) for making in makings])
+        nodes = np.divmod(np.flatnonzero(inside), len(question.space))
     batches = [
         (variant, designs[start : start + batch_size])
         for variant in range(len(question.variants))
@@ -144,29 +144,6 @@ def _priced(
         yield found
 
 
-class Sweep:
-    """A question in one process: what its batches share, pricers made when they are needed."""
-
-    def __init__(
-        self, question: CodesignQuestion, scale_s: Floats, prepared: Prepared | None = None
-    ) -> None:
-        self.question, self.scale_s = question, scale_s
-        self._pricers: dict[int, tuple[JobPricer, ...]] = dict(prepared or {})
-
-    def pricers(self, variant: int) -> tuple[JobPricer, ...]:
-        """One pricer per model under a variant, those made here of the last one only."""
-        if variant not in self._pricers:
-            found = pricers(self.question, self.question.variants[variant])
-            self._pricers = {variant: found}
-        return self._pricers[variant]
-
-    def __getstate__(self) -> tuple[CodesignQuestion, Floats]:
-        return self.question, self.scale_s
-
-    def __setstate__(self, state: tuple[CodesignQuestion, Floats]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
-
-
 def price_batch(sweep: Sweep, batch: Batch) -> Population:
     """Every design of a batch (variant, designs) with its fastest plans, whatever they cost."""
     variant, designs = batch
@@ -181,11 +158,11 @@ def price_batch(sweep: Sweep, batch: Batch) -> Population:
     rows = [row for row, chosen in enumerate(together) if len(chosen) == len(jobs)]
     designs = designs[np.array(rows, dtype=np.int64)]
     kept = [together[row] for row in rows]
-    energies = [
-        job.energies_j(designs, [chosen[index] for chosen in kept])
-        for index, job in enumerate(jobs)
-    ]
-    return population_of(question, variant, designs, kept, energies, sweep.scale_s)
+    energies, watts = mean_watts(question, jobs, designs, kept)
+    found = _population(sweep, variant, designs, kept, energies, watts)
+    if question.max_mean_watts is None:
+        return found
+    return found.take(np.flatnonzero(watts <= question.max_mean_watts))
 
 
 def _key(batch: Batch) -> str:
@@ -207,13 +184,7 @@ _ARRAYS: Final = (
 def _to_json(found: Population) -> dict[str, Any]:
     """All figures to their last bit; a plan as (step, t, d, recompute, starts)."""
     value: dict[str, Any] = {name: getattr(found, name).tolist() for name in _ARRAYS}
-    value["plans"] = [
-        [
-            [p.step_s, p.tensor_degree, p.data_degree, list(map(str, p.recompute)), p.starts]
-            for p in chosen
-        ]
-        for chosen in found.plans
-    ]
+    value["plans"] = [[plan_to_json(plan) for plan in chosen] for chosen in found.plans]
     return value
 
 
@@ -223,45 +194,34 @@ def _from_json(value: dict[str, Any], models: int) -> Population:
         variant=arrays.pop("variant").astype(np.int64),
         index=arrays.pop("index").astype(np.int64),
         steps_s=arrays.pop("steps_s").reshape(-1, models),
-        plans=tuple(tuple(_plan(*plan) for plan in chosen) for chosen in value["plans"]),
+        plans=tuple(tuple(map(plan_from_json, chosen)) for chosen in value["plans"]),
         **arrays,
     )
 
 
-def _plan(
-    step_s: float, tensor: int, data: int, recompute: list[str], starts: list[int]
-) -> UniformPlan:
-    return UniformPlan(
-        step_s=step_s,
-        tensor_degree=tensor,
-        data_degree=data,
-        recompute=tuple(map(Recompute, recompute)),
-        starts=tuple(starts),
-    )
-
-
-def population_of(
-    question: CodesignQuestion,
+def _population(
+    sweep: Sweep,
     variant: int,
     designs: Indices,
     plans: list[tuple[UniformPlan, ...]],
-    energies_j: list[Floats],
-    scale_s: Floats,
+    energies_j: Floats,
+    watts: Floats,
 ) -> Population:
-    """Figures of designs whose plans are known, with the energies of a step model by model."""
+    """Figures of designs whose plans are known, with the energies [n, models] of a step."""
+    question = sweep.question
     steps = np.array([[p.step_s for p in chosen] for chosen in plans], dtype=np.float64)
     steps = steps.reshape(designs.size, len(question.jobs))
-    energy = np.stack(energies_j, axis=1)
     tokens = np.array([job.tokens_per_step for job in question.jobs], dtype=np.float64)
+    areas_um2 = question.areas_um2(question.variants[variant])[designs]
     return Population(
         variant=np.full(designs.size, variant),
         index=designs,
         plans=tuple(plans),
         steps_s=steps,
-        cost=cost(question.objective, steps, scale_s=scale_s, weights=question.weights),
-        area_mm2=question.space.areas_mm2[designs],
-        power_watts=(energy / steps / question.num_devices).max(axis=1, initial=0.0),
-        energy_per_token_j=(energy / tokens) @ question.weights,
+        cost=cost(question.objective, steps, scale_s=sweep.scale_s, weights=question.weights),
+        area_mm2=areas_um2 / UM2_PER_MM2,
+        power_watts=watts,
+        energy_per_token_j=(energies_j / tokens * question.weights).sum(axis=1),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from trainwright.codesign.area import UM2_PER_MM2
 from trainwright.codesign.design_times import (
     ProductCache,
     exact_times,
@@ -15,6 +16,8 @@ from trainwright.codesign.design_times import (
     lanes_per_s,
 )
 from trainwright.codesign.energy import kernel_energy_j, layer_energy_j, step_energy_j
+from trainwright.codesign.family_plans import improve_with_families
+from trainwright.codesign.number_formats import number_format
 from trainwright.codesign.space import subspace
 from trainwright.codesign.uniform import fastest_plans, work_bounds_s
 
@@ -43,6 +46,8 @@ class JobPricer:
         self.job = job
         self._variant = variant
         self._question = question
+        factor = number_format(variant.precision).energy_factor
+        self._energy = question.energy.multiplying(factor)
         degrees = [t for t in sorted(set(job.tensor_degrees)) if t <= question.num_devices]
         self.chains: tuple[Chain, ...] = tuple(job.chain(t) for t in degrees)
         self._caches = tuple(
@@ -118,6 +123,16 @@ class JobPricer:
             for index, plan in enumerate(found):
                 if plan is not None:
                     best[index], limit[index] = plan, plan.step_s
+        for chain, layers in zip(self.chains, times, strict=True):
+            improve_with_families(
+                best,
+                limit,
+                chain,
+                layers,
+                job=self.job,
+                surroundings=self._variant.surroundings,
+                num_devices=self._question.num_devices,
+            )
         return best
 
     def energies_j(self, designs: Indices, plans: Sequence[UniformPlan]) -> Floats:
@@ -126,11 +141,11 @@ class JobPricer:
         layers = {
             chain.tensor_degree: (
                 chain,
-                layer_energy_j(chain, cache.table(designs), question.energy),
+                layer_energy_j(chain, cache.table(designs), self._energy),
             )
             for chain, cache in zip(self.chains, self._caches, strict=True)
         }
-        areas = question.space.areas_mm2[designs]
+        areas = question.areas_um2(self._variant)[designs] / UM2_PER_MM2
         found = np.zeros(designs.size)
         for index, plan in enumerate(plans):
             chain, joules = layers[plan.tensor_degree]
@@ -141,14 +156,15 @@ class JobPricer:
                 job=self.job,
                 num_devices=question.num_devices,
                 area_mm2=float(areas[index]),
-                table=question.energy,
+                table=self._energy,
             )
         return found
 
     def hungriest_watts(self, designs: Indices) -> Floats:
         """Power of a chip while the hungriest operator runs, static power included."""
         space = subspace(self._question.space, designs)
-        static = self._question.energy.static_watts(space.areas_mm2)
+        areas_um2 = space.areas_um2_of(self._variant.making)
+        static = self._energy.static_watts(areas_um2 / UM2_PER_MM2)
         found = [
             self._hungriest(space, chain, cache.table(designs))
             for chain, cache in zip(self.chains, self._caches, strict=True)
@@ -162,7 +178,7 @@ class JobPricer:
         watts = np.zeros(len(space))
         for kernels in chain.kernels:
             for kernel in kernels:
-                energy = kernel_energy_j(kernel, products, self._question.energy)
+                energy = kernel_energy_j(kernel, products, self._energy)
                 spent_s = kernel_times_s(kernel, products, lanes, surroundings)
                 watts = np.maximum(watts, energy / spent_s)
         return watts

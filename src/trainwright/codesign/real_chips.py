@@ -71,15 +71,20 @@ def real_times(device: Accelerator, chain: Chain, surroundings: Surroundings) ->
     rules = {mode: RULES[mode] for mode in chain.recompute}
     forward = np.zeros((1, len(chain.kernels)))
     backward = np.zeros((1, len(chain.recompute), len(chain.kernels)))
+    weight_grad = np.zeros((1, len(chain.kernels)))
     for index, layer in enumerate(chain.graph.classes):
         prices = {p.recompute: p for p in price_layer(layer, chain.graph.run, rules, platform)}
         for option, mode in enumerate(chain.recompute):
             repeated = mode is Recompute.FULL and chain.repeats[index]
             phase_s = prices[mode].phase_s
             forward[0, index] = phase_s[Phase.FORWARD]
+            weight_grad[0, index] = phase_s[Phase.WEIGHT_GRAD]
             backward[0, option, index] = phase_s[Phase.INPUT_GRAD] + phase_s[Phase.WEIGHT_GRAD]
             backward[0, option, index] += phase_s[Phase.RECOMPUTE] if repeated else 0.0
     pace = surroundings.memory_bandwidth_bytes_per_s * surroundings.memory_efficiency.max
     return LayerTimes(
-        forward_s=forward, backward_s=backward, update_s=(chain.update_bytes / pace)[None, :]
+        forward_s=forward,
+        backward_s=backward,
+        weight_grad_s=weight_grad,
+        update_s=(chain.update_bytes / pace)[None, :],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from trainwright.codesign.area import UM2_PER_MM2
 from trainwright.codesign.space import FIELDS
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ COLUMNS: Final = (
     "data_parallel",
     "pipeline_parallel",
     "recompute",
+    "schedule",
 )
 
 Row = tuple[str | int | float, ...]
@@ -43,15 +45,16 @@ def design_rows(
     if found is not None:
         nodes = zip(found.variant.tolist(), found.index.tolist(), strict=True)
         priced = {node: row for row, node in enumerate(nodes)}
-    ledger, areas = outcome.ledger, question.space.areas_mm2
-    for variant in range(len(question.variants)):
+    ledger = outcome.ledger
+    for variant, one in enumerate(question.variants):
+        areas = question.areas_um2(one) / UM2_PER_MM2
         for design in range(len(question.space)):
             level = str(ledger.levels[variant, design]) or "open"
             bound = float(ledger.bounds[variant, design])
             parts = tuple(question.space.designs[:, design].tolist())
             row: Row = (variant, design, *parts, float(areas[design]), level, bound)
             place = priced.get((variant, design))
-            yield row + (_figures(found, place) if found and place is not None else ("",) * 7)
+            yield row + (_figures(found, place) if found and place is not None else ("",) * 8)
 
 
 def _figures(found: Population, row: int) -> Row:
@@ -62,6 +65,7 @@ def _figures(found: Population, row: int) -> Row:
         float(found.energy_per_token_j[row]),
         plan.tensor_degree,
         plan.data_degree,
-        plan.num_stages,
+        plan.num_ranks,
         plan.recompute_name,
+        plan.schedule,
     )

@@ -1,77 +1,58 @@
 """The best design and plan together, by branch and bound over all designs.
 
-A node is a design under a variant (memory, links, clock, microbatch). Nodes are opened best bound
-first, in batches of fixed size, so that the answer does not depend on who computes a batch:
+A node is a design under a variant (memory, links, clock, number format, microbatch). Nodes are
+opened best bound first, in batches of fixed size, so that the answer does not depend on who
+computes a batch:
 
 1. *peak*: every layer at max(FLOPs / peak, bytes / bandwidth, lanes), and the devices share all
    work evenly. Costs microseconds for a thousand designs; most end here.
 2. *work*: the same with the estimated time of every layer.
 3. *placement*: the fastest uniform plan below the best so far.
 
-A node whose bound is above the best is pruned; when all are, the best is proved. Of designs that
-are equally fast the smallest is returned, then the first in order of enumeration. Power over the
-limit excludes a design before its plan is sought; memory excludes a whole variant, for what a plan
-keeps does not depend on the cores.
+A node whose bound is above the best is pruned; when all are, the best is proved. The bounds hold
+for every schedule, as none makes p ranks work less. Of designs that are equally fast the smallest
+is returned, then the first in order of enumeration. Peak power over the limit excludes a design
+before its plan is sought, mean power after; memory excludes a whole variant, for what a plan keeps
+does not depend on the cores.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from trainwright.cluster import REFERENCE_DESIGN
-from trainwright.codesign.price import JobPricer
+from trainwright.codesign.nodes import MEMORY, PEAK, Design, Ledger, Sweep, pricers
+from trainwright.codesign.opening import Batch, Opened, Task, open_or_read
 from trainwright.codesign.question import Objective, cost
 from trainwright.codesign.space import SpaceRules, enumerate_designs
 from trainwright.execution.budget import Progress
+from trainwright.execution.executor import Serial
 from trainwright.plan.status import Status
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.codesign.design_times import LayerTimes
-    from trainwright.codesign.question import CodesignQuestion, Variant
+    from trainwright.codesign.price import JobPricer
+    from trainwright.codesign.question import CodesignQuestion
     from trainwright.codesign.space import DesignSpace
     from trainwright.codesign.uniform import UniformPlan
     from trainwright.execution import Budget
+    from trainwright.execution.executor import Executor
+    from trainwright.execution.journal import Journal
 
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
     Prepared = Mapping[int, tuple[JobPricer, ...]]
 
 BATCH: Final = 1024
-_CHUNK: Final = 64
-PEAK, WORK, PLACEMENT = "peak", "work", "placement"
-POWER, MEMORY = "power", "memory"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
-    """A design with its plans, one per model, and what is minimised."""
-
-    variant: int
-    index: int
-    plans: tuple[UniformPlan, ...]
-    cost: float
-
-
-@dataclass(slots=True, kw_only=True)
-class Ledger:
-    """What became of every node: its best known bound and the level that ended it.
-
-    Arrays [variants, designs]; level "" is a node that was not reached.
-    """
-
-    bounds: Floats
-    levels: NDArray[np.str_]
-
-    def count(self, level: str) -> int:
-        """Nodes that ended at a level."""
-        return int((self.levels == level).sum())
+AHEAD: Final = 16  # batches under way; each knows the best of those that many before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,148 +69,142 @@ class CodesignOutcome:
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    question: CodesignQuestion
+    sweep: Sweep
     budget: Budget
-    scale_s: Floats
     ledger: Ledger
-    pricers: dict[int, tuple[JobPricer, ...]] = field(default_factory=dict)
+    executor: Executor
+    journal: Journal | None
+    label: str
     best: Design | None = None
     opened: int = 0
+
+    @property
+    def question(self) -> CodesignQuestion:
+        return self.sweep.question
 
     @property
     def incumbent(self) -> float:
         return float("inf") if self.best is None else self.best.cost
 
-    def cost(self, steps_s: Floats) -> Floats:
-        question = self.question
-        return cost(question.objective, steps_s, scale_s=self.scale_s, weights=question.weights)
-
-    def pricers_of(self, variant: int) -> tuple[JobPricer, ...]:
-        if variant not in self.pricers:
-            self.pricers[variant] = pricers(self.question, self.question.variants[variant])
-        return self.pricers[variant]
-
     def bound_all(self) -> None:
-        designs = np.arange(len(self.question.space))
-        for variant in range(len(self.question.variants)):
-            jobs = self.pricers_of(variant)
-            if not all(job.fits() for job in jobs):
-                self.ledger.bounds[variant] = np.inf
-                self.ledger.levels[variant] = MEMORY
+        question, ledger = self.question, self.ledger
+        for variant in range(len(question.variants)):
+            inside = np.flatnonzero(ledger.levels[variant] == "")
+            if not inside.size:
                 continue
-            found = [job.ideal_bounds_s(designs) for job in jobs]
-            self.ledger.bounds[variant] = self.cost(np.stack(found, axis=1))
+            jobs = self.sweep.pricers(variant)
+            if not all(job.fits() for job in jobs):
+                ledger.bounds[variant, inside] = np.inf
+                ledger.levels[variant, inside] = MEMORY
+                continue
+            steps = np.stack([job.ideal_bounds_s(inside) for job in jobs], axis=1)
+            ledger.bounds[variant, inside] = cost(
+                question.objective, steps, scale_s=self.sweep.scale_s, weights=question.weights
+            )
 
     def run(self) -> bool:
         """Open nodes until none can beat the best; False where the budget ended it."""
         self.bound_all()
-        flat = self.ledger.bounds.ravel()
-        order = np.argsort(flat, kind="stable")
-        for batch in _batches(order):
-            if flat[batch[0]] > self.incumbent or np.isinf(flat[batch[0]]):
-                break
-            if self.budget.poll(self._progress(float(flat[batch[0]]))):
-                return False
-            open_nodes = batch[(flat[batch] <= self.incumbent) & np.isfinite(flat[batch])]
-            for variant in range(len(self.question.variants)):
-                inside = open_nodes // len(self.question.space) == variant
-                designs = open_nodes[inside] % len(self.question.space)
-                if designs.size:
-                    self._open(variant, designs)
-            self.opened += batch.size
-        unopened = self.ledger.levels == ""
-        self.ledger.levels[unopened] = PEAK
+        order = np.argsort(self.ledger.bounds.ravel(), kind="stable")
+        # The first batch finds a good design here; most searches end with it.
+        if not self._take(order[:BATCH], Serial()) or not self._take(order[BATCH:], self.executor):
+            return False
+        self.ledger.levels[self.ledger.levels == ""] = PEAK
         return True
 
-    def _progress(self, bound: float) -> Progress:
-        total, elapsed_s = self.ledger.bounds.size, self.budget.elapsed_s
-        left_s = elapsed_s / self.opened * (total - self.opened) if self.opened else 0.0
-        stage = f"co-design, {self.opened} of {total} designs, at most {left_s:.0f} s left"
-        return Progress(stage=stage, elapsed_s=elapsed_s, best=self.incumbent, lower_bound=bound)
+    def _take(self, nodes: Indices, executor: Executor) -> bool:
+        """Open nodes batch by batch, in order of their bounds; False where the budget ends it.
 
-    def _open(self, variant: int, designs: Indices) -> None:
-        jobs = self.pricers_of(variant)
-        limit = self.question.max_power_watts
-        if limit is not None:
-            watts = np.max([job.hungriest_watts(designs) for job in jobs], axis=0)
-            self.ledger.levels[variant, designs[watts > limit]] = POWER
-            designs = designs[watts <= limit]
-            if not designs.size:
-                return
-        times = [job.times(designs) for job in jobs]
-        steps = [job.work_bounds_s(t) for job, t in zip(jobs, times, strict=True)]
-        bounds = self.cost(np.stack(steps, axis=1))
-        self.ledger.bounds[variant, designs] = bounds
-        order = np.argsort(bounds, kind="stable")
-        for start in range(0, order.size, _CHUNK):
-            rows = order[start : start + _CHUNK]
-            beaten = bounds[rows] > self.incumbent
-            self.ledger.levels[variant, designs[rows[beaten]]] = WORK
-            rows = rows[~beaten]
-            if rows.size:
-                chosen = [tuple(layer.take(rows) for layer in layers) for layers in times]
-                self._place(variant, designs[rows], jobs, chosen)
+        A batch knows the best of those `AHEAD` before it, whoever computes them, so that neither
+        the answer nor what is visited depends on the executor.
+        """
+        tasks: list[Task] = []
+        limits = [self.incumbent] * AHEAD
 
-    def _place(
-        self,
-        variant: int,
-        designs: Indices,
-        jobs: tuple[JobPricer, ...],
-        times: list[tuple[LayerTimes, ...]],
-    ) -> None:
-        alone = len(jobs) == 1
-        cutoff = np.full(designs.size, np.nextafter(self.incumbent, np.inf) if alone else np.inf)
-        plans = [job.plans(layers, cutoff) for job, layers in zip(jobs, times, strict=True)]
-        self.ledger.levels[variant, designs] = PLACEMENT
-        for row, design in enumerate(designs.tolist()):
-            chosen = [found[row] for found in plans]
-            steps = [np.inf if plan is None else plan.step_s for plan in chosen]
-            reached = float(self.cost(np.array([steps]))[0])
-            if np.isfinite(reached) and self._comes_first(reached, variant, design):
-                made = tuple(plan for plan in chosen if plan is not None)
-                self.best = Design(variant=variant, index=design, plans=made, cost=reached)
+        def draw() -> Iterator[Task]:
+            for start in range(0, nodes.size, BATCH):
+                limit = limits[len(tasks)]
+                for batch in self._split(nodes[start : start + BATCH], limit):
+                    tasks.append(Task(batch, self._find(batch)))
+                    yield tasks[-1]
 
-    def _comes_first(self, reached: float, variant: int, design: int) -> bool:
-        """Less cost; of equals less area, then the order of enumeration."""
-        if self.best is None:
-            return True
-        areas = self.question.space.areas_um2
-        mine = (reached, float(areas[design]), variant, design)
-        best = self.best
-        return mine < (best.cost, float(areas[best.index]), best.variant, best.index)
+        results = iter(executor.map(open_or_read, self.sweep, draw(), ahead=AHEAD))
+        for done in count():
+            if self.budget.poll(self._progress()):
+                return False
+            opened = next(results, None)
+            if opened is None:
+                break
+            self._merge(tasks[done], opened)
+            limits.append(self.incumbent)
+        return True
 
+    def _split(self, nodes: Indices, limit: float) -> Iterator[Batch]:
+        """What of some nodes may still beat `limit`, variant by variant."""
+        size, flat = len(self.question.space), self.ledger.bounds.ravel()
+        left = nodes[(flat[nodes] <= limit) & np.isfinite(flat[nodes])]
+        for variant in range(len(self.question.variants)):
+            designs = left[left // size == variant] % size
+            if designs.size:
+                yield Batch(variant, designs, limit)
 
-def pricers(question: CodesignQuestion, variant: Variant) -> tuple[JobPricer, ...]:
-    """One pricer per model of the question."""
-    return tuple(JobPricer(job, variant, question) for job in question.jobs_of(variant))
+    def _merge(self, task: Task, opened: Opened) -> None:
+        batch = task.batch
+        if task.known is None and self.journal is not None:
+            self.journal.append(self._key(batch), opened.to_json())
+        self.ledger.bounds[batch.variant, batch.designs] = opened.bounds
+        self.ledger.levels[batch.variant, batch.designs] = opened.levels
+        self.opened += batch.designs.size
+        if opened.best is not None and opened.best.comes_before(self.best, self.question):
+            self.best = opened.best
 
+    def _find(self, batch: Batch) -> dict[str, Any] | None:
+        return None if self.journal is None else self.journal.find(self._key(batch))
 
-def _batches(order: Indices) -> Iterator[Indices]:
-    for start in range(0, order.size, BATCH):
-        yield order[start : start + BATCH]
+    def _key(self, batch: Batch) -> str:
+        designs = hashlib.sha256(batch.designs.tobytes()).hexdigest()[:16]
+        return f"{self.label}:{batch.variant}:{designs}:{batch.incumbent.hex()}"
+
+    def _progress(self) -> Progress:
+        flat = self.ledger.bounds.ravel()
+        waiting = (self.ledger.levels.ravel() == "") & (flat <= self.incumbent)
+        left, elapsed_s = int(waiting.sum()), self.budget.elapsed_s
+        left_s = elapsed_s / self.opened * left if self.opened else 0.0
+        stage = f"co-design, {self.opened} designs opened, {left} left, at most {left_s:.0f} s"
+        return Progress(
+            stage=stage,
+            elapsed_s=elapsed_s,
+            best=self.incumbent,
+            lower_bound=float(flat[waiting].min(initial=self.incumbent)),
+        )
 
 
 def search(
-    question: CodesignQuestion, budget: Budget, prepared: Prepared | None = None
+    question: CodesignQuestion,
+    budget: Budget,
+    prepared: Prepared | None = None,
+    *,
+    executor: Executor | None = None,
+    journal: Journal | None = None,
 ) -> CodesignOutcome:
     """The best design of the question, proved unless the budget ends the search.
 
-    `prepared` holds pricers by variant whose products are estimated already. Raises `InvalidInput`
-    where a model cannot be cut to one of its tensor degrees.
+    `prepared` holds pricers by variant whose products are estimated already. Batches found in
+    `journal` are not opened again; the answer depends neither on it nor on `executor`. Raises
+    `InvalidInput` where a model cannot be cut to one of its tensor degrees.
     """
     start_s = budget.cpu_s
-    scale_s = scale_of(question, budget)
-    shape = (len(question.variants), len(question.space))
-    ledger = Ledger(bounds=np.zeros(shape), levels=np.full(shape, "", dtype="<U9"))
+    scale_s = scale_of(question, budget, executor=executor, journal=journal)
     run = _Search(
-        question=question,
+        sweep=Sweep(question, scale_s, prepared),
         budget=budget,
-        scale_s=scale_s,
-        ledger=ledger,
-        pricers=dict(prepared or {}),
+        ledger=Ledger.empty(question),
+        executor=executor or Serial(),
+        journal=journal,
+        label="+".join(("search", *(job.name for job in question.jobs))),
     )
     finished = run.run()
-    best = run.best
+    best, ledger = run.best, run.ledger
     if finished:
         status = Status.INFEASIBLE if best is None else Status.OPTIMAL
         bound = None if best is None else best.cost
@@ -247,21 +222,23 @@ def search(
     )
 
 
-def scale_of(question: CodesignQuestion, budget: Budget) -> Floats:
+def scale_of(
+    question: CodesignQuestion,
+    budget: Budget,
+    *,
+    executor: Executor | None = None,
+    journal: Journal | None = None,
+) -> Floats:
     """What each model's step time is compared with, in an objective over several models."""
-    count = len(question.jobs)
-    if count == 1:
+    if len(question.jobs) == 1:
         return np.ones(1)
     if question.objective is Objective.ARITHMETIC:
         return np.array([float(job.global_batch) for job in question.jobs])
     if question.objective is Objective.REGRET:
-        return np.array([_own_best_s(question, index, budget) for index in range(count)])
+        alone = (replace(question, jobs=(job,)) for job in question.jobs)
+        found = [search(one, budget, executor=executor, journal=journal).best for one in alone]
+        return np.array([np.inf if best is None else best.cost for best in found])
     return reference_steps_s(question)
-
-
-def _own_best_s(question: CodesignQuestion, index: int, budget: Budget) -> float:
-    alone = search(replace(question, jobs=(question.jobs[index],)), budget)
-    return float("inf") if alone.best is None else alone.best.cost
 
 
 def reference_plans(question: CodesignQuestion) -> tuple[UniformPlan | None, ...]:

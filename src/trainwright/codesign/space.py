@@ -20,6 +20,8 @@ from trainwright.errors import InvalidInput
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 BUCKET_UM2: Final = 10_000.0
@@ -66,12 +68,28 @@ DEFAULT_RULES: Final = SpaceRules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """What changes the area of a design beside its cores: number format and interfaces."""
+
+    mac_factor: float = 1.0
+    interface_mm2: float = 0.0
+
+
+PLAIN: Final = Making()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DesignSpace:
-    """The designs that the rules admit, one column of `designs` (int64 [5, n]) each."""
+    """The designs that the rules admit, one column of `designs` (int64 [5, n]) each.
+
+    `areas_um2` are those of cores and buffers with multipliers of bfloat16.
+    """
 
     designs: NDArray[np.int64]
     areas_um2: NDArray[np.float64]
     num_candidates: int
+    least_um2: float = 0.0
+    largest_um2: float = np.inf
 
     def __post_init__(self) -> None:
         self.designs.setflags(write=False)
@@ -84,6 +102,23 @@ class DesignSpace:
     def areas_mm2(self) -> NDArray[np.float64]:
         """Area of cores and buffers of each design."""
         return self.areas_um2 / UM2_PER_MM2
+
+    def areas_um2_of(self, making: Making) -> NDArray[np.float64]:
+        """Area of each design, made another way."""
+        if making == PLAIN:
+            return self.areas_um2
+        bare = template_area_um2(*self.designs, mac_factor=making.mac_factor)
+        areas: NDArray[np.float64] = bare + making.interface_mm2 * UM2_PER_MM2
+        return areas
+
+    def admitted(self, making: Making) -> NDArray[np.bool_]:
+        """Which designs keep to the area limits, made another way."""
+        areas = self.areas_um2_of(making)
+        cores = areas - making.interface_mm2 * UM2_PER_MM2  # what must not be too little
+        fits: NDArray[np.bool_] = (areas <= self.largest_um2) & (
+            self.has_one_core() | (cores >= self.least_um2)
+        )
+        return fits
 
     def column(self, name: str) -> NDArray[np.int64]:
         """One variable of all designs, by its name in `FIELDS`."""
@@ -118,20 +153,24 @@ class DesignSpace:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def enumerate_designs(rules: SpaceRules = DEFAULT_RULES) -> DesignSpace:
-    """Every admitted design. Raises `InvalidInput` where a buffer is beyond the area table."""
+def enumerate_designs(
+    rules: SpaceRules = DEFAULT_RULES, makings: Sequence[Making] = (PLAIN,)
+) -> DesignSpace:
+    """Every design that is admitted in one of its makings.
+
+    Raises `InvalidInput` where a buffer is beyond the area table.
+    """
     axes = [np.array(sorted(set(getattr(rules, name)), reverse=True)) for name in FIELDS]
     grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")])
-    areas = template_area_um2(*grid)
-    exempt = (grid[0] == 1) | (grid[1] == 1)
-    kept = (areas <= rules.largest_um2) & (
-        exempt | (areas >= rules.least_share * rules.largest_um2)
-    )
-    return DesignSpace(
-        designs=np.ascontiguousarray(grid[:, kept]),
-        areas_um2=areas[kept],
+    everything = DesignSpace(
+        designs=grid,
+        areas_um2=template_area_um2(*grid),
         num_candidates=rules.num_candidates,
+        least_um2=rules.least_share * rules.largest_um2,
+        largest_um2=rules.largest_um2,
     )
+    kept = np.any([everything.admitted(making) for making in makings], axis=0)
+    return subspace(everything, np.flatnonzero(kept))
 
 
 def subspace(space: DesignSpace, indices: NDArray[np.int64]) -> DesignSpace:
@@ -140,4 +179,6 @@ def subspace(space: DesignSpace, indices: NDArray[np.int64]) -> DesignSpace:
         designs=np.ascontiguousarray(space.designs[:, indices]),
         areas_um2=space.areas_um2[indices],
         num_candidates=space.num_candidates,
+        least_um2=space.least_um2,
+        largest_um2=space.largest_um2,
     )

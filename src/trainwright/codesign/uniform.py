@@ -1,16 +1,16 @@
 """The fastest uniform plans of a chain on many designs, by the native kernel.
 
-A uniform plan has one tensor degree t, d replicas and p stages on p·t·d devices. All its stages
-recompute alike, or each takes the quickest choice that fits it; the cut makes the longest stage as
-short as memory allows. The schedule is 1F1B, run action by action; optimizer states are sharded
-over the replicas (ZeRO 1); gradients are synchronised after a stage's last backward. The recurrence
-is in `native/uniform_plan.hpp`.
+A uniform plan has one tensor degree t, d replicas and p ranks on p·t·d devices. Under 1F1B all
+stages recompute alike, or each takes the quickest choice that fits it; the cut makes the longest
+stage as short as memory allows. The schedule is run action by action; optimizer states are sharded
+over the replicas (ZeRO 1); gradients are synchronised after a rank's last backward. The recurrence
+is in `native/uniform_plan.hpp`; `family_plans` tries other schedules.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from trainwright.codesign.design_times import LayerTimes
     from trainwright.codesign.workload import Chain, TrainingJob
 
+IN_V: Final = ("v-half", "v-min")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformPlan:
@@ -34,11 +36,23 @@ class UniformPlan:
     data_degree: int
     recompute: tuple[Recompute, ...]
     starts: tuple[int, ...]
+    schedule: str = "1f1b"
 
     @property
-    def num_stages(self) -> int:
+    def num_chunks(self) -> int:
+        """Stages of a rank: 2 in V, where rank r of p owns stages r and 2p-1-r."""
+        return 2 if self.schedule in IN_V else 1
+
+    @property
+    def num_ranks(self) -> int:
         """Pipeline depth."""
-        return len(self.starts)
+        return len(self.starts) // self.num_chunks
+
+    @property
+    def crossed_cuts(self) -> tuple[int, ...]:
+        """First layers of the stages whose input comes from another rank."""
+        turn = self.num_ranks if self.num_chunks == 2 else 0
+        return tuple(start for stage, start in enumerate(self.starts) if stage not in (0, turn))
 
     @property
     def recompute_name(self) -> str:
@@ -53,7 +67,7 @@ class UniformPlan:
     @property
     def num_devices(self) -> int:
         """Devices that the plan uses."""
-        return self.num_stages * self.tensor_degree * self.data_degree
+        return self.num_ranks * self.tensor_degree * self.data_degree
 
 
 def fastest_plans(
@@ -68,7 +82,7 @@ def fastest_plans(
     """The fastest plan of each design below its cutoff; None where nothing fits, or none is."""
     count = cutoff_s.size
     step_s, degree, starts, options = fastest_uniform_plans(
-        _problem(chain, job=job, surroundings=surroundings, num_devices=num_devices),
+        problem_of(chain, job=job, surroundings=surroundings, num_devices=num_devices),
         forward_s=times.forward_s,
         backward_s=np.ascontiguousarray(times.backward_s.reshape(count, -1)),
         update_s=times.update_s,
@@ -88,9 +102,10 @@ def fastest_plans(
     ]
 
 
-def _problem(
+def problem_of(
     chain: Chain, *, job: TrainingJob, surroundings: Surroundings, num_devices: int
 ) -> UniformProblem:
+    """The chain as the kernel reads it."""
     return UniformProblem(
         layer_class=chain.layer_class,
         transfer_s=chain.transfer_s(surroundings),
@@ -103,6 +118,7 @@ def _problem(
         memory_bytes=surroundings.memory_bytes,
         link_byte_s=1.0 / surroundings.link_bandwidth_bytes_per_s,
         link_latency_s=surroundings.link_latency_s,
+        sync_overlap=surroundings.gradient_overlap,
         update_shards=True,
         tensor_degree=chain.tensor_degree,
         num_devices=num_devices,

@@ -23,8 +23,14 @@ from trainwright.costing.memory import (
     trained_per_device,
 )
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model import LayerGraph, Phase, Precision, RunShape, layer_graph
-from trainwright.model.precision import BF16
+from trainwright.model import (
+    LayerGraph,
+    Phase,
+    Precision,
+    RunShape,
+    layer_graph,
+    precision_named,
+)
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 
 RECOMPUTE: Final = (Recompute.NONE, Recompute.FULL)
 RULES: Final = {Recompute.NONE: KEEP_ALL, Recompute.FULL: RecomputeRule(whole_layer=True)}
+SCHEDULES: Final = ("1f1b", "zb-h1", "v-half", "v-min")
 _UPDATE_LANE_CYCLES: Final = 10.0  # Adam: ten operations per parameter
 
 
@@ -51,8 +58,10 @@ class TrainingJob:
     sequence_length: int
     global_batch: int = 4096
     microbatch_size: int = 1
+    precision: str = "bf16"
     tensor_degrees: tuple[int, ...] = (1, 2, 4, 8)
     recompute: tuple[Recompute, ...] = RECOMPUTE
+    schedules: tuple[str, ...] = SCHEDULES
     weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -72,6 +81,8 @@ class TrainingJob:
             yield Fault("tensor_degrees", "must have at least 1 entry, got 0")
         if not self.recompute or set(self.recompute) - set(RECOMPUTE):
             yield Fault("recompute", "must be of none, full")
+        if "1f1b" not in self.schedules or set(self.schedules) - set(SCHEDULES):
+            yield Fault("schedule", f"must be of {', '.join(SCHEDULES)}, with 1f1b among them")
         if not self.weight > 0:
             yield Fault("weight", f"must be > 0, got {self.weight!r}")
 
@@ -91,14 +102,17 @@ class TrainingJob:
         count = self.num_microbatches
         return np.array([d for d in range(count, 0, -1) if count % d == 0], dtype=np.int64)
 
-    def chain(self, tensor_degree: int, *, precision: Precision = BF16) -> Chain:
-        """The layers at one tensor degree; raises `InvalidInput` where the model cannot be cut."""
+    def chain(self, tensor_degree: int, *, precision: Precision | None = None) -> Chain:
+        """The layers at one tensor degree, in the job's own precision unless another is given.
+
+        Raises `InvalidInput` where the model cannot be cut.
+        """
         run = RunShape(
             microbatch_size=self.microbatch_size,
             sequence_length=self.sequence_length,
             tensor_parallel=tensor_degree,
             sequence_parallel=tensor_degree > 1,
-            precision=precision,
+            precision=precision or precision_named(self.precision),
         )
         return chain_of(layer_graph(self.model, run), self.recompute)
 
@@ -107,8 +121,9 @@ class TrainingJob:
 class Chain:
     """Layers and their classes on one device of a tensor group; arrays over classes.
 
-    `saved_bytes` and `transient_bytes` are [options, classes]. `repeats` marks classes that a full
-    recomputation runs again.
+    `saved_bytes`, `transient_bytes` and `restored_bytes` are [options, classes]. `repeats` marks
+    classes that a full recomputation runs again. From an input gradient to its weight gradient
+    `pending_bytes` are kept, of which a recomputation brings back `restored_bytes`.
     """
 
     graph: LayerGraph
@@ -117,6 +132,8 @@ class Chain:
     repeats: NDArray[np.bool_]
     saved_bytes: NDArray[np.float64]
     transient_bytes: NDArray[np.float64]
+    pending_bytes: NDArray[np.float64]
+    restored_bytes: NDArray[np.float64]
     static_bytes: NDArray[np.float64]
     sharded_bytes: NDArray[np.float64]
     sync_bytes: NDArray[np.float64]
@@ -130,8 +147,10 @@ class Chain:
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of a number on the tensor cores."""
-        return float(self.graph.run.precision.activation_bytes)
+        """Bytes of a number on the tensor cores; twice that for wide products."""
+        precision = self.graph.run.precision
+        narrow = precision.matmul_dtype == "fp8"
+        return 1.0 if narrow else float(precision.activation_bytes)
 
     @property
     def layer_class(self) -> NDArray[np.int32]:
@@ -201,6 +220,8 @@ def chain_of(graph: LayerGraph, recompute: tuple[Recompute, ...]) -> Chain:
     precision = graph.run.precision
     repeats = np.array([layer.kind in RECOMPUTABLE for layer in graph.classes])
     kept = np.array([_activations(graph, mode) for mode in recompute])
+    pending = np.array([_until_weight_grad(graph, layer) for layer in graph.classes])
+    again = np.array([[mode is Recompute.FULL] for mode in recompute]) & repeats
     states = np.array([static_bytes(layer, precision) for layer in graph.classes]).sum(axis=1)
     trained = np.array([sum(trained_per_device(layer)) for layer in graph.classes])
     moved = precision.weight_bytes + precision.gradient_bytes + 2 * precision.optimizer_bytes
@@ -211,6 +232,8 @@ def chain_of(graph: LayerGraph, recompute: tuple[Recompute, ...]) -> Chain:
         repeats=repeats,
         saved_bytes=kept[:, :, 0],
         transient_bytes=kept[:, :, 1],
+        pending_bytes=pending,
+        restored_bytes=np.where(again, pending, 0.0),
         static_bytes=states[:, 0] + states[:, 1],
         sharded_bytes=states[:, 2],
         sync_bytes=trained * precision.gradient_bytes,
@@ -222,6 +245,10 @@ def chain_of(graph: LayerGraph, recompute: tuple[Recompute, ...]) -> Chain:
 def _activations(graph: LayerGraph, mode: Recompute) -> list[tuple[float, float]]:
     """Bytes kept per microbatch and needed for a moment, class by class."""
     return [_kept(graph, layer, mode) for layer in graph.classes]
+
+
+def _until_weight_grad(graph: LayerGraph, layer: LayerClass) -> float:
+    return activation_bytes(layer, graph.run, KEEP_ALL).until_weight_grad
 
 
 def _kept(graph: LayerGraph, layer: LayerClass, mode: Recompute) -> tuple[float, float]:

@@ -58,10 +58,17 @@ class ChipKernel:
         """FLOPs of the products that are computed."""
         return self.share * sum(product.flops for product in self.products)
 
+    @property
+    def array_flops(self) -> float:
+        """The same in operations of the arrays: a wide multiplication takes two of them."""
+        return self.share * sum(p.flops * (2.0 if p.wide else 1.0) for p in self.products)
+
     def compulsory_bytes(self, element_bytes: float) -> float:
         """Bytes that any tiling moves: each operand of a streaming product once, and the rest."""
         operands = sum(
-            p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) for p in self.products if p.streams
+            (2.0 if p.wide else 1.0) * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n)
+            for p in self.products
+            if p.streams
         )
         return operands * element_bytes + self.memory_bytes
 
@@ -108,6 +115,12 @@ def _passes(name: str) -> float:
     return next((passes for part, passes in _PASSES if part in name), 1.0)
 
 
+def _is_wide(operator: Operator, run: RunShape) -> bool:
+    """Whether a recipe in 8 bit multiplies this operator in 16."""
+    narrow = run.precision.matmul_dtype
+    return narrow == "fp8" and (operator.dtype or narrow) != narrow
+
+
 def _linear(operator: Operator, shape: MatrixShape, phase: Phase, run: RunShape) -> ChipKernel:
     rows = max(1, math.ceil(shape.rows / shape.matrices))
     inputs, outputs = math.ceil(shape.inputs), math.ceil(shape.outputs)
@@ -125,7 +138,7 @@ def _linear(operator: Operator, shape: MatrixShape, phase: Phase, run: RunShape)
     return ChipKernel(
         operator=operator.name,
         phase=phase,
-        products=(Product(m=m, n=n, k=k, batch=shape.matrices),),
+        products=(Product(m=m, n=n, k=k, batch=shape.matrices, wide=_is_wide(operator, run)),),
         memory_bytes=accumulated,
     )
 
@@ -141,9 +154,10 @@ def _batched(operator: Operator, phase: Phase, run: RunShape) -> ChipKernel:
     scores = operator.forward.read_bytes / element - sides
     batch = max(1, round(scores / (s * keys)))
     width = max(1, round(sides / (s * batch)))
-    wide = Product(batch=batch, m=s, n=keys, k=width)  # [s, width] × [width, keys]
-    narrow = Product(batch=batch, m=s, n=width, k=keys)
-    turned = Product(batch=batch, m=keys, n=width, k=s)
+    twice = _is_wide(operator, run)
+    wide = Product(batch=batch, m=s, n=keys, k=width, wide=twice)  # [s, width] × [width, keys]
+    narrow = Product(batch=batch, m=s, n=width, k=keys, wide=twice)
+    turned = Product(batch=batch, m=keys, n=width, k=s, wide=twice)
     if operator.name == _SCORES:
         products = (wide,) if phase is Phase.FORWARD else (narrow, turned)
     else:
@@ -159,7 +173,8 @@ def _attention(operator: Operator, phase: Phase, run: RunShape) -> ChipKernel:
     share = min(1.0, operator.forward.flops / pairs)
 
     def product(m: int, n: int, k: int) -> Product:
-        return Product(m=m, n=n, k=k, batch=batch, streams=False)
+        wide = _is_wide(operator, run)
+        return Product(m=m, n=n, k=k, batch=batch, streams=False, wide=wide)
 
     scores, weighted = product(s, keys, query), product(s, value, keys)
     products: tuple[Product, ...] = (scores, weighted)

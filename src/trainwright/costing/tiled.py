@@ -143,7 +143,8 @@ def machine_of(
 class Product:
     """`batch` products [m, k] × [k, n].
 
-    One that does not stream leaves its operands' way to memory to the caller (fused attention).
+    One that does not stream leaves its operands' way to memory to the caller (fused attention). A
+    `wide` one has elements of twice the bytes that a machine's arrays multiply, at half their rate.
     """
 
     m: int
@@ -151,6 +152,7 @@ class Product:
     k: int
     batch: int = 1
     streams: bool = True
+    wide: bool = False
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):

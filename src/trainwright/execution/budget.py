@@ -7,6 +7,7 @@ passes progress on and says whether to stop, because time is up or the user aske
 from __future__ import annotations
 
 import math
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,8 +56,9 @@ class Budget:
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds of this process so far; differences tell what a piece of work cost."""
-        return time.process_time()
+        """CPU seconds of this process and its ended children; differences are what work cost."""
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.process_time() + children.ru_utime + children.ru_stime
 
     @property
     def remaining_s(self) -> float:

@@ -3,6 +3,9 @@
 A batch is `work(shared, item)`: `shared` goes to every process once, items one by one. Results
 come back in the order of items whoever computed them, so an answer never depends on the executor.
 Batches should take 50 ms or more; smaller ones cost more to send than to compute.
+
+Items may be made from earlier results, for item k is drawn only when the results of all items up
+to k - `ahead` have been taken.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ class Executor(Protocol):
         work: Callable[[Shared, Item], Result],
         shared: Shared,
         items: Iterable[Item],
+        *,
+        ahead: int | None = None,
     ) -> Iterator[Result]:
         """Results of `work(shared, item)`, in the order of `items`."""
         ...
@@ -42,6 +47,8 @@ class Serial:
         work: Callable[[Shared, Item], Result],
         shared: Shared,
         items: Iterable[Item],
+        *,
+        ahead: int | None = None,
     ) -> Iterator[Result]:
         """One after another, each when it is asked for."""
         return (work(shared, item) for item in items)
@@ -62,6 +69,8 @@ class LocalPool:
         work: Callable[[Shared, Item], Result],
         shared: Shared,
         items: Iterable[Item],
+        *,
+        ahead: int | None = None,
     ) -> Iterator[Result]:
         """Batches in flight are at most twice the workers; leaving early cancels the rest."""
         from multiprocessing import get_context
@@ -72,11 +81,12 @@ class LocalPool:
             initializer=_begin,
             initargs=(work, shared),
         )
+        window = min(2 * self.workers, ahead or 2 * self.workers)
         waiting: list[Future[Any]] = []
         try:
             for item in items:
                 waiting.append(pool.submit(_run, item))
-                if len(waiting) >= 2 * self.workers:
+                if len(waiting) >= window:
                     yield waiting.pop(0).result()
             while waiting:
                 yield waiting.pop(0).result()
@@ -108,8 +118,10 @@ class DaskPool:
         work: Callable[[Shared, Item], Result],
         shared: Shared,
         items: Iterable[Item],
+        *,
+        ahead: int | None = None,
     ) -> Iterator[Result]:
-        """All batches are submitted at once; raises `MissingExtra` without the extra [dask]."""
+        """All batches are submitted at once, or `ahead`; raises `MissingExtra` without [dask]."""
         try:
             from distributed import Client
         except ImportError:
@@ -118,10 +130,14 @@ class DaskPool:
             ) from None
         with Client(None if self.address == "local" else self.address) as client:
             everywhere = client.scatter(shared, broadcast=True)
-            futures = [client.submit(work, everywhere, item, pure=False) for item in items]
+            futures: list[Any] = []
             try:
-                for future in futures:
-                    yield future.result()
+                for item in items:
+                    futures.append(client.submit(work, everywhere, item, pure=False))
+                    if ahead is not None and len(futures) >= ahead:
+                        yield futures.pop(0).result()
+                while futures:
+                    yield futures.pop(0).result()
             finally:
                 client.cancel(futures)
 

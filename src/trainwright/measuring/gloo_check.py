@@ -1,8 +1,9 @@
 """Does a schedule file train the same model? Run it on PyTorch, one process per rank, and compare.
 
 The files themselves are executed by PyTorch's own runtime over gloo on the CPU of this machine,
-with a tiny model in as many stages; every gradient and the loss of each step are compared with the
-same model in one piece. Most of the time goes into importing PyTorch, so runs share processes.
+with a tiny transformer in as many stages; every gradient and the loss of each step are compared
+with the same model in one piece. Most of the time goes into importing PyTorch, so runs share
+processes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 from trainwright.errors import InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.measuring.children import started
 from trainwright.measuring.run_folder import Job, RankFailure, RankReport, RunFolder, RunOrder
+from trainwright.measuring.tiny_layers import BLOCK, Stage, whole_model
 from trainwright.measuring.tolerance import LOSS_LIMIT
 from trainwright.plan.placement import Placement
 from trainwright.plan.results.gradient_check import GradientCheck
@@ -40,12 +42,23 @@ _LONGEST_PROBLEM = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRun:
-    """A schedule file: its text, its form ("compute_only" or "compute_comms"), and for whom."""
+    """A schedule file: its text, its form ("compute_only" or "compute_comms"), and for whom.
+
+    `stages` says what each holds (see `tiny_layers`), a block where it is left out. So many
+    replicas of the pipeline run side by side, on data of their own.
+    """
 
     csv: str
     form: str
     placement: Placement
     num_microbatches: int
+    stages: tuple[Stage, ...] = ()
+    num_replicas: int = 1
+
+    @property
+    def num_processes(self) -> int:
+        """Ranks of all replicas."""
+        return self.placement.num_ranks * self.num_replicas
 
 
 def check_gradients(
@@ -58,16 +71,16 @@ def check_gradients(
     ranks or a PyTorch without the runtime.
     """
     for run in runs:
-        if run.placement.num_ranks > MOST_RANKS:
+        if run.num_processes > MOST_RANKS:
             raise UnsupportedFeature(
-                f"at most {MOST_RANKS} ranks are run for real, got {run.placement.num_ranks}",
+                f"at most {MOST_RANKS} ranks are run for real, got {run.num_processes}",
                 alternative=f"check the same family and placement on {MOST_RANKS} ranks",
             )
     if num_steps < 1:
         raise InvalidInput.of("num_steps", f"must be >= 1, got {num_steps}")
     require_pytorch()
     results: list[GradientCheck] = []
-    for _, group in groupby(runs, key=lambda run: run.placement.num_ranks):
+    for _, group in groupby(runs, key=lambda run: run.num_processes):
         waiting = list(group)
         while waiting:
             done = _run_group(waiting, num_steps, stall_timeout_s)
@@ -87,7 +100,7 @@ def _run_group(
 ) -> list[GradientCheck]:
     """Results up to and including the first failure, at least one."""
     job = Job(
-        num_ranks=runs[0].placement.num_ranks,
+        num_processes=runs[0].num_processes,
         num_steps=num_steps,
         runs=tuple(
             RunOrder(
@@ -95,6 +108,8 @@ def _run_group(
                 form=run.form,
                 num_microbatches=run.num_microbatches,
                 rank_of_stage=run.placement.rank_of_stage,
+                stages=whole_model(run.stages or ((BLOCK,),) * run.placement.num_stages),
+                num_replicas=run.num_replicas,
             )
             for index, run in enumerate(runs)
         ),
@@ -102,7 +117,7 @@ def _run_group(
     with tempfile.TemporaryDirectory(prefix="trainwright-", ignore_cleanup_errors=True) as name:
         folder = RunFolder(Path(name))
         folder.write_job(job, [run.csv for run in runs])
-        ranks = range(job.num_ranks)
+        ranks = range(job.num_processes)
         arguments = [(name, str(rank)) for rank in ranks]
         with started(_WORKER, arguments, [folder.log_path(rank) for rank in ranks]) as children:
             problem = _wait(children, folder, stall_timeout_s)
@@ -160,9 +175,9 @@ def _whereabouts(folder: RunFolder, codes: Sequence[int | None]) -> str:
 
 def _collect(folder: RunFolder, job: Job, problem: str | None) -> Iterator[GradientCheck]:
     for run, order in enumerate(job.runs):
-        reports = [folder.read_report(run, rank) for rank in range(job.num_ranks)]
+        reports = [folder.read_report(run, rank) for rank in range(job.num_processes)]
         found = [report for report in reports if report is not None]
-        if len(found) < job.num_ranks:
+        if len(found) < job.num_processes:
             assert problem is not None, "a rank that ends well leaves its reports"
             yield _failed(job, order, problem)
             return
@@ -173,7 +188,8 @@ def _failed(job: Job, order: RunOrder, problem: str) -> GradientCheck:
     return GradientCheck(
         passed=False,
         form=order.form,
-        num_ranks=job.num_ranks,
+        num_ranks=order.num_ranks,
+        num_replicas=order.num_replicas,
         num_stages=len(order.rank_of_stage),
         num_microbatches=order.num_microbatches,
         num_steps=job.num_steps,
@@ -191,7 +207,8 @@ def _compared(job: Job, order: RunOrder, reports: Sequence[RankReport]) -> Gradi
     return GradientCheck(
         passed=worst.error <= worst.limit and loss_error <= LOSS_LIMIT,
         form=order.form,
-        num_ranks=job.num_ranks,
+        num_ranks=order.num_ranks,
+        num_replicas=order.num_replicas,
         num_stages=len(order.rank_of_stage),
         num_microbatches=order.num_microbatches,
         num_steps=job.num_steps,
@@ -201,4 +218,5 @@ def _compared(job: Job, order: RunOrder, reports: Sequence[RankReport]) -> Gradi
         loss_error=loss_error,
         loss_limit=LOSS_LIMIT,
         torch_version=worst.torch_version,
+        kept=tuple(report.kept for report in reports[: order.num_ranks]),
     )

@@ -13,35 +13,52 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainwright.measuring.tiny_layers import Stage
+from trainwright.plan.results.gradient_check import KeptBytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrder:
-    """One run: a schedule file in the folder, and what it cannot say."""
+    """One run: a schedule file in the folder, and what it cannot say; `stages` are `tiny_layers`.
+
+    Process r of `num_replicas` × ranks is pipeline rank r mod ranks of replica r // ranks.
+    """
 
     csv_name: str
     form: str
     num_microbatches: int
     rank_of_stage: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    num_replicas: int = 1
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of one pipeline."""
+        return max(self.rank_of_stage) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Runs for one group of processes, one after the other."""
 
-    num_ranks: int
+    num_processes: int
     num_steps: int
     runs: tuple[RunOrder, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """What one rank found: the gradient nearest to its limit, and its loss error if it has one."""
+    """What one rank found: the gradient nearest to its limit, and its loss error if it has one.
+
+    `kept` is what saved tensors held, as `KeptBytes`.
+    """
 
     error: float
     limit: float
     parameter: str
     loss_error: float | None
     torch_version: str
+    kept: KeptBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +87,13 @@ class RunFolder:
         """Read the job."""
         content = json.loads((self.path / "job.json").read_text(encoding="utf-8"))
         runs = tuple(
-            RunOrder(**{**run, "rank_of_stage": tuple(run["rank_of_stage"])})
+            RunOrder(
+                **run
+                | {
+                    "rank_of_stage": tuple(run["rank_of_stage"]),
+                    "stages": tuple(map(tuple, run["stages"])),
+                }
+            )
             for run in content.pop("runs")
         )
         return Job(runs=runs, **content)
@@ -86,7 +109,9 @@ class RunFolder:
     def read_report(self, run: int, rank: int) -> RankReport | None:
         """What a rank found, if it is that far."""
         content = self._read(f"{run}.{rank}.json")
-        return None if content is None else RankReport(**content)
+        if content is None:
+            return None
+        return RankReport(**content | {"kept": KeptBytes(**content["kept"])})
 
     def count_reports(self) -> int:
         """Runs that ranks finished, over all ranks."""

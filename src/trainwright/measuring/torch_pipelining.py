@@ -42,16 +42,21 @@ def load_pipeline(
     return runtime
 
 
-def report_actions(report: Callable[[str], None]) -> None:
-    """Call `report` with each action before it runs; the runtime only tells its log."""
+def report_actions(name: str, report: Callable[[str], None]) -> None:
+    """Call `report` with each action before it runs, in place of an earlier one of that name.
+
+    The runtime only tells its log.
+    """
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if isinstance(record.args, tuple) and "running time_step" in str(record.msg):
                 report(str(record.args[-1]))
 
-    logger = logging.getLogger(_LOGGER)
-    logger.handlers, logger.propagate = [Listener()], False
+    logger, listener = logging.getLogger(_LOGGER), Listener()
+    listener.set_name(name)
+    others = [handler for handler in logger.handlers if handler.get_name() not in (None, name)]
+    logger.handlers, logger.propagate = [*others, listener], False
     logger.setLevel(logging.DEBUG)
 
 

@@ -15,13 +15,17 @@ ANY_DEVICE: Final = "device"
 class ReplicaGroup:
     """`count` replicas of a stage, each on `tensor_parallel` devices of one kind.
 
-    `share` is the fraction of the stage's microbatches that this group processes.
+    `share` is the fraction of the stage's microbatches that this group processes, `pool` the index
+    of the cluster's pool that holds it, and `options` those of its layers where they are not the
+    stage's.
     """
 
     count: int
     tensor_parallel: int = 1
     device_kind: str = ANY_DEVICE
     share: float = 1.0
+    pool: int = 0
+    options: tuple[str, ...] = ()
 
     @property
     def num_devices(self) -> int:
@@ -57,6 +61,9 @@ class Stage:
         for index, group in enumerate(self.replicas):
             if group.count < 1 or group.tensor_parallel < 1:
                 yield Fault(f"replicas[{index}]", "must have count and tensor_parallel >= 1")
+            if group.options and len(group.options) != len(self.layers):
+                wanted = f"must name {len(self.layers)} options, got {len(group.options)}"
+                yield Fault(f"replicas[{index}].options", wanted)
 
     @classmethod
     def uniform(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,12 +36,15 @@ from trainwright.pricing.pipeline_run import PipelineShape
 from trainwright.pricing.placement import group_replicas
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
     from trainwright.plan.parallelism import Parallelism
     from trainwright.planning.order_facts import RankOrder
     from trainwright.planning.stage_kinds import StageKinds
+    from trainwright.pricing.sharding import Replicas
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -48,6 +52,23 @@ if TYPE_CHECKING:
 _HAIR = 1e-9
 _FIRST_LIMITS = (1.3, 2.0)  # times the work of an average rank
 _TIE = 1e-3  # how much a shorter stage counts among splits that the bound does not tell apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """Where a rank runs: prices and memory of its device, a cluster of one pool, and its replicas.
+
+    Sites of one chain have kinds of the same layers.
+    """
+
+    kinds: StageKinds
+    cluster: Cluster
+    replicas: Replicas
+
+    @property
+    def usable_bytes(self) -> float:
+        """What a plan may fill of a device."""
+        return self.cluster.accelerator.usable_bytes
 
 
 def best_chain_split(
@@ -60,25 +81,47 @@ def best_chain_split(
     limit_s: float = math.inf,
 ) -> Split:
     """Like `split_bound.best_split`, for a family of `pricing.pipeline_run.TIMELESS`."""
-    p, m = degrees.pipeline, num_microbatches
+    p = degrees.pipeline
     if kinds.num_layers < p:
         return Split(bound_s=math.inf)
-    shape = PipelineShape(family=family, num_ranks=p, num_microbatches=m)
-    whole_s = m * float(kinds.least_time_s[kinds.kind_of[0, kinds.num_layers]])
+    shape = PipelineShape(family=family, num_ranks=p, num_microbatches=num_microbatches)
+    replicas = group_replicas(cluster.pool_of(), degrees)
+    site = Site(kinds=kinds, cluster=cluster, replicas=replicas)
+    transfers = transfers_s(kinds, degrees, cluster)
+    return best_split_at((site,) * p, transfers, shape=shape, limit_s=limit_s)
+
+
+def best_split_at(
+    sites: Sequence[Site], transfers: Floats, *, shape: PipelineShape, limit_s: float = math.inf
+) -> Split:
+    """The same with ranks that run in different places.
+
+    `transfers` [p, L + 1] are the seconds from each rank to the next by the layer that the next
+    begins with.
+    """
+    p = shape.num_ranks
+    rate = sum(1 / _whole_s(site.kinds) for site in sites)
+    whole_s = p * shape.num_microbatches / rate
     for times in _FIRST_LIMITS:  # short stages alone, while they suffice
         tried_s = times * whole_s / p
         if times < p and tried_s < limit_s:
-            found = _best_within(kinds, degrees, cluster, shape, tried_s)
+            found = _best_within(sites, transfers, shape, tried_s)
             if found.bound_s < tried_s:
                 return found
-    return _best_within(kinds, degrees, cluster, shape, limit_s)
+    return _best_within(sites, transfers, shape, limit_s)
+
+
+def _whole_s(kinds: StageKinds) -> float:
+    return float(kinds.least_time_s[kinds.kind_of[0, kinds.num_layers]])
 
 
 def _best_within(
-    kinds: StageKinds, degrees: Parallelism, cluster: Cluster, shape: PipelineShape, limit_s: float
+    sites: Sequence[Site], transfers: Floats, shape: PipelineShape, limit_s: float
 ) -> Split:
-    size, p, m = kinds.num_layers, degrees.pipeline, shape.num_microbatches
-    longest = longest_stage(kinds, size - p + 1, limit_s / m)
+    kinds, m = sites[0].kinds, shape.num_microbatches
+    size, p = kinds.num_layers, shape.num_ranks
+    places = list({id(site): site for site in sites}.values())
+    longest = max(longest_stage(site.kinds, size - p + 1, limit_s / m) for site in places)
     if p * longest < size:
         return Split(bound_s=limit_s)
     first = np.arange(size)[:, np.newaxis]
@@ -88,12 +131,12 @@ def _best_within(
     used, own = np.unique(np.where(inside, kinds.kind_of[first, after], 0), return_inverse=True)
     own = own.reshape(after.shape)
     rows = _row_arrays(shape)
-    times = _kind_times(kinds, used, degrees, cluster, rows)
-    weight_grad_s = _weight_grad_s(kinds)[used][own]
-    transfers = transfers_s(kinds, degrees, cluster)
+    tables = {id(site): _kind_times(site, used, rows) for site in places}
+    weight_grads_s = {id(site): _weight_grad_s(site.kinds)[used][own] for site in places}
     later = _Later(*(np.where(np.arange(size + 1) == size, 0.0, np.inf) for _ in range(3)))
     picks = np.zeros((p, size), dtype=np.int64)
     for rank, order in reversed(list(enumerate(rank_orders(shape)))):
+        times, weight_grad_s = tables[id(sites[rank])], weight_grads_s[id(sites[rank])]
         own_s = _Own(
             order=order,
             forward_s=times.forward_s[rank][own],
@@ -103,10 +146,17 @@ def _best_within(
             transfer_s=transfers[rank][after],
         )
         later, picks[rank] = _with_rank(later, own_s, after, num_microbatches=m)
-    bound_s = float(later.finish_s[0]) + cluster.accelerator.step_overhead_s
+    overhead_s = max(site.cluster.accelerator.step_overhead_s for site in places)
+    bound_s = float(later.finish_s[0]) + overhead_s
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
-    return _decoded(kinds, degrees, cluster, picks, bound_s, rows)
+    cuts = [0]
+    for rank in range(p):
+        cuts.append(cuts[-1] + 1 + int(picks[rank, cuts[-1]]))
+    chosen = fastest_ways(sites, cuts, shape)
+    if chosen is None:
+        return Split(bound_s=bound_s)
+    return Split(bound_s=bound_s, cuts=tuple(cuts), chosen=chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -189,15 +239,12 @@ def _row_arrays(shape: PipelineShape) -> Floats:
     return np.stack([part[np.minimum(np.arange(most), len(part) - 1)] for part in parts])
 
 
-def _kind_times(
-    kinds: StageKinds, used: Ints, degrees: Parallelism, cluster: Cluster, rows: Floats
-) -> KindTimes:
-    replicas = group_replicas(cluster.pool_of(), degrees)
+def _kind_times(site: Site, used: Ints, rows: Floats) -> KindTimes:
+    kinds, replicas = site.kinds, site.replicas
     held = held_bytes(kinds, replicas)[used].tolist()
-    usable_bytes = cluster.accelerator.usable_bytes
     time_s = np.full((len(rows), len(used)), np.inf)
     for column, kind in enumerate(used.tolist()):
-        room = usable_bytes - held[column]
+        room = site.usable_bytes - held[column]
         for level in kinds.levels_of[kind]:
             ways = ways_of(kinds, kind, level)
             beside = rows[:, :, 2:] * float(kinds.level_bytes[level])
@@ -205,25 +252,21 @@ def _kind_times(
             fitting = np.where(fits.all(axis=1), ways.time_s, np.inf).min(axis=1)
             np.minimum(time_s[:, column], fitting, out=time_s[:, column])
     forward_s = np.broadcast_to(kinds.forward_s[used], time_s.shape)
-    return with_replicas(kinds, used, time_s, forward_s, replicas, cluster)
+    return with_replicas(kinds, used, time_s, forward_s, replicas, site.cluster)
 
 
-def _decoded(
-    kinds: StageKinds,
-    degrees: Parallelism,
-    cluster: Cluster,
-    picks: Ints,
-    bound_s: float,
-    rows: Floats,
-) -> Split:
-    replicas = group_replicas(cluster.pool_of(), degrees)
-    held, start = held_bytes(kinds, replicas), 0
-    usable_bytes = cluster.accelerator.usable_bytes
-    cuts, chosen = [0], []
-    for rank in range(degrees.pipeline):
-        after = start + 1 + int(picks[rank, start])
+def fastest_ways(
+    sites: Sequence[Site], cuts: Sequence[int], shape: PipelineShape
+) -> tuple[tuple[int, ...], ...] | None:
+    """How each stage between `cuts` runs its layers: the fastest way that fits with some room left.
+
+    Counts of layers by row of the cost table; None where a stage does not fit.
+    """
+    rows, chosen = _row_arrays(shape), []
+    for rank, (site, (start, after)) in enumerate(zip(sites, pairwise(cuts), strict=True)):
+        kinds = site.kinds
         kind = int(kinds.kind_of[start, after])
-        room = usable_bytes - float(held[kind])
+        room = site.usable_bytes - float(held_bytes(kinds, site.replicas)[kind])
         best: tuple[float, Ints] | None = None
         for level in kinds.levels_of[kind]:
             ways = ways_of(kinds, kind, level)
@@ -236,8 +279,6 @@ def _decoded(
                 if best is None or ways.time_s[way] < best[0]:
                     best = (float(ways.time_s[way]), ways.chosen[way])
         if best is None:
-            return Split(bound_s=bound_s)
+            return None
         chosen.append(tuple(best[1].tolist()))
-        cuts.append(after)
-        start = after
-    return Split(bound_s=bound_s, cuts=tuple(cuts), chosen=tuple(chosen))
+    return tuple(chosen)

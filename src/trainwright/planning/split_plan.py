@@ -20,14 +20,14 @@ from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.pricing.step import predict_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trainwright.execution import Budget
     from trainwright.plan import StepPrediction
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Candidate
     from trainwright.planning.split_bound import Split
-    from trainwright.profile import Profile
+    from trainwright.profile import Layer, Profile
 
 _NEAR: Final = 1.001  # a step this close to its bound is not worth another split
 
@@ -62,20 +62,25 @@ def price_split(
 
 
 def _stages_of(split: Split, candidate: Candidate, profile: Profile) -> Iterator[Stage]:
-    """The stages of a split; in each the layers of a class that recompute most come first."""
-    costs, layers = profile.costs, profile.structure.layers
+    layers = profile.structure.layers
     for (first, after), chosen in zip(pairwise(split.cuts), split.chosen, strict=True):
-        own, left, options = layers[first:after], list(chosen), []
-        for layer in own:
-            row = max(row for row in costs.rows_of(layer.layer_class) if left[row])
-            left[row] -= 1
-            options.append(costs.option_ids[row])
+        own = layers[first:after]
         yield Stage.uniform(
             tuple(layer.id for layer in own),
-            tuple(options),
+            options_of(own, chosen, profile),
             data_parallel=candidate.data,
             tensor_parallel=candidate.tensor,
         )
+
+
+def options_of(layers: Sequence[Layer], chosen: Sequence[int], profile: Profile) -> tuple[str, ...]:
+    """How each layer of a stage runs; of a class, the layers that recompute most come first."""
+    costs, left, options = profile.costs, list(chosen), []
+    for layer in layers:
+        row = max(row for row in costs.rows_of(layer.layer_class) if left[row])
+        left[row] -= 1
+        options.append(costs.option_ids[row])
+    return tuple(options)
 
 
 def _partitioned(

@@ -43,14 +43,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Where a pipeline rank runs: the kind of its devices, and the groups that replicate it."""
+
+    accelerator: Accelerator
+    replicas: Replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What all stages share: the pipeline's shape, the replicas, the device, what overlaps."""
+    """The pipeline's shape, where each rank runs, and what overlaps."""
 
     shape: PipelineShape
-    replicas: Replicas
-    accelerator: Accelerator
+    places: tuple[RankPlace, ...]
     overlap: Overlap
     overheads: MemoryOverheads
+
+    @property
+    def step_overhead_s(self) -> float:
+        """What the slowest device of a step does once."""
+        return max(place.accelerator.step_overhead_s for place in self.places)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,7 +99,7 @@ class StepWork:
 def assemble_step(work: StepWork, layout: Layout) -> StepPrediction:
     """Price the step; raises `InvalidInput` where the schedule breaks a rule of its family."""
     m, p = layout.shape.num_microbatches, layout.shape.num_ranks
-    sharing = data_parallel_times(work.stages, layout.replicas, layout.overlap, num_microbatches=m)
+    sharing = sharing_times(work, layout)
     times = pipeline_times(work, sharing, layout.overlap)
     ends_s = pipeline_ends_s(layout.shape, times)
     peaks = _peaks(work, layout.shape, times)
@@ -98,13 +110,26 @@ def assemble_step(work: StepWork, layout: Layout) -> StepPrediction:
     busy_s = [m * (stage.forward_s + stage.backward_s) for stage in stages]
     busiest = int(np.argmax(busy_s))
     return StepPrediction(
-        step_time_s=synced_s + optimizer_s + layout.accelerator.step_overhead_s,
+        step_time_s=synced_s + optimizer_s + layout.step_overhead_s,
         pipeline_s=pipeline_s,
         exposed_gradient_sync_s=synced_s - pipeline_s,
         optimizer_s=optimizer_s,
         bubble_of_makespan=1 - busy_s[busiest] / pipeline_s if pipeline_s > 0 else 0.0,
         stages=stages,
         communication=_communication(work, sharing, layout, busiest, times, pipeline_s),
+    )
+
+
+def sharing_times(work: StepWork, layout: Layout) -> tuple[DataParallelTimes, ...]:
+    """What synchronising each virtual stage over the replicas of its rank costs."""
+    return tuple(
+        data_parallel_times(
+            (stage,),
+            layout.places[rank].replicas,
+            layout.overlap,
+            num_microbatches=layout.shape.num_microbatches,
+        )[0]
+        for stage, rank in zip(work.stages, work.rank_of_stage, strict=True)
     )
 
 
@@ -147,6 +172,7 @@ def _rank(
     own = [work.stages[chunk] for chunk in chunks]
     shared = [sharing[chunk] for chunk in chunks]
     tied_s = sum(work.tied_s[chunk] for chunk in chunks)
+    place = layout.places[rank]
     exposed_s = np.sum([w.exposed_s for w in own], axis=0)
     return StagePrediction(
         forward_s=sum(w.forward_s + s.added_forward_s for w, s in zip(own, shared, strict=True)),
@@ -160,8 +186,8 @@ def _rank(
         ),
         gradient_sync_s=sum(s.sync_s for s in shared) + tied_s,
         exposed_gradient_sync_s=sum(s.exposed_sync_s for s in shared) + tied_s,
-        optimizer_s=optimizer_time_s(RankState.of(own), layout.replicas, layout.accelerator),
-        memory=_memory(work, own, chunks, layout, peak),
+        optimizer_s=optimizer_time_s(RankState.of(own), place.replicas, place.accelerator),
+        memory=_memory(work, own, chunks, layout, rank, peak),
     )
 
 
@@ -170,9 +196,11 @@ def _memory(
     own: list[StageWork],
     chunks: list[int],
     layout: Layout,
+    rank: int,
     peak: RankPeak,
 ) -> StageMemory:
-    weight, gradient, optimizer, gathered = static_shards(RankState.of(own), layout.replicas)
+    state, replicas = RankState.of(own), layout.places[rank].replicas
+    weight, gradient, optimizer, gathered = static_shards(state, replicas)
     overheads = layout.overheads
     return StageMemory(
         weight_bytes=weight,

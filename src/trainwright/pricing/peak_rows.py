@@ -84,11 +84,11 @@ def _rank_rows(schedule: Schedule, rank: int) -> NDArray[np.int64]:
         ],
         axis=1,
     )
-    return _undominated(np.unique(counts, axis=0))
+    return undominated(np.unique(counts, axis=0))
 
 
-def _undominated(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those of distinct rows of which no other has at least as much of everything."""
+def undominated(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of distinct rows [k, c] those of which no other has at least as much of everything."""
     order = np.argsort(-rows.sum(axis=1), kind="stable")
     left, kept = rows[order], []
     while len(left):

@@ -24,7 +24,7 @@ from trainwright.partitioning.evaluate import find_layer_faults
 from trainwright.partitioning.price_list import read_prices
 from trainwright.plan import StepPrediction
 from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
-from trainwright.pricing.assemble import Layout, StepWork, assemble_step
+from trainwright.pricing.assemble import Layout, RankPlace, StepWork, assemble_step
 from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
 from trainwright.pricing.placement import Placement
 from trainwright.pricing.sharding import shared_gradient_time_s
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.plan import Plan
     from trainwright.plan.overlap import MemoryOverheads, Overlap
+    from trainwright.plan.parallelism import Parallelism
     from trainwright.profile import Profile, ProfilePoint
 
     Feeds = tuple[tuple[int, float, float], ...]  # (stage, seconds of one transfer, bytes)
@@ -170,10 +171,10 @@ def _laid_out(
     overlap: Overlap,
     overheads: MemoryOverheads,
 ) -> tuple[StepWork, Layout]:
+    place = RankPlace(accelerator=placement.pool.accelerator, replicas=placement.replicas(0))
     layout = Layout(
         shape=placement.shape,
-        replicas=placement.replicas(0),
-        accelerator=placement.pool.accelerator,
+        places=(place,) * placement.shape.num_ranks,
         overlap=overlap,
         overheads=overheads,
     )
@@ -185,14 +186,13 @@ def _laid_out(
         transfer_s=np.array([time_s for time_s, _ in pairs]),
         transfer_bytes=np.array([size for _, size in pairs]),
         tied_s=tuple(_tied_s(placement, works, profile)),
-        gathered_input_bytes=_gathered_input_bytes(placement, profile),
+        gathered_input_bytes=gathered_input_bytes(placement.degrees, profile),
     )
     return work, layout
 
 
-def _gathered_input_bytes(placement: Placement, profile: Profile) -> float:
+def gathered_input_bytes(degrees: Parallelism, profile: Profile) -> float:
     """What sequence parallelism gathers for one layer: the whole of what neighbours send."""
-    degrees = placement.degrees
     if not degrees.sequence_parallel or degrees.tensor == 1 or not profile.structure.edges:
         return 0.0
     return profile.structure.edges[0].bytes * degrees.tensor
@@ -224,8 +224,11 @@ def _longest_path(
                     num_microbatches=plan.num_microbatches // d,
                     virtual_stages=1,
                 ),
-                replicas=placement.replicas(index),
-                accelerator=placement.pool.accelerator,
+                places=(
+                    RankPlace(
+                        accelerator=placement.pool.accelerator, replicas=placement.replicas(index)
+                    ),
+                ),
                 overlap=overlap,
                 overheads=overheads,
             ),

@@ -15,10 +15,14 @@ from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plan.schedule import ActionKind
 from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
 from trainwright.plan.schedule_memory import ScheduleMemory
-from trainwright.pricing.assemble import activations_of, assemble_step, pipeline_times
+from trainwright.pricing.assemble import (
+    activations_of,
+    assemble_step,
+    pipeline_times,
+    sharing_times,
+)
 from trainwright.pricing.memory_curve import rank_peaks
 from trainwright.pricing.pipeline_run import schedule_of
-from trainwright.pricing.sharding import data_parallel_times
 from trainwright.pricing.step import work_of_plan
 from trainwright.scheduling.simulate import simulate
 
@@ -46,13 +50,7 @@ def step_timeline(
     `predict_step`, and `UnsupportedFeature` for stages that branch or differ in degrees.
     """
     work, layout = work_of_plan(plan, profile, cluster, overlap=overlap, overheads=overheads)
-    sharing = data_parallel_times(
-        work.stages,
-        layout.replicas,
-        layout.overlap,
-        num_microbatches=layout.shape.num_microbatches,
-    )
-    times = pipeline_times(work, sharing, layout.overlap)
+    times = pipeline_times(work, sharing_times(work, layout), layout.overlap)
     schedule = schedule_of(layout.shape, times)
     costs = ScheduleCosts.of(
         schedule.placement,
@@ -83,5 +81,5 @@ def _memory(work: StepWork, layout: Layout, schedule: Schedule) -> ScheduleMemor
         weight_grad_bytes=-kept.until_weight_grad,
         transient_bytes={ActionKind.I: kept.transient, ActionKind.B: kept.transient},
         static_bytes=np.array(static),
-        limit_bytes=layout.accelerator.usable_bytes,
+        limit_bytes=min(place.accelerator.usable_bytes for place in layout.places),
     )

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
         CodesignResult,
         DesignRecord,
         LayerScheduleRecord,
-        StageResult,
     )
+    from trainwright.plan.results.codesign_stages import StageResult
 
 _SHOWN = 12
 
@@ -88,7 +88,8 @@ def _design(best: DesignRecord) -> RenderableType:
     memory = format_bytes(around.memory_bytes)
     pace = format_bandwidth(around.memory_bandwidth_bytes_per_s)
     links = format_bandwidth(around.link_bandwidth_bytes_per_s)
-    add_row(made, "memory", f"{memory} at {pace}, links {links}, {around.clock_hz / 1e9:g} GHz")
+    clock = f"{around.clock_hz / 1e9:g} GHz, {best.architecture.precision}"
+    add_row(made, "memory", f"{memory} at {pace}, links {links}, {clock}")
     add_row(made, "area", f"{best.area_mm2:.2f} mm2 ({best.area_scope})")
     if best.die_area_mm2 is not None:
         cost = (
@@ -115,6 +116,7 @@ def _plans(found: CodesignResult) -> RenderableType:
         ("d", "right"),
         ("p", "right"),
         ("microbatches", "right"),
+        ("schedule", "left"),
         ("recompute", "left"),
         ("step", "right"),
         ("tokens/s", "right"),
@@ -128,6 +130,7 @@ def _plans(found: CodesignResult) -> RenderableType:
             plan.model,
             *map(str, degrees),
             str(plan.num_microbatches),
+            plan.schedule,
             plan.recompute,
             format_seconds(plan.step_time_s),
             f"{plan.tokens_per_s:,.0f}",
@@ -141,6 +144,7 @@ def _plans(found: CodesignResult) -> RenderableType:
             str(fixed.data_parallel),
             str(fixed.pipeline_parallel),
             "",
+            "1f1b",
             fixed.recompute or fixed.reason or "",
             "" if fixed.step_time_s is None else format_seconds(fixed.step_time_s),
             "" if fixed.tokens_per_s is None else f"{fixed.tokens_per_s:,.0f}",

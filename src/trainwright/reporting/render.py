@@ -19,6 +19,7 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "EstimateResult": ("plan_table", "estimate_report"),
         "Difference": ("difference_table", "difference_report"),
         "ModelPlanResult": ("model_plan_table", "model_plan_report"),
+        "MixedPlanResult": ("mixed_plan_table", "mixed_plan_report"),
         "ModelSweepResult": ("model_sweep_table", "model_sweep_report"),
         "WhatIfResult": ("what_if_table", "what_if_report"),
         "ModelExplanation": ("model_explanation_table", "model_explanation_report"),
@@ -31,6 +32,7 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "CalibrationResult": ("calibration_table", "calibration_report"),
         "ImprovementResult": ("improvement_table", "improvement_report"),
         "ExportResult": ("export_table", "export_report"),
+        "VerificationResult": ("verification_table", "verification_report"),
         "ReportResult": ("report_table", "report_table"),
         "LayerProfileResult": ("layer_profile_table", "layer_profile_report"),
     }

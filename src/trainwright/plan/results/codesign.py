@@ -21,6 +21,9 @@ class SurroundingsRecord:
     node_bandwidth_bytes_per_s: float
     launch_s: float
     glb_bytes_per_cycle: float
+    interface_mm2: float = 0.0
+    tensor_overlap: float = 0.0
+    gradient_overlap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +40,15 @@ class ArchitectureRecord:
     vc_buffer_bytes: int
     peak_flops_per_s: float
     surroundings: SurroundingsRecord
+    precision: str = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipPlanRecord:
     """How one model is trained on the design; `starts` is the first layer of each stage.
 
-    `recompute` is what all stages do, or "mixed" where they differ.
+    Under a schedule in V rank r of p owns stages r and 2p-1-r. `recompute` is what all stages do,
+    or "mixed" where they differ.
     """
 
     model: str
@@ -200,6 +205,7 @@ class JobRecord:
     tensor_parallel: tuple[int, ...]
     recompute: tuple[str, ...]
     weight: float = 1.0
+    schedules: tuple[str, ...] = ("1f1b",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +221,8 @@ class CodesignRequest:
     objective: str
     energy: dict[str, float]
     max_power_watts: float | None = None
+    precisions: tuple[str, ...] = ("bf16",)
+    max_mean_watts: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,58 +275,3 @@ class CodesignResult:
     search_s: float
     front_s: float | None = None
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRecord:
-    """One operator of a layer in one phase, as a chip sees it; products are [b, m, n, k]."""
-
-    operator: str
-    phase: str
-    products: tuple[tuple[int, ...], ...]
-    share: float
-    flops: float
-    lane_cycles: float
-    memory_bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRecord:
-    """One class of layers: what it is, how many there are, what they do."""
-
-    kind: str
-    count: int
-    parameters: int
-    kernels: tuple[KernelRecord, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainRecord:
-    """A model at one tensor degree and microbatch size."""
-
-    model: str
-    tensor_parallel: int
-    microbatch_size: int
-    layers: tuple[LayerRecord, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphResult:
-    """What the first stage leaves for the others: the request, and the layers it is about."""
-
-    kind: str = "codesign-graph"
-    format_version: int = FORMAT_VERSION
-    request: CodesignRequest
-    chains: tuple[ChainRecord, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageResult:
-    """A stage that was run: what it wrote, and how much of what."""
-
-    kind: str = "codesign-stage"
-    format_version: int = FORMAT_VERSION
-    stage: str
-    file: str
-    counts: dict[str, int]
-    stage_s: float

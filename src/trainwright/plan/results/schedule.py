@@ -102,7 +102,7 @@ class FrontPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class ScheduleVerification:
     """What real runs gave: of the orders themselves, and of files broken on purpose.
 
     `controls_left_out` says why there are none of the latter.
@@ -155,7 +155,7 @@ class ScheduleResult:
     critical_path: CriticalPath | None = None
     binding: Shortfall | None = None
     points: tuple[FrontPoint, ...] = ()
-    verification: Verification | None = None
+    verification: ScheduleVerification | None = None
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     evaluations: int | None = None

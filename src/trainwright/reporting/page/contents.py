@@ -39,4 +39,8 @@ def content_of(subject: Subject[Any]) -> Content:
     found: Content = getattr(import_module(f"trainwright.reporting.page.{module}"), function)(
         subject
     )
-    return found
+    if subject.verification is None:
+        return found
+    from trainwright.reporting.page.verification import with_verification
+
+    return with_verification(found, subject.verification)

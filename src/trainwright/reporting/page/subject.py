@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.plan.network_use import LevelUse
     from trainwright.plan.prediction import StepPrediction
+    from trainwright.plan.results.verification import VerificationResult
     from trainwright.reporting.gantt_panel import GanttPanel
     from trainwright.reporting.page.blocks import Section
 
@@ -68,7 +69,8 @@ class Figure:
 class Subject(Generic[Document]):
     """What one part of the page is about.
 
-    `command` asks the same again; `command_note` says what it takes for that.
+    `command` asks the same again; `command_note` says what it takes for that. `verification` is of
+    this very document.
     """
 
     name: str
@@ -80,3 +82,4 @@ class Subject(Generic[Document]):
     cluster: Cluster | None = None
     panel: GanttPanel | None = None
     left_out: tuple[str, ...] = ()
+    verification: VerificationResult | None = None

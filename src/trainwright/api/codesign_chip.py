@@ -1,0 +1,114 @@
+"""`codesign --chip`: no search for a chip, the plan on one that exists.
+
+The chip is an accelerator of the catalog in the network that the options of `codesign` describe, or
+a whole cluster. Either is planned by the planner of `trainwright plan`, so the answer is its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Unpack
+
+from trainwright.api.codesign_request import DEFAULT_GLOBAL_BATCH, CodesignOptions
+from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainwright.api.result import Result
+    from trainwright.cluster import Accelerator, Cluster
+    from trainwright.execution import Budget
+    from trainwright.plan.results.codesign import SurroundingsRecord
+
+_TAKEN: Final = (
+    "global_batch",
+    "sequence",
+    "micro_batch",
+    "tensor_parallel",
+    "recompute",
+    "schedule",
+    "link_bandwidth",
+    "node_devices",
+    "node_bandwidth",
+)
+
+
+def plan_on_chip(
+    model: str | Path,
+    *,
+    chip: str,
+    devices: int,
+    budget: Budget | None = None,
+    **options: Unpack[CodesignOptions],
+) -> Result:
+    """The best plan of `model` on `devices` chips of a kind: what `trainwright plan` gives.
+
+    `chip` names an accelerator of the catalog, or a cluster (a name or a file) with its own
+    network. Raises `InvalidInput` for an option that only a search for a chip has.
+    """
+    from trainwright.api.plan import plan
+
+    for name, value in options.items():
+        if name not in _TAKEN and value not in (None, (), (1,), "geometric"):
+            raise InvalidInput.of(name.replace("_", "-"), "must not be given: the chip is fixed")
+    sizes = tuple(options.get("micro_batch") or (1,))
+    degrees = tuple(options.get("tensor_parallel") or ())
+    return plan(
+        model,
+        devices=devices,
+        cluster=cluster_of(chip, devices=devices, options=options),
+        global_batch=options.get("global_batch") or DEFAULT_GLOBAL_BATCH,
+        sequence=options.get("sequence"),
+        micro_batch=_span("micro-batch", sizes),
+        tp=_span("tp", degrees) if degrees else None,
+        recompute=",".join(options.get("recompute") or ("none", "full")),
+        schedule=",".join(options.get("schedule") or ()) or None,
+        budget=budget,
+    )
+
+
+def cluster_of(chip: str, *, devices: int, options: CodesignOptions) -> str | Cluster:
+    """The cluster of a chip: its nodes of `node_devices`, links between them; a name as it is."""
+    from trainwright.api.codesign_surroundings import surroundings_records
+    from trainwright.formats.catalog import accelerators
+
+    known = accelerators()
+    if chip not in known:
+        return chip
+    (around, *more) = surroundings_records(
+        {
+            "link_bandwidth": options.get("link_bandwidth"),
+            "node_devices": options.get("node_devices"),
+            "node_bandwidth": options.get("node_bandwidth"),
+        }
+    )
+    if more:
+        raise InvalidInput.of("link-bandwidth", "must be a single value: the chip is fixed")
+    return _networked(known[chip], around, devices)
+
+
+def _networked(device: Accelerator, around: SurroundingsRecord, devices: int) -> Cluster:
+    from trainwright.cluster import Cluster, NetworkLevel, Pool
+
+    nodes = -(-devices // around.node_devices)
+    node = NetworkLevel(
+        name="node",
+        size=around.node_devices,
+        bandwidth_bytes_per_s=around.node_bandwidth_bytes_per_s,
+        latency_s=around.link_latency_s,
+    )
+    links = NetworkLevel(
+        name="links",
+        size=nodes,
+        bandwidth_bytes_per_s=around.link_bandwidth_bytes_per_s,
+        latency_s=around.link_latency_s,
+    )
+    return Cluster(name=device.name, pools=(Pool(accelerator=device, levels=(node, links)),))
+
+
+def _span(name: str, values: tuple[int, ...]) -> str:
+    """A list of sizes as the planner takes it: from the least to the most of them."""
+    least, most = min(values), max(values)
+    doubling = tuple(least * 2**k for k in range((most // least).bit_length()))
+    if tuple(sorted(set(values))) != doubling:
+        raise InvalidInput.of(name, f"must double from value to value, got {list(values)}")
+    return str(least) if least == most else f"{least}..{most}"

@@ -1,0 +1,122 @@
+"""What `verify` found about a document, as a card of its summary and a section of its page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from trainwright.plan.results.verification import Outcome
+from trainwright.reporting.page.blocks import Card, Cell, Column, Notes, Section, Table
+from trainwright.reporting.text import counted
+from trainwright.reporting.verification_table import LEVELS, WORDS
+
+if TYPE_CHECKING:
+    from trainwright.plan.results.verification import Check, Control, VerificationResult
+    from trainwright.reporting.page.subject import Content
+
+_CARDS: Final = frozenset({"verification", "verified"})  # that pages have by themselves
+_BEFORE: Final = frozenset({"provenance", "reproduce"})
+
+
+def with_verification(content: Content, found: VerificationResult) -> Content:
+    """The content with the verdict in its summary and every check before the sources."""
+    sections = [
+        replace(each, cards=(*_others(each), _card(found))) if each.name == "summary" else each
+        for each in content.sections
+    ]
+    names = [section.name for section in sections]
+    at = next((names.index(name) for name in names if name in _BEFORE), len(names))
+    return replace(content, sections=(*sections[:at], _section(found), *sections[at:]))
+
+
+def _others(section: Section) -> tuple[Card, ...]:
+    return tuple(card for card in section.cards if card.label not in _CARDS)
+
+
+def _card(found: VerificationResult) -> Card:
+    if found.interrupted:
+        return Card(label="verification", value="interrupted", tone="warn")
+    if not found.passed:
+        failed = [check for check in found.checks if check.outcome is Outcome.FAIL]
+        where = f"level {failed[0].level}, {failed[0].name}" if failed else "a control got through"
+        return Card(label="verification", value="failed", note=where, tone="bad")
+    done = [check.level for check in found.checks if check.outcome is Outcome.PASS]
+    note = f"{counted(len(done), 'check')}, level {max(done)}: {_said(max(done), found)}"
+    return Card(label="verification", value="passed", note=note, tone="good")
+
+
+def _said(level: int, found: VerificationResult) -> str:
+    if level == 2 and found.runs:
+        run = found.runs[0]
+        return f"gradients of a real run on {run.num_ranks * run.num_replicas} processes"
+    return {0: "its orders are legal"}.get(level, "replayed unfolded")
+
+
+def _section(found: VerificationResult) -> Section:
+    blocks: list[Table | Notes] = [_checks(found.checks)]
+    if found.controls:
+        blocks.append(_controls(found.controls))
+    if found.notes:
+        blocks.append(Notes(title="How it was run", lines=found.notes))
+    blocks.append(Notes(title="Not proved here", lines=found.out_of_scope))
+    return Section(
+        name="verification",
+        label="Verification",
+        title="Does it train the same model?",
+        blocks=tuple(blocks),
+    )
+
+
+def _checks(checks: tuple[Check, ...]) -> Table:
+    failed = (at for at, check in enumerate(checks) if check.outcome is Outcome.FAIL)
+    return Table(
+        title="Checks",
+        columns=(
+            Column(title="check", key="check", is_number=False),
+            Column(title="level", key="level", is_number=False),
+            Column(title="outcome", key="outcome", is_number=False),
+            Column(title="what was found", key="found", is_number=False),
+        ),
+        rows=tuple(
+            tuple(
+                map(
+                    Cell.of,
+                    (
+                        check.name,
+                        f"{check.level} {LEVELS[check.level]}",
+                        WORDS[check.outcome],
+                        "; ".join((check.detail, *check.where)),
+                    ),
+                )
+            )
+            for check in checks
+        ),
+        marked=frozenset(failed),
+    )
+
+
+def _controls(controls: tuple[Control, ...]) -> Table:
+    return Table(
+        title="Broken on purpose",
+        columns=(
+            Column(title="what was broken", key="control", is_number=False),
+            Column(title="level", key="level", is_number=False),
+            Column(title="caught", key="caught", is_number=False),
+            Column(title="what the check said", key="said", is_number=False),
+        ),
+        rows=tuple(
+            tuple(
+                map(
+                    Cell.of,
+                    (
+                        each.name,
+                        f"{each.level} {LEVELS[each.level]}",
+                        "yes" if each.caught else "NO",
+                        each.said,
+                    ),
+                )
+            )
+            for each in controls
+        ),
+        marked=frozenset(at for at, each in enumerate(controls) if not each.caught),
+    )

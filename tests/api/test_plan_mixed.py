@@ -1,0 +1,157 @@
+"""`plan` on a cluster of two kinds of devices: the document, its table, and what refuses it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.mixed_clusters import A100, H100, two_kinds, with_memory
+
+from trainwright.api.diff import diff
+from trainwright.api.documents import load_explained_document
+from trainwright.api.explain import explain
+from trainwright.api.export import export
+from trainwright.api.plan import plan
+from trainwright.api.result import Result
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.plan.results.mixed_plan import MixedPlanResult
+from trainwright.plan.status import Status
+
+NARROW = {
+    "global_batch": 32,
+    "sequence": 2048,
+    "micro_batch": 1,
+    "tp": 2,
+    "cp": 1,
+    "zero_stage": "1",
+    "schedule": "1f1b",
+    "recompute": "none",
+}
+
+
+@cache
+def planned(**options: object) -> Result:
+    return plan("llama3-8b", cluster=two_kinds(), **(NARROW | options))  # type: ignore[arg-type]
+
+
+def document(**options: object) -> MixedPlanResult:
+    found = planned(**options).document
+    assert isinstance(found, MixedPlanResult)
+    return found
+
+
+def test_several_kinds_are_faster_than_the_better_one_alone() -> None:
+    found = document()
+    assert found.status in (Status.OPTIMAL, Status.GAP)
+    assert found.layout in ("across", "beside")
+    assert found.fits
+    assert {group.devices_used for group in found.groups} == {8}
+    alone = [other for other in found.alternatives if other.layout == "alone"]
+    assert {other.pools for other in alone} == {(A100,), (H100,)}
+    assert all(other.slowdown > 1.1 for other in alone)
+    assert (found.lower_bound_s or 0) <= (found.step_time_s or 0)
+    assert (found.gap or 0) < 0.02
+
+
+def test_every_rank_says_its_kind_and_the_room_of_that_kind() -> None:
+    found = document(pp=2, dp=4)
+    assert [rank.device_kind for rank in found.ranks if rank.chain == 0] == [
+        found.groups[rank.pool].device_kind for rank in found.ranks if rank.chain == 0
+    ]
+    for rank in found.ranks:
+        assert rank.memory_limit_bytes == found.groups[rank.pool].memory_limit_bytes
+        assert rank.margin_bytes < rank.memory_limit_bytes - rank.memory_bytes
+    assert sum(group.layer_share for group in found.groups) == pytest.approx(1.0)
+
+
+def test_the_faster_kind_gets_more_of_the_layers() -> None:
+    found = document(pp=2, dp=4)
+    assert found.layout == "across"
+    slow, fast = found.groups
+    assert fast.layer_share > 1.5 * slow.layer_share
+    assert min(slow.busy, fast.busy) > 0.6
+
+
+def test_the_faster_kind_gets_more_of_the_microbatches() -> None:
+    found = document(pp=1, dp=8)
+    assert found.layout == "beside"
+    each = {rank.device_kind: rank.num_microbatches for rank in found.ranks}
+    assert each["H100-80GB-SXM"] >= 2 * each["A100-80GB-SXM"]
+    assert sum(rank.count * rank.num_microbatches for rank in found.ranks) == 32
+
+
+def test_what_binds_names_the_group() -> None:
+    binding = document().binding
+    assert binding is not None
+    assert binding.device_kind == document().groups[binding.pool].device_kind
+    text = planned().explain()
+    assert f"what binds: group {binding.pool}, rank {binding.rank} on {binding.device_kind}" in text
+    assert "A100-80GB-SXM" in text
+    assert "other ways to use the groups" in text
+
+
+def test_a_kind_too_small_for_its_stages_is_left_out() -> None:
+    cluster = with_memory(two_kinds(), A100, 1.0)
+    found = plan("llama3-8b", cluster=cluster, **NARROW).document  # type: ignore[arg-type]
+    assert isinstance(found, MixedPlanResult)
+    assert found.layout == "alone"
+    assert [group.devices_used for group in found.groups] == [0, 8]
+
+
+def test_a_document_is_read_back_and_explained_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.json"
+    planned().save(path)
+    assert load_explained_document(path) == planned().document
+    assert explain(path).explain() == planned().explain()
+
+
+def test_a_document_whose_figures_do_not_follow_is_refused(tmp_path: Path) -> None:
+    content = json.loads(planned().to_json())
+    content["step_time_s"] *= 0.9
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InvalidInput, match="step_time_s: must be"):
+        explain(path)
+
+
+def test_export_names_the_field_that_no_target_expresses() -> None:
+    with pytest.raises(UnsupportedFeature, match=r"stages.replicas.device_kind: .*A100.*H100"):
+        export(planned(pp=2, dp=4), "megatron")
+    with pytest.raises(UnsupportedFeature, match=r"stages\[0\]\.replicas: .*number of microbatch"):
+        export(planned(pp=1, dp=8), "megatron")
+
+
+def test_commands_that_compare_plans_say_which_kinds_they_read(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.json"
+    planned().save(path)
+    with pytest.raises(InvalidInput, match='kind: must be one of "plan", "model-plan"'):
+        diff(path, path)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("memory", "40GiB"),
+        ("nodes", 4),
+        ("devices", 8),
+        ("calibration", "megatron-core"),
+        ("per_stage_degrees", True),
+    ],
+)
+def test_options_that_speak_of_one_kind_are_refused_by_name(option: str, value: object) -> None:
+    with pytest.raises(UnsupportedFeature, match=rf"^{option.replace('_', '-')}: "):
+        plan("llama3-8b", cluster=two_kinds(), **(NARROW | {option: value}))  # type: ignore[arg-type]
+
+
+def test_a_framework_leaves_each_kind_alone_and_says_so() -> None:
+    found = document(framework="megatron", schedule=None)
+    assert found.layout == "alone"
+    assert any(warning.startswith("framework: megatron") for warning in found.warnings)
+
+
+def test_a_schedule_without_plans_on_several_kinds_leaves_each_alone_and_says_so() -> None:
+    found = document(schedule="interleaved", pp=2, virtual_stages=2)
+    assert found.layout == "alone"
+    assert any(warning.startswith("schedule: several pools") for warning in found.warnings)

@@ -1,0 +1,159 @@
+"""A step on several kinds of devices: chains side by side, stages on different kinds."""
+
+from dataclasses import replace
+
+import pytest
+from tests.mixed_clusters import A100, ETHERNET, H100, group, profiles_of, staged, two_kinds
+
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.plan import Stage
+from trainwright.pricing.mixed_placement import MixedPlacement, chains_of, mixed_replicas
+from trainwright.pricing.mixed_step import predict_mixed_step
+from trainwright.pricing.step import predict_step
+
+CLUSTER = two_kinds()
+PROFILES = profiles_of(CLUSTER)
+
+
+def of_one_kind(pool: int, *, pipeline: int, data: int, schedule: str, zero: int) -> Stage:
+    return staged(PROFILES[pool], [(group(pool, data),)] * pipeline, schedule=schedule, zero=zero)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("zero", [0, 1, 3])
+@pytest.mark.parametrize(("pipeline", "data"), [(1, 4), (2, 2), (4, 1)])
+def test_a_plan_on_one_pool_costs_what_it_costs_without_the_other(
+    pipeline: int, data: int, schedule: str, zero: int
+) -> None:
+    plan = of_one_kind(H100, pipeline=pipeline, data=data, schedule=schedule, zero=zero)
+    alone = predict_step(plan, PROFILES[H100], CLUSTER.alone(H100))
+    mixed = predict_mixed_step(plan, PROFILES, CLUSTER)
+    assert mixed.step_time_s == pytest.approx(alone.step_time_s, rel=1e-12)
+    (chain,) = mixed.chains
+    assert chain.step.stages == alone.stages
+    assert chain.pools == (H100,) * pipeline
+
+
+def test_stages_run_at_the_pace_of_their_own_devices() -> None:
+    plan = staged(PROFILES[0], [(group(A100, 2),), (group(H100, 2),)])
+    (chain,) = predict_mixed_step(plan, PROFILES, CLUSTER).chains
+    for rank, pool in enumerate((A100, H100)):
+        alike = staged(PROFILES[0], [(group(pool, 2),)] * 2)
+        alone = predict_step(alike, PROFILES[pool], CLUSTER.alone(pool))
+        assert chain.step.stages[rank].forward_s == alone.stages[rank].forward_s
+        assert chain.step.stages[rank].memory == alone.stages[rank].memory
+
+
+def test_what_passes_between_pools_crosses_their_joint() -> None:
+    plan = staged(PROFILES[0], [(group(A100, 2),), (group(H100, 2),)])
+    (chain,) = predict_mixed_step(plan, PROFILES, CLUSTER).chains
+    size = PROFILES[0].structure.edges[0].bytes
+    expected = ETHERNET.latency_s + size / ETHERNET.effective_bytes_per_s
+    assert chain.step.stages[0].send_s == pytest.approx(expected)
+
+
+def test_the_chain_that_ends_last_ends_the_step() -> None:
+    plan = staged(PROFILES[0], [(group(A100, 2, 0.5), group(H100, 2, 0.5))])
+    step = predict_mixed_step(plan, PROFILES, CLUSTER)
+    slow, fast = step.chains
+    assert [c.num_microbatches for c in step.chains] == [4, 4]
+    assert slow.step.pipeline_s > 1.5 * fast.step.pipeline_s
+    assert step.slowest == 0
+    assert step.pipeline_s == slow.step.pipeline_s
+
+
+def test_shares_in_proportion_to_speed_shorten_the_step() -> None:
+    even, fitted = (
+        predict_mixed_step(
+            staged(PROFILES[0], [(group(A100, 2, 1 - s), group(H100, 2, s))], microbatches=32),
+            PROFILES,
+            CLUSTER,
+        )
+        for s in (0.5, 0.6875)
+    )
+    assert fitted.step_time_s < 0.8 * even.step_time_s
+    assert [c.num_microbatches for c in fitted.chains] == [5, 11]
+
+
+def test_gradients_of_mixed_replicas_cross_the_joint_in_a_ring_or_pool_by_pool() -> None:
+    placement = MixedPlacement(
+        plan=staged(PROFILES[0], [(group(A100, 4, 0.5), group(H100, 4, 0.5))]), cluster=CLUSTER
+    )
+    replicas = placement.replicas(0)
+    assert replicas.sizes[0] == 8
+    inner = [pool.levels[0] for pool in CLUSTER.pools]
+    byte_s = [1 / level.effective_bytes_per_s for level in (*inner, ETHERNET)]
+    ring = 2 * 7 / 8 * max(byte_s)
+    by_pool = 2 * 3 / 4 * max(byte_s[:2]) + 2 * 1 / 2 * byte_s[2] / 4
+    slopes = [slope for _, slope in replicas.reduce[0]]
+    assert any(slope == pytest.approx(ring) for slope in slopes)
+    assert min(slopes) == pytest.approx(by_pool)
+
+
+def test_replicas_of_one_pool_are_grouped_as_if_it_were_alone() -> None:
+    plan = staged(PROFILES[0], [(group(H100, 4),)], zero=1)
+    placement = MixedPlacement(plan=plan, cluster=CLUSTER)
+    assert placement.members(0) == {H100: 4}
+    alone = mixed_replicas(CLUSTER.alone(H100), placement.degrees, {0: 4})
+    assert placement.replicas(0) == alone
+
+
+def test_chains_are_cut_where_any_stage_changes_its_group() -> None:
+    plan = staged(
+        PROFILES[0],
+        [
+            (group(A100, 1, 0.25), group(H100, 3, 0.75)),
+            (group(A100, 2, 0.5), group(H100, 2, 0.5)),
+        ],
+    )
+    chains = chains_of(plan)
+    assert [(c.first, c.count, c.num_microbatches) for c in chains] == [
+        (0, 1, 4),
+        (1, 1, 4),
+        (2, 2, 4),
+    ]
+    pools = [tuple(g.pool for g in c.groups) for c in chains]
+    assert pools == [(A100, A100), (H100, A100), (H100, H100)]
+
+
+def test_options_of_a_group_replace_those_of_the_stage() -> None:
+    plan = staged(PROFILES[0], [(group(A100, 2, 0.5), group(H100, 2, 0.5))])
+    (stage,) = plan.stages
+    names = [layer.name for layer in PROFILES[0].structure.layers]
+    again = tuple("full" if name == "block" else "none" for name in names)
+    groups = (replace(stage.replicas[0], options=again), stage.replicas[1])
+    changed = replace(plan, stages=(replace(stage, replicas=groups),))
+    before, after = (predict_mixed_step(p, PROFILES, CLUSTER).chains for p in (plan, changed))
+    assert after[0].step.stages[0].recompute_s > 0 == before[0].step.stages[0].recompute_s
+    assert after[1].step.stages[0].forward_s == before[1].step.stages[0].forward_s
+    assert after[1].step.stages[0].recompute_s == 0
+
+
+def test_shares_that_are_no_whole_microbatches_are_refused() -> None:
+    plan = staged(PROFILES[0], [(group(A100, 2, 0.6), group(H100, 2, 0.4))])
+    with pytest.raises(InvalidInput, match=r"stages\[0\].replicas.share.*whole microbatches"):
+        predict_mixed_step(plan, PROFILES, CLUSTER)
+
+
+def test_a_pool_is_not_used_beyond_its_devices() -> None:
+    plan = staged(PROFILES[0], [(group(A100, 3),), (group(A100, 3),)], microbatches=15)
+    with pytest.raises(InvalidInput, match=r"at most the 8 A100.* of pool 0, got 12"):
+        predict_mixed_step(plan, PROFILES, CLUSTER)
+
+
+def test_tensor_degrees_that_differ_are_refused_by_their_field() -> None:
+    plan = staged(PROFILES[0], [(group(A100, 2),), (group(H100, 2, tensor=4),)])
+    with pytest.raises(UnsupportedFeature, match=r"stages\[1\].replicas\[0\].tensor_parallel"):
+        predict_mixed_step(plan, PROFILES, CLUSTER)
+
+
+def test_stages_with_different_replicas_are_refused_by_their_field() -> None:
+    plan = staged(PROFILES[0], [(group(A100, 2),), (group(H100, 1),)])
+    with pytest.raises(UnsupportedFeature, match=r"stages\[1\].replicas"):
+        predict_mixed_step(plan, PROFILES, CLUSTER)
+
+
+def test_zero_2_over_several_pools_is_refused_by_its_field() -> None:
+    plan = staged(PROFILES[0], [(group(A100, 2, 0.5), group(H100, 2, 0.5))], zero=2)
+    with pytest.raises(UnsupportedFeature, match=r"parallelism\.zero_stage"):
+        predict_mixed_step(plan, PROFILES, CLUSTER)
