@@ -104,7 +104,7 @@ $(VENV)/.exports: $(VENV)/.extras
 
 $(TITAN)/.installed: | $(VENV)/.extras
 	$(BIN)/python -m pip install --quiet --no-deps --target $(TITAN)/common $(TITAN_NEEDS)
-	$(BIN)/python -m pip install --quiet --target $(TITAN)/data datasets tokenizers
+	$(BIN)/python -m pip install --quiet --target $(TITAN)/data datasets tokenizers 'click>=8.2,<8.4'
 	for version in $(TITAN_VERSIONS); do $(BIN)/python -m pip install --quiet --no-deps \
 	  --target $(TITAN)/$$version torchtitan==$$version || exit 1; done
 	touch $@
