@@ -53,6 +53,7 @@ def coarse_bound_s(one) -> float:
         pipeline=np.array([degrees.pipeline]),
         data=np.array([degrees.data]),
         num_microbatches=np.array([one.num_microbatches]),
+        virtual_stages=np.array([1]),
     )
     (bound_s,) = CoarseBounds(one.cluster).bounds_s(
         PointWork.of(one.profile),
