@@ -127,7 +127,10 @@ def test_the_figures_of_a_plan_are_those_of_its_document():
     assert list(map(float, values(page, "backward_s"))) == [rank.backward_s for rank in ranks]
     peaks = list(map(float, values(page, "memory_bytes")))
     assert peaks == list(document.peak_memory_bytes_per_rank)
-    repeated = [stage.num_recomputed for stage in document.stages]
+    repeated = [
+        sum(stage.num_recomputed for stage in document.stages if stage.rank == rank)
+        for rank in range(len(ranks))
+    ]
     assert list(map(int, values(page, "num_recomputed"))) == repeated
     times = [document.step_time_s, *(other.step_time_s for other in document.alternatives)]
     assert list(map(float, values(page, "step_time_s"))) == times

@@ -6,10 +6,13 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parents[2] / "docs"
 PAGE = (FOLDER / "pictures.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_picture_is_what_its_script_draws(tmp_path):
     runpy.run_path(str(FOLDER / "pictures" / "draw.py"))["main"](tmp_path)
     drawn = (tmp_path / "interleaved.svg").read_bytes()
