@@ -18,6 +18,7 @@ from trainwright.costing.estimate import Estimator
 from trainwright.errors import UnsupportedFeature
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.coarse_bound import WARM_UP
+from trainwright.planning.family_split import CHAIN
 from trainwright.planning.device_room import room_of_candidate, room_of_devices
 from trainwright.planning.model_question import estimate_profile
 from trainwright.planning.model_space import Candidate, dense_points, expert_points
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     Source = Callable[[int, Point], Profile]
 
 # Orders of one stage per rank that do not look at times; see `chain_split`.
-FAMILIES: Final = tuple(WARM_UP)
+FAMILIES: Final = tuple(family for family in WARM_UP if family in CHAIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
