@@ -16,6 +16,7 @@ from trainwright.codesign.price import JobPricer
 from trainwright.codesign.question import CodesignQuestion, Objective, cost
 from trainwright.codesign.search import reference_steps_s, scale_of, search
 from trainwright.codesign.space import subspace
+from trainwright.codesign.workload import SCHEDULES
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget, Progress
 from trainwright.plan.status import Status
@@ -38,6 +39,21 @@ def test_the_search_equals_pricing_every_design(seed: int) -> None:
     assert found.best.cost == exhaustive(asked) == found.lower_bound
     assert found.ledger.count(PLACEMENT) < 0.1 * len(asked.space)
     assert sum(found.ledger.count(level) for level in (PEAK, WORK, PLACEMENT)) == 1000
+
+
+@pytest.mark.parametrize(
+    "schedules",
+    [
+        pytest.param(("1f1b",), marks=pytest.mark.slow, id="1f1b"),
+        pytest.param(SCHEDULES, marks=pytest.mark.papers, id="all families"),
+    ],
+)
+def test_the_whole_space_has_no_better_design(schedules: tuple[str, ...]) -> None:
+    """All 29,360 designs priced, with both tensor degrees and both recompute settings."""
+    asked = question(replace(GPT3, schedules=schedules), space=SPACE, devices=1024)
+    found = search(asked, Budget())
+    assert found.best is not None
+    assert found.best.cost == exhaustive(asked) == found.lower_bound
 
 
 def test_the_whole_space_is_searched_with_few_placements() -> None:
