@@ -18,8 +18,8 @@ from trainwright.costing.estimate import Estimator
 from trainwright.errors import UnsupportedFeature
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.coarse_bound import WARM_UP
-from trainwright.planning.family_split import CHAIN
 from trainwright.planning.device_room import room_of_candidate, room_of_devices
+from trainwright.planning.family_split import CHAIN
 from trainwright.planning.model_question import estimate_profile
 from trainwright.planning.model_space import Candidate, dense_points, expert_points
 from trainwright.planning.point_work import PointWork
