@@ -171,7 +171,9 @@ def test_grouped_products_are_counted() -> None:
 
 
 def test_a_product_that_nothing_counts_is_refused() -> None:
-    @torch.library.custom_op("own::opaque_product", mutates_args=())
+    from torch import library
+
+    @library.custom_op("own::opaque_product", mutates_args=())
     def opaque_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return x @ weight
 
