@@ -15,7 +15,10 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.status import Status
 
 JOB = {
-    **{"cluster": "dgx-h100", "global_batch": 64, "sequence": 1024, "top": 0},
+    "cluster": "dgx-h100",
+    "global_batch": 64,
+    "sequence": 1024,
+    "top": 0,
     "schedule": "1f1b,interleaved",
 }
 MONEY = {"tokens": 3e11, "price": 2.0}

@@ -9,7 +9,11 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.status import Status
 
 JOB = {
-    **{"cluster": "dgx-h100", "devices": 16, "global_batch": 32, "sequence": 4096, "top": 0},
+    "cluster": "dgx-h100",
+    "devices": 16,
+    "global_batch": 32,
+    "sequence": 4096,
+    "top": 0,
     "schedule": "1f1b",  # what is asked again does not depend on it
 }
 EVERY_FAMILY = {key: value for key, value in JOB.items() if key != "schedule"}

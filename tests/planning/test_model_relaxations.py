@@ -15,7 +15,6 @@ from trainwright.planning.model_relaxations import priced_relaxations, relaxed
 from trainwright.planning.model_space import Workload
 from trainwright.profile import Recompute
 
-
 ONE_OF_EACH = {
     "context": Span.only(1),
     "microbatch_size": Span.only(1),
