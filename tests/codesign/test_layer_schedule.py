@@ -19,6 +19,7 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.status import Status
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(problems())
 def test_small_layers_take_what_brute_force_takes(problem):

@@ -35,6 +35,7 @@ def assert_equals_the_oracle(piper, *, block_name, tensor_degrees):
     return least
 
 
+@pytest.mark.slow
 @given(piper_objects())
 @settings(max_examples=60)
 def test_it_finds_the_fastest_of_all_equal_splits(piper):

@@ -78,6 +78,7 @@ def test_without_a_best_time_there_is_no_slowdown(small):
     assert all(baseline.slowdown is None for baseline in compared(*small).values())
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(piper_objects(max_layers=5), st.booleans(), st.booleans())
 def test_no_baseline_beats_the_plan(piper, data_parallel, recompute):

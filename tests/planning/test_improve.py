@@ -62,6 +62,7 @@ def test_no_change_that_is_offered_beats_its_own_price() -> None:
         assert found.step.peak_memory_bytes <= 80e9
 
 
+@pytest.mark.slow
 def test_recomputing_for_nothing_is_the_first_thing_to_drop() -> None:
     found = found_around()
     single = next(each for each in found if each.dimensions == ("recompute",))

@@ -161,6 +161,7 @@ def test_the_same_question_has_the_same_explanation():
     assert explained(profile, setting) == explained(profile, setting)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(tight_problems(), restrictions)
 def test_every_fix_is_enough_and_the_smallest(problem, allowed):
