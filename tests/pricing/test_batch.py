@@ -104,6 +104,33 @@ def test_a_family_that_looks_at_times_is_priced_too() -> None:
     assert found.peak_memory_bytes[0] == pytest.approx(step.peak_memory_bytes, rel=1e-2)
 
 
+def test_a_batch_priced_in_pieces_has_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = catalog.model("llama3-8b").config
+    runs = [
+        Configuration(
+            parallelism=Parallelism(tensor=tensor, pipeline=pipeline, data=2, zero_stage=zero),
+            microbatch_size=1,
+            global_batch=batch,
+            sequence_length=1024,
+        )
+        for tensor in (1, 2)
+        for pipeline in (1, 4)
+        for zero in (0, 1, 3)
+        for batch in (15, 64)
+    ]
+    whole = price_batch(config, CLUSTER, runs)
+    monkeypatch.setattr("trainwright.pricing.batch._AT_ONCE", 5)
+    pieces = price_batch(config, CLUSTER, runs)
+    assert pieces.faults == whole.faults
+    assert any(whole.faults) and not all(whole.faults)
+    np.testing.assert_array_equal(pieces.step_time_s, whole.step_time_s)
+    np.testing.assert_array_equal(pieces.peak_memory_bytes, whole.peak_memory_bytes)
+
+
+def test_a_batch_of_nothing_has_no_prices() -> None:
+    assert price_batch(catalog.model("gpt2-xl").config, CLUSTER, []).faults == ()
+
+
 def test_an_unknown_format_is_a_fault_of_its_configuration() -> None:
     config = catalog.model("gpt2-xl").config
     run = Configuration(
