@@ -59,9 +59,8 @@ class Rank {
   std::vector<int64_t> ordered(std::span<const double> counts, double sign) const {
     std::vector<int64_t> order(static_cast<size_t>(v_));
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return sign * counts[a] < sign * counts[b];
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return sign * counts[a] < sign * counts[b]; });
     return order;
   }
 
@@ -125,8 +124,8 @@ class Rank {
     ways.clear();
     for (int64_t c = 0; c < v_; ++c) {
       for (size_t k = 1; k < x_.option_time_s.size(); ++k) {
-        const double gain = counts[c] * blocks[c] *
-                            (x_.option_kept_bytes[k - 1] - x_.option_kept_bytes[k]);
+        const double gain =
+            counts[c] * blocks[c] * (x_.option_kept_bytes[k - 1] - x_.option_kept_bytes[k]);
         const double cost_s = blocks[c] * (x_.option_time_s[k] - x_.option_time_s[k - 1]);
         if (gain > 0) ways.push_back({gain / std::max(cost_s, kLeast), gain});
       }
@@ -185,8 +184,7 @@ class Rank {
       drain_s += drain[edge.chunk] * (x_.edge_time_s[edge.end] - forward_s);
     }
     const double start_s = start_s_ - warm_s, end_s = end_s_ - drain_s;
-    const double longest_s =
-        std::max({head_s_ + tail_s_, start_s + tail_s_, head_s_ + end_s});
+    const double longest_s = std::max({head_s_ + tail_s_, start_s + tail_s_, head_s_ + end_s});
     return x_.waits_twice[rank_] ? std::max(longest_s, start_s + end_s) : longest_s;
   }
 

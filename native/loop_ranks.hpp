@@ -24,7 +24,7 @@ struct LoopRanks {
   double block_forward_s;
   double block_static_bytes;
   double block_optimizer_s;
-  double forward_all_s;   // of one microbatch through all layers
+  double forward_all_s;  // of one microbatch through all layers
   double backward_all_s;
   double usable_bytes;
   double gathered_bytes;   // beside everything on every rank
