@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -136,6 +136,17 @@ def machine_of(
         memory_efficiency=surroundings.memory_efficiency,
         launch_s=surroundings.launch_s,
         element_bytes=element_bytes,
+    )
+
+
+def machine_taking(machine: TiledMachine, *, wide: bool) -> TiledMachine:
+    """The machine as it multiplies elements of its own size, or of twice that."""
+    if not wide:
+        return machine
+    return replace(
+        machine,
+        element_bytes=2.0 * machine.element_bytes,
+        compute_efficiency=machine.compute_efficiency / 2.0,
     )
 
 
