@@ -222,7 +222,7 @@ class ProductTimes:
 
 
 def product_times(machines: Sequence[TiledMachine], products: Sequence[Product]) -> ProductTimes:
-    """The fastest tiling of every product on every machine, under 10 µs each."""
+    """The fastest tiling of every product on every machine, about 1 µs each."""
     rows = np.array([machine.row() for machine in machines], dtype=np.float64).reshape(-1, 13)
     return product_times_of_rows(rows, products)
 
