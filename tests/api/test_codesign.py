@@ -268,6 +268,11 @@ def test_the_network_of_a_cluster_is_its_own(name: str) -> None:
         plan_on_chip("gpt2-xl", chip="dgx-h100", devices=16, **{name: 2})  # type: ignore[arg-type]
 
 
+def test_a_chip_that_is_nowhere_is_named_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match=r'chip: must be a file or one of .* "dgx-h100"'):
+        plan_on_chip("gpt2-xl", chip="dgx-h10", devices=16, sequence=1024)
+
+
 def test_what_searches_for_a_chip_is_refused_where_it_is_given() -> None:
     with pytest.raises(InvalidInput, match="the chip is fixed"):
         plan_on_chip("gpt2-xl", chip="dgx-h100", devices=16, max_area_mm2=100.0)

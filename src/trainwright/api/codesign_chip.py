@@ -7,6 +7,7 @@ planned by the planner of `trainwright plan`, so the answer is its own.
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Final, Unpack
 
 from trainwright.api.codesign_request import DEFAULT_GLOBAL_BATCH, CodesignOptions
@@ -73,6 +74,7 @@ def cluster_of(chip: str, *, devices: int, options: CodesignOptions) -> str | Cl
 
     known = accelerators()
     if chip not in known:
+        _require_cluster(chip)
         if given := [name for name in _OF_NETWORK if options.get(name) is not None]:
             problem = f"must not be given: {chip} has a network of its own"
             raise InvalidInput.of(given[0].replace("_", "-"), problem)
@@ -87,6 +89,21 @@ def cluster_of(chip: str, *, devices: int, options: CodesignOptions) -> str | Cl
     if more:
         raise InvalidInput.of("link-bandwidth", "must be a single value: the chip is fixed")
     return networked(known[chip], around.surroundings(), num_devices=devices)
+
+
+def _require_cluster(chip: str) -> None:
+    """Raise `InvalidInput` where `chip` is neither a cluster nor a file."""
+    from trainwright.formats.atomic_file import exists
+    from trainwright.formats.catalog import accelerator_names, cluster_names
+
+    if chip in cluster_names() or exists(chip):
+        return
+    known = (*accelerator_names(), *cluster_names())
+    near = difflib.get_close_matches(chip, known, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    raise InvalidInput.of(
+        "chip", f'must be a file or one of {", ".join(known)}, got "{chip}"{hint}'
+    )
 
 
 def _span(name: str, values: tuple[int, ...]) -> str:
