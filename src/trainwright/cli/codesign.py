@@ -41,7 +41,7 @@ def codesign(
     chip: Annotated[
         str | None,
         typer.Option(
-            help="Plan only: an accelerator of the catalog, or a cluster.", metavar="NAME"
+            help="Plan only: an accelerator or cluster, or a document's design.", metavar="NAME"
         ),
     ] = None,
     global_batch: Annotated[
@@ -171,9 +171,7 @@ def codesign(
     artifacts: Annotated[
         Path | None, typer.Option(help="Where stages leave their files.", metavar="DIR")
     ] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
-    ] = None,
+    time_limit: options.TimeLimit = None,
     output: options.Output = None,
     as_json: options.Json = False,
 ) -> None:
