@@ -193,7 +193,7 @@ def test_names_are_escaped_wherever_they_stand():
     text = trainwright.report(document, title=reported.HOSTILE, date=reported.HOSTILE).html
     page = Page(text)
     assert not page.all("img")
-    assert len(page.all("script")) == 7
+    assert len(page.all("script")) == 8
     assert page.all("h1")[0][1] == reported.HOSTILE
     (command,) = (text for _, text in page.all("pre"))
     assert shlex.split(command)[2] == reported.HOSTILE
