@@ -262,8 +262,11 @@ class _DaskWorkers:
         return parcel
 
 
-def executor_of(workers: str | int | None) -> Executor:
-    """From how a user names it: a number of processes, or `dask://HOST:PORT` (`dask://local`)."""
+def executor_of(workers: str | int | None, *, name: str = "workers") -> Executor:
+    """From how a user names it: a number of processes, or `dask://HOST:PORT` (`dask://local`).
+
+    Raises `InvalidInput` under `name`.
+    """
     if workers is None or workers in (1, "1"):
         return Serial()
     text = str(workers)
@@ -272,6 +275,6 @@ def executor_of(workers: str | int | None) -> Executor:
         return DaskPool(address=rest if rest == "local" else f"tcp://{rest}")
     if not text.isdecimal() or int(text) < 1:
         raise InvalidInput.of(
-            "workers", f'must be a whole number >= 1 or dask://HOST:PORT, got "{workers}"'
+            name, f'must be a whole number >= 1 or dask://HOST:PORT, got "{workers}"'
         )
     return LocalPool(workers=int(text))

@@ -7,17 +7,19 @@ where exactly its question was handed out, and works it out itself where not, as
 has lowered the limit. So it visits the same candidates in the same order and ends with the same
 plan, bound and counts, whoever works beside it and however fast.
 
-A worker that dies costs time, not the answer: what it was handed is then worked out here.
+A search that asks little is over before workers have started, so the first few are answered here.
+A worker that dies costs time, not the answer: what it was handed is then worked out here, too.
 """
 
 from __future__ import annotations
 
 import pickle
-from concurrent.futures import BrokenExecutor, CancelledError
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from warnings import warn
 
 from trainwright.execution import Budget
 from trainwright.planning.device_room import room_of_candidate
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from trainwright.planning.split_bound import Split
     from trainwright.planning.split_plan import Priced
 
+_ALONE: Final = 32  # answers that are worked out here before anyone is asked for help
 UNDER_WAY: Final = 2  # parcels per worker that are handed out at once
 _IN_PARCEL: Final = 8  # splits; some 5 to 20 ms each
 _REST: Final = 8  # steps of the search before it looks ahead again in vain
@@ -83,7 +86,8 @@ class Foresight:
     shelf: Shelf
     budget: Budget
     crew: Crew | None
-    taken: int = 0  # answers that came from workers
+    taken: int = 0  # answers that came from workers, and
+    made: int = 0  # those that were worked out here
     _sent: bytes = b""
     _handed: dict[Ask, Parcel] = field(default_factory=dict)
     _found: dict[Ask, Any] = field(default_factory=dict)
@@ -106,7 +110,7 @@ class Foresight:
         `coming` is asked for as many candidates as can be under way.
         """
         self._rest -= 1
-        if self.crew is None or self._rest > 0:
+        if self.crew is None or self._rest > 0 or self.made < _ALONE:
             return
         self._under_way = [parcel for parcel in self._under_way if not parcel.done()]
         free = UNDER_WAY * self.crew.size - len(self._under_way)
@@ -143,31 +147,36 @@ class Foresight:
         if ask in self._found:
             self.taken += 1
             return self._found.pop(ask)
+        self.made += 1
         return ask.answer(self.shelf, self.budget)
 
     def _take(self, parcel: Parcel) -> None:
         """Take all of a parcel's answers in, and forget that it was handed out."""
         try:
             self._found.update(parcel.result())
-        except (BrokenExecutor, CancelledError):
+        except Exception:  # whatever ended a worker; an error of the answer itself comes here, too
             self._go_on_alone()
         for ask in [ask for ask, own in self._handed.items() if own is parcel]:
             del self._handed[ask]
 
     def _go_on_alone(self) -> None:
+        if self.crew is not None:
+            warn("a worker ended early; the search goes on in this process", stacklevel=2)
         self.crew = None
         self._handed.clear()
 
 
 def _parcels(asks: Iterable[Ask]) -> list[tuple[Ask, ...]]:
     """A plan takes as long as many splits."""
-    splits = [ask for ask in asks if isinstance(ask, SplitAsk)]
-    bounds = [ask for ask in splits if ask.search is not best_family_split]
-    alone = [(ask,) for ask in asks if ask not in set(bounds)]
-    return [
-        *alone,
-        *(tuple(bounds[i : i + _IN_PARCEL]) for i in range(0, len(bounds), _IN_PARCEL)),
-    ]
+    alone: list[tuple[Ask, ...]] = []
+    bounds: list[Ask] = []
+    for ask in asks:
+        if isinstance(ask, SplitAsk) and ask.search is not best_family_split:
+            bounds.append(ask)
+        else:
+            alone.append((ask,))
+    several = range(0, len(bounds), _IN_PARCEL)
+    return alone + [tuple(bounds[first : first + _IN_PARCEL]) for first in several]
 
 
 def work_out(parcel: tuple[bytes, tuple[Ask, ...]]) -> dict[Ask, Any]:
