@@ -21,11 +21,11 @@ SHORT = ("llama3-8b", "--cluster", "dgx-h100", "--global-batch", "128", "--frame
 def test_jobs_that_are_no_number_are_refused(run):
     result = run("plan", *SHORT, "--nodes", "1", "--jobs", "some")
     assert result.code == 2
-    assert result.err.startswith("jobs: must be a whole number >= 1 or dask://HOST:PORT")
+    assert result.err.startswith("error: jobs: must be a whole number >= 1 or dask://HOST:PORT")
 
 
-def test_a_profile_says_that_it_needs_no_jobs(run, diamond):
-    result = run("plan", diamond, "--devices", "2", "--jobs", "2", "--json")
+def test_a_profile_says_that_it_needs_no_jobs(run):
+    result = run("plan", "small.json", "--devices", "2", "--jobs", "2", "--json")
     assert "jobs applies to models only and was not used" in json.loads(result.out)["warnings"]
 
 
