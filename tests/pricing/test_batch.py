@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.plan import Overlap, Parallelism
@@ -52,7 +53,7 @@ def configurations(draw: st.DrawFn) -> Configuration:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@cases(25)
 @given(model=st.sampled_from(MODELS), runs=st.lists(configurations(), min_size=1, max_size=6))
 def test_a_batch_prices_as_one_at_a_time_does(model: str, runs: list[Configuration]) -> None:
     config = catalog.model(model).config
@@ -144,7 +145,7 @@ def test_an_unknown_format_is_a_fault_of_its_configuration() -> None:
 FAMILIES = ("gpipe", "1f1b", "eager-1f1b", "interleaved", "zb-h1", "zb-h2", "v-half", "zb-v")
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(
     family=st.sampled_from(FAMILIES),
     p=st.integers(2, 4),

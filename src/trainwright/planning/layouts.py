@@ -14,6 +14,8 @@ import numpy as np
 from trainwright.profile.setting import divisors
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.planning.allowed import Allowed
@@ -49,6 +51,16 @@ class Layouts:
         """Every pair with each of these numbers of virtual stages per rank."""
         each = self.at(np.repeat(np.arange(self.size), len(counts)))
         return replace(each, virtual_stages=np.tile(np.array(counts, np.int64), self.size))
+
+
+def joined(parts: Sequence[Layouts]) -> Layouts:
+    """The pairs of all parts, in their order."""
+    return Layouts(
+        pipeline=np.concatenate([part.pipeline for part in parts]),
+        data=np.concatenate([part.data for part in parts]),
+        num_microbatches=np.concatenate([part.num_microbatches for part in parts]),
+        virtual_stages=np.concatenate([part.virtual_stages for part in parts]),
+    )
 
 
 def layouts_of(
