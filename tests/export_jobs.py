@@ -16,6 +16,7 @@ from trainwright.formats.catalog import cluster, model
 from trainwright.formats.exports import needs_orders, write
 from trainwright.formats.exports.launch import Launcher
 from trainwright.model import LayerKind, Optimizer, Recipe, TransformerConfig
+from trainwright.plan.axis_order import AXIS_ORDERS
 from trainwright.plan.bundle import ExportBundle, Stamp
 from trainwright.plan.configuration import Configuration
 from trainwright.plan.job import Job, StagePart
@@ -165,6 +166,7 @@ def jobs(draw: st.DrawFn) -> Job:
         virtual_stages=chunks,
         sequence_parallel=tensor > 1 and (expert > 1 or draw(st.booleans())),
         zero_stage=draw(st.integers(0, 3)),
+        axis_order=draw(st.sampled_from(AXIS_ORDERS)),
     )
     run = Configuration(
         parallelism=degrees,

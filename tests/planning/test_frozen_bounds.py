@@ -55,6 +55,7 @@ def coarse_bound_s(one) -> float:
         data=np.array([degrees.data]),
         num_microbatches=np.array([one.num_microbatches]),
         virtual_stages=np.array([1]),
+        inside=np.array([False]),
     )
     (bound_s,) = CoarseBounds(one.cluster).bounds_s(
         PointWork.of(one.profile),

@@ -9,6 +9,7 @@ from trainwright.api.inputs import naming_options
 from trainwright.api.mixed_records import mixed_alternatives, with_mixed_plan
 from trainwright.api.model_request import call_of, request_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.plan.axis_order import DATA_INSIDE, mapping_name
 from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.status import BoundKind, Status, relative_gap
 from trainwright.planning.allowed import ANY
@@ -78,8 +79,8 @@ def _warnings(question: ModelQuestion) -> Iterator[str]:
         )
     elif not mixed_families(question):
         yield (
-            f"schedule: several pools are used under {', '.join(FAMILIES)} only; each pool was "
-            "planned alone"
+            f"schedule, mapping: several pools are used under {', '.join(FAMILIES)} and "
+            f"{mapping_name(DATA_INSIDE)} only; each pool was planned alone"
         )
 
 

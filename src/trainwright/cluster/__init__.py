@@ -3,7 +3,15 @@
 from trainwright.cluster.accelerator import Accelerator, Efficiency, Saturating
 from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
 from trainwright.cluster.cluster import Cluster, Pool
-from trainwright.cluster.network import Hop, LevelKind, NetworkLevel, crossed_level, group_hops
+from trainwright.cluster.network import (
+    Hop,
+    LevelKind,
+    NetworkLevel,
+    Rows,
+    crossed_level,
+    group_hops,
+    nested_hops,
+)
 from trainwright.cluster.spread import Circumstance, Spread
 from trainwright.cluster.template import (
     REFERENCE_DESIGN,
@@ -26,10 +34,12 @@ __all__ = [
     "LevelKind",
     "NetworkLevel",
     "Pool",
+    "Rows",
     "Saturating",
     "Spread",
     "Surroundings",
     "crossed_level",
     "group_hops",
+    "nested_hops",
     "peak_flops_per_s",
 ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import RunShape, precision_named
+from trainwright.plan.axis_order import mapping_name
 
 if TYPE_CHECKING:
     from trainwright.cluster import Pool
@@ -91,6 +92,12 @@ def _experts(configuration: Configuration, model: TransformerConfig, pool: Pool)
     if degrees.devices_per_rank % spanned:
         wanted = f"x expert-tensor must divide tp x cp x dp ({degrees.devices_per_rank})"
         yield Fault("expert", f"{wanted}, got {degrees.expert} x {degrees.expert_shards}")
+    elif model.experts is not None and degrees.adjacent_devices % spanned:
+        inside = degrees.adjacent_devices
+        wanted = f"x expert-tensor must divide the {inside} devices that lie inside the pipeline"
+        order = mapping_name(degrees.axis_order)
+        given = f"got {degrees.expert} x {degrees.expert_shards} with {order}"
+        yield Fault("expert", f"{wanted}, {given}")
 
 
 def _context(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:

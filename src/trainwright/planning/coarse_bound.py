@@ -37,6 +37,7 @@ from trainwright.planning.family_bounds import family_step_bound_s, loop_work_s
 from trainwright.planning.family_split import CHAIN
 from trainwright.planning.kind_costs import TOUCHED
 from trainwright.planning.like_layers import Rooms, Tail
+from trainwright.planning.mappings import exchanges_no_nearer
 from trainwright.planning.ramps import Ramp, split_backward_s
 from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.planning.v_memory import LEAST_OF_EITHER
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainwright.cluster import Cluster
+    from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.planning.family_bounds import ChainWork
     from trainwright.planning.layouts import Layouts
     from trainwright.planning.like_layers import LikeLayers
@@ -85,6 +86,24 @@ class _Shared:
     reduce_byte_s: Floats
     gather_byte_s: Floats
     sizes: Ints
+
+    def nearer_and_farther(self, work: PointWork, levels: tuple[NetworkLevel, ...]) -> _Shared:
+        """These, and after them the least where the same groups lie farther apart, [2·D].
+
+        That is what their bytes take at best; nothing where levels get faster outwards.
+        """
+        share = 1.0 if exchanges_no_nearer(levels) else 0.0
+        reduce_byte_s, gather_byte_s = share * self.reduce_byte_s, share * self.gather_byte_s
+        weights = work.static_bytes[:, StaticKind.WEIGHT]
+        return _Shared(
+            reduce_s=np.append(self.reduce_s, reduce_byte_s @ work.sync_bytes),
+            gather_s=np.append(self.gather_s, gather_byte_s @ weights),
+            update_s=np.append(self.update_s, gather_byte_s @ work.trained_bytes),
+            scatter_s=np.append(self.scatter_s, gather_byte_s @ work.sync_bytes),
+            reduce_byte_s=np.concatenate((self.reduce_byte_s, reduce_byte_s)),
+            gather_byte_s=np.concatenate((self.gather_byte_s, gather_byte_s)),
+            sizes=np.concatenate((self.sizes, self.sizes)),
+        )
 
     def gathered(self, zero_stage: int) -> Floats:
         """How many layers' weights a device gathers at most, [D]."""
@@ -125,6 +144,9 @@ class CoarseBounds:
         device = self.cluster.accelerator
         degrees, index = np.unique(layouts.data, return_inverse=True)
         shared = self._kept(work, point, degrees)
+        if layouts.inside.any():
+            shared = shared.nearer_and_farther(work, self.cluster.levels)
+            index = index + len(degrees) * layouts.inside
         shards, family = shared.shards(zero_stage), schedule.family
         p, m = layouts.pipeline, layouts.num_microbatches
         gathered = shared.gathered(zero_stage)[index]
@@ -181,7 +203,7 @@ class CoarseBounds:
         inner, *outer = self.cluster.pool_of().levels
         near_s = point_to_point_time_s(work.edge_bytes, inner)
         far_s = min((point_to_point_time_s(work.edge_bytes, e) for e in outer), default=near_s)
-        size, p = point.devices * layouts.data, layouts.pipeline
+        size, p = np.where(layouts.inside, 1, layouts.data) * point.devices, layouts.pipeline
         crossing = np.where(size >= inner.size, p - 1, (p * size - 1) // inner.size)
         crossing = np.where((size < inner.size) & (inner.size % size != 0), 0, crossing)
         least_s = min(near_s, far_s)

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from trainwright.costing.estimate import Estimator
+from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.planning.coarse_bound import CoarseBounds
 from trainwright.planning.device_room import room_of_devices
 from trainwright.planning.expert_floor import LeastLayers, least_layers, with_exchanges
 from trainwright.planning.family_bounds import ChainWork
 from trainwright.planning.layouts import Layouts, layouts_of
+from trainwright.planning.mappings import with_mappings
 from trainwright.planning.model_question import estimate_profile
 from trainwright.planning.model_space import Candidate, Point, dense_points, expert_points
 from trainwright.planning.point_work import PointWork
@@ -316,6 +318,7 @@ class Frontier:
             zero_stage=pairs.zero_stage,
             schedule=pairs.schedule.family,
             virtual_stages=int(pairs.layouts.virtual_stages[index]),
+            axis_order=PIPELINE_INSIDE if pairs.layouts.inside[index] else DATA_INSIDE,
         )
 
     def _push(self, bound_s: float, node: _Node) -> None:
@@ -336,13 +339,15 @@ class Frontier:
         key = (point.microbatch_size, point.devices, point.expert_devices)
         if key not in self._layouts:
             asked = self.question
-            self._layouts[key] = layouts_of(
+            found = layouts_of(
                 point,
                 asked.allowed,
                 num_devices=asked.num_devices,
                 num_blocks=asked.model.num_layers,
                 num_microbatches=asked.workload.global_batch // point.microbatch_size,
             )
+            orders, levels = asked.allowed.mappings, asked.cluster.levels
+            self._layouts[key] = with_mappings(found, orders, point, levels)
         return self._layouts[key]
 
     def _count(self, point: Point) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
-from trainwright.pricing.placement import rank_level
+from trainwright.pricing.placement import RankSpacing
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
@@ -185,9 +185,9 @@ def least_transfers_s(
     crossing = [edge.bytes for edge in edges if edge.target == edge.source + 1]
     least_bytes = min(crossing, default=0.0)
     levels = cluster.pool_of().levels
-    size = degrees.devices_per_rank
+    spacing = RankSpacing.of(degrees)
     times_s = [
-        point_to_point_time_s(least_bytes, rank_level(levels, a, b, size))
+        point_to_point_time_s(least_bytes, spacing.level_between(levels, a, b))
         for a, b in pairwise(ranks)
     ]
     return np.array(times_s, dtype=np.float64)

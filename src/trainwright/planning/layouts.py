@@ -19,17 +19,22 @@ if TYPE_CHECKING:
     from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_space import Point
 
+    Flags = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layouts:
-    """N pairs: ranks of the pipeline, replicas, microbatches of one replica, chunks per rank."""
+    """N pairs: ranks of the pipeline, replicas, microbatches of one replica, chunks per rank.
+
+    `inside` says where the pipeline lies inside the replicas (`plan.axis_order`).
+    """
 
     pipeline: Ints
     data: Ints
     num_microbatches: Ints
     virtual_stages: Ints
+    inside: Flags
 
     @property
     def size(self) -> int:
@@ -43,6 +48,7 @@ class Layouts:
             data=self.data[kept],
             num_microbatches=self.num_microbatches[kept],
             virtual_stages=self.virtual_stages[kept],
+            inside=self.inside[kept],
         )
 
     def with_chunks(self, counts: range) -> Layouts:
@@ -75,4 +81,5 @@ def layouts_of(
         data=data,
         num_microbatches=num_microbatches // data,
         virtual_stages=np.ones_like(pipeline),
+        inside=np.zeros(len(pipeline), np.bool_),
     )

@@ -16,6 +16,7 @@ import numpy as np
 
 from trainwright.costing.estimate import Estimator
 from trainwright.errors import UnsupportedFeature
+from trainwright.plan.axis_order import DATA_INSIDE
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.coarse_bound import WARM_UP
 from trainwright.planning.device_room import room_of_candidate, room_of_devices
@@ -189,7 +190,12 @@ def common_precision(question: ModelQuestion) -> str:
 
 
 def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
-    """The families that stages on several pools are searched under, of those that are allowed."""
+    """The families that stages on several pools are searched under, of those that are allowed.
+
+    None where replicas may not follow on each other: a stage of several pools has them so.
+    """
+    if DATA_INSIDE not in question.allowed.mappings:
+        return ()
     named = question.allowed.schedules or FAMILIES
     spans = question.allowed.virtual_stages
     return tuple(family for family in dict.fromkeys(named) if family in FAMILIES and 1 in spans)

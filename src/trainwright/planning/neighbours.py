@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from trainwright.plan.axis_order import AXIS_ORDERS, mapping_name
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def moves(run: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[
     yield from _axes(run, model, pool)
     yield from _microbatches(run)
     yield from _sharding(run)
+    yield from _mappings(run)
     yield from _recompute(run)
     yield from _schedules(run)
     yield from _kernels(run)
@@ -95,6 +97,16 @@ def _sharding(run: Configuration) -> Iterator[Move]:
         if stage != run.parallelism.zero_stage:
             new = replace(run, parallelism=replace(run.parallelism, zero_stage=stage))
             yield Move(dimension="zero", options=f"--zero {stage}", run=new)
+
+
+def _mappings(run: Configuration) -> Iterator[Move]:
+    degrees = run.parallelism
+    if min(degrees.pipeline, degrees.data) == 1:
+        return
+    for order in AXIS_ORDERS:
+        if order != degrees.axis_order:
+            new = replace(run, parallelism=replace(degrees, axis_order=order))
+            yield Move(dimension="mapping", options=f"--mapping {mapping_name(order)}", run=new)
 
 
 def _recompute(run: Configuration) -> Iterator[Move]:

@@ -29,7 +29,7 @@ from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.kind_costs import TOUCHED, gathered_bytes
-from trainwright.pricing.placement import group_replicas, rank_level
+from trainwright.pricing.placement import RankSpacing, group_replicas
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
@@ -277,6 +277,7 @@ def _lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
 def transfers_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Floats:
     """Seconds from each rank to the next by the layer that the next begins with, [p, L + 1]."""
     size, p, levels = kinds.num_layers, degrees.pipeline, cluster.pool_of().levels
+    spacing = RankSpacing.of(degrees)
     crossing = np.zeros(size + 1)
     for edge in kinds.profile.structure.edges:
         if edge.target == edge.source + 1:
@@ -284,7 +285,7 @@ def transfers_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Fl
     at_level: dict[str, Floats] = {}
     times_s = np.zeros((p, size + 1))
     for rank in range(p - 1):
-        level = rank_level(levels, rank, rank + 1, degrees.devices_per_rank)
+        level = spacing.level_between(levels, rank, rank + 1)
         assert level is not None, "two ranks share no device"
         if level.name not in at_level:
             own_s = [point_to_point_time_s(b, level) for b in crossing.tolist()]

@@ -31,7 +31,7 @@ from trainwright.pricing.pipeline_run import (
     simulated_ends_s,
     steady_state,
 )
-from trainwright.pricing.placement import group_axis_hops, group_replicas
+from trainwright.pricing.placement import RankSpacing, group_axis_hops, group_replicas
 from trainwright.pricing.sharding import (
     data_parallel_times,
     optimizer_time_s,
@@ -111,13 +111,15 @@ class BatchPricer:
         degrees, layers = run.parallelism, self._layers(run)
         self._require_legal(run, layers)
         spread = (degrees.tensor, degrees.context, degrees.expert, degrees.expert_tensor)
-        replicated = self._number("replicated", (*spread, degrees.data, degrees.zero_stage))
+        spacing = RankSpacing.of(degrees)
+        apart = spacing.num_ranks if spacing.repeats > 1 else 1  # replicas, in pipelines
+        replicated = self._number("replicated", (*spread, degrees.data, degrees.zero_stage, apart))
         shape = shape_of(run)
         stages = (layers, run.recompute, run.recompute_blocks, run.blocks_per_stage)
         pipeline = (shape.family, shape.num_ranks, shape.virtual_stages)
         boundaries: tuple[Boundaries, int] = self._kept(
-            ("boundaries", *pipeline, degrees.devices_per_rank),
-            lambda: self._boundaries(shape, degrees.devices_per_rank),
+            ("boundaries", *pipeline, spacing.size, spacing.repeats),
+            lambda: self._boundaries(shape, spacing),
         )
         cut = self._number("cut", (*stages, *pipeline, boundaries[1]))
         chunks: Chunks = self._kept(
@@ -190,9 +192,9 @@ class BatchPricer:
             optimizer_s=optimizer_s,
         )
 
-    def _boundaries(self, shape: PipelineShape, size: int) -> tuple[Boundaries, int]:
-        """What ranks of `size` devices cross, and a number for it: many sizes cross the same."""
-        made = boundaries_of(shape, size, self.cluster.levels)
+    def _boundaries(self, shape: PipelineShape, spacing: RankSpacing) -> tuple[Boundaries, int]:
+        """What ranks that lie so cross, and a number for it: many cross the same."""
+        made = boundaries_of(shape, spacing, self.cluster.levels)
         return made, self._number("boundaries", (made,))
 
     def _held_bytes(
@@ -262,7 +264,11 @@ class BatchPricer:
         pipeline = (degrees.pipeline, degrees.virtual_stages)
         stages = (run.recompute_blocks, run.blocks_per_stage)
         spanned = degrees.expert * degrees.expert_shards
-        fits = (degrees.devices_per_rank % spanned, degrees.num_devices <= pool.num_devices)
+        fits = (
+            degrees.devices_per_rank % spanned,
+            degrees.adjacent_devices % spanned,
+            degrees.num_devices <= pool.num_devices,
+        )
         broken: tuple[Fault, ...] = self._kept(
             ("legal", layers, *pipeline, *stages, *fits, rest == 0),
             lambda: broken_rules(run, self.model, pool),

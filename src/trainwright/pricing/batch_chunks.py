@@ -14,7 +14,6 @@ from trainwright.plan.configuration import even_blocks
 from trainwright.pricing.block_sums import Interval
 from trainwright.pricing.memory_curve import StageActivations
 from trainwright.pricing.pipeline_run import placement_of
-from trainwright.pricing.placement import rank_level
 from trainwright.pricing.sharding import shared_gradient_time_s
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from trainwright.plan.configuration import Configuration
     from trainwright.pricing.block_sums import BlockSums
     from trainwright.pricing.pipeline_run import PipelineShape
+    from trainwright.pricing.placement import RankSpacing
     from trainwright.pricing.sharding import RankState
     from trainwright.pricing.stage_work import StageWork
 
@@ -70,10 +70,12 @@ class Boundaries:
     ends: NetworkLevel | None
 
 
-def boundaries_of(shape: PipelineShape, size: int, levels: tuple[NetworkLevel, ...]) -> Boundaries:
-    """What ranks of `size` devices have to cross."""
+def boundaries_of(
+    shape: PipelineShape, spacing: RankSpacing, levels: tuple[NetworkLevel, ...]
+) -> Boundaries:
+    """What ranks that lie so have to cross."""
     owner = placement_of(shape).rank_of_stage
-    between = [rank_level(levels, a, b, size) for a, b in pairwise(owner)]
+    between = [spacing.level_between(levels, a, b) for a, b in pairwise(owner)]
     distinct = tuple(dict.fromkeys(between))
     stages_of: list[list[int]] = [[] for _ in range(max(owner) + 1)]
     crossings = [0] * len(stages_of)
@@ -86,7 +88,7 @@ def boundaries_of(shape: PipelineShape, size: int, levels: tuple[NetworkLevel, .
         levels=distinct,
         between=tuple(distinct.index(level) for level in between),
         crossings=tuple(crossings),
-        ends=rank_level(levels, owner[0], owner[-1], size),
+        ends=spacing.level_between(levels, owner[0], owner[-1]),
     )
 
 

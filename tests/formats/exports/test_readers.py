@@ -49,6 +49,14 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
 """
 
 
+def test_the_order_of_ranks_is_read_from_a_script():
+    assert read_megatron(SCRIPT).mapping == "tp-cp-ep-dp-pp"
+    switched = SCRIPT.replace("--sequence-parallel", "--sequence-parallel --use-tp-pp-dp-mapping")
+    found = read_megatron(switched)
+    assert found.mapping == "tp-cp-ep-pp-dp"
+    assert found.unknown == read_megatron(SCRIPT).unknown
+
+
 def test_a_launch_script_with_arrays_and_variables_is_read() -> None:
     found = read_megatron(SCRIPT)
     assert (found.tp, found.pp, found.cp, found.ep) == (2, 4, 1, 1)
