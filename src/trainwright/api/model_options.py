@@ -54,6 +54,7 @@ class ModelOptions(TypedDict, total=False):
     virtual_stages: Degrees
     zero_stage: Stages
     mapping: Names
+    state_copies: Degrees
     schedule: Names
     framework: str | None
     per_stage_degrees: bool

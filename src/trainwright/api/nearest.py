@@ -105,6 +105,8 @@ def _base(job: Job, own: Capability) -> Configuration:
     if job.model.experts is not None and not own.can(Feature.EXPERT_TENSOR):
         shards = degrees.tensor if own.can(Feature.EXPERTS_CUT) else 1
         degrees = replace(degrees, expert_tensor=shards)
+    if not (own.can(Feature.HYBRID_SHARD) and degrees.zero_stage):
+        degrees = replace(degrees, state_copies=1)
     if degrees.axis_order not in own.axis_orders:
         degrees = replace(degrees, axis_order=own.axis_orders[0])
     chunks = degrees.virtual_stages
@@ -153,7 +155,13 @@ def _runs(base: Configuration, job: Job, own: Capability) -> Iterator[Configurat
 def _changes(job: Job, nearest: Job) -> Iterator[str]:
     """What is different, in words."""
     was, now = job.degrees, nearest.degrees
-    for name in ("zero_stage", "virtual_stages", "sequence_parallel", "expert_tensor"):
+    for name in (
+        "zero_stage",
+        "state_copies",
+        "virtual_stages",
+        "sequence_parallel",
+        "expert_tensor",
+    ):
         if getattr(was, name) != getattr(now, name):
             yield f"{name}: {getattr(was, name)} becomes {getattr(now, name)}"
     if was.axis_order != now.axis_order:

@@ -79,8 +79,9 @@ def _warnings(question: ModelQuestion) -> Iterator[str]:
         )
     elif not mixed_families(question):
         yield (
-            f"schedule, mapping: several pools are used under {', '.join(FAMILIES)} and "
-            f"{mapping_name(DATA_INSIDE)} only; each pool was planned alone"
+            f"schedule, mapping, state-copies: several pools are used under {', '.join(FAMILIES)}, "
+            f"in the order {mapping_name(DATA_INSIDE)} and with one copy of sharded state only; "
+            "each pool was planned alone"
         )
 
 

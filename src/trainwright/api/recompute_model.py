@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from trainwright.planning.model_space import Point
     from trainwright.profile import Profile
 
-_SHARED: Final = ("tensor", "pipeline", "data", "context", "expert", "virtual_stages")
+_SHARED: Final = (
+    *("tensor", "pipeline", "data", "context", "expert", "virtual_stages", "state_copies"),
+)
 
 
 def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:

@@ -251,6 +251,8 @@ def _run_words(run: Configuration) -> Iterator[str]:
         if degree is not None and (degree > 1 or name == "data"):
             yield from (option, str(degree))
     yield from ("--zero", str(degrees.zero_stage))
+    if degrees.state_copies > 1:
+        yield from ("--state-copies", str(degrees.state_copies))
     if degrees.axis_order != DATA_INSIDE:
         yield from ("--mapping", mapping_name(degrees.axis_order))
     yield from ("--micro-batch", str(run.microbatch_size))

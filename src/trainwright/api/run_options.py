@@ -33,6 +33,7 @@ class RunOptions(TypedDict, total=False):
     etp: int | None
     zero: int | None
     mapping: str | None
+    state_copies: int | None
     micro_batch: int | None
     global_batch: int | None
     sequence: int | None
@@ -79,6 +80,7 @@ OPTION_OF: Final = {
     "expert_tensor_parallel": "etp",
     "zero_stage": "zero",
     "axis_order": "mapping",
+    "state_copies": "state-copies",
     "microbatch_size": "micro-batch",
     "num_microbatches": "global-batch / (micro-batch x dp)",
     "global_batch": "global-batch",
@@ -192,6 +194,7 @@ def _degrees(options: RunOptions, num_devices: int | None) -> Parallelism:
         virtual_stages=options.get("virtual_stages") or 1,
         sequence_parallel=tensor > 1 if sequence_parallel is None else sequence_parallel,
         zero_stage=1 if zero is None else zero,
+        state_copies=options.get("state_copies") or 1,
         axis_order=DATA_INSIDE if mapping is None else mapping_named(mapping),
     )
 

@@ -35,6 +35,7 @@ SPANS: Final[Mapping[str, str]] = {
     "expert_tensor": "etp",
     "virtual_stages": "virtual-stages",
     "microbatch_size": "micro-batch",
+    "state_copies": "state-copies",
 }
 OPTION_OF: Final[Mapping[str, str]] = {
     **SPANS,
@@ -259,6 +260,8 @@ def allowed_of(record: SpaceRecord) -> Allowed:
         spans["data"] = Span.only(1)
     if not record.tensor_parallel:
         spans["tensor"] = Span.only(1)
+    if not record.mappings:  # written before hybrid shard was searched
+        spans["state_copies"] = Span.only(1)
     if record.micro_batch is not None:
         spans["microbatch_size"] = Span.only(record.micro_batch)
     old_zero = OLD_ZERO_STAGE if record.zero_stage is None else record.zero_stage

@@ -51,6 +51,10 @@ def estimate(
             metavar="ORDER",
         ),
     ] = None,
+    state_copies: Annotated[
+        str | None,
+        _count("state-copies", "Groups of replicas that each hold all sharded state; 1 if absent."),
+    ] = None,
     micro_batch: Annotated[
         str | None, _count("micro-batch", "Sequences per microbatch; 1 if absent.")
     ] = None,
@@ -221,6 +225,7 @@ def estimate(
         etp=parse_count(etp, "etp"),
         zero=parse_count(zero, "zero", least=0),
         mapping=mapping,
+        state_copies=parse_count(state_copies, "state-copies"),
         micro_batch=parse_count(micro_batch, "micro-batch"),
         global_batch=parse_count(global_batch, "global-batch"),
         sequence=parse_count(sequence, "sequence"),

@@ -84,6 +84,14 @@ def plan(
             metavar="ORDERS",
         ),
     ] = None,
+    state_copies: Annotated[
+        str | None,
+        typer.Option(
+            help="Groups of replicas that each hold all sharded state; if absent one, or as many "
+            "as fill nodes.",
+            metavar=_DEGREE,
+        ),
+    ] = None,
     recompute: Annotated[
         str | None, typer.Option(help="Of none,selective,full; all if absent.", metavar="MODES")
     ] = None,
@@ -203,6 +211,7 @@ def plan(
         "virtual_stages": virtual_stages,
         "zero_stage": zero,
         "mapping": mapping,
+        "state_copies": state_copies,
         "schedule": schedule,
         "framework": framework,
         "per_stage_degrees": per_stage_degrees,

@@ -100,6 +100,21 @@ def _experts(configuration: Configuration, model: TransformerConfig, pool: Pool)
         yield Fault("expert", f"{wanted}, {given}")
 
 
+def _copies(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """Groups that each hold all sharded state are equal, and there is state that is sharded."""
+    degrees = configuration.parallelism
+    copies = degrees.state_copies
+    if copies == 1:
+        return
+    if degrees.zero_stage == 0:
+        yield Fault("state_copies", f"must be 1 without ZeRO, got {copies}; choose ZeRO 1, 2 or 3")
+    if degrees.data % copies:
+        yield Fault("state_copies", f"must divide dp ({degrees.data}), got {copies}")
+    elif model.experts is not None and degrees.expert_data % copies:
+        wanted = f"must divide the {degrees.expert_data} replicas of each expert"
+        yield Fault("state_copies", f"{wanted}, got {copies}")
+
+
 def _context(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
     """Balanced context parallelism gives every rank an early and a late part."""
     c, s = configuration.parallelism.context, configuration.sequence_length
@@ -148,6 +163,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _batch,
     _pipeline,
     _experts,
+    _copies,
     _context,
     _recompute,
     _precision,

@@ -20,7 +20,8 @@ class Parallelism:
     """Uniform degrees of a plan. Expert degrees divide the data × context × tensor group.
 
     Each expert is cut `expert_tensor` ways, as many as `tensor` where absent. `axis_order` lists
-    the axes as devices are numbered, closest neighbours first.
+    the axes as devices are numbered, closest neighbours first. `state_copies` is how many groups of
+    replicas each hold all state that ZeRO shards (hybrid shard); 1 shards it over all of them.
     """
 
     tensor: int = 1
@@ -33,6 +34,7 @@ class Parallelism:
     sequence_parallel: bool = False
     zero_stage: int = 0
     axis_order: AxisOrder = DATA_INSIDE
+    state_copies: int = 1
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())

@@ -28,6 +28,7 @@ class StatedRun:
     etp: int | None = None
     zero: int | None = None
     mapping: str | None = None
+    state_copies: int | None = None
     micro_batch: int | None = None
     global_batch: int | None = None
     sequence: int | None = None

@@ -41,7 +41,8 @@ class Allowed:
 
     `expert_tensor` is the number of devices that share one expert. `schedules` None is every family
     that the planner searches; `framework` None is every plan, whether or not something runs it.
-    `mappings` are orders of the axes on the network.
+    `mappings` are orders of the axes on the network; `state_copies` is searched where shards fill
+    units of the network unless it is narrowed.
     """
 
     tensor: Span = ANY
@@ -52,6 +53,7 @@ class Allowed:
     expert_tensor: Span = ANY
     virtual_stages: Span = ANY
     microbatch_size: Span = ANY
+    state_copies: Span = ANY
     zero_stages: tuple[int, ...] = ZERO_STAGES
     recompute: tuple[Recompute, ...] = tuple(Recompute)
     schedules: tuple[str, ...] | None = None

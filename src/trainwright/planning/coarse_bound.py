@@ -73,18 +73,21 @@ WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Shared:
-    """What replicas of D sizes exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
+    """What replicas of D kinds exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
 
-    `gather_s` is of all weights, `update_s` of those that the optimizer changes.
-    `reduce_byte_s` and `gather_byte_s` [D, 2] are the least seconds that a byte takes.
+    `gather_s` is of all weights, `update_s` of those that the optimizer changes, `between_s` over
+    copies of sharded state. `reduce_byte_s`, `gather_byte_s` and `between_byte_s` [D, 2] are the
+    least seconds that a byte takes.
     """
 
     reduce_s: Floats
     gather_s: Floats
     update_s: Floats
     scatter_s: Floats
+    between_s: Floats
     reduce_byte_s: Floats
     gather_byte_s: Floats
+    between_byte_s: Floats
     sizes: Ints
 
     def nearer_and_farther(self, work: PointWork, levels: tuple[NetworkLevel, ...]) -> _Shared:
@@ -94,14 +97,17 @@ class _Shared:
         """
         share = 1.0 if exchanges_no_nearer(levels) else 0.0
         reduce_byte_s, gather_byte_s = share * self.reduce_byte_s, share * self.gather_byte_s
+        between_byte_s = share * self.between_byte_s
         weights = work.static_bytes[:, StaticKind.WEIGHT]
         return _Shared(
             reduce_s=np.append(self.reduce_s, reduce_byte_s @ work.sync_bytes),
             gather_s=np.append(self.gather_s, gather_byte_s @ weights),
             update_s=np.append(self.update_s, gather_byte_s @ work.trained_bytes),
             scatter_s=np.append(self.scatter_s, gather_byte_s @ work.sync_bytes),
+            between_s=np.append(self.between_s, between_byte_s @ work.sync_bytes),
             reduce_byte_s=np.concatenate((self.reduce_byte_s, reduce_byte_s)),
             gather_byte_s=np.concatenate((self.gather_byte_s, gather_byte_s)),
+            between_byte_s=np.concatenate((self.between_byte_s, between_byte_s)),
             sizes=np.concatenate((self.sizes, self.sizes)),
         )
 
@@ -128,7 +134,7 @@ class CoarseBounds:
 
     cluster: Cluster
     _groups: dict[tuple[int, ...], Replicas] = field(default_factory=dict)
-    _last: tuple[PointWork, Ints, _Shared] | None = None
+    _last: tuple[PointWork, int, Ints, _Shared] | None = None
 
     def bounds_s(
         self,
@@ -142,11 +148,12 @@ class CoarseBounds:
     ) -> Floats:
         """The bound of every pair, shape [N]."""
         device = self.cluster.accelerator
-        degrees, index = np.unique(layouts.data, return_inverse=True)
-        shared = self._kept(work, point, degrees)
+        base = int(layouts.copies.max(initial=1)) + 1
+        groups, index = np.unique(layouts.data * base + layouts.copies, return_inverse=True)
+        shared = self._kept(work, point, groups, base)
         if layouts.inside.any():
             shared = shared.nearer_and_farther(work, self.cluster.levels)
-            index = index + len(degrees) * layouts.inside
+            index = index + len(groups) * layouts.inside
         shards, family = shared.shards(zero_stage), schedule.family
         p, m = layouts.pipeline, layouts.num_microbatches
         gathered = shared.gathered(zero_stage)[index]
@@ -210,30 +217,35 @@ class CoarseBounds:
         total_s: Floats = (p - 1 - crossing) * least_s + crossing * far_s
         return total_s
 
-    def _kept(self, work: PointWork, point: Point, degrees: Ints) -> _Shared:
-        """That of the point that was asked for last is kept for its other schedules."""
-        last = self._last
-        if last is None or last[0] is not work or not np.array_equal(last[1], degrees):
-            last = self._last = (work, degrees, self._shared(work, point, degrees))
-        return last[2]
+    def _kept(self, work: PointWork, point: Point, groups: Ints, base: int) -> _Shared:
+        """That of the point that was asked for last is kept for its other schedules.
 
-    def _shared(self, work: PointWork, point: Point, degrees: Ints) -> _Shared:
+        A group is its data degree times `base`, and the copies of its state.
+        """
+        last = self._last
+        if last is None or last[:2] != (work, base) or not np.array_equal(last[2], groups):
+            last = self._last = (work, base, groups, self._shared(work, point, groups, base))
+        return last[3]
+
+    def _shared(self, work: PointWork, point: Point, keys: Ints, base: int) -> _Shared:
         weights = work.static_bytes[:, StaticKind.WEIGHT].tolist()
         trained = work.trained_bytes.tolist()
         sync = work.sync_bytes.tolist()
-        groups = [self._replicas(point, data) for data in degrees.tolist()]
+        groups = [self._replicas(point, *divmod(key, base)) for key in keys.tolist()]
         return _Shared(
             reduce_s=np.array([_both_s(group.reduce, sync) for group in groups]),
             gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
             update_s=np.array([_both_s(group.gather, trained) for group in groups]),
             scatter_s=np.array([_both_s(group.gather, sync) for group in groups]),
+            between_s=np.array([_both_s(group.between, sync) for group in groups]),
             reduce_byte_s=np.array([list(map(_byte_s, group.reduce)) for group in groups]),
             gather_byte_s=np.array([list(map(_byte_s, group.gather)) for group in groups]),
+            between_byte_s=np.array([list(map(_byte_s, group.between)) for group in groups]),
             sizes=np.array([group.sizes for group in groups], np.int64).reshape(-1, 2),
         )
 
-    def _replicas(self, point: Point, data: int) -> Replicas:
-        key = (point.tensor, point.context, point.expert, point.expert_devices, data)
+    def _replicas(self, point: Point, data: int, copies: int) -> Replicas:
+        key = (point.tensor, point.context, point.expert, point.expert_devices, data, copies)
         if key not in self._groups:
             degrees = Parallelism(
                 tensor=point.tensor,
@@ -241,6 +253,7 @@ class CoarseBounds:
                 data=data,
                 expert=point.expert,
                 expert_tensor=point.expert_tensor,
+                state_copies=copies,
             )
             self._groups[key] = group_replicas(self.cluster.pool_of(), degrees)
         return self._groups[key]
@@ -252,19 +265,21 @@ def _exchanged(
     """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
     under_s = DEFAULT_OVERLAP.gradients * backward_s
     gather_s = (shared.gather_s if zero_stage == 3 else shared.update_s)[index]
-    scatter_s = shared.scatter_s[index]
+    scatter_s, between_s = shared.scatter_s[index], shared.between_s[index]
     gathered_s = np.maximum(0.0, gather_s - DEFAULT_OVERLAP.parameters * forward_s)
     scattered_s = np.maximum(0.0, scatter_s - under_s)
     none_s = np.zeros_like(under_s)
+    # After scattering of every microbatch, which may leave all of what hides to it.
+    reduced_s = np.maximum(0.0, between_s - under_s)
     match zero_stage:
         case 0:
             return none_s, np.maximum(0.0, shared.reduce_s[index] - under_s)
         case 1:
-            return none_s, scattered_s + gathered_s
+            return none_s, np.maximum(0.0, scatter_s + between_s - under_s) + gathered_s
         case 2:
-            return scattered_s, gathered_s
+            return scattered_s, gathered_s + reduced_s
         case _:
-            return gathered_s + np.maximum(0.0, gather_s + scatter_s - under_s), none_s
+            return gathered_s + np.maximum(0.0, gather_s + scatter_s - under_s), reduced_s
 
 
 def _room_in_warm_up(
@@ -299,7 +314,8 @@ def _tail(like: LikeLayers, shared: _Shared, index: Ints, zero_stage: int) -> Ta
     """What a rank with some of these layers exchanges after the last microbatch, at least."""
     sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)
     under_backward_s = DEFAULT_OVERLAP.gradients * like.longest.backward_s
-    scattered = ((shared.gather_byte_s @ sync)[index], under_backward_s)
+    between_s = (shared.between_byte_s @ sync)[index]
+    scattered = ((shared.gather_byte_s @ sync)[index] + between_s, under_backward_s)
     gathered = (
         (shared.gather_byte_s @ gather)[index],
         DEFAULT_OVERLAP.parameters * like.longest.forward_s,
@@ -310,9 +326,9 @@ def _tail(like: LikeLayers, shared: _Shared, index: Ints, zero_stage: int) -> Ta
         case 1:
             return Tail((scattered, gathered))
         case 2:
-            return Tail((gathered,))
+            return Tail((gathered, (between_s, under_backward_s)))
         case _:
-            return Tail(())
+            return Tail(((between_s, under_backward_s),))
 
 
 def _byte_s(ways: tuple[tuple[float, float], ...]) -> float:

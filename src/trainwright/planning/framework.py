@@ -43,6 +43,7 @@ _NEEDED: Final = (
     ("context", Feature.CONTEXT),
     ("expert", Feature.EXPERT),
     ("virtual_stages", Feature.LOOP),
+    ("state_copies", Feature.HYBRID_SHARD),
 )
 _FORM_OF: Final = {
     Recompute.NONE: RecomputeForm.NONE,

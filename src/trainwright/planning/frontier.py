@@ -17,6 +17,7 @@ import numpy as np
 from trainwright.costing.estimate import Estimator
 from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.planning.coarse_bound import CoarseBounds
+from trainwright.planning.copies import with_copies
 from trainwright.planning.device_room import room_of_devices
 from trainwright.planning.expert_floor import LeastLayers, least_layers, with_exchanges
 from trainwright.planning.family_bounds import ChainWork
@@ -297,7 +298,7 @@ class Frontier:
         first, *others = self.question.allowed.zero_stages
         for schedule in self._schedules:
             legal = schedule.layouts(layouts, blocks)
-            yield schedule, first, legal
+            yield schedule, first, legal if first else legal.at(legal.copies == 1)
             for zero_stage in others:
                 yield schedule, zero_stage, replicated(point, legal)
 
@@ -319,6 +320,7 @@ class Frontier:
             schedule=pairs.schedule.family,
             virtual_stages=int(pairs.layouts.virtual_stages[index]),
             axis_order=PIPELINE_INSIDE if pairs.layouts.inside[index] else DATA_INSIDE,
+            state_copies=int(pairs.layouts.copies[index]),
         )
 
     def _push(self, bound_s: float, node: _Node) -> None:
@@ -347,7 +349,9 @@ class Frontier:
                 num_microbatches=asked.workload.global_batch // point.microbatch_size,
             )
             orders, levels = asked.allowed.mappings, asked.cluster.levels
-            self._layouts[key] = with_mappings(found, orders, point, levels)
+            mapped = with_mappings(found, orders, point, levels)
+            copies = asked.allowed.state_copies
+            self._layouts[key] = with_copies(mapped, copies, point, levels)
         return self._layouts[key]
 
     def _count(self, point: Point) -> int:

@@ -14,6 +14,8 @@ import numpy as np
 from trainwright.profile.setting import divisors
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.planning.allowed import Allowed
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 class Layouts:
     """N pairs: ranks of the pipeline, replicas, microbatches of one replica, chunks per rank.
 
-    `inside` says where the pipeline lies inside the replicas (`plan.axis_order`).
+    `inside` says where the pipeline lies inside the replicas (`plan.axis_order`), `copies` is how
+    many groups of replicas each hold all sharded state.
     """
 
     pipeline: Ints
@@ -35,6 +38,7 @@ class Layouts:
     num_microbatches: Ints
     virtual_stages: Ints
     inside: Flags
+    copies: Ints
 
     @property
     def size(self) -> int:
@@ -49,12 +53,25 @@ class Layouts:
             num_microbatches=self.num_microbatches[kept],
             virtual_stages=self.virtual_stages[kept],
             inside=self.inside[kept],
+            copies=self.copies[kept],
         )
 
     def with_chunks(self, counts: range) -> Layouts:
         """Every pair with each of these numbers of virtual stages per rank."""
         each = self.at(np.repeat(np.arange(self.size), len(counts)))
         return replace(each, virtual_stages=np.tile(np.array(counts, np.int64), self.size))
+
+
+def joined(parts: Sequence[Layouts]) -> Layouts:
+    """One after the other."""
+    return Layouts(
+        pipeline=np.concatenate([each.pipeline for each in parts]),
+        data=np.concatenate([each.data for each in parts]),
+        num_microbatches=np.concatenate([each.num_microbatches for each in parts]),
+        virtual_stages=np.concatenate([each.virtual_stages for each in parts]),
+        inside=np.concatenate([each.inside for each in parts]),
+        copies=np.concatenate([each.copies for each in parts]),
+    )
 
 
 def layouts_of(
@@ -82,4 +99,5 @@ def layouts_of(
         num_microbatches=num_microbatches // data,
         virtual_stages=np.ones_like(pipeline),
         inside=np.zeros(len(pipeline), np.bool_),
+        copies=np.ones_like(pipeline),
     )

@@ -192,9 +192,11 @@ def common_precision(question: ModelQuestion) -> str:
 def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
     """The families that stages on several pools are searched under, of those that are allowed.
 
-    None where replicas may not follow on each other: a stage of several pools has them so.
+    None where replicas may not follow on each other or share one copy of sharded state: a stage of
+    several pools has them so.
     """
-    if DATA_INSIDE not in question.allowed.mappings:
+    allowed = question.allowed
+    if DATA_INSIDE not in allowed.mappings or 1 not in allowed.state_copies:
         return ()
     named = question.allowed.schedules or FAMILIES
     spans = question.allowed.virtual_stages

@@ -340,6 +340,7 @@ def _plainness(candidate: Candidate) -> tuple[int, ...]:
         candidate.virtual_stages,
         candidate.zero_stage,
         AXIS_ORDERS.index(candidate.axis_order),
+        candidate.state_copies,
         candidate.tensor,
     )
 

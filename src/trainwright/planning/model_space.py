@@ -82,6 +82,7 @@ class Candidate:
     schedule: str = "1f1b"
     virtual_stages: int = 1
     axis_order: AxisOrder = DATA_INSIDE
+    state_copies: int = 1
 
     @property
     def point(self) -> Point:
@@ -108,6 +109,7 @@ class Candidate:
             sequence_parallel=self.tensor > 1,
             zero_stage=self.zero_stage,
             axis_order=self.axis_order,
+            state_copies=self.state_copies,
         )
 
     @property

@@ -95,8 +95,13 @@ def _microbatches(run: Configuration) -> Iterator[Move]:
 def _sharding(run: Configuration) -> Iterator[Move]:
     for stage in range(4):
         if stage != run.parallelism.zero_stage:
-            new = replace(run, parallelism=replace(run.parallelism, zero_stage=stage))
+            copies = run.parallelism.state_copies if stage else 1
+            sharded = replace(run.parallelism, zero_stage=stage, state_copies=copies)
+            new = replace(run, parallelism=sharded)
             yield Move(dimension="zero", options=f"--zero {stage}", run=new)
+    for copies in _doubled_and_halved(run.parallelism.state_copies, run.parallelism.data):
+        new = replace(run, parallelism=replace(run.parallelism, state_copies=copies))
+        yield Move(dimension="copies", options=f"--state-copies {copies}", run=new)
 
 
 def _mappings(run: Configuration) -> Iterator[Move]:

@@ -28,7 +28,7 @@ from trainwright.costing.communication import point_to_point_time_s
 from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.kind_costs import TOUCHED, gathered_bytes
+from trainwright.planning.kind_costs import TOUCHED, exposed_after, gathered_bytes
 from trainwright.pricing.placement import RankSpacing, group_replicas
 from trainwright.profile import StaticKind
 
@@ -237,20 +237,21 @@ def with_replicas(
         tail_s = np.maximum(0.0, reduce_s - under_backward_s)
         return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s + update_s)
     gather_s = _lines_s(replicas.gather, gathered_bytes(kinds, stage)[used])
-    scatter_s = _lines_s(replicas.gather, sync)
+    scatter_s, between_s = _lines_s(replicas.gather, sync), _lines_s(replicas.between, sync)
     gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
     scattered_s = np.maximum(0.0, scatter_s - under_backward_s)
     if stage == 1:
+        scattered_s = np.maximum(0.0, scatter_s + between_s - under_backward_s)
         tail_s = scattered_s + gathered_s + update_s
         return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s)
     if stage == 2:
-        tail_s = gathered_s + update_s
+        tail_s = exposed_after(scatter_s, between_s, under_backward_s) + gathered_s + update_s
         return KindTimes(forward_s=forward_s, time_s=time_s + scattered_s, tail_s=tail_s)
     both_s = np.maximum(0.0, gather_s + scatter_s - under_backward_s)
     return KindTimes(
         forward_s=forward_s + gathered_s,
         time_s=time_s + gathered_s + both_s,
-        tail_s=np.broadcast_to(update_s, time_s.shape),
+        tail_s=exposed_after(gather_s + scatter_s, between_s, under_backward_s) + update_s,
     )
 
 

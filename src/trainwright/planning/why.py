@@ -74,6 +74,8 @@ def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[s
         yield "ZeRO", replace(allowed, zero_stages=(0,))
     if degrees.zero_stage > 1:
         yield "ZeRO above 1", replace(allowed, zero_stages=(0, 1))
+    if degrees.state_copies > 1:
+        yield "copies of sharded state", replace(allowed, state_copies=_ONE)
     if degrees.axis_order != DATA_INSIDE:
         yield "the pipeline inside replicas", replace(allowed, mappings=(DATA_INSIDE,))
     if any(option != Recompute.NONE for stage in plan.stages for option in stage.options):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.cluster import crossed_level, nested_hops
+from trainwright.cluster import crossed_level, group_hops, nested_hops
 from trainwright.costing.estimate import axis_hops
 from trainwright.plan.parallelism import Parallelism
 from trainwright.pricing.pipeline_run import PipelineShape, placement_of
@@ -119,10 +119,24 @@ class Placement:
 
 def group_replicas(pool: Pool, degrees: Parallelism) -> Replicas:
     """How dense and expert replicas of one pipeline rank spread over the network."""
-    rows = replica_rows(degrees)
+    copies, apart = degrees.state_copies, copy_distance(degrees)
+    rows = replica_rows(replace(degrees, data=degrees.data // copies))
     dense, expert = (nested_hops(pool.levels, each) for each in rows)
     sizes = (math.prod(n for n, _ in rows[0]), math.prod(n for n, _ in rows[1]))
-    return Replicas.over(sizes, (dense, expert), zero_stage=degrees.zero_stage)
+    return Replicas.over(
+        sizes,
+        (dense, expert),
+        zero_stage=degrees.zero_stage,
+        copies=group_hops(pool.levels, ranks=copies, stride=apart) if copies > 1 else (),
+    )
+
+
+def copy_distance(degrees: Parallelism) -> int:
+    """Devices from one copy of sharded state to the next."""
+    whole = degrees.devices_per_rank
+    if degrees.adjacent_devices < whole:  # a group is so many whole pipelines
+        whole *= degrees.pipeline
+    return whole // degrees.state_copies
 
 
 def replica_rows(degrees: Parallelism) -> tuple[Rows, Rows]:

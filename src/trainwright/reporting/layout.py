@@ -21,6 +21,7 @@ _DEGREES: Final = (
     ("ep", False),
     ("etp", False),
     ("zero", True),
+    ("copies", False),
     ("order", False),
 )
 
@@ -41,6 +42,8 @@ def layout_line(degrees: Parallelism) -> str:
         cut = "each whole" if shards == 1 else f"each cut {shards} ways"
         parts.append(f"expert {degrees.expert} ({cut})")
     line = f"{' x '.join(parts)}, ZeRO-{degrees.zero_stage}"
+    if degrees.state_copies > 1:
+        line += f" in {degrees.state_copies} copies"
     if degrees.axis_order != DATA_INSIDE:
         line += f", ranks in the order {mapping_name(degrees.axis_order)}"
     return line
@@ -80,6 +83,7 @@ def _values(degrees: Parallelism) -> dict[str, str]:
         "ep": degrees.expert,
         "etp": degrees.expert_shards if degrees.expert > 1 else 1,
         "zero": degrees.zero_stage,
+        "copies": degrees.state_copies,
     }
     outer = mapping_name(degrees.axis_order).split("-")[-2:]
     return {name: str(number) for name, number in numbers.items()} | {"order": "-".join(outer)}

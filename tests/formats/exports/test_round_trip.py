@@ -146,10 +146,10 @@ def test_golden_jobs_read_back(name: str) -> None:
 
 
 def test_the_same_plan_gives_the_same_bytes() -> None:
-    for job in golden_jobs().values():
+    for made in golden_jobs().values():
         for target in ("primus", "pytorch"):
             try:
-                assert bundle(job, target) == bundle(job, target)
+                assert bundle(made, target) == bundle(made, target)
             except Inexpressible:
                 continue
 

@@ -131,6 +131,7 @@ def read_megatron_bridge(text: str) -> StatedRun:
         sequence_parallel=model["sequence_parallel"],
         recompute=_recompute(model),
         zero=_zero(found),
+        state_copies=found.get("ddp.num_distributed_optimizer_instances"),
         mapping=mapping_of(found.get("dist.use_tp_pp_dp_mapping")),
         micro_batch=found["train.micro_batch_size"],
         global_batch=found["train.global_batch_size"],

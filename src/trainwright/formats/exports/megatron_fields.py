@@ -167,6 +167,8 @@ def _kernels(job: Job) -> Values:
 def _data_parallel(job: Job) -> Values:
     stage = job.demands.zero_stage
     found: Values = {"use_distributed_optimizer": stage == 1}
+    if job.degrees.state_copies > 1:
+        found["num_distributed_optimizer_instances"] = job.degrees.state_copies
     if stage >= 2:
         found["data_parallel_sharding_strategy"] = SHARDING[stage]
     if job.degrees.data > 1:

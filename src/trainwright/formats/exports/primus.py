@@ -129,6 +129,7 @@ def read_primus(text: str) -> StatedRun:
         zero={"optim_grads": 2, "optim_grads_params": 3}.get(
             strategy, int(found["use_distributed_optimizer"])
         ),
+        state_copies=found.get("num_distributed_optimizer_instances"),
         mapping=mapping_of(found.get("use_tp_pp_dp_mapping")),
         micro_batch=found["micro_batch_size"],
         global_batch=found["global_batch_size"],

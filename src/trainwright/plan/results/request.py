@@ -65,6 +65,7 @@ class SpaceRecord:
     expert_tensor: SpanRecord | None = None
     virtual_stages: SpanRecord | None = None
     microbatch_size: SpanRecord | None = None
+    state_copies: SpanRecord | None = None
     zero_stages: tuple[int, ...] = ()
     recompute_modes: tuple[str, ...] = ()
     schedules: tuple[str, ...] | None = None

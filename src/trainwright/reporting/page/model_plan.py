@@ -219,6 +219,7 @@ _SPANS: Final = {
     "expert_tensor": "expert tensor degrees",
     "virtual_stages": "virtual stages",
     "microbatch_size": "microbatches",
+    "state_copies": "copies of sharded state",
 }
 
 
