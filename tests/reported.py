@@ -78,6 +78,7 @@ def model_sweep() -> ModelSweepResult:
         "llama3-8b",
         cluster="dgx-h100",
         devices="8,16",
+        schedule="1f1b,interleaved",
         objective="tokens-per-device",
         global_batch=64,
         sequence=4096,

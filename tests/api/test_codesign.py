@@ -134,6 +134,7 @@ def test_several_models_share_a_chip() -> None:
     assert found.objective == "geometric"
 
 
+@pytest.mark.slow
 def test_memory_links_clock_and_microbatch_can_be_chosen() -> None:
     found = small(
         memory=["16GiB", "80GiB"],
@@ -209,6 +210,7 @@ def _but_time(document: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in document.items() if name != "search_s"}
 
 
+@pytest.mark.slow
 def test_a_given_chip_gets_the_plan_of_the_planner() -> None:
     workload = {"devices": 16, "global_batch": 64, "sequence": 1024}
     for chip in ("dgx-h100", "A100-80GB-SXM", "TPU-v4"):

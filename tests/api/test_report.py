@@ -339,6 +339,7 @@ def test_a_sweep_lists_its_rows_and_shows_the_preferred_plan():
     assert forward == [rank.forward_s for rank in document.best_plan.ranks]
 
 
+@pytest.mark.slow
 def test_the_command_of_a_sweep_gives_it_again(capsys):
     document = reported.model_sweep()
     with pytest.raises(SystemExit):

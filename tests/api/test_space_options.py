@@ -135,6 +135,11 @@ def test_records_of_earlier_versions_are_understood():
         allowed_of(SpaceRecord(recompute_modes=("some",)))
 
 
+@pytest.fixture(scope="module")
+def free():
+    return trainwright.plan("gpt2", **JOB).document
+
+
 CHOICES = {
     "tp": {"tp": "2..4"},
     "pp": {"pp": 2},
@@ -147,7 +152,9 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("options", CHOICES.values(), ids=CHOICES)
-def test_a_plan_is_one_of_those_that_were_allowed_and_its_document_can_be_re_run(options, tmp_path):
+def test_a_plan_is_one_of_those_that_were_allowed_and_its_document_can_be_re_run(
+    options, free, tmp_path
+):
     found = trainwright.plan("gpt2", **JOB, **options)
     document = found.document
     call = call_of(document.request)
@@ -162,7 +169,6 @@ def test_a_plan_is_one_of_those_that_were_allowed_and_its_document_can_be_re_run
     assert document.schedule in (allowed.schedules or (document.schedule,))
     found.save(tmp_path / "plan.json")
     assert trainwright.explain(tmp_path / "plan.json").document == document
-    free = trainwright.plan("gpt2", **JOB).document
     assert free.step_time_s <= document.step_time_s
 
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles_products import fastest_product
+from random_cases import cases
 from reference import needs_reference, reference
 from trainwright.cluster import REFERENCE_DESIGN, Saturating, Surroundings
 from trainwright.codesign.space import enumerate_designs
@@ -64,7 +65,7 @@ def seconds(machine: TiledMachine, product: Product) -> float:
 
 
 @given(machine=machines(), product=products)
-@settings(max_examples=150)
+@cases(150)
 def test_the_kernel_equals_a_plain_search_bit_for_bit(
     machine: TiledMachine, product: Product
 ) -> None:
