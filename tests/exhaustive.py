@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, pairwise, product
+from itertools import accumulate, combinations, pairwise, product
+from operator import mul
 
 from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
@@ -15,7 +16,7 @@ from trainwright.plan.configuration import Configuration
 from trainwright.plan.legality import broken_rules
 from trainwright.plan.overlap import NO_OVERHEADS
 from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.allowed import Allowed
+from trainwright.planning.allowed import Allowed, Span
 from trainwright.planning.device_room import rank_buffer_bytes
 from trainwright.planning.family_split import LOOPED, chunks_per_rank
 from trainwright.planning.loop_split import nearly_even
@@ -86,7 +87,7 @@ def every_candidate(question):
                 continue
             if order != orders[0] and ep * (etp or tp) != tp * cp:
                 continue
-            degrees = Parallelism(
+            uniform = Parallelism(
                 tensor=tp,
                 pipeline=pp,
                 data=dp,
@@ -97,28 +98,58 @@ def every_candidate(question):
                 zero_stage=zero,
                 axis_order=order,
             )
-            configuration = Configuration(
-                parallelism=degrees,
+            for copies in every_copies(question, uniform):
+                yield from candidates_of(
+                    question, replace(uniform, state_copies=copies), size, alone
+                )
+
+
+def candidates_of(question, degrees, size, alone):
+    """The legal candidates of some degrees, under every family."""
+    model = question.model
+    configuration = Configuration(
+        parallelism=degrees,
+        microbatch_size=size,
+        global_batch=question.workload.global_batch,
+        sequence_length=question.workload.sequence_length,
+    )
+    if broken_rules(configuration, model, question.cluster.pool_of()):
+        return
+    pp = degrees.pipeline
+    for family, chunks in families(question.allowed):
+        if pp * chunks <= model.num_layers and (pp > 1 or family == alone):
+            yield Candidate(
                 microbatch_size=size,
-                global_batch=batch,
-                sequence_length=question.workload.sequence_length,
+                tensor=degrees.tensor,
+                pipeline=pp,
+                data=degrees.data,
+                context=degrees.context,
+                expert=degrees.expert,
+                expert_tensor=degrees.expert_tensor,
+                zero_stage=degrees.zero_stage,
+                schedule=family,
+                virtual_stages=chunks,
+                axis_order=degrees.axis_order,
+                state_copies=degrees.state_copies,
             )
-            if not broken_rules(configuration, model, pool):
-                for family, chunks in families(allowed):
-                    if pp * chunks <= model.num_layers and (pp > 1 or family == alone):
-                        yield Candidate(
-                            microbatch_size=size,
-                            tensor=tp,
-                            pipeline=pp,
-                            data=dp,
-                            context=cp,
-                            expert=ep,
-                            expert_tensor=etp,
-                            zero_stage=zero,
-                            schedule=family,
-                            virtual_stages=chunks,
-                            axis_order=order,
-                        )
+
+
+def every_copies(question, degrees):
+    """One copy of sharded state, and the numbers that are searched beside it."""
+    allowed, rank = question.allowed.state_copies, degrees.devices_per_rank
+    units = list(accumulate((level.size for level in question.cluster.levels), mul))[:-1]
+    for copies in range(1, degrees.data + 1):
+        if copies == 1:
+            is_asked = 1 in allowed
+        elif degrees.zero_stage == 0 or degrees.data == copies:
+            is_asked = False
+        elif allowed == Span():
+            is_asked = degrees.axis_order != PIPELINE_INSIDE
+            is_asked &= any(rank == copies * unit for unit in units)
+        else:
+            is_asked = copies in allowed
+        if is_asked:
+            yield copies
 
 
 def families(allowed):

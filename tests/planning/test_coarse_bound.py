@@ -25,7 +25,7 @@ from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, Point, Workload
 from trainwright.planning.point_work import PointWork
 from trainwright.planning.ramps import Ramp, Shares, split_backward_s
-from trainwright.planning.schedules import schedules_of
+from trainwright.planning.schedules import Space, schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, pipeline_ends_s
 from trainwright.pricing.step import predict_step
@@ -129,13 +129,11 @@ def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
     )
     (schedule,) = schedules_of(Allowed(schedules=(candidate.schedule,)))
     work = PointWork.of(profile)
-    bounds_s = CoarseBounds(question.cluster).bounds_s(
+    (bounds_s,) = CoarseBounds(question.cluster).bounds_s(
         work,
         point,
-        layouts,
+        [Space(schedule, candidate.zero_stage, layouts)],
         chain=ChainWork.of(StageKinds.of(profile)),
-        zero_stage=candidate.zero_stage,
-        schedule=schedule,
     )
     assert bounds_s.shape == (1,)
     assert bounds_s[0] <= step.step_time_s * (1 + 1e-9)

@@ -147,7 +147,7 @@ def test_a_pipeline_in_the_node_beats_replicas_in_it_on_a_slow_network():
 
 def test_a_framework_with_one_order_is_planned_with_it():
     free = question(batch=32, pipeline=TWO, data=TWO, zero_stages=(1,))
-    for framework, order in (("megatron", PIPELINE_INSIDE), ("torchtitan@0.2", DATA_INSIDE)):
+    for framework, order in (("megatron", PIPELINE_INSIDE), ("deepspeed", DATA_INSIDE)):
         allowed = replace(free.allowed, framework=framework)
         best = plan_runnable(replace(free, allowed=allowed), Budget()).priced[0]
         assert best.candidate.axis_order == order

@@ -53,6 +53,4 @@ def _copied(layouts: Layouts, copies: Ints, asked: Flags, point: Point) -> Layou
     data, devices = layouts.data, point.devices
     kept = asked & (copies > 1) & (data % copies == 0)
     kept &= (devices * data) % (point.expert_devices * copies) == 0
-    dense = data // copies * point.context > 1
-    experts = devices * data // copies > point.expert_devices
-    return replace(layouts, copies=copies).at(kept & (dense | experts))
+    return replace(layouts, copies=copies).at(kept & (data > copies))

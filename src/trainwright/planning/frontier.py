@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from trainwright.planning.mappings import with_mappings
 from trainwright.planning.model_question import estimate_profile
 from trainwright.planning.model_space import Candidate, Point, dense_points, expert_points
 from trainwright.planning.point_work import PointWork
-from trainwright.planning.schedules import Schedule, replicated, schedules_of
+from trainwright.planning.schedules import Schedule, Space, replicated, schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
+
+_NEAR: Final = 1.1  # times the least of a point: pairs with less work are bounded first
 
 
 @dataclass(slots=True)
@@ -116,11 +118,12 @@ class _Priced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Open:
-    """A point whose layers are priced."""
+    """A point whose layers are priced, and its pairs that are not bounded yet."""
 
     point: Point
     count: int
     work: PointWork
+    layouts: Layouts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,6 +168,7 @@ class Frontier:
     _heap: list[tuple[float, int, _Node]] = field(default_factory=list)
     _serial: int = 0
     _layouts: dict[tuple[int, int, int], Layouts] = field(default_factory=dict)
+    _counts: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._coarse = CoarseBounds(room_of_devices(self.question))
@@ -247,7 +251,7 @@ class Frontier:
             case _Priced():
                 self._price(node)
             case _Open():
-                self._open_point(node)
+                self._open_point(bound_s, node)
             case _Pairs():
                 return bound_s, self._next_of(node)
             case _One():
@@ -260,24 +264,29 @@ class Frontier:
 
     def _price(self, node: _Priced) -> None:
         """Price the layers, for a bound on the whole point."""
-        work = PointWork.of(self.shelf.profile(node.point))
-        least = tuple(
-            LeastLayers(float(like.levels[-1][1].time_s[-1]), like.num_layers, has_experts=False)
-            for like in work.classes
-        )
-        opened = _Open(point=node.point, count=node.count, work=work)
-        self._push(self._least_key(node.point, least), opened)
+        point = node.point
+        work, layouts = PointWork.of(self.shelf.profile(point)), self._pairs(point)
+        bound_s = float(self._least_keys(point, _least_of(work), layouts).min())
+        self._push(bound_s, _Open(point=point, count=node.count, work=work, layouts=layouts))
 
-    def _open_point(self, node: _Open) -> None:
-        """Bound every pair under every ZeRO stage and schedule."""
+    def _open_point(self, bound_s: float, node: _Open) -> None:
+        """Bound the pairs of least work under every ZeRO stage and schedule; others wait."""
         point, work = node.point, node.work
+        keys = self._least_keys(point, _least_of(work), node.layouts)
+        least_s = max(bound_s, float(keys.min()))
+        is_near = keys <= max(least_s, _NEAR * least_s)
+        is_far = ~is_near & np.isfinite(keys)
+        if is_far.any():
+            far = node.layouts.at(is_far)
+            left = _Open(point=point, count=self._count_of(point, far), work=work, layouts=far)
+            self._push(float(keys[is_far].min()), left)
         chain = ChainWork.of(self.shelf.kinds(point))
-        for schedule, zero_stage, layouts in self._spaces(point):
-            if not layouts.size:
-                continue
-            bounds_s = self._coarse.bounds_s(
-                work, point, layouts, chain=chain, zero_stage=zero_stage, schedule=schedule
-            )
+        near = node.layouts.at(is_near)
+        spaces = [each for each in self._spaces(point, near) if each.layouts.size]
+        for space, bounds_s in zip(
+            spaces, self._coarse.bounds_s(work, point, spaces, chain=chain), strict=True
+        ):
+            layouts = space.layouts
             devices = point.devices * layouts.pipeline * layouts.data
             bounds_s = self.aim.keys(bounds_s, devices)
             order = np.argsort(bounds_s, kind="stable")
@@ -285,22 +294,23 @@ class Frontier:
             if len(order):
                 pairs = _Pairs(
                     point=point,
-                    zero_stage=zero_stage,
-                    schedule=schedule,
+                    zero_stage=space.zero_stage,
+                    schedule=space.schedule,
                     layouts=layouts.at(order),
                     bounds_s=bounds_s[order],
                 )
                 self._push(float(pairs.bounds_s[0]), pairs)
 
-    def _spaces(self, point: Point) -> Iterator[tuple[Schedule, int, Layouts]]:
+    def _spaces(self, point: Point, layouts: Layouts) -> Iterator[Space]:
         """The legal pairs under every schedule and ZeRO stage; stages that are alike once."""
-        layouts, blocks = self._pairs(point), self.question.model.num_layers
+        blocks = self.question.model.num_layers
         first, *others = self.question.allowed.zero_stages
         for schedule in self._schedules:
             legal = schedule.layouts(layouts, blocks)
-            yield schedule, first, legal if first else legal.at(legal.copies == 1)
+            # Copies are of state that ZeRO shards.
+            yield Space(schedule, first, legal if first else legal.at(legal.copies == 1))
             for zero_stage in others:
-                yield schedule, zero_stage, replicated(point, legal)
+                yield Space(schedule, zero_stage, replicated(point, legal))
 
     def _next_of(self, pairs: _Pairs) -> Candidate:
         """The next pair; those after it wait with their own bounds."""
@@ -328,14 +338,17 @@ class Frontier:
         heapq.heappush(self._heap, (bound_s, self._serial, node))
 
     def _least_key(self, point: Point, least: tuple[LeastLayers, ...]) -> float:
-        """The least of all pairs if ranks worked all the time and had all memory."""
-        layouts = self._pairs(point)
+        """The least of all pairs."""
+        return float(self._least_keys(point, least, self._pairs(point)).min())
+
+    def _least_keys(self, point: Point, least: tuple[LeastLayers, ...], layouts: Layouts) -> Floats:
+        """Of every pair if ranks worked all the time and had all memory."""
         p, m = layouts.pipeline, layouts.num_microbatches
         steps_s = m / p * sum(each.time_s * each.num_layers for each in least)
         for each in least:
             steps_s = np.maximum(steps_s, m * each.time_s * -(-each.num_layers // p))
         steps_s = steps_s + self.question.cluster.accelerator.step_overhead_s
-        return float(self.aim.keys(steps_s, point.devices * p * layouts.data).min())
+        return self.aim.keys(steps_s, point.devices * p * layouts.data)
 
     def _pairs(self, point: Point) -> Layouts:
         key = (point.microbatch_size, point.devices, point.expert_devices)
@@ -348,12 +361,24 @@ class Frontier:
                 num_blocks=asked.model.num_layers,
                 num_microbatches=asked.workload.global_batch // point.microbatch_size,
             )
-            orders, levels = asked.allowed.mappings, asked.cluster.levels
-            mapped = with_mappings(found, orders, point, levels)
-            copies = asked.allowed.state_copies
-            self._layouts[key] = with_copies(mapped, copies, point, levels)
+            levels = asked.cluster.levels
+            found = with_mappings(found, asked.allowed.mappings, point, levels)
+            self._layouts[key] = with_copies(found, asked.allowed.state_copies, point, levels)
         return self._layouts[key]
 
     def _count(self, point: Point) -> int:
         """Candidates at a point."""
-        return sum(layouts.size for _, _, layouts in self._spaces(point))
+        key = (point.microbatch_size, point.devices, point.context, point.expert_devices)
+        if key not in self._counts:
+            self._counts[key] = self._count_of(point, self._pairs(point))
+        return self._counts[key]
+
+    def _count_of(self, point: Point, layouts: Layouts) -> int:
+        return sum(space.layouts.size for space in self._spaces(point, layouts))
+
+
+def _least_of(work: PointWork) -> tuple[LeastLayers, ...]:
+    """The layers of a priced point where memory is plenty."""
+    return tuple(
+        LeastLayers(like.fastest_s, like.num_layers, has_experts=False) for like in work.classes
+    )

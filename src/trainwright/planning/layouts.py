@@ -63,14 +63,14 @@ class Layouts:
 
 
 def joined(parts: Sequence[Layouts]) -> Layouts:
-    """One after the other."""
+    """The pairs of all parts, in their order."""
     return Layouts(
-        pipeline=np.concatenate([each.pipeline for each in parts]),
-        data=np.concatenate([each.data for each in parts]),
-        num_microbatches=np.concatenate([each.num_microbatches for each in parts]),
-        virtual_stages=np.concatenate([each.virtual_stages for each in parts]),
-        inside=np.concatenate([each.inside for each in parts]),
-        copies=np.concatenate([each.copies for each in parts]),
+        pipeline=np.concatenate([part.pipeline for part in parts]),
+        data=np.concatenate([part.data for part in parts]),
+        num_microbatches=np.concatenate([part.num_microbatches for part in parts]),
+        virtual_stages=np.concatenate([part.virtual_stages for part in parts]),
+        inside=np.concatenate([part.inside for part in parts]),
+        copies=np.concatenate([part.copies for part in parts]),
     )
 
 
