@@ -144,7 +144,7 @@ def every_copies(question, degrees):
         elif degrees.zero_stage == 0 or degrees.data == copies:
             is_asked = False
         elif allowed == Span():
-            is_asked = degrees.axis_order != PIPELINE_INSIDE
+            is_asked = degrees.pipeline == 1 and degrees.zero_stage > 1
             is_asked &= any(rank == copies * unit for unit in units)
         else:
             is_asked = copies in allowed

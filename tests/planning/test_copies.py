@@ -58,5 +58,5 @@ def test_weights_are_gathered_in_the_node_where_memory_allows():
     everywhere = {"zero_stages": (3,), "pipeline": ONE, "data": Span.only(4), "batch": 16}
     best = assert_found(question(**everywhere))
     assert best.state_copies == 2
-    tight = question(**everywhere, memory_gib=11)
+    tight = question(**everywhere, memory_gib=5)
     assert plan_model(tight, Budget()).priced[0].candidate.state_copies == 1

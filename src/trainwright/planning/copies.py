@@ -1,9 +1,11 @@
 """How many copies of sharded state there may be: groups of replicas that fill units of the network.
 
 A copy on fewer devices gathers and scatters over nearer links, takes more memory, and its gradients
-are reduced over all copies once per step. That pays where a group just fills a node or a domain, so
-unless the user narrows the number these are searched beside a single copy; else every number that
-divides the replicas.
+are reduced over all copies once per step. That pays where microbatches exchange (ZeRO 2 and 3) and
+a group just fills a node or a domain, so unless the user narrows the number these are searched
+beside a single copy, without a pipeline. Else every number that divides the replicas, beside one
+too, and under ZeRO 1. There all is exchanged once per step, and copies send more between nodes:
+gradients twice for weights once.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
+_PER_MICROBATCH = 2  # the first ZeRO stage that exchanges with every microbatch
+
 
 def with_copies(
     layouts: Layouts, allowed: Span, point: Point, levels: tuple[NetworkLevel, ...]
@@ -38,7 +42,11 @@ def with_copies(
         units = np.cumprod([level.size for level in levels])[:-1]
         for unit in units.tolist():
             copies = point.devices * layouts.data // unit
-            fills = ~layouts.inside & (point.devices * layouts.data == copies * unit)
+            fills = (
+                (layouts.pipeline == 1)
+                & ~layouts.inside
+                & (point.devices * layouts.data == copies * unit)
+            )
             parts.append(_copied(layouts, np.maximum(1, copies), fills, point))
     else:
         for number in divisors(int(np.lcm.reduce(layouts.data))) if layouts.size else ():
@@ -46,6 +54,13 @@ def with_copies(
                 copies = np.full(layouts.size, number)
                 parts.append(_copied(layouts, copies, np.ones(layouts.size, np.bool_), point))
     return joined(parts) if parts else layouts.at(slice(0, 0))
+
+
+def worth_copying(layouts: Layouts, zero_stage: int, allowed: Span) -> Layouts:
+    """The pairs that are looked at under a ZeRO stage; without one there is nothing to copy."""
+    if zero_stage >= _PER_MICROBATCH or (zero_stage and allowed != ANY):
+        return layouts
+    return layouts if (layouts.copies == 1).all() else layouts.at(layouts.copies == 1)
 
 
 def _copied(layouts: Layouts, copies: Ints, asked: Flags, point: Point) -> Layouts:

@@ -17,7 +17,7 @@ import numpy as np
 from trainwright.costing.estimate import Estimator
 from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.planning.coarse_bound import CoarseBounds
-from trainwright.planning.copies import with_copies
+from trainwright.planning.copies import with_copies, worth_copying
 from trainwright.planning.device_room import room_of_devices
 from trainwright.planning.expert_floor import LeastLayers, least_layers, with_exchanges
 from trainwright.planning.family_bounds import ChainWork
@@ -304,13 +304,14 @@ class Frontier:
     def _spaces(self, point: Point, layouts: Layouts) -> Iterator[Space]:
         """The legal pairs under every schedule and ZeRO stage; stages that are alike once."""
         blocks = self.question.model.num_layers
-        first, *others = self.question.allowed.zero_stages
+        allowed = self.question.allowed
+        copies, (first, *others) = allowed.state_copies, allowed.zero_stages
         for schedule in self._schedules:
             legal = schedule.layouts(layouts, blocks)
-            # Copies are of state that ZeRO shards.
-            yield Space(schedule, first, legal if first else legal.at(legal.copies == 1))
+            yield Space(schedule, first, worth_copying(legal, first, copies))
             for zero_stage in others:
-                yield Space(schedule, zero_stage, replicated(point, legal))
+                own = worth_copying(legal, zero_stage, copies)
+                yield Space(schedule, zero_stage, replicated(point, own))
 
     def _next_of(self, pairs: _Pairs) -> Candidate:
         """The next pair; those after it wait with their own bounds."""
