@@ -47,7 +47,8 @@ def asked(
     cluster=None,
     **allowed,
 ):
-    cluster = (cluster or catalog.cluster("dgx-h100").with_nodes(1)).with_memory(memory_gib * 2**30)
+    cluster = cluster or catalog.cluster("dgx-h100").with_nodes(1)
+    cluster = cluster.with_memory(memory_gib * 2**30)
     return ModelQuestion(
         model=model,
         cluster=cluster,

@@ -106,9 +106,15 @@ class _Search:
         """Open nodes until none can beat the best; False where the budget ended it."""
         self.bound_all()
         order = np.argsort(self.ledger.bounds.ravel(), kind="stable")
-        # The first batch finds a good design here; most searches end with it.
-        if not self._take(order[:BATCH], Serial()) or not self._take(order[BATCH:], self.executor):
-            return False
+        # The first node gives an interrupted search something to show, and the first batch a limit.
+        # That batch finds a good design here; most searches end with it.
+        for nodes, executor in (
+            (order[:1], Serial()),
+            (order[1:BATCH], Serial()),
+            (order[BATCH:], self.executor),
+        ):
+            if not self._take(nodes, executor):
+                return False
         self.ledger.levels[self.ledger.levels == ""] = PEAK
         return True
 

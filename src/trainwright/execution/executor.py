@@ -128,7 +128,12 @@ class DaskPool:
             raise MissingExtra(
                 "running on a Dask cluster needs distributed", extra="dask"
             ) from None
-        with Client(None if self.address == "local" else self.address) as client:
+        try:
+            connected = Client(None if self.address == "local" else self.address)
+        except OSError:
+            problem = f'must be the address of a Dask scheduler; none answers at "{self.address}"'
+            raise InvalidInput.of("workers", problem) from None
+        with connected as client:
             everywhere = client.scatter(shared, broadcast=True)
             futures: list[Any] = []
             try:
