@@ -41,12 +41,17 @@ def layout_line(degrees: Parallelism) -> str:
         shards = degrees.expert_shards
         cut = "each whole" if shards == 1 else f"each cut {shards} ways"
         parts.append(f"expert {degrees.expert} ({cut})")
-    line = f"{' x '.join(parts)}, ZeRO-{degrees.zero_stage}"
+    return f"{' x '.join(parts)}, {sharding_words(degrees)}"
+
+
+def sharding_words(degrees: Parallelism) -> str:
+    """The ZeRO stage, and copies and the order of ranks where they are not the usual ones."""
+    words = f"ZeRO-{degrees.zero_stage}"
     if degrees.state_copies > 1:
-        line += f" in {degrees.state_copies} copies"
+        words += f" in {degrees.state_copies} copies"
     if degrees.axis_order != DATA_INSIDE:
-        line += f", ranks in the order {mapping_name(degrees.axis_order)}"
-    return line
+        words += f", ranks in the order {mapping_name(degrees.axis_order)}"
+    return words
 
 
 def layout_columns(plans: Sequence[Parallelism | None]) -> tuple[tuple[str, str], ...]:

@@ -66,6 +66,7 @@ def facts(job: Job) -> dict[str, Any]:
         "ep": degrees.expert,
         "etp": degrees.expert_shards if job.model.experts else None,
         "zero": job.demands.zero_stage,
+        "state_copies": degrees.state_copies,
         "mapping": mapping_name(job.demands.axis_order or DATA_INSIDE),
         "micro_batch": job.microbatch_size,
         "global_batch": job.global_batch,
@@ -244,3 +245,18 @@ def test_a_pipeline_inside_the_replicas_goes_to_megatron_alone() -> None:
     with pytest.raises(Inexpressible, match=r"axis_order: tp-cp-ep-pp-dp.*megatron") as caught:
         write(made, STAMP, "torchtitan@0.2", launcher=Launcher.TORCHRUN)
     assert caught.value.alternatives == ("megatron", "megatron-bridge", "primus")
+
+
+def test_hybrid_shard_is_said_by_every_target_that_has_it() -> None:
+    made = job("llama3-8b", data=16, zero_stage=3, state_copies=4, global_batch=16)
+    wanted = {
+        "megatron": ("megatron_args.sh", "  --num-distributed-optimizer-instances 4\n"),
+        "torchtitan@0.2": ("torchtitan.toml", "data_parallel_replicate_degree = 4\n"),
+        "accelerate": ("accelerate.yaml", "parallelism_config_dp_replicate_size: 4\n"),
+    }
+    for target, (name, line) in wanted.items():
+        files = write(made, STAMP, target, launcher=Launcher.TORCHRUN).files
+        assert line in files[name]
+        assert READERS[target][1](files[name]).state_copies == 4
+    with pytest.raises(Inexpressible, match=r"state_copies: 4: deepspeed copies .* with MiCS"):
+        write(made, STAMP, "deepspeed", launcher=Launcher.TORCHRUN)
