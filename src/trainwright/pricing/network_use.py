@@ -60,13 +60,16 @@ def _crossings(placement: Placement) -> dict[str, Crossing]:
     t, d = stage.tensor_parallel, stage.data_parallel
     replicas = d * degrees.context
     hops, (rows, _) = placement.axis_hops(t), replica_rows(replace(degrees, tensor=t, data=d))
-    hops["gradients"] = hops["parameters"] = nested_hops(levels, rows)
+    shards = d // degrees.state_copies
+    own, _ = replica_rows(replace(degrees, tensor=t, data=shards))
+    hops["gradients"] = nested_hops(levels, rows)
+    hops["parameters"] = nested_hops(levels, own)
     ranks = {
         "tensor": t,
         "context": degrees.context,
         "expert": degrees.expert,
         "gradients": replicas,
-        "parameters": replicas,
+        "parameters": shards * degrees.context,
     }
     found = {kind: (hops[kind][-1].level.name, n) for kind, n in ranks.items() if hops[kind]}
     between = {
