@@ -70,18 +70,23 @@ def _status(outcome: MixedOutcome) -> Status:
 
 def _warnings(question: ModelQuestion) -> Iterator[str]:
     """What was left out where several pools are used."""
-    from trainwright.planning.mixed_space import FAMILIES, mixed_families
+    from trainwright.planning.mixed_space import FAMILIES, is_mixable, mixed_families
 
     if question.allowed.framework is not None:
         yield (
             f"framework: {question.allowed.framework} runs no plan of ours on several pools; "
             "each pool was planned alone"
         )
+    elif not is_mixable(question.allowed):
+        yield (
+            f"mapping, state-copies: several pools are used in the order "
+            f"{mapping_name(DATA_INSIDE)} and with one copy of sharded state only; each pool was "
+            "planned alone"
+        )
     elif not mixed_families(question):
         yield (
-            f"schedule, mapping, state-copies: several pools are used under {', '.join(FAMILIES)}, "
-            f"in the order {mapping_name(DATA_INSIDE)} and with one copy of sharded state only; "
-            "each pool was planned alone"
+            f"schedule: several pools are used under {', '.join(FAMILIES)} only; each pool was "
+            "planned alone"
         )
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
+    from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Point
     from trainwright.profile import Profile
@@ -189,14 +190,17 @@ def common_precision(question: ModelQuestion) -> str:
     )
 
 
-def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
-    """The families that stages on several pools are searched under, of those that are allowed.
+def is_mixable(allowed: Allowed) -> bool:
+    """Whether replicas may follow on each other and share one copy of sharded state.
 
-    None where replicas may not follow on each other or share one copy of sharded state: a stage of
-    several pools has them so.
+    That is how a stage of several pools has them.
     """
-    allowed = question.allowed
-    if DATA_INSIDE not in allowed.mappings or 1 not in allowed.state_copies:
+    return DATA_INSIDE in allowed.mappings and 1 in allowed.state_copies
+
+
+def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
+    """The families that stages on several pools are searched under, of those that are allowed."""
+    if not is_mixable(question.allowed):
         return ()
     named = question.allowed.schedules or FAMILIES
     spans = question.allowed.virtual_stages
