@@ -42,9 +42,11 @@ def asked(
     batch=4,
     sequence=2048,
     overheads=NO_OVERHEADS,
+    cluster=None,
     **allowed,
 ):
-    cluster = catalog.cluster("dgx-h100").with_nodes(1).with_memory(memory_gib * 2**30)
+    cluster = cluster or catalog.cluster("dgx-h100").with_nodes(1)
+    cluster = cluster.with_memory(memory_gib * 2**30)
     return ModelQuestion(
         model=model,
         cluster=cluster,

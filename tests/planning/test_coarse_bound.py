@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
@@ -44,9 +45,16 @@ MODELS = {
 }
 
 
+LINKED = Surroundings(node_devices=8, node_bandwidth_bytes_per_s=900e9)
+CLUSTERS = {
+    "devices": catalog.cluster("dgx-h100").with_nodes(2),
+    "chips": networked(template_device(REFERENCE_DESIGN, LINKED), LINKED, num_devices=16),
+}
+
+
 @cache
-def asked(model: str, memory_gib: int) -> ModelQuestion:
-    cluster = catalog.cluster("dgx-h100").with_nodes(2).with_memory(memory_gib * 2**30)
+def asked(model: str, memory_gib: int, cluster: str = "devices") -> ModelQuestion:
+    cluster = CLUSTERS[cluster].with_memory(memory_gib * 2**30)
     return ModelQuestion(
         model=MODELS[model],
         cluster=cluster,
@@ -58,7 +66,11 @@ def asked(model: str, memory_gib: int) -> ModelQuestion:
 @st.composite
 def plans(draw):
     """A question, a candidate and its profile, and any plan of the candidate."""
-    question = asked(draw(st.sampled_from(sorted(MODELS))), draw(st.sampled_from([4, 12, 70])))
+    question = asked(
+        draw(st.sampled_from(sorted(MODELS))),
+        draw(st.sampled_from([4, 12, 70])),
+        draw(st.sampled_from(sorted(CLUSTERS))),
+    )
     tensor, context, data = (draw(st.sampled_from([1, 2])) for _ in range(3))
     expert = draw(st.sampled_from([1, 2])) if question.model.experts else 1
     point = Point(

@@ -62,6 +62,28 @@ def solve_partition(
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
+def fitting_times_s(
+    *,
+    num_ranks: int,
+    level_offset: NDArray[np.int64],
+    level_bytes: NDArray[np.float64],
+    way_offset: NDArray[np.int64],
+    ways: NDArray[np.float64],
+    room_bytes: NDArray[np.float64],
+    rows: NDArray[np.float64],
+) -> NDArray[np.float64]: ...
+def least_chain_cut(
+    *,
+    num_microbatches: int,
+    tie: float,
+    kind_of: NDArray[np.int64],
+    forward_s: NDArray[np.float64],
+    weight_grad_s: NDArray[np.float64],
+    time_s: NDArray[np.float64],
+    tail_s: NDArray[np.float64],
+    transfer_s: NDArray[np.float64],
+    order: NDArray[np.int64],
+) -> tuple[float, NDArray[np.int64]]: ...
 def loop_rank_times_s(
     *,
     num_ranks: int,

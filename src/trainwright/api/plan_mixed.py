@@ -108,11 +108,9 @@ def recompute_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
     from trainwright.planning.mixed_priced import Shape, priced_mixed
-    from trainwright.planning.mixed_space import MixedShelf
 
-    question = call_of(document.request).question
-    shelf, plan = MixedShelf.of(question), _plan_in(document, question)
-    profiles = _profiles(shelf, plan)
+    shelf, plan, profiles = planned_mixed(document)
+    question = shelf.question
     shape = Shape(name=document.layout or "alone", pools=tuple(profiles))
     priced = priced_mixed(shelf, shape, plan, profiles)
     computed = with_mixed_plan(document, question, plan, profiles, priced.step)
@@ -123,6 +121,18 @@ def recompute_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
             for other in document.alternatives
         ),
     )
+
+
+def planned_mixed(document: MixedPlanResult) -> tuple[MixedShelf, Plan, dict[int, Profile]]:
+    """The question of a document that has stages, its plan, and the profiles of the pools used.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the plan does not suit them.
+    """
+    from trainwright.planning.mixed_space import MixedShelf
+
+    shelf = MixedShelf.of(call_of(document.request).question)
+    plan = _plan_in(document, shelf.question)
+    return shelf, plan, _profiles(shelf, plan)
 
 
 def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:

@@ -173,9 +173,7 @@ def plan(
             metavar="N",
         ),
     ] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
-    ] = None,
+    time_limit: options.TimeLimit = None,
     config: Annotated[
         Path | None,
         typer.Option(help="A TOML file of these options.", is_eager=True, callback=read_config),

@@ -204,9 +204,13 @@ def _run(item: object) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaskPool:
-    """The workers of a Dask cluster at `address`; a local one where that is "local"."""
+    """The workers of a Dask cluster at `address`; a local one where that is "local".
+
+    `option` is how the user named it, for errors.
+    """
 
     address: str
+    option: str = "workers"
 
     def map(
         self,
@@ -246,7 +250,11 @@ class DaskPool:
             raise MissingExtra(
                 "running on a Dask cluster needs distributed", extra="dask"
             ) from None
-        return Client(None if self.address == "local" else self.address)
+        try:
+            return Client(None if self.address == "local" else self.address)
+        except OSError:
+            problem = f'must be the address of a Dask scheduler; none answers at "{self.address}"'
+            raise InvalidInput.of(self.option, problem) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +280,8 @@ def executor_of(workers: str | int | None, *, name: str = "workers") -> Executor
     text = str(workers)
     if text.startswith("dask://"):
         rest = text.removeprefix("dask://")
-        return DaskPool(address=rest if rest == "local" else f"tcp://{rest}")
+        address = rest if rest == "local" else f"tcp://{rest}"
+        return DaskPool(address=address, option=name)
     if not text.isdecimal() or int(text) < 1:
         raise InvalidInput.of(
             name, f'must be a whole number >= 1 or dask://HOST:PORT, got "{workers}"'

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_NEAR: Final = 1.1  # times the least of a point: pairs with less work are bounded first
+_NEAR: Final = 1.2  # times the least of a point: pairs with less work are bounded first
 
 
 @dataclass(slots=True)
@@ -118,7 +118,6 @@ class _Open:
     """A point whose layers are priced, and its pairs that are not bounded yet."""
 
     point: Point
-    count: int
     work: PointWork
     layouts: Layouts
 
@@ -242,13 +241,20 @@ class Frontier:
 
     def count_below(self, limit_s: float) -> int:
         """Candidates left that may be below the limit; those of an unopened node all count."""
-        total = 0
-        for bound_s, _, node in self._heap:
-            if isinstance(node, _Pairs):
-                total += node.count_below(limit_s)
-            elif bound_s < limit_s:
-                total += 1 if isinstance(node, _One) else node.count
-        return total
+        return sum(
+            self._count_in(node, limit_s) for bound_s, _, node in self._heap if bound_s < limit_s
+        )
+
+    def _count_in(self, node: _Node, limit_s: float) -> int:
+        match node:
+            case _Pairs():
+                return node.count_below(limit_s)
+            case _Open():
+                return self._count_of(node.point, node.layouts)
+            case _One():
+                return 1
+            case _:
+                return node.count
 
     def take(self) -> tuple[float, Candidate] | None:
         """Open the node of least bound; a candidate and its bound where one was reached."""
@@ -297,7 +303,7 @@ class Frontier:
         point = node.point
         work, layouts = PointWork.of(self.shelf.profile(point)), self._pairs(point)
         bound_s = float(self._least_keys(point, _least_of(work), layouts).min())
-        self._push(bound_s, _Open(point=point, count=node.count, work=work, layouts=layouts))
+        self._push(bound_s, _Open(point=point, work=work, layouts=layouts))
 
     def _open_point(self, bound_s: float, node: _Open) -> None:
         """Bound the pairs of least work under every ZeRO stage and schedule; others wait."""
@@ -308,8 +314,7 @@ class Frontier:
         is_far = ~is_near & np.isfinite(keys)
         if is_far.any():
             far = node.layouts.at(is_far)
-            left = _Open(point=point, count=self._count_of(point, far), work=work, layouts=far)
-            self._push(float(keys[is_far].min()), left)
+            self._push(float(keys[is_far].min()), _Open(point=point, work=work, layouts=far))
         chain = ChainWork.of(self.shelf.kinds(point))
         near = node.layouts.at(is_near)
         spaces = [each for each in self._spaces(point, near) if each.layouts.size]

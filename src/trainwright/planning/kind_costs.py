@@ -103,7 +103,10 @@ def optimizer_s(
     memory = device.efficiency.memory
     # At the efficiency max · b / (b + half) moving b bytes takes (b + half) / (bandwidth · max).
     once = np.where(touched > 0, memory.half / chunks_per_rank, 0.0)
-    times_s: Floats = (touched + once) / (device.memory_bandwidth_bytes_per_s * memory.max)
+    pace = device.memory_bandwidth_bytes_per_s * memory.max
+    if device.cores is not None:
+        pace = min(pace, device.cores.update_bytes_per_s)
+    times_s: Floats = (touched + once) / pace
     return times_s
 
 

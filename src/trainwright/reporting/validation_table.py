@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from trainwright.plan.results.validation import DatasetScore, ErrorRecord, ValidationResult
 
-_QUANTITIES = (
+QUANTITIES = (
     ("time", "time"),
     ("memory", "memory"),
     ("static_memory", "static"),
@@ -46,7 +46,7 @@ def _errors(found: ValidationResult) -> RenderableType:
     made = table("relative errors", columns)
     for dataset in found.datasets:
         first = True
-        for field, label in _QUANTITIES:
+        for field, label in QUANTITIES:
             record: ErrorRecord | None = getattr(dataset, field)
             if record is None:
                 continue
