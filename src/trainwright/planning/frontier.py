@@ -318,6 +318,8 @@ class Frontier:
         chain = ChainWork.of(self.shelf.kinds(point))
         near = node.layouts.at(is_near)
         spaces = [each for each in self._spaces(point, near) if each.layouts.size]
+        if not spaces:  # no named schedule runs at these depths
+            return
         for space, bounds_s in zip(
             spaces, self._coarse.bounds_s(work, point, spaces, chain=chain), strict=True
         ):
