@@ -131,6 +131,8 @@ def test_commands_that_compare_plans_say_which_kinds_they_read(tmp_path: Path) -
     planned().save(path)
     with pytest.raises(InvalidInput, match='kind: must be one of "plan", "model-plan"'):
         diff(path, path)
+    with pytest.raises(InvalidInput, match='kind: must be one of "plan", "model-plan"'):
+        diff(planned(), planned())
 
 
 @pytest.mark.parametrize(

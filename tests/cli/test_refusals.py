@@ -51,6 +51,7 @@ def refused(run, folder):
         ("--memory", "0GiB", 'memory: must be > 0, got "0GiB"'),
         ("--memory", "-3GiB", 'memory: must be > 0, got "-3GiB"'),
         ("--memory", "1e999GiB", 'memory: must be finite, got "1e999GiB"'),
+        ("--memory", "1e30GiB", "memory: must be at most 1PiB, as no device has more"),
         ("--memory", "nan", 'memory: must be a quantity such as 80GiB, got "nan"'),
         ("--memory", "80 apples", 'memory: must be a quantity such as 80GiB, got "80 apples"'),
         ("--bandwidth", "0", 'bandwidth: must be > 0, got "0"'),

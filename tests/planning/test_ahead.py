@@ -83,6 +83,11 @@ def test_a_short_search_asks_nobody():
     assert crew.parcels == 0
 
 
+def test_a_schedule_that_runs_at_no_near_depth_leaves_its_point_for_the_others():
+    outcome = plan_model(question(context=Span.only(1), schedules=("v-half",)), Budget())
+    assert {found.candidate.schedule for found in outcome.priced} == {"v-half"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("allowed", [{"framework": "megatron"}, {"schedules": ("v-half",)}])
 def test_two_processes_find_what_one_finds(allowed):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 
 from trainwright.api.codesign_request import CodesignOptions, question_of, request_of
+from trainwright.api.keywords import refuse_unknown
 from trainwright.api.printed import Report
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.plan.results.codesign import (
@@ -76,6 +77,7 @@ def codesign(
     """
     from trainwright.execution import Budget as NoLimit
 
+    refuse_unknown(codesign, options, CodesignOptions)
     request, warnings = request_of(models, devices=devices, **options)
     report = run_request(request, extras=extras or Extras(), die=die, budget=budget or NoLimit())
     document = report.document

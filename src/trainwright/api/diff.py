@@ -6,10 +6,10 @@ import math
 from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.api.diff_clusters import cluster_facts
-from trainwright.api.documents import AnyDocument, Priced, load_any_document
+from trainwright.api.documents import KINDS, AnyDocument, Priced, load_any_document
 from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     AnyStage: TypeAlias = StageRecord | ModelStageRecord | PlacedStageRecord
     Compared: TypeAlias = Priced | PlacementResult
+
+
+COMPARED: Final = (*KINDS, "model-estimate", "model-sweep")  # a sweep says why it cannot be
 
 
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
@@ -66,6 +69,9 @@ def _open(document: AnyDocument) -> Any:
     found = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
         found = load_any_document(found)
+    elif found.kind not in COMPARED:
+        wanted = ", ".join(f'"{kind}"' for kind in COMPARED)
+        raise InvalidInput.of("kind", f'must be one of {wanted}, got "{found.kind}"')
     if isinstance(found, ModelSweepResult):
         problem = f'cannot be compared: a document of kind "{found.kind}" holds several plans'
         raise InvalidInput.of("documents", problem)

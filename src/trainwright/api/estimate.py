@@ -49,8 +49,11 @@ def estimate(
     overflows memory is priced in full, with `fits` false.
     """
     from trainwright.api.inputs import setting_overrides
+    from trainwright.api.keywords import refuse_unknown
     from trainwright.api.models import ModelInput, resolve_model
+    from trainwright.api.run_options import RunOptions
 
+    refuse_unknown(estimate, run, RunOptions)
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )

@@ -7,7 +7,7 @@ import json
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.request import Embedded, SettingRecord
@@ -107,10 +107,14 @@ def setting_overrides(
     ]
     if faults:
         raise InvalidInput(faults)
+    if given.get("memory_bytes", 0.0) > LARGEST_MEMORY_BYTES:
+        problem = f"must be at most 1PiB, as no device has more, got {memory!r}"
+        raise InvalidInput.of("memory", problem)
     _make_setting({"num_devices": 1, "memory_bytes": 1.0, **_HARMLESS, **given})
     return given
 
 
+LARGEST_MEMORY_BYTES: Final = 2.0**50  # thousands of times what a device has
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "num_devices": ("a whole number", (int,)),
     "memory_bytes": ("a number of bytes, or text with a unit", (int, float)),

@@ -67,6 +67,8 @@ def plan(
     Raises `InvalidInput` with every fault of the input.
     """
     from trainwright.api.inputs import PlacementInput, resolve_setting, setting_overrides
+    from trainwright.api.keywords import refuse_unknown
+    from trainwright.api.model_options import ModelOptions
     from trainwright.api.models import ModelInput, resolve_input
     from trainwright.api.plan_placement import PlacementQuestion, plan_placement
     from trainwright.api.plan_profile import ProfileQuestion, plan_profile
@@ -74,6 +76,7 @@ def plan(
     from trainwright.execution.executor import executor_of
     from trainwright.partitioning.restrictions import Restrictions
 
+    refuse_unknown(plan, options, ModelOptions)
     budget, executor = budget or NoLimit(), executor_of(jobs, name="jobs")
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches

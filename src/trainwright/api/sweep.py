@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.api.inputs import setting_overrides
+from trainwright.api.keywords import refuse_unknown
 from trainwright.api.model_options import model_call
 from trainwright.api.printed import Report
 from trainwright.api.sizes import Sizes, parse_sizes
@@ -85,6 +86,7 @@ def sweep(
     from trainwright.execution import Budget as NoLimit
     from trainwright.execution.executor import executor_of
 
+    refuse_unknown(sweep, options, SweepOptions)
     budget, executor = budget or NoLimit(), executor_of(jobs, name="jobs")
     given = resolve_model(model)
     if not isinstance(given, ModelInput):

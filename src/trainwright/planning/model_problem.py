@@ -2,9 +2,9 @@
 
 The partitioner adds bytes up, layer by layer. Three things of a stage do not add up: transients
 count at their largest, weights that ZeRO-3 gathers likewise, and parameters tied between layers are
-held once by a stage with both. So there are two problems: in the *roomy* one every plan that fits
-does fit, what does not fit in the *lean* one never fits. Gradient synchronisation is left out of
-both; `pricing` knows how much of it hides.
+held once by a stage with both. What fits the *roomy* problem fits with all of them; beside it
+stand two changes of a profile that take no plan away, for proofs that none fits. Gradient
+synchronisation is left out; `pricing` knows how much of it hides.
 """
 
 from __future__ import annotations
@@ -44,14 +44,6 @@ def roomy_problem(question: ModelQuestion, candidate: Candidate, profile: Profil
     restrictions = candidate_restrictions(candidate)
     sharded = _sharded(held, candidate)
     return reserve_transients(sharded, setting, restrictions, gathered_bytes=gathered)
-
-
-def lean_problem(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Problem:
-    """What does not fit here never fits."""
-    held = hold_tied_once(profile)
-    gathered = _weights(held) if _gathers(candidate) else None
-    lean = require_largest_transient(held, gathered_bytes=gathered)
-    return _sharded(lean, candidate), candidate_setting(question, candidate, profile)
 
 
 def _gathers(candidate: Candidate) -> bool:
@@ -97,15 +89,13 @@ def reserve_transients(
     return _with_static(profile, beyond), replace(setting, memory_bytes=memory_bytes)
 
 
-def require_largest_transient(profile: Profile, *, gathered_bytes: Floats | None = None) -> Profile:
+def require_largest_transient(profile: Profile) -> Profile:
     """The largest transient of a layer that exists once: what does not fit here never fits.
 
-    Some stage holds that layer, and while the layer runs its transient lies beside all the rest;
-    so do its own gathered weights, of shape [R].
+    Some stage holds that layer, and while the layer runs its transient lies beside all the rest.
     """
     costs = profile.costs
-    needed = costs.transient_bytes + (0.0 if gathered_bytes is None else gathered_bytes)
-    alone = np.where(_exists_once(profile), needed, 0.0)
+    alone = np.where(_exists_once(profile), costs.transient_bytes, 0.0)
     least = np.minimum.reduceat(alone, costs.class_offsets[:-1])
     largest = np.arange(costs.num_classes) == least.argmax()
     rows = np.repeat(largest, np.diff(costs.class_offsets))

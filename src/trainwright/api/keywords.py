@@ -1,0 +1,36 @@
+"""Unknown keywords of a public verb are refused: an option that is ignored is a wrong answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainwright.errors import Fault, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+
+def refuse_unknown(verb: Callable[..., Any], options: Mapping[str, object], known: type) -> None:
+    """Raise `InvalidInput` for options that neither `known`, a `TypedDict`, nor the verb has.
+
+    Each fault names the nearest option that there is.
+    """
+    unknown = [name for name in options if name not in known.__annotations__]
+    if not unknown:
+        return
+    import difflib
+    import inspect
+
+    own = (
+        name
+        for name, each in inspect.signature(verb).parameters.items()
+        if each.kind is not each.VAR_KEYWORD
+    )
+    offered = [*known.__annotations__, *own]
+    faults = []
+    for name in unknown:
+        nearest = difflib.get_close_matches(name, offered, n=1)
+        hint = f'; did you mean "{nearest[0]}"?' if nearest else ""
+        faults.append(Fault(name, f"is no option of {verb.__name__}{hint}"))
+    raise InvalidInput(faults)

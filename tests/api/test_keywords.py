@@ -1,0 +1,39 @@
+"""A keyword that a verb does not know is refused, and the nearest one is named."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import trainwright
+from trainwright.errors import InvalidInput
+
+CALLS = {
+    "plan": {"cluster": "dgx-h100"},
+    "sweep": {"cluster": "dgx-h100", "devices": "8..16"},
+    "estimate": {"cluster": "dgx-h100"},
+    "codesign": {"devices": 64},
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "nearest"),
+    [
+        ("plan", "zero_stages", "zero_stage"),
+        ("plan", "device", "devices"),
+        ("sweep", "objectives", "objective"),
+        ("estimate", "microbatch", "micro_batch"),
+        ("codesign", "max_area", "max_area_mm2"),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_the_nearest(verb, name, nearest):
+    problem = f'{name}: is no option of {verb}; did you mean "{nearest}"?'
+    with pytest.raises(InvalidInput, match=re.escape(problem)):
+        getattr(trainwright, verb)("gpt2", **CALLS[verb], **{name: 1})
+
+
+def test_every_unknown_keyword_is_named():
+    with pytest.raises(InvalidInput) as refused:
+        trainwright.codesign("gpt2", devices=64, qqq=1, max_area=60)
+    assert [fault.path for fault in refused.value.faults] == ["qqq", "max_area"]
