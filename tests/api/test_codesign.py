@@ -257,6 +257,15 @@ def test_the_planner_is_no_slower_on_the_chip_than_the_plan_it_was_found_with(
     assert plan.to_dict()["step_time_s"] <= best.plan.step_time_s
 
 
+def test_a_flat_network_of_chips_has_as_many_as_were_searched_for(
+    report: trainwright.CodesignReport, tmp_path: Path
+) -> None:
+    path = tmp_path / "chip.json"
+    report.save(path)
+    with pytest.raises(InvalidInput, match="devices: must be at most the 64 of"):
+        plan_on_chip("bert-large", chip=str(path), devices=65, sequence=512)
+
+
 def test_a_document_without_a_design_is_no_cluster(tmp_path: Path) -> None:
     path = tmp_path / "none.json"
     small(memory=["1MiB"]).save(path)

@@ -28,6 +28,14 @@ _TAKEN: Final = (
     "recompute",
     "schedule",
 )
+_OPTION_OF: Final = {
+    "clock_hz": "clock",
+    "max_area_mm2": "max-area",
+    "max_mean_watts": "tdp",
+    "max_power_watts": "max-power",
+    "memory_stacks": "stacks",
+    "stack_area_mm2": "stack-area",
+}
 _OF_NETWORK: Final = ("link_bandwidth", "node_devices", "node_bandwidth")
 
 
@@ -49,7 +57,8 @@ def plan_on_chip(
 
     for name, value in options.items():
         if name not in (*_TAKEN, *_OF_NETWORK) and value not in (None, (), (1,), "geometric"):
-            raise InvalidInput.of(name.replace("_", "-"), "must not be given: the chip is fixed")
+            named = _OPTION_OF.get(name, name.replace("_", "-"))
+            raise InvalidInput.of(named, "must not be given: the chip is fixed")
     sizes = tuple(options.get("micro_batch") or (1,))
     degrees = tuple(options.get("tensor_parallel") or ())
     return plan(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from trainwright.api.model_request import ModelCall
     from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
     from trainwright.plan import Plan
     from trainwright.planning.mixed_planner import MixedOutcome
     from trainwright.planning.mixed_space import MixedShelf
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def plan_mixed_model(
-    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = ()
+    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
 ) -> MixedPlanResult:
-    """Search each pool alone and all ways to use several."""
+    """Search each pool alone and all ways to use several; a `crew` helps."""
     from trainwright.api.model_options import QUESTION_OPTION_OF
     from trainwright.planning.mixed_planner import plan_mixed
 
@@ -39,7 +40,7 @@ def plan_mixed_model(
         )
     question, started_s = call.question, budget.cpu_s
     with naming_options(QUESTION_OPTION_OF):
-        outcome = plan_mixed(question, budget)
+        outcome = plan_mixed(question, budget, crew=crew)
     document = MixedPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,

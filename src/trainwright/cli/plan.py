@@ -166,6 +166,13 @@ def plan(
             metavar="NAME",
         ),
     ] = None,
+    jobs: Annotated[
+        str | None,
+        typer.Option(
+            help="Processes to search a model's plans with, or dask://HOST:PORT; the same result.",
+            metavar="N",
+        ),
+    ] = None,
     time_limit: options.TimeLimit = None,
     config: Annotated[
         Path | None,
@@ -234,13 +241,16 @@ def plan(
     result: Result | SweepReport
     with budget(parse_time_limit(time_limit)) as allowed:
         if several:
-            result = _sweep(model, devices, memory, allowed, **space, **methods, **given_goal)
+            result = _sweep(
+                model, devices, memory, allowed, jobs=jobs, **space, **methods, **given_goal
+            )
         else:
             _refuse_without_sweep(given_goal)
             result = make_plan(
                 model,
                 devices=parse_count(devices, "devices"),
                 memory=memory,
+                jobs=jobs,
                 budget=allowed,
                 **profile_options,
                 **methods,

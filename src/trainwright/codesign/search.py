@@ -175,8 +175,9 @@ class _Search:
         flat = self.ledger.bounds.ravel()
         waiting = (self.ledger.levels.ravel() == "") & (flat <= self.incumbent)
         left, elapsed_s = int(waiting.sum()), self.budget.elapsed_s
-        left_s = elapsed_s / self.opened * left if self.opened else 0.0
-        stage = f"co-design, {self.opened} designs opened, {left} left, at most {left_s:.0f} s"
+        stage = f"co-design, {self.opened} designs opened, {left} left"
+        if self.opened > 1:  # the first alone makes the orders that all others run
+            stage += f", at most {elapsed_s / self.opened * left:.0f} s"
         return Progress(
             stage=stage,
             elapsed_s=elapsed_s,

@@ -31,6 +31,7 @@ from trainwright.scheduling.families import FAMILIES
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
     from trainwright.planning.aims import Aim
     from trainwright.planning.model_question import ModelQuestion
 
@@ -73,11 +74,19 @@ def plan_runnable(
     *,
     num_alternatives: int = NUM_ALTERNATIVES,
     aim: Aim | None = None,
+    crew: Crew | None = None,
 ) -> ModelOutcome:
-    """The best plan of all parts of the space, its runners-up, and a bound on every other."""
+    """The best plan of all parts of the space, its runners-up, and a bound on every other.
+
+    A `crew` helps, and changes nothing.
+    """
     found = [
         plan_model(
-            replace(question, allowed=space), budget, num_alternatives=num_alternatives, aim=aim
+            replace(question, allowed=space),
+            budget,
+            num_alternatives=num_alternatives,
+            aim=aim,
+            crew=crew,
         )
         for space in runnable_spaces(question.allowed)
     ]

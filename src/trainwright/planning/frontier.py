@@ -137,6 +137,22 @@ class _Pairs:
         """Candidates left that may be below a limit."""
         return max(0, int(np.searchsorted(self.bounds_s, limit_s)) - self.done)
 
+    def candidate(self, index: int) -> Candidate:
+        """One of them."""
+        point = self.point
+        return Candidate(
+            microbatch_size=point.microbatch_size,
+            tensor=point.tensor,
+            context=point.context,
+            expert=point.expert,
+            expert_tensor=point.expert_tensor,
+            pipeline=int(self.layouts.pipeline[index]),
+            data=int(self.layouts.data[index]),
+            zero_stage=self.zero_stage,
+            schedule=self.schedule.family,
+            virtual_stages=int(self.layouts.virtual_stages[index]),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _One:
@@ -261,6 +277,23 @@ class Frontier:
                 return bound_s, node.candidate
         return None
 
+    def coming(self, count: int) -> Iterator[tuple[float, Candidate]]:
+        """The next candidates and their bounds, as far as nodes are open; none is taken."""
+        nodes = (entry for entry in self._heap if isinstance(entry[2], (_Pairs, _One)))
+        ahead = [(*entry, 0) for entry in heapq.nsmallest(count, nodes)]
+        for _ in range(count):
+            if not ahead:
+                return
+            bound_s, serial, node, skipped = heapq.heappop(ahead)
+            if isinstance(node, _One):
+                yield bound_s, node.candidate
+            elif isinstance(node, _Pairs):
+                yield bound_s, node.candidate(node.done + skipped)
+                after = node.done + skipped + 1
+                if after < len(node.bounds_s):
+                    rest = (float(node.bounds_s[after]), serial, node, skipped + 1)
+                    heapq.heappush(ahead, rest)
+
     def put_back(self, bound_s: float, candidate: Candidate) -> None:
         """A candidate that was taken, with what is known of it by now."""
         self._push(bound_s, _One(candidate=candidate))
@@ -315,22 +348,11 @@ class Frontier:
 
     def _next_of(self, pairs: _Pairs) -> Candidate:
         """The next pair; those after it wait with their own bounds."""
-        index, point = pairs.done, pairs.point
+        found = pairs.candidate(pairs.done)
         pairs.done += 1
         if pairs.done < len(pairs.bounds_s):
             self._push(float(pairs.bounds_s[pairs.done]), pairs)
-        return Candidate(
-            microbatch_size=point.microbatch_size,
-            tensor=point.tensor,
-            context=point.context,
-            expert=point.expert,
-            expert_tensor=point.expert_tensor,
-            pipeline=int(pairs.layouts.pipeline[index]),
-            data=int(pairs.layouts.data[index]),
-            zero_stage=pairs.zero_stage,
-            schedule=pairs.schedule.family,
-            virtual_stages=int(pairs.layouts.virtual_stages[index]),
-        )
+        return found
 
     def _push(self, bound_s: float, node: _Node) -> None:
         self._serial += 1

@@ -112,6 +112,10 @@ class Candidate:
         """Devices the candidate occupies."""
         return self.point.devices * self.pipeline * self.data
 
+    def num_microbatches(self, workload: Workload) -> int:
+        """Microbatches of one replica."""
+        return workload.global_batch // (self.microbatch_size * self.data)
+
 
 def microbatch_sizes(workload: Workload, allowed: Span) -> tuple[int, ...]:
     """Powers of two that divide the global batch, up to 32; or the one the user chose."""
