@@ -40,7 +40,7 @@ _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simp
 # in between it grows evenly.
 _EFFORTS: Final = (600, 1200, 4800)
 _GAPS: Final = (0.0, 0.005, 0.01)
-_MOST: Final = 7200  # splits after which whatever gap is left stays
+_MOST: Final = 12000  # splits after which whatever gap is left stays
 _PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
 _TRIES: Final = 6  # nodes opened for each runner-up
 _BLIND: Final = 16  # splits searched without a plan before one is searched to its end
