@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright._native import _core
+from trainwright.planning.kind_costs import LayerTimes
 from trainwright.planning.kind_ways import packed_ways, ways_of
 from trainwright.planning.order_facts import fullest_rows, rank_orders
 from trainwright.planning.split_bound import (
@@ -34,6 +35,7 @@ from trainwright.planning.split_bound import (
     transfers_s,
     with_replicas,
 )
+from trainwright.planning.undivided import undivided_work_s
 from trainwright.pricing.pipeline_run import PipelineShape
 from trainwright.pricing.placement import group_replicas
 
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _HAIR = 1e-9
-_FIRST_LIMITS = (1.3, 2.0)  # times the work of an average rank
+_FIRST_LIMITS = (1.15, 1.4, 2.0)  # times the work of the busiest rank
 _TIE = 1e-3  # how much a shorter stage counts among splits that the bound does not tell apart
 
 
@@ -100,16 +102,25 @@ def best_split_at(
     `transfers` [p, L + 1] are the seconds from each rank to the next by the layer that the next
     begins with.
     """
-    p = shape.num_ranks
-    rate = sum(1 / _whole_s(site.kinds) for site in sites)
-    whole_s = p * shape.num_microbatches / rate
+    floor_s = shape.num_microbatches * _busiest_s(sites)
     for times in _FIRST_LIMITS:  # short stages alone, while they suffice
-        tried_s = times * whole_s / p
-        if times < p and tried_s < limit_s:
+        tried_s = times * floor_s
+        if times < shape.num_ranks and tried_s < limit_s:
             found = _best_within(sites, transfers, shape, tried_s)
             if found.bound_s < tried_s:
                 return found
     return _best_within(sites, transfers, shape, limit_s)
+
+
+def _busiest_s(sites: Sequence[Site]) -> float:
+    """Work of an average rank; of the busiest, where all of them run in one place."""
+    kinds = sites[0].kinds
+    if any(site is not sites[0] for site in sites):
+        return 1 / sum(1 / _whole_s(site.kinds) for site in sites)
+    classes = [layer.layer_class for layer in kinds.profile.structure.layers]
+    class_s = LayerTimes.of(kinds).total_s
+    counts = np.bincount(classes, minlength=len(class_s))
+    return float(undivided_work_s(class_s, counts, np.array([len(sites)]))[0])
 
 
 def _whole_s(kinds: StageKinds) -> float:

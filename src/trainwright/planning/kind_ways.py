@@ -14,12 +14,15 @@ import numpy as np
 from trainwright.planning.stage_kinds import dealings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.planning.stage_kinds import StageKinds
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Rows = tuple[int, ...]
 
 _PAIRWISE = 250  # more ways than these are kept without comparing all
 
@@ -59,15 +62,17 @@ class PackedWays(NamedTuple):
 
 def ways_of(kinds: StageKinds, kind: int, level: int) -> Ways:
     """All that is worth choosing for the layers of a kind with options up to a level."""
-    key = (kind, level)
-    if key not in kinds.ways:
-        rows = kinds.profile.costs.num_rows
-        found = Ways(np.zeros((1, 3)), np.zeros((1, rows), dtype=np.int64))
-        for layer_class, count in enumerate(kinds.counts[kind].tolist()):
-            if count:
-                found = _both(found, _class_ways(kinds, layer_class, count, level))
-        kinds.ways[key] = found
-    return kinds.ways[key]
+    present = [(c, count) for c, count in enumerate(kinds.counts[kind].tolist()) if count]
+    return _joined(kinds, tuple((count, _rows(kinds, c, level)) for c, count in present))
+
+
+def _joined(kinds: StageKinds, parts: tuple[tuple[int, Rows], ...]) -> Ways:
+    """Of so many layers with each of these rows; kinds that begin alike share what they can."""
+    if not parts:
+        return Ways(np.zeros((1, 3)), np.zeros((1, kinds.profile.costs.num_rows), dtype=np.int64))
+    if parts not in kinds.ways:
+        kinds.ways[parts] = _both(_joined(kinds, parts[:-1]), _class_ways(kinds, *parts[-1]))
+    return kinds.ways[parts]
 
 
 def packed_ways(kinds: StageKinds, used: Ints) -> PackedWays:
@@ -86,40 +91,48 @@ def packed_ways(kinds: StageKinds, used: Ints) -> PackedWays:
     return kinds.packed_ways[key]
 
 
-def _class_ways(kinds: StageKinds, layer_class: int, count: int, level: int) -> Ways:
-    """Of layers of one class; rows that another one beats in everything are left out."""
-    costs = kinds.profile.costs
+def _rows(kinds: StageKinds, layer_class: int, level: int) -> Rows:
+    """Options of a class up to a level; those that another one beats in everything are left out."""
+    key = (layer_class, level)
+    if key not in kinds.rows_worth:
+        costs = kinds.profile.costs
+        rows = [
+            row
+            for row in costs.rows_of(layer_class)
+            if costs.transient_bytes[row] <= kinds.level_bytes[level]
+        ]
+        kinds.rows_worth[key] = _unbeaten(rows, _takes(kinds, rows))
+    return kinds.rows_worth[key]
+
+
+def _takes(kinds: StageKinds, rows: Sequence[int]) -> Floats:
+    costs, own = kinds.profile.costs, list(rows)
     assert costs.phases is not None, "an estimate has phases"
-    rows = [
-        row
-        for row in costs.rows_of(layer_class)
-        if costs.transient_bytes[row] <= kinds.level_bytes[level]
-    ]
-    columns = np.stack(
+    return np.stack(
         (
-            costs.saved_until_input_grad_bytes[rows],
-            costs.saved_until_weight_grad_bytes[rows],
-            costs.phases.total_s[rows],
+            costs.saved_until_input_grad_bytes[own],
+            costs.saved_until_weight_grad_bytes[own],
+            costs.phases.total_s[own],
         ),
         axis=1,
     )
-    rows, columns = _unbeaten(rows, columns)
-    key = (count, tuple(rows))
-    if key not in kinds.class_ways:
-        dealt = dealings(count, len(rows))
-        chosen = np.zeros((len(dealt), costs.num_rows), dtype=np.int64)
-        chosen[:, rows] = dealt
-        takes = dealt @ columns
-        order = np.argsort(-takes[:, 2], kind="stable")
-        kinds.class_ways[key] = Ways(takes[order], chosen[order])
-    return kinds.class_ways[key]
 
 
-def _unbeaten(rows: list[int], columns: Floats) -> tuple[list[int], Floats]:
+def _class_ways(kinds: StageKinds, count: int, rows: Rows) -> Ways:
+    """Of so many layers of one class."""
+    dealt = dealings(count, len(rows))
+    chosen = np.zeros((len(dealt), kinds.profile.costs.num_rows), dtype=np.int64)
+    chosen[:, list(rows)] = dealt
+    takes = dealt @ _takes(kinds, rows)
+    order = np.argsort(-takes[:, 2], kind="stable")
+    return Ways(takes[order], chosen[order])
+
+
+def _unbeaten(rows: list[int], columns: Floats) -> Rows:
     no_less = (columns[:, np.newaxis] >= columns[np.newaxis]).all(axis=2)
     no_less &= ~(no_less.T & (np.arange(len(rows))[:, np.newaxis] <= np.arange(len(rows))))
     kept = np.flatnonzero(~no_less.any(axis=1))  # of equals the first stays
-    return [rows[i] for i in kept], columns[kept]
+    return tuple(rows[i] for i in kept)
 
 
 def _both(a: Ways, b: Ways) -> Ways:

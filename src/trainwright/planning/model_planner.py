@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from trainwright.execution import Progress
 from trainwright.plan.axis_order import AXIS_ORDERS
 from trainwright.planning.ahead import Foresight, PlanAsk, SplitAsk
@@ -35,8 +37,11 @@ if TYPE_CHECKING:
 NUM_ALTERNATIVES: Final = 5
 _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
 _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simpler
-_EXACT: Final = 600  # splits searched before the search may leave a gap, up to
-_GAP: Final = 0.005  # of the best step after twice as many
+# Splits searched, and the share of the best step that the search may leave as a gap from then on;
+# in between it grows evenly.
+_EFFORTS: Final = (600, 1200, 4800)
+_GAPS: Final = (0.0, 0.005, 0.01)
+_MOST: Final = 12000  # splits after which whatever gap is left stays
 _PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
 _TRIES: Final = 6  # nodes opened for each runner-up
 _BLIND: Final = 16  # splits searched without a plan before one is searched to its end
@@ -144,8 +149,9 @@ class _Search:
     @property
     def _enough(self) -> float:
         """At which share of the best step the least bound ends the search: the gap it may leave."""
-        effort = (self.searched - _EXACT) / _EXACT
-        return _TIE - _GAP * min(1.0, max(0.0, effort))
+        if self.searched >= _MOST and self.priced:
+            return 0.0
+        return _TIE - float(np.interp(self.searched, _EFFORTS, _GAPS))
 
     @property
     def bound_s(self) -> float:

@@ -64,9 +64,9 @@ class StageKinds:
     level_bytes: Floats
     levels_of: tuple[tuple[int, ...], ...]
     packed: dict[int, PackedFronts] = field(default_factory=dict)
-    ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
+    ways: dict[tuple[tuple[int, tuple[int, ...]], ...], Ways] = field(default_factory=dict)
+    rows_worth: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     packed_ways: dict[bytes, PackedWays] = field(default_factory=dict)
-    class_ways: dict[tuple[int, tuple[int, ...]], Ways] = field(default_factory=dict)
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
     _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
 
