@@ -73,7 +73,7 @@ void bind_operator_estimate(nb::module_& module) {
         TiledMachine machine{};
         machine.rows = rows;
         machine.columns = columns;
-        return array_cycles(machine, Stationary::kOutput, m, n, k, k);
+        return output_stationary_cycles(machine, m, n, k);
       },
       nb::kw_only(), nb::arg("rows"), nb::arg("columns"), nb::arg("m"), nb::arg("n"), nb::arg("k"));
 }

@@ -2,6 +2,8 @@
 // One file per kernel (bind_*.cpp) keeps this list short.
 #include <nanobind/nanobind.h>
 
+void bind_chain_cuts(nanobind::module_& module);
+void bind_loop_ranks(nanobind::module_& module);
 void bind_operator_estimate(nanobind::module_& module);
 void bind_partition(nanobind::module_& module);
 void bind_peel(nanobind::module_& module);
@@ -16,6 +18,8 @@ NB_MODULE(_core, module) {
   module.doc() = "The native core of trainwright.";
   // Results that a script's own globals still hold when Python ends are no leak.
   nanobind::set_leak_warnings(false);
+  bind_chain_cuts(module);
+  bind_loop_ranks(module);
   bind_operator_estimate(module);
   bind_partition(module);
   bind_peel(module);

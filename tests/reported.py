@@ -11,16 +11,21 @@ import trainwright
 from small_placements import chain_file
 from trainwright.api.printed import Report
 from trainwright.plan.results.codesign import CodesignResult
+from trainwright.plan.results.improvement import ImprovementResult
+from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.model_sweep import ModelSweepResult
 from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
+from trainwright.plan.results.validation import ValidationResult
 from trainwright.plan.results.verification import VerificationResult
+from trainwright.plan.results.what_if import WhatIfResult
 
-PROFILE = Path(__file__).parents[1] / "examples" / "profile.json"
-SPEC = Path(__file__).parents[1] / "examples" / "schedule_spec.json"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PROFILE = EXAMPLES / "profile.json"
+SPEC = EXAMPLES / "schedule_spec.json"
 HOSTILE = '</script><img src=x onerror=alert(1)>"&'
 
 
@@ -78,6 +83,7 @@ def model_sweep() -> ModelSweepResult:
         "llama3-8b",
         cluster="dgx-h100",
         devices="8,16",
+        schedule="1f1b,interleaved",
         objective="tokens-per-device",
         global_batch=64,
         sequence=4096,
@@ -95,6 +101,75 @@ def placement() -> PlacementResult:
         made = trainwright.plan(Path(folder) / "chain.json")
     assert isinstance(made.document, PlacementResult)
     return made.document
+
+
+@cache
+def small_plan() -> ModelPlanResult:
+    """A small model on one node, one way of it."""
+    made = trainwright.plan(
+        "gpt2",
+        cluster="dgx-h100",
+        devices=8,
+        global_batch=32,
+        sequence=1024,
+        tp=1,
+        recompute="none",
+        schedule="1f1b",
+    )
+    assert isinstance(made.document, ModelPlanResult)
+    return made.document
+
+
+@cache
+def what_if() -> WhatIfResult:
+    """The small model on devices with less memory."""
+    return trainwright.what_if(small_plan(), memory="4GiB").document
+
+
+@cache
+def mixed_plan(layout: str = "across") -> MixedPlanResult:
+    """Stages on two kinds of devices, or replicas on each."""
+    pipeline, data = {"across": (2, 8), "beside": (1, 16)}[layout]
+    made = trainwright.plan(
+        "llama2-7b",
+        cluster=EXAMPLES / "old-and-new.toml",
+        global_batch=64,
+        sequence=4096,
+        pp=pipeline,
+        dp=data,
+        tp=1,
+        cp=1,
+        micro_batch=1,
+        zero=1,
+        recompute="none",
+        schedule="1f1b",
+        top=2,
+    )
+    assert isinstance(made.document, MixedPlanResult)
+    assert made.document.layout == layout
+    return made.document
+
+
+@cache
+def improvement() -> ImprovementResult:
+    """A run of the small model that recomputes without need."""
+    run = trainwright.estimate(
+        "gpt2",
+        cluster="dgx-h100",
+        tp=2,
+        pp=2,
+        dp=2,
+        global_batch=32,
+        sequence=1024,
+        recompute="full",
+    )
+    return trainwright.improve(run).document
+
+
+@cache
+def validation() -> ValidationResult:
+    """Two measured runs."""
+    return trainwright.validate(EXAMPLES / "measured").document
 
 
 @cache

@@ -134,6 +134,7 @@ def test_several_models_share_a_chip() -> None:
     assert found.objective == "geometric"
 
 
+@pytest.mark.slow
 def test_memory_links_clock_and_microbatch_can_be_chosen() -> None:
     found = small(
         memory=["16GiB", "80GiB"],
@@ -209,6 +210,7 @@ def _but_time(document: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in document.items() if name != "search_s"}
 
 
+@pytest.mark.slow
 def test_a_given_chip_gets_the_plan_of_the_planner() -> None:
     workload = {"devices": 16, "global_batch": 64, "sequence": 1024}
     for chip in ("dgx-h100", "A100-80GB-SXM", "TPU-v4"):
@@ -223,6 +225,63 @@ def test_a_given_chip_gets_the_plan_of_the_planner() -> None:
         )
         assert found.status in (Status.OPTIMAL, Status.GAP)
         assert _but_time(found.to_dict()) == _but_time(want.to_dict())
+
+
+def test_the_chip_of_a_document_gets_the_plan_of_the_planner(
+    report: trainwright.CodesignReport, tmp_path: Path
+) -> None:
+    path = tmp_path / "chip.json"
+    report.save(path)
+    workload = {"devices": 16, "global_batch": 64, "sequence": 512}
+    found = plan_on_chip("bert-large", chip=str(path), **workload)  # type: ignore[arg-type]
+    want = trainwright.plan(
+        "bert-large",
+        cluster=path,
+        micro_batch=1,
+        recompute="none,full",
+        **workload,  # type: ignore[arg-type]
+    )
+    assert found.status is Status.OPTIMAL
+    assert _but_time(found.to_dict()) == _but_time(want.to_dict())
+    assert found.to_dict()["assumptions"]["times"].startswith("assumed: operators tiled onto")
+
+
+def test_the_planner_is_no_slower_on_the_chip_than_the_plan_it_was_found_with(
+    report: trainwright.CodesignReport, tmp_path: Path
+) -> None:
+    path = tmp_path / "chip.json"
+    report.save(path)
+    best = report.document.best
+    assert best is not None
+    plan = trainwright.plan("bert-large", cluster=path, global_batch=256, sequence=512)
+    assert plan.to_dict()["step_time_s"] <= best.plan.step_time_s
+
+
+def test_a_flat_network_of_chips_has_as_many_as_were_searched_for(
+    report: trainwright.CodesignReport, tmp_path: Path
+) -> None:
+    path = tmp_path / "chip.json"
+    report.save(path)
+    with pytest.raises(InvalidInput, match="devices: must be at most the 64 of"):
+        plan_on_chip("bert-large", chip=str(path), devices=65, sequence=512)
+
+
+def test_a_document_without_a_design_is_no_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "none.json"
+    small(memory=["1MiB"]).save(path)
+    with pytest.raises(InvalidInput, match="best: must be there"):
+        trainwright.plan("bert-large", cluster=path, global_batch=64, sequence=512)
+
+
+@pytest.mark.parametrize("name", ["link_bandwidth", "node_devices"])
+def test_the_network_of_a_cluster_is_its_own(name: str) -> None:
+    with pytest.raises(InvalidInput, match="has a network of its own"):
+        plan_on_chip("gpt2-xl", chip="dgx-h100", devices=16, **{name: 2})  # type: ignore[arg-type]
+
+
+def test_a_chip_that_is_nowhere_is_named_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match=r'chip: must be a file or one of .* "dgx-h100"'):
+        plan_on_chip("gpt2-xl", chip="dgx-h10", devices=16, sequence=1024)
 
 
 def test_what_searches_for_a_chip_is_refused_where_it_is_given() -> None:

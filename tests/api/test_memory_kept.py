@@ -54,6 +54,7 @@ def test_an_estimate_of_the_plan_has_its_figures_and_fits(usual):
     assert difference.request_changes == difference.result_changes == ()
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_in_the_command_and_in_the_differences(usual):
     kept = trainwright.plan(
         "llama3-8b", reserve="8GiB", fragmentation=0.1, **TIGHT, **QUESTION

@@ -14,7 +14,7 @@ from trainwright.plan.status import Status
 from trainwright.planning.why import uses
 
 JOB = {"cluster": "dgx-h100", "devices": 8, "global_batch": 16, "sequence": 4096, "top": 1}
-BOUNDS = {"memory": "20GiB", "cp": 1, "micro_batch": "..2"}
+BOUNDS = {"memory": "20GiB", "cp": 1, "micro_batch": "..2", "schedule": "1f1b"}
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,10 @@ KINDS = {
     "codesign": reported.codesign,
     "placement": reported.placement,
     "schedule": reported.schedule,
+    "mixed-plan": reported.mixed_plan,
+    "whatif": reported.what_if,
+    "improvement": reported.improvement,
+    "validation": reported.validation,
 }
 SECTIONS = {
     "model-plan": "summary why plan ranks schedule network alternatives provenance reproduce",
@@ -42,6 +46,12 @@ SECTIONS = {
     "codesign": "summary why chip plan utilisation front chips provenance reproduce",
     "placement": "summary why plan stages provenance reproduce",
     "schedule": "summary why plan schedule provenance reproduce",
+    "mixed-plan": "summary why groups plan ranks schedule alternatives provenance reproduce",
+    "whatif": "comparison schedule summary-1 why-1 plan-1 ranks-1 network-1 alternatives-1 "
+    "provenance-1 reproduce-1 summary-2 why-2 plan-2 ranks-2 network-2 alternatives-2 "
+    "provenance-2 reproduce-2",
+    "improvement": "summary distance changes provenance reproduce",
+    "validation": "summary errors ranking runs provenance reproduce",
 }
 
 
@@ -183,7 +193,7 @@ def test_names_are_escaped_wherever_they_stand():
     text = trainwright.report(document, title=reported.HOSTILE, date=reported.HOSTILE).html
     page = Page(text)
     assert not page.all("img")
-    assert len(page.all("script")) == 7
+    assert len(page.all("script")) == 8
     assert page.all("h1")[0][1] == reported.HOSTILE
     (command,) = (text for _, text in page.all("pre"))
     assert shlex.split(command)[2] == reported.HOSTILE
@@ -339,6 +349,7 @@ def test_a_sweep_lists_its_rows_and_shows_the_preferred_plan():
     assert forward == [rank.forward_s for rank in document.best_plan.ranks]
 
 
+@pytest.mark.slow
 def test_the_command_of_a_sweep_gives_it_again(capsys):
     document = reported.model_sweep()
     with pytest.raises(SystemExit):

@@ -14,7 +14,13 @@ from trainwright.api.sweep_rows import on_more_devices
 from trainwright.errors import InvalidInput
 from trainwright.plan.status import Status
 
-JOB = {"cluster": "dgx-h100", "global_batch": 64, "sequence": 1024, "top": 0}
+JOB = {
+    "cluster": "dgx-h100",
+    "global_batch": 64,
+    "sequence": 1024,
+    "top": 0,
+    "schedule": "1f1b,interleaved",
+}
 MONEY = {"tokens": 3e11, "price": 2.0}
 
 

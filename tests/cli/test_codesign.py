@@ -52,6 +52,8 @@ def test_nothing_that_fits_ends_with_3(capfd: pytest.CaptureFixture[str]) -> Non
         ([*FAST, "--micro-batch", "0"], "micro-batch"),
         (["codesign", "bert-large", "--recheck", "x.json"], "the file holds the request"),
         (["codesign", "no-such-model", "--devices", "8"], "no-such-model"),
+        ([*FAST, "--chip", "dgx-h100", "--csv", "x.csv"], "csv: must not be given with --chip"),
+        ([*FAST, "--chip", "dgx-h100"], "max-area: must not be given: the chip is fixed"),
     ],
 )
 def test_mistakes_are_named_and_end_with_2(

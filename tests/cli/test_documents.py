@@ -80,6 +80,13 @@ def test_an_infeasible_plan_is_a_document_with_exit_code_3(run):
     assert changes == ["memory", "devices", "recompute"]
 
 
+@pytest.mark.slow
+def test_a_change_under_which_nothing_fits_exits_with_3(run):
+    run("plan", "gpt2", "--cluster", "dgx-h100", "--devices", "8", "--global-batch", "64",
+        "--sequence", "1024", "--schedule", "1f1b", "-o", "plan.json")  # fmt: skip
+    assert run("whatif", "plan.json", "--memory", "10MiB").code == 3
+
+
 def test_no_equal_split_is_unknown_with_exit_code_5(run):
     done = run(*PLAN, "--planner", "equal", "--memory", "2.1GB", "--json")
     assert done.code == 5

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from random_cases import cases
 from small_profiles import transformer, write_json
 from trainwright.cli.main import main
 
@@ -111,7 +112,7 @@ named = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@cases(25)
 @given(options(SPACE, degrees), options(LISTS, named), options(TOTALS, quantities))
 @example(["--tp", "..", "--pp", "4..2"], [], [])
 @example([], ["--objective", "cost"], ["--tokens", "1e300", "--price", "1e300"])

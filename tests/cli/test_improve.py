@@ -97,6 +97,25 @@ def test_torchtitan_and_deepspeed_files_are_priced(run: Callable[..., Any], tmp_
     assert found["request"]["configuration"]["parallelism"]["zero_stage"] == 2
 
 
+def test_improve_refuses_a_document_beside_what_it_states(run: Callable[..., Any]) -> None:
+    done = run("improve", "run.json", "--cluster", "dgx-h100", "--sequence", "2048")
+    assert done.code == 2
+    assert "cluster: belongs to --from" in done.err
+    assert "sequence: belongs to --from" in done.err
+
+
+@pytest.mark.slow
+def test_improve_takes_what_the_file_does_not_say(run: Callable[..., Any], tmp_path: Path) -> None:
+    job = tmp_path / "ds.json"
+    job.write_text('{"train_batch_size": 32, "zero_optimization": {"stage": 2}}')
+    asked = ("improve", "--from", "deepspeed", str(job), "--model", "gpt2", *WHERE)
+    refused = run(*asked)
+    assert refused.code == 2
+    assert "--sequence" in refused.err
+    found = run(*asked, "--sequence", "1024", "--json").document
+    assert found["request"]["configuration"]["sequence_length"] == 1024
+
+
 @pytest.mark.slow
 def test_improve_says_how_far_and_what_helps(run: Callable[..., Any], arguments: Path) -> None:
     asked = ("improve", "--from", "megatron", str(arguments), *WHERE, "--framework", "megatron")

@@ -12,12 +12,13 @@ from trainwright.cluster import Surroundings
 from trainwright.codesign.family_orders import Shape, order_of, ratios
 from trainwright.codesign.price import JobPricer
 from trainwright.codesign.search import search
-from trainwright.codesign.uniform import UniformPlan
+from trainwright.codesign.uniform import IN_V, UniformPlan
 from trainwright.codesign.workload import SCHEDULES, Chain, TrainingJob
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.plan.schedule import ActionKind, Schedule
 from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plan.status import Status
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import FamilyRequest, family_named
 from trainwright.scheduling.simulate import simulate
@@ -129,6 +130,33 @@ def test_more_families_are_never_slower() -> None:
         steps.append(found.cost)
     assert steps == sorted(steps, reverse=True)
     assert steps[-1] < steps[0]
+
+
+@pytest.mark.parametrize("family", SCHEDULES[1:])
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_ranks_together_keep_state_and_a_microbatch(family: str, ranks: int) -> None:
+    chain, d = SMALL.chain(1), 2
+    plan = UniformPlan(
+        step_s=1.0,
+        tensor_degree=1,
+        data_degree=d,
+        recompute=(Recompute.FULL,),
+        starts=tuple(range(ranks * (2 if family in IN_V else 1))),
+        schedule=family,
+    )
+    schedule = orders(chain, plan, 2 * ranks)
+    held = sum(fullest_bytes(chain, plan, schedule, rank) for rank in range(ranks))
+    full = chain.recompute.index(Recompute.FULL)
+    kept = chain.static_bytes + chain.sharded_bytes / d + chain.saved_bytes[full]
+    assert held >= kept @ chain.class_counts
+
+
+def test_that_nothing_fits_is_told_without_an_order() -> None:
+    trained = replace(SMALL, schedules=SCHEDULES)
+    asked = question(trained, space=some_designs(3, 4), devices=64, memory_gib=0.001)
+    order_of.cache_clear()
+    assert search(asked, Budget()).status is Status.INFEASIBLE
+    assert order_of.cache_info().misses == 0
 
 
 def test_bounds_hold_for_every_family() -> None:

@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
+from random_cases import cases
 from strategies_layer import dense_layer, moe_layer, oracle_s, problems
 from trainwright.codesign.layer_bounds import lower_bound_s
 from trainwright.codesign.layer_check import find_layer_faults
@@ -19,7 +20,7 @@ from trainwright.plan.status import Status
 
 
 @pytest.mark.exact
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(problems())
 def test_the_solver_takes_what_brute_force_takes(problem):
     start = made(list_schedule(problem, moves=0), lower_bound_s(problem), "list")

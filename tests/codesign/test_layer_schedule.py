@@ -6,9 +6,10 @@ from dataclasses import replace
 from time import process_time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from strategies_layer import dense_layer, moe_layer, oracle_s, problems
 from trainwright.codesign.layer_bounds import lower_bound_s
 from trainwright.codesign.layer_check import find_layer_faults
@@ -19,7 +20,8 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.status import Status
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.slow
+@cases(150)
 @given(problems())
 def test_small_layers_take_what_brute_force_takes(problem):
     found = schedule_layer(problem)
@@ -29,13 +31,13 @@ def test_small_layers_take_what_brute_force_takes(problem):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@cases(25)
 @given(problems(most=7))
 def test_layers_of_seven_operators_take_what_brute_force_takes(problem):
     test_small_layers_take_what_brute_force_takes.hypothesis.inner_test(problem)
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(problems(most=12))
 def test_every_schedule_keeps_the_rules_and_no_schedule_beats_its_bound(problem):
     found = schedule_layer(problem)
@@ -44,13 +46,13 @@ def test_every_schedule_keeps_the_rules_and_no_schedule_beats_its_bound(problem)
     assert found.makespan_s <= sum(o.single_s for o in problem.operators) * (1 + 1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(problems())
 def test_the_bound_is_admissible(problem):
     assert lower_bound_s(problem) <= oracle_s(problem) * (1 + 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(problems(most=7), st.sampled_from((1e-12, 1e-3, 1e12)))
 def test_scaling_all_times_scales_the_schedule(problem, factor):
     scaled = replace(

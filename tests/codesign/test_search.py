@@ -268,6 +268,7 @@ def test_more_random_spaces_are_searched_exactly(seed: int, devices: int) -> Non
     assert found.best.cost == exhaustive(asked)
 
 
+@pytest.mark.slow
 def test_of_equally_fast_designs_the_smallest_is_the_answer() -> None:
     asked = question(GPT3, space=some_designs(1500, 6), devices=1024)
     found = search(asked, Budget()).best

@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
 from oracles_uniform import SmallChain, fastest
+from random_cases import cases
 from trainwright._native._core import UniformProblem, fastest_uniform_plans
 
 whole = st.integers(0, 9).map(float)
@@ -77,7 +78,7 @@ def solve(chain: SmallChain, cutoff: float = math.inf) -> tuple[float, list[int]
 
 
 @given(chain=chains())
-@settings(max_examples=120)
+@cases(120)
 def test_the_kernel_equals_every_cut_tried(chain: SmallChain) -> None:
     found, starts = solve(chain)
     assert found == approx(fastest(chain), rel=1e-12)

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.costing import Estimator, flat_setting
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
@@ -233,7 +234,7 @@ def test_flat_setting_takes_the_outermost_network_in_use() -> None:
 models = st.sampled_from(["llama3-8b", "gpt2", "bert-large", "mixtral-8x7b", "bloom-176b"])
 
 
-@settings(max_examples=25)
+@cases(25)
 @given(model=models, microbatch=st.integers(1, 4), length=st.sampled_from([64, 256, 512]))
 def test_every_price_is_positive_and_grows_with_the_microbatch(
     model: str, microbatch: int, length: int
@@ -253,7 +254,7 @@ def test_every_price_is_positive_and_grows_with_the_microbatch(
     )
 
 
-@settings(max_examples=25)
+@cases(25)
 @given(model=models)
 def test_more_tensor_parallelism_never_takes_more_memory_or_compute(model: str) -> None:
     source = estimator(model)

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles_products import fastest_product
+from random_cases import cases
 from reference import needs_reference, reference
 from trainwright.cluster import REFERENCE_DESIGN, Saturating, Surroundings
 from trainwright.codesign.space import enumerate_designs
@@ -64,7 +65,7 @@ def seconds(machine: TiledMachine, product: Product) -> float:
 
 
 @given(machine=machines(), product=products)
-@settings(max_examples=150)
+@cases(150)
 def test_the_kernel_equals_a_plain_search_bit_for_bit(
     machine: TiledMachine, product: Product
 ) -> None:
@@ -190,16 +191,16 @@ def test_a_second_of_compute_weighs_as_much_as_a_second_of_transfer() -> None:
     assert seconds(slow_memory, cube) == pytest.approx(1.0, rel=1e-2)
 
 
-def test_a_hundred_thousand_products_take_about_a_second() -> None:
+def test_a_million_products_take_about_a_second() -> None:
     space = enumerate_designs()
-    chosen = np.random.default_rng(0).choice(len(space), 400, replace=False)
+    chosen = np.random.default_rng(0).choice(len(space), 2000, replace=False)
     chips = [machine_of(space.template(int(i)), Surroundings()) for i in chosen]
     shapes = [Product(m=2048, n=n, k=12288) for n in (3072, 9216, 12288, 12672)]
     start = time.process_time()
     found = product_times(chips, shapes)
     spent_s = time.process_time() - start
     assert np.isfinite(found.seconds).all()
-    assert found.seconds.size / spent_s > 5e4  # 1.3e5 on a quiet machine; others may share it
+    assert found.seconds.size / spent_s > 2e5  # 9e5 on a quiet machine; others may share it
 
 
 @pytest.mark.parametrize("field", ["num_cores", "clock_hz", "compute_efficiency", "glb_bytes"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.cluster import Cluster
+from trainwright.cluster import REFERENCE_DESIGN, Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.formats.cluster_toml import load_cluster, read_accelerators, read_cluster
@@ -66,6 +66,20 @@ latency_s = 2e-5
 """
 
 
+OWN_CHIP = """
+device_kind = "mine"
+[accelerator.mine]
+memory_gib = 80
+memory_bandwidth_bytes_per_s = 1.2e12
+cores = { num_tc = 8, num_vc = 2, width = 128, depth = 128, glb_mib = 128, clock_hz = 1.05e9 }
+[[level]]
+name = "links"
+size = 8
+bandwidth_bytes_per_s = 300e9
+latency_s = 1e-6
+"""
+
+
 def read(document: dict[str, Any]) -> Cluster:
     return read_cluster(document, name="mine", accelerators=catalog.accelerators())
 
@@ -90,6 +104,40 @@ def test_a_cluster_file_reads_with_its_sources(tmp_path: Path) -> None:
 def test_a_file_may_bring_its_own_device() -> None:
     cluster = read(tomllib.loads(OWN_DEVICE))
     assert cluster.accelerator.memory_bytes == 80 * GIB
+
+
+def test_a_file_may_bring_the_cores_of_a_chip() -> None:
+    device = read(tomllib.loads(OWN_CHIP)).accelerator
+    assert device.cores is not None
+    assert device.cores.chip == REFERENCE_DESIGN
+    assert device.peak("bf16") == pytest.approx(275.25e12, rel=1e-4)  # TPUv4: 275
+    assert (device.usable_fraction, device.launch_overhead_s) == (1.0, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("width = 128", "width = 1", "accelerator.mine.cores.width: must be >= 2, got 1"),
+        (
+            "glb_mib",
+            "glb",
+            'accelerator.mine.cores.glb: is not a known key; did you mean "glb_mib"?',
+        ),
+        ("clock_hz = 1.05e9", "clock_hz = 1.05", "is in Hz, got 1.05; did you mean 1.05e+09?"),
+        (
+            "memory_gib = 80",
+            "memory_gib = 80\nefficiency = {}",
+            "efficiency: must not be given with cores",
+        ),
+        (
+            "memory_gib = 80",
+            "memory_gib = 80\npeak_flops_per_s = {bf16 = 1e14}",
+            "follows from them",
+        ),
+    ],
+)
+def test_a_wrong_chip_is_refused_with_the_fix(old: str, new: str, fault: str) -> None:
+    assert any(fault in each for each in faults_of(OWN_CHIP.replace(old, new, 1)))
 
 
 def test_pools_make_a_mixed_cluster() -> None:

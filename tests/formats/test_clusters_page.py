@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="
 BLOCKS = re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize(("block", "devices"), tuple(zip(BLOCKS, (256, 4, 24), strict=True)))
+@pytest.mark.parametrize(("block", "devices"), tuple(zip(BLOCKS, (256, 4, 1024, 24), strict=True)))
 def test_a_cluster_of_the_page_can_be_read(block: str, devices: int) -> None:
     cluster = read_cluster(tomllib.loads(block), name="page", accelerators=catalog.accelerators())
     assert cluster.num_devices == devices

@@ -6,9 +6,10 @@ import gc
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.errors import InvalidInput
 from trainwright.formats.json_path import Inner, Key, quote, show_path, show_typed, show_value
 from trainwright.formats.json_text import parse_json, scan_json
@@ -32,7 +33,7 @@ def refusal(data: bytes) -> list[str]:
     return list(map(str, caught.value.faults))
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(st.dictionaries(st.text(max_size=3), json_values, max_size=3))
 def test_sound_text_is_read_as_the_standard_library_reads_it(value):
     assert parse_json(json.dumps(value).encode()) == value

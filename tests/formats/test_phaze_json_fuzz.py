@@ -6,9 +6,10 @@ import copy
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from small_placements import chain
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
@@ -37,7 +38,7 @@ def places(value, path=()):
 PLACES = tuple(places(chain()))
 
 
-@settings(max_examples=250, deadline=None)
+@cases(250)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), STRANGE), min_size=1, max_size=3))
 def test_a_changed_file_is_planned_or_refused(changes):
     value = copy.deepcopy(chain())

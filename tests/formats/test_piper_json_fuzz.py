@@ -6,10 +6,11 @@ import copy
 import json
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from piper_examples import config, diamond, is_legal, node
+from random_cases import cases
 from trainwright.errors import InvalidInput
 from trainwright.formats.piper_json import read_piper, read_piper_bytes
 from trainwright.profile import ProfileFile
@@ -102,13 +103,13 @@ def outcome(read, argument):
     return file
 
 
-@settings(max_examples=150)
+@cases(150)
 @given(mutated_profiles())
 def test_a_changed_profile_is_accepted_exactly_when_it_obeys_the_rules(value):
     assert (outcome(read_piper, value) is not None) == is_legal(value)
 
 
-@settings(max_examples=120)
+@cases(120)
 @given(mutated_profiles())
 def test_text_and_value_are_judged_alike(value):
     text = json.dumps(value)
@@ -119,13 +120,13 @@ def test_text_and_value_are_judged_alike(value):
         assert "NaN" in text or "Infinity" in text  # in a field that the format does not know
 
 
-@settings(max_examples=120)
+@cases(120)
 @given(st.dictionaries(st.sampled_from([*diamond(), "maxBatchSize"]), arbitrary))
 def test_arbitrary_values_under_known_names_are_refused_or_read(value):
     assert (outcome(read_piper, value) is not None) == is_legal(value)
 
 
-@settings(max_examples=120)
+@cases(120)
 @given(st.data())
 def test_damaged_text_is_refused_or_read(data):
     text = json.dumps(diamond())

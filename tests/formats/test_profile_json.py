@@ -10,11 +10,12 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from piper_examples import diamond, reference_profile
 from profile_strategies import profile_files
+from random_cases import cases
 from reference import needs_reference
 from trainwright.errors import InvalidInput
 from trainwright.formats.piper_json import read_piper, read_piper_bytes
@@ -276,7 +277,7 @@ def places(value, path=()):
             yield from places(entry, (*path, key))
 
 
-@settings(max_examples=400)
+@cases(400)
 @given(st.data())
 def test_a_changed_profile_is_refused_or_read(data):
     value = small()

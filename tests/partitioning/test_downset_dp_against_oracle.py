@@ -6,10 +6,11 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 
 from instances import profile_of, setting_of, stages_of
 from oracles import least_time, time_of_legal_plan
+from random_cases import cases
 from strategies import piper_objects, random_piper
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.restrictions import UNRESTRICTED, Restrictions
@@ -47,7 +48,7 @@ def assert_equals_the_oracle(piper, *, restrictions=UNRESTRICTED, least):
 
 
 @given(piper_objects())
-@settings(max_examples=150)
+@cases(150)
 def test_it_equals_exhaustive_search(piper):
     outcome = assert_equals_the_oracle(piper, least=least_time(piper))
     event(f"{outcome.status}, {len(outcome.stage_costs)} stages")
@@ -55,7 +56,7 @@ def test_it_equals_exhaustive_search(piper):
 
 def test_it_equals_exhaustive_search_on_a_fixed_corpus_of_every_kind():
     seen = Counter()
-    for seed in range(800):
+    for seed in range(400):
         piper = random_piper(Random(seed))
         outcome = assert_equals_the_oracle(piper, least=least_time(piper))
         seen[outcome.status] += 1
@@ -63,9 +64,9 @@ def test_it_equals_exhaustive_search_on_a_fixed_corpus_of_every_kind():
         seen["no edges"] += not piper["edges"]
         pairs = [(edge["sourceId"], edge["destId"]) for edge in piper["edges"]]
         seen["parallel edges"] += len(set(pairs)) < len(pairs)
-    assert seen[Status.OPTIMAL] > 500
-    assert seen[Status.INFEASIBLE] > 50
-    assert min(seen[2], seen[3], seen["no edges"], seen["parallel edges"]) > 50
+    assert seen[Status.OPTIMAL] > 250
+    assert seen[Status.INFEASIBLE] > 25
+    assert min(seen[2], seen[3], seen["no edges"], seen["parallel edges"]) > 25
 
 
 @pytest.mark.slow
@@ -77,7 +78,7 @@ def test_it_equals_exhaustive_search_at_length(block):
 
 
 @given(piper_objects())
-@settings(max_examples=60)
+@cases(60)
 def test_restrictions_equal_exhaustive_search_over_what_they_leave(piper):
     for restrictions, least in (
         (Restrictions(data_parallel=False), least_time(piper, data_degrees=(1,))),

@@ -7,11 +7,12 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from instances import profile_of, setting_of, stages_of
 from oracles import time_of_legal_plan
+from random_cases import cases
 from strategies import piper_objects, random_piper
 from trainwright.partitioning.downset_dp import solve
 from trainwright.plan import Status
@@ -113,31 +114,31 @@ def scaled(piper, *, time=1.0, size=1.0):
 
 
 @given(piper_objects(**LARGER), st.randoms(use_true_random=False))
-@settings(max_examples=40)
+@cases(40)
 def test_names_and_order_do_not_matter(piper, rng):
     assert least_time(renamed(rng, piper)) == same(least_time(piper))
 
 
 @given(piper_objects(**LARGER))
-@settings(max_examples=40)
+@cases(40)
 def test_parallel_edges_are_one_edge(piper):
     assert least_time(with_split_edges(piper)) == same(least_time(piper))
 
 
 @given(piper_objects(**LARGER), st.randoms(use_true_random=False))
-@settings(max_examples=40)
+@cases(40)
 def test_a_dominated_option_changes_nothing(piper, rng):
     assert least_time(with_more_configs(rng, piper, worsened)) == same(least_time(piper))
 
 
 @given(piper_objects(**LARGER), st.sampled_from((1e-12, 1e-9, 1e-3, 1e5, 1e12)))
-@settings(max_examples=40)
+@cases(40)
 def test_scaled_times_scale_the_answer(piper, factor):
     assert least_time(scaled(piper, time=factor)) == same(least_time(piper) * factor)
 
 
 @given(piper_objects(**LARGER), st.sampled_from((1e-6, 1e6, 1e9)))
-@settings(max_examples=40)
+@cases(40)
 def test_scaled_bytes_change_nothing(piper, factor):
     assert least_time(scaled(piper, size=factor)) == same(least_time(piper))
 
@@ -147,28 +148,28 @@ def at_most(time_s):
 
 
 @given(piper_objects(**LARGER), st.integers(1, 10))
-@settings(max_examples=40)
+@cases(40)
 def test_more_devices_are_never_slower(piper, more):
     richer = piper | {"maxDevices": piper["maxDevices"] + more}
     assert least_time(richer) <= at_most(least_time(piper))
 
 
 @given(piper_objects(**LARGER), st.integers(1, 30))
-@settings(max_examples=40)
+@cases(40)
 def test_more_memory_is_never_slower(piper, more):
     richer = piper | {"maxMemoryPerDevice": piper["maxMemoryPerDevice"] + more}
     assert least_time(richer) <= at_most(least_time(piper))
 
 
 @given(piper_objects(**LARGER), st.sampled_from((1.001, 2, 1e3, 1e9)))
-@settings(max_examples=40)
+@cases(40)
 def test_more_bandwidth_is_never_slower(piper, factor):
     richer = piper | {"bandwidth": piper["bandwidth"] * factor}
     assert least_time(richer) <= at_most(least_time(piper))
 
 
 @given(piper_objects(**LARGER), st.randoms(use_true_random=False))
-@settings(max_examples=40)
+@cases(40)
 def test_more_options_are_never_slower(piper, rng):
     def vary(config):
         return config | {key: rng.randint(0, 20) for key in ("timePerSample", *BYTES)}

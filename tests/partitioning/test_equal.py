@@ -3,10 +3,11 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 
 from instances import profile_of, setting_of, stages_of
 from oracles import least_equal_time, stack_order, time_of_legal_plan
+from random_cases import cases
 from strategies import BLOCK_NAME, piper_objects, random_piper
 from trainwright.errors import InvalidInput
 from trainwright.partitioning.equal import plan_equal
@@ -35,8 +36,9 @@ def assert_equals_the_oracle(piper, *, block_name, tensor_degrees):
     return least
 
 
+@pytest.mark.slow
 @given(piper_objects())
-@settings(max_examples=60)
+@cases(60)
 def test_it_finds_the_fastest_of_all_equal_splits(piper):
     for block_name in (None, *sorted(names_of(piper))):
         for tensor_degrees in (None, (1,)):

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 
 from instances import plan_of, profile_of, setting_of
 from oracles import broken_rules, fits, price_plan
+from random_cases import cases
 from strategies import pipers_with_stages
 from trainwright.errors import InvalidInput
 from trainwright.partitioning.evaluate import (
@@ -93,7 +94,7 @@ def test_a_pipeline_is_priced_as_by_hand():
 
 
 @given(pipers_with_stages())
-@settings(max_examples=150)
+@cases(150)
 def test_plans_are_refused_for_the_rules_they_break_and_else_priced_exactly(case):
     piper, stages = case
     plan, setting = plan_of(stages, piper["mbsInBatch"]), setting_of(piper)

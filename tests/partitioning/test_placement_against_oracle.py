@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from oracles_placement import best_time, best_time_at
+from random_cases import cases
 from strategies_placement import placement_inputs
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
@@ -30,26 +31,26 @@ def check(value, cost_model, expected_s, **options):
     assert fits(found.cost, case)
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(placement_inputs())
 def test_a_chain_is_placed_as_brute_force_does_by_the_published_rules(value):
     check(value, "phaze-compat", best_time(value, native=False))
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(placement_inputs())
 def test_a_chain_is_placed_as_brute_force_does_by_our_rules(value):
     check(value, "native", best_time(value, native=True))
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(placement_inputs(chain=False, most_layers=4))
 def test_any_graph_is_placed_as_brute_force_does(value):
     check(value, "phaze-general-dag", best_time(value, native=False))
     check(value, "native", best_time(value, native=True))
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(placement_inputs(chain=False, most_layers=5))
 def test_a_graph_with_too_many_cuts_keeps_an_admissible_bound(value):
     case = read_phaze(value)
@@ -63,7 +64,7 @@ def test_a_graph_with_too_many_cuts_keeps_an_admissible_bound(value):
     assert found.cost.time_s >= expected_s * (1 - 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(placement_inputs(most_layers=4))
 def test_each_width_alone_is_placed_as_brute_force_does(value):
     for width in value["nodes"]:

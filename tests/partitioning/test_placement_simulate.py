@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from strategies_placement import placement_inputs
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
@@ -15,7 +16,7 @@ from trainwright.partitioning.placement_rules import NATIVE_RULES, placement_rul
 from trainwright.partitioning.placement_simulate import simulated_time_s
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(
     placement_inputs(chain=False, most_layers=4), st.sampled_from(("native", "phaze-general-dag"))
 )

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
@@ -25,7 +26,7 @@ from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, Point, Workload
 from trainwright.planning.point_work import PointWork
 from trainwright.planning.ramps import Ramp, Shares, split_backward_s
-from trainwright.planning.schedules import schedules_of
+from trainwright.planning.schedules import Space, schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, pipeline_ends_s
 from trainwright.pricing.step import predict_step
@@ -44,9 +45,16 @@ MODELS = {
 }
 
 
+LINKED = Surroundings(node_devices=8, node_bandwidth_bytes_per_s=900e9)
+CLUSTERS = {
+    "devices": catalog.cluster("dgx-h100").with_nodes(2),
+    "chips": networked(template_device(REFERENCE_DESIGN, LINKED), LINKED, num_devices=16),
+}
+
+
 @cache
-def asked(model: str, memory_gib: int) -> ModelQuestion:
-    cluster = catalog.cluster("dgx-h100").with_nodes(2).with_memory(memory_gib * 2**30)
+def asked(model: str, memory_gib: int, cluster: str = "devices") -> ModelQuestion:
+    cluster = CLUSTERS[cluster].with_memory(memory_gib * 2**30)
     return ModelQuestion(
         model=MODELS[model],
         cluster=cluster,
@@ -58,7 +66,11 @@ def asked(model: str, memory_gib: int) -> ModelQuestion:
 @st.composite
 def plans(draw):
     """A question, a candidate and its profile, and any plan of the candidate."""
-    question = asked(draw(st.sampled_from(sorted(MODELS))), draw(st.sampled_from([4, 12, 70])))
+    question = asked(
+        draw(st.sampled_from(sorted(MODELS))),
+        draw(st.sampled_from([4, 12, 70])),
+        draw(st.sampled_from(sorted(CLUSTERS))),
+    )
     tensor, context, data = (draw(st.sampled_from([1, 2])) for _ in range(3))
     expert = draw(st.sampled_from([1, 2])) if question.model.experts else 1
     point = Point(
@@ -129,13 +141,11 @@ def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
     )
     (schedule,) = schedules_of(Allowed(schedules=(candidate.schedule,)))
     work = PointWork.of(profile)
-    bounds_s = CoarseBounds(question.cluster).bounds_s(
+    (bounds_s,) = CoarseBounds(question.cluster).bounds_s(
         work,
         point,
-        layouts,
+        [Space(schedule, candidate.zero_stage, layouts)],
         chain=ChainWork.of(StageKinds.of(profile)),
-        zero_stage=candidate.zero_stage,
-        schedule=schedule,
     )
     assert bounds_s.shape == (1,)
     assert bounds_s[0] <= step.step_time_s * (1 + 1e-9)

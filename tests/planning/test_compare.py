@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from instances import profile_of, setting_of
+from random_cases import cases
 from small_profiles import transformer
 from strategies import piper_objects
 from trainwright.execution import Budget
@@ -78,7 +79,8 @@ def test_without_a_best_time_there_is_no_slowdown(small):
     assert all(baseline.slowdown is None for baseline in compared(*small).values())
 
 
-@settings(max_examples=80)
+@pytest.mark.slow
+@cases(80)
 @given(piper_objects(max_layers=5), st.booleans(), st.booleans())
 def test_no_baseline_beats_the_plan(piper, data_parallel, recompute):
     problem = profile_of(piper), setting_of(piper)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.costing.estimate import Estimator
 from trainwright.execution import Budget
 from trainwright.formats import catalog
@@ -75,7 +76,7 @@ SHAPES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@cases(25)
 @given(
     shape=SHAPES,
     ranks=st.sampled_from([1, 2, 4]),

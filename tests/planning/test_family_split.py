@@ -7,10 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from family_cases import case, every_cut, is_searched, rows_of_split, step_of
+from random_cases import cases
 from trainwright.errors import UnsupportedFeature
 from trainwright.model import TRAIN_ALL, LowRank, Tuning
 from trainwright.planning.chain_split import best_chain_split
@@ -86,7 +87,7 @@ def test_no_split_with_or_without_recomputation_beats_the_bound(
                 assert split.bound_s <= step.step_time_s * (1 + 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@cases(25)
 @given(data=st.data())
 def test_no_random_split_and_choice_of_recomputation_beats_the_bound(data):
     family, pipeline, chunks, count = data.draw(st.sampled_from(SHAPES))

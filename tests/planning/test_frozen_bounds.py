@@ -13,7 +13,7 @@ from trainwright.planning.family_split import best_family_split
 from trainwright.planning.layouts import Layouts
 from trainwright.planning.model_space import Point
 from trainwright.planning.point_work import PointWork
-from trainwright.planning.schedules import Schedule
+from trainwright.planning.schedules import Schedule, Space
 from trainwright.planning.split_bound import best_split
 
 ADAPTERS = Tuning(low_rank=LowRank(rank=64, targets=("query", "attention_output", "up", "down")))
@@ -55,16 +55,17 @@ def coarse_bound_s(one) -> float:
         data=np.array([degrees.data]),
         num_microbatches=np.array([one.num_microbatches]),
         virtual_stages=np.array([1]),
+        inside=np.array([False]),
+        copies=np.array([1]),
     )
-    (bound_s,) = CoarseBounds(one.cluster).bounds_s(
+    schedule = Schedule(family="1f1b", virtual_stages=Span.only(1))
+    (bounds_s,) = CoarseBounds(one.cluster).bounds_s(
         PointWork.of(one.profile),
         Point(microbatch_size=1, tensor=1),
-        layouts,
+        [Space(schedule, degrees.zero_stage, layouts)],
         chain=ChainWork.of(one.kinds),
-        zero_stage=degrees.zero_stage,
-        schedule=Schedule(family="1f1b", virtual_stages=Span.only(1)),
     )
-    return float(bound_s)
+    return float(bounds_s[0])
 
 
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])

@@ -62,6 +62,7 @@ def test_no_change_that_is_offered_beats_its_own_price() -> None:
         assert found.step.peak_memory_bytes <= 80e9
 
 
+@pytest.mark.slow
 def test_recomputing_for_nothing_is_the_first_thing_to_drop() -> None:
     found = found_around()
     single = next(each for each in found if each.dimensions == ("recompute",))
@@ -91,6 +92,7 @@ def test_an_ended_budget_keeps_what_was_found() -> None:
     assert improvements(WASTEFUL, around(), Budget(time_limit_s=1e-9)) == ()
 
 
+@pytest.mark.slow
 def test_the_smallest_change_with_most_of_the_gain_is_recommended() -> None:
     found = found_around()
     base_s = price_configuration(LLAMA, WHERE, WASTEFUL).step_time_s

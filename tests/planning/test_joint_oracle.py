@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from exhaustive import LLAMA, TINY_MIXTURE, asked, distinct, least_step_s
+from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.execution import Budget
 from trainwright.plan.overlap import DEFAULT_OVERHEADS
 from trainwright.planning.allowed import Span
@@ -25,7 +26,10 @@ CHAINS = ("1f1b", "zb-h1", "zb-h2")
 SHARDED = {"schedules": ("zb-h1", "zb-h2"), "zero_stages": (0, 1, 2, 3)}
 LOOP = {"schedules": ("interleaved",), "zero_stages": (1,), "pipeline": Span(least=2)}
 
+CHIPS = networked(template_device(REFERENCE_DESIGN, Surroundings()), Surroundings(), num_devices=4)
+
 SMALL = {
+    "a chip design": asked(TWO, memory_gib=20, cluster=CHIPS, zero_stages=(1, 3)),
     "roomy": asked(TWO, memory_gib=60),
     "tight": asked(TWO, memory_gib=16),
     "experts": asked(TINY_MIXTURE, memory_gib=24, zero_stages=(1, 3), context=ONE),
@@ -55,6 +59,14 @@ LARGER = {
         memory_gib=5,
         zero_stages=(1, 3),
         schedules=("zb-h1",),
+        context=ONE,
+        microbatch_size=ONE,
+    ),
+    "experts on a chip design": asked(
+        TINY_MIXTURE,
+        memory_gib=5,
+        cluster=CHIPS,
+        zero_stages=(1, 3),
         context=ONE,
         microbatch_size=ONE,
     ),

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from family_cases import Case, case, every_cut, rows_of_split, step_of
+from oracles_loop import least_recompute_s
+from oracles_loop import rank_times_s as reference_times_s
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.loop_bound import Blocks, least_recompute_s
-from trainwright.planning.loop_split import best_loop_split
+from trainwright.planning.loop_bound import Blocks, rank_ends, rank_times_s
+from trainwright.planning.loop_split import Loop, best_loop_split
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Point, Workload
 from trainwright.planning.nearly_even import nearly_even
@@ -99,6 +101,31 @@ def test_nearly_even_splits_hold_one_number_of_blocks_or_one_more():
     assert not even.holds((0, 5, 7, 9, 13))
     assert not even.holds((0, 3, 4, 7, 13))
     assert nearly_even(asked.profile, 12) is None
+
+
+@pytest.mark.parametrize("memory_gib", [12, 20, 28, 79])
+@pytest.mark.parametrize(
+    ("pipeline", "virtual_stages", "data", "zero_stage"),
+    [(1, 3, 1, 1), (2, 2, 2, 0), (3, 2, 2, 3), (4, 3, 2, 2)],
+)
+def test_the_core_times_every_rank_of_a_loop_like_the_plain_reference(
+    memory_gib, pipeline, virtual_stages, data, zero_stage
+):
+    asked = case(
+        blocks=14,
+        pipeline=pipeline,
+        virtual_stages=virtual_stages,
+        data=data,
+        zero_stage=zero_stage,
+        num_microbatches=12,
+        memory_gib=memory_gib,
+    )
+    loop = Loop.of(*asked.asked, family="interleaved", num_microbatches=12)
+    chain, ends = loop.chain(), rank_ends(loop.shape)
+    held, running = loop.memory.held, loop.memory.running
+    for rank, times_s in enumerate(rank_times_s(chain, ends, held, running)):
+        wanted_s = reference_times_s(chain, rank, ends[rank], held[rank], running[rank])
+        np.testing.assert_allclose(times_s, wanted_s, rtol=1e-12)
 
 
 def test_recomputation_that_memory_asks_for_is_the_fractional_knapsack():

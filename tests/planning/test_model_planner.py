@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import pytest
@@ -63,6 +63,7 @@ ONE = Span.only(1)
 KEEP_ALL = (Recompute.NONE,)
 
 
+@cache
 def planned(asked: ModelQuestion):
     return plan_model(asked, Budget())
 
@@ -85,7 +86,6 @@ def with_overhead(asked: ModelQuestion, overhead_s: float) -> ModelQuestion:
 CASES = {"small": SMALL, "tight": TIGHT, "two nodes": question("bert-large", nodes=2, sequence=512)}
 
 
-@cache
 def planned_case(name: str):
     return planned(CASES[name])
 
@@ -122,8 +122,9 @@ def test_no_plan_beats_the_bound_of_the_search(name):
 
 @pytest.mark.parametrize("plan", [plan_model, plan_per_stage])
 def test_what_every_step_takes_once_is_in_the_bound(plan):
-    without = plan(SMALL, Budget())
-    found = plan(with_overhead(SMALL, 5.0), Budget())
+    asked = narrowed(SMALL, schedules=("1f1b",))
+    without = plan(asked, Budget())
+    found = plan(with_overhead(asked, 5.0), Budget())
     assert found.lower_bound_s == pytest.approx(without.lower_bound_s + 5.0)
     assert found.lower_bound_s <= found.priced[0].step.step_time_s
 
@@ -138,7 +139,8 @@ def test_runners_up_are_other_plans_and_no_faster(name):
 
 
 def test_the_same_question_has_the_same_answer():
-    assert [p.plan for p in planned(TIGHT).priced] == [p.plan for p in planned(TIGHT).priced]
+    again = plan_model(SMALL, Budget())
+    assert [p.plan for p in planned(SMALL).priced] == [p.plan for p in again.priced]
 
 
 @pytest.mark.slow
@@ -161,11 +163,12 @@ def test_more_nodes_are_never_slower(slow, micro_batch):
     assert times == sorted(times, reverse=True)
 
 
-def test_more_memory_is_never_slower():
-    sizes = (24, 28, 40, 80)
-    times = [
-        best_s(question("llama3-8b", batch=16, sequence=4096, memory_gib=size)) for size in sizes
-    ]
+@pytest.mark.parametrize(
+    "families", [("1f1b",), pytest.param(None, marks=pytest.mark.slow)], ids=["1f1b", "all"]
+)
+def test_more_memory_is_never_slower(families):
+    asked = partial(question, "llama3-8b", batch=16, sequence=4096, schedules=families)
+    times = [best_s(asked(memory_gib=size)) for size in (24, 28, 40, 80)]
     # Cuts are chosen for the steady state, so a roomier one may lose a little in the ramps.
     for tighter, roomier in pairwise(times):
         assert roomier <= tighter * 1.02
@@ -190,7 +193,7 @@ def test_restrictions_hold_in_every_plan():
         assert found.plan.parallelism.data == 1
     for found in planned(narrowed(SMALL, tensor=ONE)).priced:
         assert found.plan.parallelism.tensor == 1
-    roomy = question("llama3-8b", batch=16, sequence=4096)
+    roomy = question("llama3-8b", batch=16, sequence=4096, schedules=("1f1b",))
     for found in planned(narrowed(roomy, recompute=KEEP_ALL)).priced:
         assert {option for s in found.plan.stages for option in s.options} == {"none"}
     for found in planned(narrowed(SMALL, microbatch_size=Span.only(4))).priced:
@@ -206,7 +209,7 @@ def test_little_memory_makes_layers_recompute():
 
 def test_a_higher_zero_stage_takes_less_memory():
     asked = question("llama3-8b", batch=32, sequence=1024, num_devices=8, microbatch_size=ONE)
-    flat = {"tensor": ONE, "recompute": KEEP_ALL}
+    flat = {"tensor": ONE, "recompute": KEEP_ALL, "schedules": ("1f1b",)}
     peaks = {}
     for stage in range(4):
         outcome = planned(narrowed(asked, zero_stages=(stage,), **flat))
@@ -352,6 +355,7 @@ class TestInfeasible:
             sequence=8192,
             memory_gib=50,
             zero_stages=(0,),
+            schedules=("1f1b",),
             microbatch_size=Span.only(4),
             recompute=KEEP_ALL,
             tensor=ONE,

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.partitioning.evaluate import evaluate, find_overflows
@@ -82,7 +83,7 @@ def fits(problem, plan: Plan) -> bool:
     return not find_overflows(evaluate(plan, profile, setting), setting)
 
 
-@settings(max_examples=120)
+@cases(120)
 @given(plans(), st.floats(0.5, 1.5))
 def test_what_fits_the_roomy_problem_fits_and_what_fits_fits_the_lean_one(drawn, share):
     """The limit is drawn around what the plan needs, where the two problems may disagree."""

@@ -15,6 +15,12 @@ from trainwright.planning.model_relaxations import priced_relaxations, relaxed
 from trainwright.planning.model_space import Workload
 from trainwright.profile import Recompute
 
+ONE_OF_EACH = {
+    "context": Span.only(1),
+    "microbatch_size": Span.only(1),
+    "schedules": ("1f1b",),
+}
+
 
 def asked(memory_gib: float, **allowed) -> ModelQuestion:
     cluster = catalog.cluster("dgx-h100").with_memory(memory_gib * 2**30)
@@ -23,7 +29,7 @@ def asked(memory_gib: float, **allowed) -> ModelQuestion:
         cluster=cluster,
         workload=Workload(global_batch=8, sequence_length=1024),
         num_devices=2,
-        allowed=Allowed(**{"context": Span.only(1), "microbatch_size": Span.only(1)} | allowed),
+        allowed=Allowed(**ONE_OF_EACH | allowed),
     )
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.plan.overlap import DEFAULT_OVERHEADS
@@ -77,14 +78,14 @@ def assert_no_slower(more: ModelQuestion, less: ModelQuestion) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40)
+@cases(40)
 @given(question=questions(), more=st.integers(1, 4))
 def test_more_devices_are_never_slower(question, more):
     assert_no_slower(replace(question, num_devices=question.num_devices + more), question)
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40)
+@cases(40)
 @given(question=questions(), factor=st.floats(1.0, 2.0))
 def test_more_memory_is_never_slower(question, factor):
     memory_bytes = question.cluster.accelerator.memory_bytes * factor
@@ -94,7 +95,7 @@ def test_more_memory_is_never_slower(question, factor):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40)
+@cases(40)
 @given(question=questions(), factor=st.floats(1.0, 4.0), level=st.sampled_from(["intra", "inter"]))
 def test_more_bandwidth_is_never_slower(question, factor, level):
     levels = question.cluster.levels
@@ -104,7 +105,7 @@ def test_more_bandwidth_is_never_slower(question, factor, level):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30)
+@cases(30)
 @given(question=questions(), less=st.floats(0.0, 0.2))
 def test_keeping_less_free_is_never_slower(question, less):
     kept = replace(question, overheads=replace(DEFAULT_OVERHEADS, fragmentation=0.2))

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exhaustive import LLAMA, asked, least_steps_s
+from random_cases import cases
 from trainwright.execution import Budget
 from trainwright.planning.aims import WeightedAim
 from trainwright.planning.model_planner import plan_model
@@ -106,7 +107,7 @@ def test_an_aim_orders_plans_as_the_score_does(objective, training, devices, ste
         assert aim.longest_s(key, devices) == pytest.approx(step_s, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=7)
+@cases(7)
 @given(objective=objectives, training=trainings)
 def test_the_search_finds_the_least_of_all_plans_and_bounds_it(objective, training):
     if not has_what_it_needs(objective, training):
@@ -126,7 +127,7 @@ def test_the_search_finds_the_least_of_all_plans_and_bounds_it(objective, traini
     assert outcome_.lower_bound_s == pytest.approx(least, rel=1e-3)
 
 
-@settings(deadline=None, max_examples=7)
+@cases(7)
 @given(
     pair=st.lists(objectives, min_size=2, max_size=2, unique=True),
     training=trainings,

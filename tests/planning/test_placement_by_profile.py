@@ -6,9 +6,10 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from oracles_placement import best_time
+from random_cases import cases
 from reference import needs_reference, reference
 from small_placements import chain
 from strategies_placement import placement_inputs
@@ -37,7 +38,7 @@ def plain_chain(value):
     return value
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(placement_inputs(recompute=False, most_layers=4).map(plain_chain))
 def test_both_planners_and_brute_force_find_the_same_optimum(value):
     case = read_phaze(value)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles_placement import best_time
+from random_cases import cases
 from small_placements import chain
 from strategies_placement import placement_inputs
 from trainwright.errors import InvalidInput, UnsupportedFeature
@@ -131,7 +132,7 @@ def test_adam_keeps_sixteen_bytes_of_each_parameter():
 class TestScale:
     """D17: absolute tolerances; memory not checked again."""
 
-    @settings(max_examples=60, deadline=None)
+    @cases(60)
     @given(placement_inputs(most_layers=5), st.sampled_from((1e-12, 1e12)))
     def test_of_all_times_changes_no_plan(self, value, factor):
         scaled = copy.deepcopy(value)
@@ -145,7 +146,7 @@ class TestScale:
             assert found.cost.time_s == pytest.approx(plain.cost.time_s * factor, rel=1e-9)
             assert found.plan == plain.plan
 
-    @settings(max_examples=60, deadline=None)
+    @cases(60)
     @given(placement_inputs(most_layers=5))
     def test_every_plan_that_is_returned_fits_by_an_independent_count(self, value):
         found = placed(value)
@@ -208,7 +209,7 @@ class TestFailures:
             price_placement(plan, case, NATIVE_RULES)
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(placement_inputs(chain=False, most_layers=4))
 def test_graphs_that_branch_are_planned(value):
     """D19."""
@@ -217,7 +218,7 @@ def test_graphs_that_branch_are_planned(value):
     assert (found.cost.time_s if found.cost else float("inf")) == pytest.approx(best_s, rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(placement_inputs(most_layers=5), st.sampled_from(("maxDevices", "maxMemoryPerDevice")))
 def test_more_of_anything_never_makes_a_batch_slower(value, name):
     more = value | {name: value[name] * 2}

@@ -7,10 +7,11 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from instances import profile_of, setting_of
+from random_cases import cases
 from small_profiles import GB, transformer
 from strategies import OPTION_IDS, piper_objects
 from trainwright.execution import Budget
@@ -161,7 +162,8 @@ def test_the_same_question_has_the_same_explanation():
     assert explained(profile, setting) == explained(profile, setting)
 
 
-@settings(max_examples=60)
+@pytest.mark.slow
+@cases(60)
 @given(tight_problems(), restrictions)
 def test_every_fix_is_enough_and_the_smallest(problem, allowed):
     profile, setting = problem
@@ -195,7 +197,7 @@ def test_every_fix_is_enough_and_the_smallest(problem, allowed):
         assert (change in fixes) == helps
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(tight_problems())
 def test_a_binding_layer_is_the_largest_and_misses_what_it_needs(problem):
     profile, setting = problem
@@ -216,7 +218,7 @@ def test_a_binding_layer_is_the_largest_and_misses_what_it_needs(problem):
         assert binding.missing_bytes == needs[layer] - setting.memory_bytes
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(tight_problems())
 def test_feasibility_does_not_depend_on_times(problem):
     profile, setting = problem

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.planning.order_facts import orders_of
 from trainwright.planning.v_memory import (
     LEAST_OF_EITHER,
@@ -46,7 +47,7 @@ def test_zb_v_is_published_with_the_counts_of_its_hand_made_order(num_ranks, num
         assert (own[:, np.newaxis] <= counts).all(axis=2).any(axis=1).all()
 
 
-@settings(max_examples=12, deadline=None)
+@cases(12)
 @given(
     family=st.sampled_from(("v-half", "v-min")),
     num_ranks=st.integers(2, 6),

@@ -7,10 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from family_cases import case, every_cut, rows_of_split, step_of
+from random_cases import cases
 from trainwright._native import _core
 from trainwright.planning.split_bound import best_split
 from trainwright.planning.v_split import best_v_split
@@ -105,7 +106,7 @@ def oracle(x) -> float:
     return best
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.integers(6, 9),
@@ -125,7 +126,7 @@ def test_the_peel_finds_the_least_longest_rank_of_all_splits(seed, size, num_ran
         assert math.isinf(_core.peel(**(x | {"limit_s": 0.999 * expected_s}))[0])
 
 
-@settings(max_examples=20, deadline=None)
+@cases(20)
 @given(seed=st.integers(0, 2**32 - 1), num_ranks=st.integers(1, 3))
 def test_the_most_even_split_stays_within_the_limit(seed, num_ranks):
     x = problem(np.random.default_rng(seed), size=8, num_ranks=num_ranks)

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.plan import Overlap, Parallelism
@@ -52,7 +53,7 @@ def configurations(draw: st.DrawFn) -> Configuration:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@cases(25)
 @given(model=st.sampled_from(MODELS), runs=st.lists(configurations(), min_size=1, max_size=6))
 def test_a_batch_prices_as_one_at_a_time_does(model: str, runs: list[Configuration]) -> None:
     config = catalog.model(model).config
@@ -103,6 +104,33 @@ def test_a_family_that_looks_at_times_is_priced_too() -> None:
     assert found.peak_memory_bytes[0] == pytest.approx(step.peak_memory_bytes, rel=1e-2)
 
 
+def test_a_batch_priced_in_pieces_has_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = catalog.model("llama3-8b").config
+    runs = [
+        Configuration(
+            parallelism=Parallelism(tensor=tensor, pipeline=pipeline, data=2, zero_stage=zero),
+            microbatch_size=1,
+            global_batch=batch,
+            sequence_length=1024,
+        )
+        for tensor in (1, 2)
+        for pipeline in (1, 4)
+        for zero in (0, 1, 3)
+        for batch in (15, 64)
+    ]
+    whole = price_batch(config, CLUSTER, runs)
+    monkeypatch.setattr("trainwright.pricing.batch._AT_ONCE", 5)
+    pieces = price_batch(config, CLUSTER, runs)
+    assert pieces.faults == whole.faults
+    assert any(whole.faults) and not all(whole.faults)
+    np.testing.assert_array_equal(pieces.step_time_s, whole.step_time_s)
+    np.testing.assert_array_equal(pieces.peak_memory_bytes, whole.peak_memory_bytes)
+
+
+def test_a_batch_of_nothing_has_no_prices() -> None:
+    assert price_batch(catalog.model("gpt2-xl").config, CLUSTER, []).faults == ()
+
+
 def test_an_unknown_format_is_a_fault_of_its_configuration() -> None:
     config = catalog.model("gpt2-xl").config
     run = Configuration(
@@ -117,7 +145,7 @@ def test_an_unknown_format_is_a_fault_of_its_configuration() -> None:
 FAMILIES = ("gpipe", "1f1b", "eager-1f1b", "interleaved", "zb-h1", "zb-h2", "v-half", "zb-v")
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(
     family=st.sampled_from(FAMILIES),
     p=st.integers(2, 4),

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
@@ -75,7 +76,7 @@ def test_memory_classes_add_up_to_the_peak(name: str) -> None:
         assert memory.workspace_bytes > 0
 
 
-@settings(max_examples=25)
+@cases(25)
 @given(name=mixes, share=st.floats(0, 1), less=st.floats(0, 1), zero=st.integers(0, 3))
 def test_overlap_moves_time_from_exposed_to_hidden_and_loses_none(
     name: str, share: float, less: float, zero: int
@@ -96,7 +97,7 @@ def test_overlap_moves_time_from_exposed_to_hidden_and_loses_none(
             assert after.exposed_s <= before.exposed_s * (1 + 1e-12)
 
 
-@settings(max_examples=25)
+@cases(25)
 @given(name=mixes, factor=st.floats(1, 8), zero=st.integers(0, 3))
 def test_a_faster_network_never_makes_a_step_slower(name: str, factor: float, zero: int) -> None:
     model, degrees = MIXED[name]
@@ -113,7 +114,7 @@ def test_a_faster_network_never_makes_a_step_slower(name: str, factor: float, ze
     assert after.peak_memory_bytes == before.peak_memory_bytes
 
 
-@settings(max_examples=20)
+@cases(20)
 @given(name=mixes, zero=st.integers(1, 3))
 def test_each_zero_stage_needs_no_more_static_memory(name: str, zero: int) -> None:
     less, more = (mixed(name, zero_stage=stage) for stage in (zero, zero - 1))

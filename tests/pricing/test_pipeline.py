@@ -3,9 +3,10 @@
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
 
 seconds = st.integers(0, 20).map(float)
@@ -76,7 +77,7 @@ def test_equal_stages_take_the_closed_form(p: int, m: int, forward: float, backw
     assert ends[0] == max(ends)
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(
     times=st.lists(st.tuples(seconds, seconds), min_size=1, max_size=4),
     m=st.integers(1, 6),
@@ -90,7 +91,7 @@ def test_unequal_stages_follow_the_longest_path(
     assert list(one_f_one_b_ends_s(stages, num_microbatches=m)) == expected
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(
     times=st.lists(st.tuples(seconds, seconds), min_size=1, max_size=4),
     data=st.data(),
@@ -167,7 +168,7 @@ def branching(draw: st.DrawFn) -> tuple[list[PipelineStage], int]:
     return stages, m
 
 
-@settings(max_examples=40)
+@cases(40)
 @given(branching())
 def test_branches_follow_the_longest_path(drawn: tuple[list[PipelineStage], int]) -> None:
     """What the core forgets is never asked for again."""

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.errors import InvalidInput
 from trainwright.plan.schedule_costs import ScheduleCosts
 from trainwright.plan.schedule_memory import ScheduleMemory
@@ -48,7 +49,7 @@ def runs(draw: st.DrawFn, families: tuple[str, ...] = ("1f1b",)) -> tuple:
     )
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(run=runs())
 def test_the_simulator_and_the_longest_path_of_1f1b_agree(run: tuple) -> None:
     shape, times = run
@@ -77,7 +78,7 @@ TIMELESS = (
 )
 
 
-@settings(max_examples=100)
+@cases(100)
 @given(run=runs(TIMELESS))
 def test_known_orders_end_when_the_simulator_says_to_the_last_bit(run: tuple) -> None:
     shape, times = run
@@ -99,7 +100,7 @@ def test_known_orders_end_when_the_simulator_says_to_the_last_bit(run: tuple) ->
 BOUNDED = tuple(family for family in TIMELESS if family != "gpipe")
 
 
-@settings(max_examples=300)
+@cases(300)
 @given(run=runs(BOUNDED), periods=st.integers(10, 40))
 def test_a_long_step_extrapolated_equals_one_simulated(run: tuple, periods: int) -> None:
     shape, times = run
@@ -220,7 +221,7 @@ def test_interleaving_holds_a_little_more_on_the_first_rank(p: int, v: int) -> N
     assert first.total_bytes == pytest.approx(p * (1 + (p - 1) / (p * v)))
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(run=runs(TIMELESS), extra=st.integers(7, 12), seed=st.integers(0, 99))
 def test_fewer_microbatches_hold_as_much_where_that_is_claimed(
     run: tuple, extra: int, seed: int

@@ -72,7 +72,7 @@ def test_the_policy_admits_exactly_the_style_and_the_scripts():
     inline = scripts + [text for _, text in page.all("style")]
     digests = {hashlib.sha256(text.encode()).digest() for text in inline}
     hashes = {f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests}
-    assert len(scripts) == 5
+    assert len(scripts) == 6
     assert policy.startswith("default-src 'none';")
     assert set(re.findall(r"'sha256-[^']+'", policy)) == hashes
     assert "unsafe" not in policy
@@ -81,7 +81,7 @@ def test_the_policy_admits_exactly_the_style_and_the_scripts():
 @pytest.mark.parametrize("title", ["</script><script>x()</script>", '"><b>&', "<!--<script>"])
 def test_titles_are_escaped(title):
     page = Page(gantt_html(pictures.panel(pictures.timeline(), title)))
-    assert len(page.all("script")) == 5 + 1
+    assert len(page.all("script")) == 6 + 1
     assert not page.all("b")
     ((_, heading),) = page.all("h1")
     assert heading == title

@@ -269,6 +269,63 @@ def test_shift_and_arrows_walk_from_action_to_action(browser, page, small):
     assert browser.run("gantt.selected") is None
 
 
+def shown_ranks(browser):
+    """Which ranks have a row, by the height of their bars."""
+    script = "gantt.layout.sections[0].bars.flatMap((row, rank) => row.height ? [rank] : [])"
+    return browser.run(script)
+
+
+def asked_for_ranks(browser, text):
+    browser.run(f"""(() => {{
+      const field = document.getElementById("show-ranks");
+      field.value = {json.dumps(text)};
+      field.dispatchEvent(new Event("input"));
+    }})()""")
+    browser.settle()
+    return browser.run("document.getElementById('show-ranks').getAttribute('aria-invalid')")
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [("3-5, 60", [3, 4, 5, 60]), ("7", [7]), ("62..99", [62, 63]), ("", range(64))],
+)
+def test_only_the_ranks_asked_for_are_drawn(browser, page, large, text, ranks):
+    browser.open(page(large))
+    whole = browser.run("gantt.layout.height")
+    assert asked_for_ranks(browser, text) == "false"
+    assert shown_ranks(browser) == list(ranks)
+    height = browser.run("gantt.layout.height")
+    assert height < whole if len(ranks) < 64 else height == whole
+    first = ranks[0]
+    row = browser.run(f"gantt.panels[0].offsets[{first}]")
+    x, y, _, high = box_of(browser, row)
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + 1, y=y + high / 2)
+    assert f"rank {first}" in browser.run("document.getElementById('tip').textContent")
+    assert browser.messages == []
+
+
+@pytest.mark.parametrize("text", ["3-", "a", "5-3", "1,,2", "-1"])
+def test_ranks_that_cannot_be_read_change_nothing_and_are_marked(browser, page, large, text):
+    browser.open(page(large))
+    asked_for_ranks(browser, "1-2")
+    assert asked_for_ranks(browser, text) == "true"
+    assert shown_ranks(browser) == [1, 2]
+
+
+def test_ranks_that_a_schedule_has_not_leave_it_whole_and_steps_skip_hidden_ones(
+    browser, page, large
+):
+    browser.open(page(large))
+    asked_for_ranks(browser, "900")
+    assert shown_ranks(browser) == list(range(64))
+    asked_for_ranks(browser, "2, 9")
+    browser.run("gantt.bars.focus(); gantt.leave()")
+    browser.key("ArrowRight", shift=True)
+    assert browser.run("gantt.panels[0].rank(gantt.selected.i)") == 2
+    browser.key("ArrowDown", shift=True)
+    assert browser.run("gantt.panels[0].rank(gantt.selected.i)") == 9
+
+
 def test_neighbours_are_the_ends_of_the_tensors(browser, page, small):
     browser.open(page(small))
     rows = {str(small.schedule.action(row)): row for row in range(small.schedule.num_actions)}
@@ -338,10 +395,11 @@ def test_the_theme_can_be_chosen(browser, page, small):
 def test_every_control_can_be_reached_by_keyboard(browser, page, small):
     browser.open(page(small))
     reached = []
-    for _ in range(9):
+    for _ in range(10):
         browser.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab")
         reached.append(browser.run("document.activeElement.id || document.activeElement.tagName"))
     controls = {"zoom-in", "zoom-out", "fit", "show-critical", "show-memory", "theme", "bars"}
+    controls.add("show-ranks")
     assert controls | {"SUMMARY"} <= set(reached)
 
 

@@ -20,6 +20,10 @@ DOCUMENTS = {
     "placement": (reported.placement,),
     "codesign": (reported.codesign,),
     "schedule": (reported.schedule,),
+    "mixed-plan": (reported.mixed_plan,),
+    "what-if": (reported.what_if,),
+    "improvement": (reported.improvement,),
+    "validation": (reported.validation,),
     "verified": (reported.model_plan, reported.verification),
     "several": (reported.model_plan, reported.model_estimate, reported.profile_plan),
 }

@@ -5,10 +5,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from oracles_schedule_bounds import shortest_s
+from random_cases import cases
 from reference import needs_reference, reference
 from strategies_schedule import costs, placements, schedules, seconds
 from trainwright._native import _core
@@ -109,7 +110,7 @@ def small_cases(draw: st.DrawFn):
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@cases(150)
 @given(small_cases(), st.sampled_from(Objective), st.sampled_from([True, False, None]))
 def test_no_bound_exceeds_what_the_search_finds(case, objective, fused):
     placement, num_microbatches, its_costs, limit = case
@@ -120,7 +121,7 @@ def test_no_bound_exceeds_what_the_search_finds(case, objective, fused):
     assert_all_below(placement, num_microbatches, its_costs, value_s, objective, **known)
 
 
-@settings(max_examples=100)
+@cases(100)
 @given(st.data(), st.sampled_from(Objective))
 def test_no_bound_exceeds_any_schedule_at_its_own_peaks(data, objective):
     """Backwards of one stage fused and split, recomputed, transfers of every model, transients."""
@@ -203,7 +204,7 @@ def tiny_cases(draw: st.DrawFn):
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@cases(15)
 @given(tiny_cases(), st.sampled_from(Objective))
 def test_no_bound_exceeds_the_shortest_of_all_schedules(case, objective):
     placement, num_microbatches, its_costs, limit = case
@@ -272,7 +273,7 @@ def test_more_memory_never_raises_a_bound_and_longer_times_never_lower_one():
     assert values == sorted(values, reverse=True)
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(small_cases(), st.sampled_from(Objective), st.sampled_from([0.125, 2.0, 1024.0]))
 @example(
     (Placement.v(2), 3, ScheduleCosts.of(Placement.v(2), transfer_s=1.0), 3), Objective.SPAN, 2.0

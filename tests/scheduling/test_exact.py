@@ -3,9 +3,10 @@
 import importlib.util
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from strategies_schedule import placements
 from trainwright.errors import InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.execution.budget import Budget
@@ -62,7 +63,7 @@ def tiny_questions(draw: st.DrawFn) -> SearchQuestion:
 
 @pytest.mark.exact
 @needs_solver
-@settings(max_examples=25)
+@cases(25)
 @given(tiny_questions())
 def test_on_tiny_pipelines_the_search_finds_the_optimum(question):
     searched = found(question)

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from strategies_schedule import costs, schedules
 from trainwright.errors import InvalidInput
 from trainwright.plan.placement import Placement
@@ -96,7 +97,7 @@ def test_a_weight_gradient_fills_the_wait_it_fits():
     assert " ".join(map(str, filled.order(1))) == "1F0 1I0 1F1 1I1 1W0 1W1"
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(schedules(), st.data())
 def test_reordering_keeps_the_schedule_legal_the_peak_and_the_makespan(schedule, data):
     cost = data.draw(limited_costs(schedule.placement))
@@ -128,7 +129,7 @@ def test_reordering_closes_a_gap():
     assert reorder(schedule, alone) == schedule  # its peak is 1, and may not rise
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(schedules(may_recompute=False), st.sampled_from(Objective), st.data())
 def test_improving_weight_gradients_never_makes_the_schedule_longer(schedule, objective, data):
     cost = data.draw(limited_costs(schedule.placement))

@@ -5,9 +5,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from strategies_schedule import placements, seconds
 from trainwright.errors import InvalidInput
 from trainwright.execution.budget import Budget
@@ -92,7 +93,7 @@ def questions(draw: st.DrawFn) -> SearchQuestion:
     )
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(questions())
 def test_every_answer_is_legal_within_limits_and_not_below_its_bound(question):
     outcome = search_schedule(question, budget=Budget())
@@ -108,7 +109,7 @@ def test_every_answer_is_legal_within_limits_and_not_below_its_bound(question):
     assert outcome.value_s >= outcome.lower_bound_s * (1 - 1e-9)
 
 
-@settings(max_examples=25)
+@cases(25)
 @given(questions())
 def test_the_same_question_has_the_same_answer(question):
     first, second = (search_schedule(question, budget=Budget()) for _ in range(2))

@@ -196,3 +196,17 @@ def test_every_control_can_be_reached_by_keyboard(browser, page):
         reached.add(browser.run("document.activeElement.id"))
     controls = {"model", "config", "cluster", "memory", "bandwidth", "batch", "sequence"}
     assert controls | {"framework", "reset", "save-page", "save-plan"} <= reached
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"status": "optimal", "gap": 0.0}, "0, proved"),
+        ({"status": "gap", "gap": 0.01}, "≤ 1.00%"),
+        ({"status": "gap", "gap": -0.002, "gap_all": 0.00801}, "≤ 0.81%"),
+        ({"status": "gap", "gap": 0.02, "gap_all": 0.01}, "≤ 2.00%"),
+    ],
+)
+def test_the_gap_is_that_of_all_plans_rounded_up(browser, client, plan, said):
+    browser.open(Address(client))
+    assert browser.run(f"gapOf({json.dumps(plan)})") == said

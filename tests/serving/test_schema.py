@@ -7,8 +7,10 @@ from functools import cache
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from random_cases import cases
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 pytest.importorskip("uvicorn", reason="needs the extra [serve]")
@@ -82,7 +84,7 @@ def test_the_fields_tried_are_those_of_the_schema(client):
     assert set(FIELDS) == set(ask["properties"])
 
 
-@settings(max_examples=120)
+@cases(120)
 @given(data=st.data())
 def test_questions_of_any_shape_get_an_answer_that_is_described(client, data):
     most = {name: FIELDS[name] for name in ("cluster", "devices", "global_batch", "sequence")}
@@ -93,14 +95,14 @@ def test_questions_of_any_shape_get_an_answer_that_is_described(client, data):
     check(client, operation, client.call("POST", "/api/plans", body))
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(body=st.binary(max_size=200), kind=st.sampled_from(["application/json", "text/plain", "x"]))
 def test_bytes_of_any_kind_get_an_answer_that_is_described(client, body, kind):
     operation = schema(client)["paths"]["/api/plans"]["post"]
     check(client, operation, client.call("POST", "/api/plans", body, {"Content-Type": kind}))
 
 
-@settings(max_examples=40)
+@cases(40)
 @given(plan_id=st.text("0123456789abcdefxyz-._~", min_size=1, max_size=30))
 @pytest.mark.parametrize("path", ["/api/plans/{plan_id}", "/pages/{plan_id}"])
 def test_ids_of_any_kind_get_an_answer_that_is_described(client, path, plan_id):
@@ -110,7 +112,7 @@ def test_ids_of_any_kind_get_an_answer_that_is_described(client, path, plan_id):
     check(client, operation, client.get(path.replace("{plan_id}", plan_id)))
 
 
-@settings(max_examples=15)
+@cases(15)
 @given(target=st.sampled_from(["megatron", "deepspeed", "pytorch", "chrome-trace"]) | texts)
 def test_exports_of_any_target_get_an_answer_that_is_described(client, target):
     from urllib.parse import quote

@@ -61,6 +61,7 @@ def mean_error(rows: list[Row], share: float) -> float:
     return sum(error(row, share) for row in rows) / len(rows)
 
 
+@pytest.mark.slow
 @needs_reference
 def test_one_constant_of_one_model_predicts_the_steps_of_others(rows: list[Row]) -> None:
     names = sorted({run.model for run, _ in rows})

@@ -42,6 +42,9 @@ def resolve_cluster(
     if devices is None:
         return found, found.num_devices
     _refuse_too_many("devices", devices)
+    if devices > found.num_devices and len(found.levels) == 1:
+        known = f"the {found.num_devices} of {found.name}, whose network has a single level"
+        raise InvalidInput.of("devices", f"must be at most {known}, got {devices}")
     if nodes is None and devices > found.num_devices:
         found = found.with_nodes(-(-devices // found.pool_of().devices_per_node))
     if devices > found.num_devices:

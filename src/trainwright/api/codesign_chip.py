@@ -1,11 +1,13 @@
 """`codesign --chip`: no search for a chip, the plan on one that exists.
 
 The chip is an accelerator of the catalog in the network that the options of `codesign` describe, or
-a whole cluster. Either is planned by the planner of `trainwright plan`, so the answer is its own.
+a whole cluster: of the catalog, of a file, or of the design that an earlier search found. Each is
+planned by the planner of `trainwright plan`, so the answer is its own.
 """
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Final, Unpack
 
 from trainwright.api.codesign_request import DEFAULT_GLOBAL_BATCH, CodesignOptions
@@ -15,9 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainwright.api.result import Result
-    from trainwright.cluster import Accelerator, Cluster
+    from trainwright.cluster import Cluster
     from trainwright.execution import Budget
-    from trainwright.plan.results.codesign import SurroundingsRecord
 
 _TAKEN: Final = (
     "global_batch",
@@ -26,10 +27,16 @@ _TAKEN: Final = (
     "tensor_parallel",
     "recompute",
     "schedule",
-    "link_bandwidth",
-    "node_devices",
-    "node_bandwidth",
 )
+_OPTION_OF: Final = {
+    "clock_hz": "clock",
+    "max_area_mm2": "max-area",
+    "max_mean_watts": "tdp",
+    "max_power_watts": "max-power",
+    "memory_stacks": "stacks",
+    "stack_area_mm2": "stack-area",
+}
+_OF_NETWORK: Final = ("link_bandwidth", "node_devices", "node_bandwidth")
 
 
 def plan_on_chip(
@@ -42,14 +49,16 @@ def plan_on_chip(
 ) -> Result:
     """The best plan of `model` on `devices` chips of a kind: what `trainwright plan` gives.
 
-    `chip` names an accelerator of the catalog, or a cluster (a name or a file) with its own
-    network. Raises `InvalidInput` for an option that only a search for a chip has.
+    `chip` names an accelerator of the catalog, or a cluster (a name, a file or the document of a
+    search) with its own network. Raises `InvalidInput` for an option that only a search for a chip
+    has.
     """
     from trainwright.api.plan import plan
 
     for name, value in options.items():
-        if name not in _TAKEN and value not in (None, (), (1,), "geometric"):
-            raise InvalidInput.of(name.replace("_", "-"), "must not be given: the chip is fixed")
+        if name not in (*_TAKEN, *_OF_NETWORK) and value not in (None, (), (1,), "geometric"):
+            named = _OPTION_OF.get(name, name.replace("_", "-"))
+            raise InvalidInput.of(named, "must not be given: the chip is fixed")
     sizes = tuple(options.get("micro_batch") or (1,))
     degrees = tuple(options.get("tensor_parallel") or ())
     return plan(
@@ -69,10 +78,15 @@ def plan_on_chip(
 def cluster_of(chip: str, *, devices: int, options: CodesignOptions) -> str | Cluster:
     """The cluster of a chip: its nodes of `node_devices`, links between them; a name as it is."""
     from trainwright.api.codesign_surroundings import surroundings_records
+    from trainwright.cluster import networked
     from trainwright.formats.catalog import accelerators
 
     known = accelerators()
     if chip not in known:
+        _require_cluster(chip)
+        if given := [name for name in _OF_NETWORK if options.get(name) is not None]:
+            problem = f"must not be given: {chip} has a network of its own"
+            raise InvalidInput.of(given[0].replace("_", "-"), problem)
         return chip
     (around, *more) = surroundings_records(
         {
@@ -83,26 +97,22 @@ def cluster_of(chip: str, *, devices: int, options: CodesignOptions) -> str | Cl
     )
     if more:
         raise InvalidInput.of("link-bandwidth", "must be a single value: the chip is fixed")
-    return _networked(known[chip], around, devices)
+    return networked(known[chip], around.surroundings(), num_devices=devices)
 
 
-def _networked(device: Accelerator, around: SurroundingsRecord, devices: int) -> Cluster:
-    from trainwright.cluster import Cluster, NetworkLevel, Pool
+def _require_cluster(chip: str) -> None:
+    """Raise `InvalidInput` where `chip` is neither a cluster nor a file."""
+    from trainwright.formats.atomic_file import exists
+    from trainwright.formats.catalog import accelerator_names, cluster_names
 
-    nodes = -(-devices // around.node_devices)
-    node = NetworkLevel(
-        name="node",
-        size=around.node_devices,
-        bandwidth_bytes_per_s=around.node_bandwidth_bytes_per_s,
-        latency_s=around.link_latency_s,
+    if chip in cluster_names() or exists(chip):
+        return
+    known = (*accelerator_names(), *cluster_names())
+    near = difflib.get_close_matches(chip, known, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    raise InvalidInput.of(
+        "chip", f'must be a file or one of {", ".join(known)}, got "{chip}"{hint}'
     )
-    links = NetworkLevel(
-        name="links",
-        size=nodes,
-        bandwidth_bytes_per_s=around.link_bandwidth_bytes_per_s,
-        latency_s=around.link_latency_s,
-    )
-    return Cluster(name=device.name, pools=(Pool(accelerator=device, levels=(node, links)),))
 
 
 def _span(name: str, values: tuple[int, ...]) -> str:

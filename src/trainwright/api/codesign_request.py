@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
@@ -18,7 +18,6 @@ from trainwright.plan.results.codesign import (
 )
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Surroundings
     from trainwright.codesign.question import CodesignQuestion
     from trainwright.codesign.space import SpaceRules
     from trainwright.codesign.workload import TrainingJob
@@ -231,7 +230,7 @@ def question_of(request: CodesignRequest) -> CodesignQuestion:
     from trainwright.codesign.question import CodesignQuestion, Objective, making_of
     from trainwright.codesign.space import enumerate_designs
 
-    surroundings = tuple(_surroundings(record) for record in request.surroundings)
+    surroundings = tuple(record.surroundings() for record in request.surroundings)
     makings = [making_of(s, p) for s in surroundings for p in request.precisions]
     return CodesignQuestion(
         space=enumerate_designs(rules_of(request), makings),
@@ -252,12 +251,6 @@ def rules_of(request: CodesignRequest) -> SpaceRules:
     from trainwright.codesign.space import SpaceRules
 
     return SpaceRules(**asdict(request.rules))
-
-
-def _surroundings(record: SurroundingsRecord) -> Surroundings:
-    from trainwright.cluster import Surroundings
-
-    return Surroundings(**{f.name: getattr(record, f.name) for f in fields(record)})
 
 
 def _job(record: JobRecord) -> TrainingJob:

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from trainwright.api.diff_clusters import cluster_facts
 from trainwright.api.documents import AnyDocument, Priced, load_any_document
 from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
@@ -52,7 +53,8 @@ def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
         Difference(
             same_model=same_content(before.request.model, after.request.model),
             time_ratio=_time_ratio(before, after),
-            request_changes=tuple(changes(_request_facts(before), _request_facts(after))),
+            request_changes=tuple(changes(_request_facts(before), _request_facts(after)))
+            + tuple(changes(*cluster_facts(before.request.cluster, after.request.cluster))),
             result_changes=tuple(changes(_result_facts(before), _result_facts(after))),
             stage_changes=tuple(_stage_changes(before.stages, after.stages)),
         )

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from trainwright.api.diff import changes, same_content
+from trainwright.api.diff_clusters import cluster_facts
 from trainwright.errors import InvalidInput
 from trainwright.plan.overlap import NO_OVERHEADS
 from trainwright.plan.results.difference import Change, Difference
@@ -32,7 +33,8 @@ def run_difference(before: object, after: object) -> Difference:
     return Difference(
         same_model=same_content(before.request.model, after.request.model),
         time_ratio=new_s / old_s if old_s and new_s is not None else None,
-        request_changes=tuple(_shared_changes(asked_facts(before), asked_facts(after))),
+        request_changes=tuple(_shared_changes(asked_facts(before), asked_facts(after)))
+        + tuple(changes(*cluster_facts(before.request.cluster, after.request.cluster))),
         result_changes=tuple(_shared_changes(run_facts(before), run_facts(after))),
     )
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
 from trainwright.api.printed import Report
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from trainwright.api.models import ModelInput
     from trainwright.cluster import Cluster
@@ -36,42 +36,54 @@ def improve(
     model: str | Path | None = None,
     cluster: str | Path | Cluster | None = None,
     nodes: int | None = None,
+    sequence: int | None = None,
     framework: str | None = None,
     budget: Budget | None = None,
 ) -> Report[ImprovementResult]:
     """Compare a run with the best plan of its model, devices and batch, and with small changes.
 
     The run is an estimate of a model (`document`), or the file of a framework (`source`, its name
-    and path) on `cluster`. With `framework`, only what that framework can run is considered.
-    Raises `InvalidInput` where the run is not legal or is missing a part.
+    and path) on `cluster`, of `sequence` tokens where the file does not say. With `framework`, only
+    what that framework can run is considered. Raises `InvalidInput` where the run is not legal, is
+    missing a part, or is stated twice.
     """
     from trainwright.execution import Budget as NoLimit
 
     budget = budget or NoLimit()
-    given, where, run, warnings = _stated(document, source, model, cluster, nodes)
+    if source is not None and document is None:
+        given, where, run, warnings = _of_file(source, model, cluster, nodes, sequence)
+    elif source is None and document is not None:
+        beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
+        _refuse_restated(beside)
+        given, where, run, warnings = _of_document(document)
+    else:
+        raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
     return Report(
         _improved(given, where, run, framework=framework, warnings=warnings, budget=budget)
     )
 
 
-def _stated(
-    document: str | Path | Report[Any] | None,
-    source: tuple[str, str | Path] | None,
+def _refuse_restated(beside: Mapping[str, object]) -> None:
+    """A document says all of this by itself."""
+    problem = "belongs to --from; a document states its own"
+    faults = [Fault(name, problem) for name, value in beside.items() if value is not None]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _of_file(
+    source: tuple[str, str | Path],
     model: str | Path | None,
     cluster: str | Path | Cluster | None,
     nodes: int | None,
+    sequence: int | None,
 ) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
-    if (document is None) == (source is None):
-        raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
-    if source is None:
-        assert document is not None
-        return _of_document(document)
     from trainwright.api.clusters import resolve_cluster
     from trainwright.api.run_options import configuration_of, devices_asked_for
     from trainwright.api.stated import open_stated, stated_model, stated_options
 
     job = open_stated(*source)
-    given, options = stated_model(job, model), stated_options(job, {})
+    given, options = stated_model(job, model), stated_options(job, {"sequence": sequence})
     devices = devices_asked_for(options) if nodes is None else None
     where, _ = resolve_cluster(cluster, nodes=nodes, devices=devices, memory_bytes=None)
     run = configuration_of(options, num_devices=where.num_devices)

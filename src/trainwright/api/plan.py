@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.api.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Unpack
 
     from trainwright.api.model_options import ModelOptions
+    from trainwright.api.model_request import ModelCall
     from trainwright.api.space_options import Names
     from trainwright.execution import Budget
+    from trainwright.execution.executor import Executor
+    from trainwright.plan.results.mixed_plan import MixedPlanResult
+    from trainwright.plan.results.model_plan import ModelPlanResult
     from trainwright.profile import Profile, ProfileFile
 
 
@@ -34,6 +39,7 @@ def plan(
     point: int | None = None,
     time_unit: str | None = None,
     cost_model: str | None = None,
+    jobs: str | int | None = None,
     budget: Budget | None = None,
     **options: Unpack[ModelOptions],
 ) -> Result:
@@ -53,7 +59,8 @@ def plan(
     What does not apply to the kind of model given is not used, and a warning in the result says so.
     A placement problem (PHAZE's input) takes the options of a profile that restrict the search,
     and `cost_model`: "native" (if absent), "phaze-compat" or "phaze-general-dag".
-    `budget` may hold a time limit.
+    `jobs` processes, or a Dask cluster ("dask://HOST:PORT"), help to plan a model, with the same
+    result but for `search_s`; one process searches if absent. `budget` may hold a time limit.
 
     The result carries the plan, a lower bound and the gap; `status` is `optimal` only where proved,
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
@@ -64,16 +71,16 @@ def plan(
     from trainwright.api.plan_placement import PlacementQuestion, plan_placement
     from trainwright.api.plan_profile import ProfileQuestion, plan_profile
     from trainwright.execution import Budget as NoLimit
+    from trainwright.execution.executor import executor_of
     from trainwright.partitioning.restrictions import Restrictions
 
-    budget = budget or NoLimit()
+    budget, executor = budget or NoLimit(), executor_of(jobs, name="jobs")
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
     given = resolve_input(model, point=point, given=overrides, time_unit=time_unit)
     if isinstance(given, ModelInput):
         from trainwright.api.model_options import model_call
-        from trainwright.api.plan_model import plan_model
 
         call = model_call(
             given,
@@ -94,13 +101,9 @@ def plan(
             point=point,
             cost_model=cost_model,
         )
-        warnings = (f"{name} applies to profiles only and was not used" for name in not_used)
-        if len(call.question.cluster.pools) > 1:
-            from trainwright.api.plan_mixed import plan_mixed_model
-
-            return Result(plan_mixed_model(call, budget, warnings=(*given.warnings, *warnings)))
-        document = plan_model(call, budget, warnings=(*given.warnings, *warnings))
-        return Result(document)
+        unused = (f"{name} applies to profiles only and was not used" for name in not_used)
+        warnings = (*given.warnings, *unused)
+        return Result(_plan_with(executor, call, budget, warnings=warnings))
     allows = _allows_recompute(recompute)
     partly = isinstance(recompute, bool) is False
     restrictions = Restrictions(
@@ -109,7 +112,7 @@ def plan(
         recompute=allows,
         excluded_options=frozenset(exclude_options),
     )
-    not_used = [*_given(**_named(options)), *(["recompute"] if partly else [])]
+    not_used = [*_given(**_named(options), jobs=jobs), *(["recompute"] if partly else [])]
     if isinstance(given, PlacementInput):
         not_used += _given(
             exclude_option=sorted(restrictions.excluded_options) or None,
@@ -136,6 +139,23 @@ def plan(
         warnings=tuple(f"{name} {_BELONGS_TO.get(name, _MODELS)}" for name in not_used),
     )
     return Result(plan_profile(question, budget))
+
+
+def _plan_with(
+    executor: Executor, call: ModelCall, budget: Budget, *, warnings: Sequence[str]
+) -> ModelPlanResult | MixedPlanResult:
+    """Search; the time of workers is known when they have ended."""
+    from trainwright.api.plan_mixed import plan_mixed_model
+    from trainwright.api.plan_model import plan_model
+
+    started_s = budget.cpu_s
+    document: ModelPlanResult | MixedPlanResult
+    with executor.crew() as crew:
+        if len(call.question.cluster.pools) > 1:
+            document = plan_mixed_model(call, budget, warnings=warnings, crew=crew)
+        else:
+            document = plan_model(call, budget, warnings=warnings, crew=crew)
+    return document if crew is None else replace(document, search_s=budget.cpu_s - started_s)
 
 
 _MODELS: Final = "applies to models only and was not used"

@@ -9,6 +9,7 @@ from trainwright.api.inputs import naming_options
 from trainwright.api.mixed_records import mixed_alternatives, with_mixed_plan
 from trainwright.api.model_request import call_of, request_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.plan.axis_order import DATA_INSIDE, mapping_name
 from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.status import BoundKind, Status, relative_gap
 from trainwright.planning.allowed import ANY
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from trainwright.api.model_request import ModelCall
     from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
     from trainwright.plan import Plan
     from trainwright.planning.mixed_planner import MixedOutcome
     from trainwright.planning.mixed_space import MixedShelf
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def plan_mixed_model(
-    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = ()
+    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
 ) -> MixedPlanResult:
-    """Search each pool alone and all ways to use several."""
+    """Search each pool alone and all ways to use several; a `crew` helps."""
     from trainwright.api.model_options import QUESTION_OPTION_OF
     from trainwright.planning.mixed_planner import plan_mixed
 
@@ -39,7 +41,7 @@ def plan_mixed_model(
         )
     question, started_s = call.question, budget.cpu_s
     with naming_options(QUESTION_OPTION_OF):
-        outcome = plan_mixed(question, budget)
+        outcome = plan_mixed(question, budget, crew=crew)
     document = MixedPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,
@@ -69,12 +71,18 @@ def _status(outcome: MixedOutcome) -> Status:
 
 def _warnings(question: ModelQuestion) -> Iterator[str]:
     """What was left out where several pools are used."""
-    from trainwright.planning.mixed_space import FAMILIES, mixed_families
+    from trainwright.planning.mixed_space import FAMILIES, is_mixable, mixed_families
 
     if question.allowed.framework is not None:
         yield (
             f"framework: {question.allowed.framework} runs no plan of ours on several pools; "
             "each pool was planned alone"
+        )
+    elif not is_mixable(question.allowed):
+        yield (
+            f"mapping, state-copies: several pools are used in the order "
+            f"{mapping_name(DATA_INSIDE)} and with one copy of sharded state only; each pool was "
+            "planned alone"
         )
     elif not mixed_families(question):
         yield (
@@ -107,11 +115,9 @@ def recompute_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
     from trainwright.planning.mixed_priced import Shape, priced_mixed
-    from trainwright.planning.mixed_space import MixedShelf
 
-    question = call_of(document.request).question
-    shelf, plan = MixedShelf.of(question), _plan_in(document, question)
-    profiles = _profiles(shelf, plan)
+    shelf, plan, profiles = planned_mixed(document)
+    question = shelf.question
     shape = Shape(name=document.layout or "alone", pools=tuple(profiles))
     priced = priced_mixed(shelf, shape, plan, profiles)
     computed = with_mixed_plan(document, question, plan, profiles, priced.step)
@@ -122,6 +128,18 @@ def recompute_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
             for other in document.alternatives
         ),
     )
+
+
+def planned_mixed(document: MixedPlanResult) -> tuple[MixedShelf, Plan, dict[int, Profile]]:
+    """The question of a document that has stages, its plan, and the profiles of the pools used.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the plan does not suit them.
+    """
+    from trainwright.planning.mixed_space import MixedShelf
+
+    shelf = MixedShelf.of(call_of(document.request).question)
+    plan = _plan_in(document, shelf.question)
+    return shelf, plan, _profiles(shelf, plan)
 
 
 def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:

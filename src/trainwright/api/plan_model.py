@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
     from trainwright.api.model_request import ModelCall
     from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
     from trainwright.planning.model_planner import ModelOutcome
 
 
-def plan_model(call: ModelCall, budget: Budget, *, warnings: Sequence[str] = ()) -> ModelPlanResult:
-    """Search the uniform plans (or, opted in, those with degrees per stage)."""
+def plan_model(
+    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
+) -> ModelPlanResult:
+    """Search the uniform plans (or, opted in, those with degrees per stage); a `crew` helps."""
     from trainwright.planning.framework import plan_runnable
     from trainwright.planning.model_infeasible import diagnose_model
     from trainwright.planning.model_relaxations import priced_relaxations
@@ -30,7 +33,7 @@ def plan_model(call: ModelCall, budget: Budget, *, warnings: Sequence[str] = ())
     question, started_s = call.question, budget.cpu_s
     plan = plan_per_stage if call.per_stage_degrees else plan_runnable
     with naming_options(QUESTION_OPTION_OF):
-        outcome = plan(question, budget, num_alternatives=call.top)
+        outcome = plan(question, budget, num_alternatives=call.top, crew=crew)
     document = ModelPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwright.api.documents import KINDS, load_any_document
+from trainwright.api.documents import KINDS
 from trainwright.api.printed import Report
-from trainwright.api.recheck import recheck
+from trainwright.api.report_documents import opened
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.model_explanation import ModelExplanation
 from trainwright.plan.results.report import ReportedDocument, ReportResult
 from trainwright.plan.results.verification import VerificationResult
@@ -21,11 +20,21 @@ if TYPE_CHECKING:
 
     from trainwright.api.documents import AnyDocument
     from trainwright.plan.results.difference import Difference
+    from trainwright.plan.results.improvement import ImprovementResult
+    from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
+    from trainwright.plan.results.validation import ValidationResult
+    from trainwright.plan.results.what_if import WhatIfResult
     from trainwright.reporting.page.subject import Subject
 
     Reportable = (
-        AnyDocument | Report[ModelEstimateResult] | ModelEstimateResult | VerificationResult
+        AnyDocument
+        | ImprovementResult
+        | MixedPlanResult
+        | ModelEstimateResult
+        | ValidationResult
+        | VerificationResult
+        | WhatIfResult
     )
 
 
@@ -43,9 +52,10 @@ class Page(Report[ReportResult]):
 
 
 def report(*documents: Reportable, title: str | None = None, date: str | None = None) -> Page:
-    """Show plans, estimates and schedules (paths or results) on one page.
+    """Show documents (paths or results) on one page.
 
-    What `verify` made of one of them is shown with it. `title` replaces the heading, `date` is
+    All that `report_documents.kinds_with_a_page` names; a what-if is shown as its two plans, and
+    what `verify` made of a document with it. `title` replaces the heading, `date` is
     printed as given. Raises `InvalidInput` with every fault of the first file that has one, without
     documents, and for a verification of a document that is not among them.
     """
@@ -54,16 +64,16 @@ def report(*documents: Reportable, title: str | None = None, date: str | None = 
 
     if not documents:
         raise InvalidInput.of("documents", "must be at least 1 document, got none")
-    opened = [_opened(given) for given in documents]
-    verified = [each for each, _ in opened if isinstance(each, VerificationResult)]
-    shown = [(each, name) for each, name in opened if not isinstance(each, VerificationResult)]
+    found = [each for given in documents for each in opened(given)]
+    verified = [each for each, _ in found if isinstance(each, VerificationResult)]
+    shown = [(each, name) for each, name in found if not isinstance(each, VerificationResult)]
     subjects = [
         subject_of(each, name=name or f"{each.kind} {number}")
         for number, (each, name) in enumerate(shown, 1)
     ]
     subjects = _with_verifications(subjects, verified)
-    found = [subject.document for subject in subjects]
-    html = page_html(*subjects, differences=_differences(found), title=title, date=date)
+    differences = _differences([subject.document for subject in subjects])
+    html = page_html(*subjects, differences=differences, title=title, date=date)
     data = html.encode()
     return Page(
         ReportResult(
@@ -81,14 +91,6 @@ def report(*documents: Reportable, title: str | None = None, date: str | None = 
         ),
         html,
     )
-
-
-def _opened(given: Reportable) -> tuple[Any, str]:
-    """The document, and the name of its file if it has one."""
-    document = given.document if isinstance(given, Report) else given
-    if isinstance(document, (str, Path)):
-        return _load(document), Path(document).name
-    return document, ""
 
 
 def _with_verifications(
@@ -115,26 +117,6 @@ def _hashes(subject: Subject[Any]) -> tuple[str, ...]:
     if isinstance(subject.document, ModelExplanation):
         return (subject.sha256, content_hash(encode(subject.document.plan)))
     return (subject.sha256,)
-
-
-def _load(path: str | Path) -> Any:
-    """Any document that has a page. A co-design's search and an explanation's are not repeated."""
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.document_json import decode_document
-    from trainwright.formats.json_text import parse_json
-
-    value = parse_json(read_bytes(path, name="document"), source=str(path))
-    kinds: dict[str, type[Any]] = {
-        "codesign": CodesignResult,
-        "model-explanation": ModelExplanation,
-        "verification": VerificationResult,
-    }
-    if not (isinstance(value, dict) and value.get("kind") in kinds):
-        return load_any_document(path)
-    found: Any = decode_document(value, kinds, source=str(path))
-    if isinstance(found, ModelExplanation):
-        recheck(found.plan, source=str(path))
-    return found
 
 
 def _differences(found: Sequence[Any]) -> tuple[Difference | None, ...]:

@@ -20,8 +20,11 @@ from trainwright.api.space_words import (
     profile_space_words,
 )
 from trainwright.errors import InvalidInput
+from trainwright.plan.axis_order import DATA_INSIDE, mapping_name
 from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.estimate import EstimateResult
+from trainwright.plan.results.improvement import ImprovementResult
+from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_explanation import ModelExplanation
 from trainwright.plan.results.model_plan import ModelPlanResult
@@ -29,11 +32,13 @@ from trainwright.plan.results.model_sweep import ModelSweepResult
 from trainwright.plan.results.placement import PlacementResult
 from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
+from trainwright.plan.results.validation import ValidationResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.plan.configuration import Configuration
+    from trainwright.plan.results.model_estimate import ModelEstimateRequest
     from trainwright.plan.results.request import Embedded, PlanRequest
 
 
@@ -56,8 +61,9 @@ def command_of(document: object) -> Command:
     raise TypeError(f"no command makes {type(document).__name__}")
 
 
-@command_of.register
-def _(document: ModelPlanResult) -> Command:
+@command_of.register(MixedPlanResult)
+@command_of.register(ModelPlanResult)
+def _(document: ModelPlanResult | MixedPlanResult) -> Command:
     request = document.request
     words = ["trainwright", "plan", request.model.name, *_cluster_words(request)]
     words += [*_workload_words(request), *model_space_words(request.space)]
@@ -65,6 +71,25 @@ def _(document: ModelPlanResult) -> Command:
     if request.top is not None and request.top != DEFAULT_TOP:
         words += ["--top", str(request.top)]
     return Command(words=tuple(words), note=_note(request.model, request.cluster))
+
+
+@command_of.register
+def _(document: ImprovementResult) -> Command:
+    words = ["trainwright", "improve", "RUN.json"]
+    if document.framework is not None:
+        words += ["--framework", document.framework]
+    request = document.request
+    run = shlex.join(_estimate_words(request))
+    notes = (f"RUN.json is what this writes with -o: {run}", _estimate_note(request))
+    return Command(words=tuple(words), note="; ".join(filter(None, notes)))
+
+
+@command_of.register
+def _(document: ValidationResult) -> Command:
+    words = ["trainwright", "validate", document.folder]
+    if document.profiles is not None:
+        words += ["--profiles", document.profiles]
+    return Command(words=tuple(words), note="the measured runs are not part of the document")
 
 
 @command_of.register
@@ -94,14 +119,7 @@ def _(document: EstimateResult) -> Command:
 @command_of.register
 def _(document: ModelEstimateResult) -> Command:
     request = document.request
-    words = ["trainwright", "estimate", request.model.name]
-    words += _named_cluster(request.cluster)
-    words += _run_words(request.configuration)
-    note = _note(request.model, request.cluster)
-    recipe = tuple(_unnamed_choices(request.configuration))
-    if recipe:
-        note = "; ".join(filter(None, (note, f"and as the document states: {', '.join(recipe)}")))
-    return Command(words=tuple(words), note=note)
+    return Command(words=tuple(_estimate_words(request)), note=_estimate_note(request))
 
 
 @command_of.register
@@ -175,6 +193,17 @@ def _(document: ScheduleResult) -> Command:
     )
 
 
+def _estimate_words(request: ModelEstimateRequest) -> list[str]:
+    words = ["trainwright", "estimate", request.model.name, *_named_cluster(request.cluster)]
+    return [*words, *_run_words(request.configuration)]
+
+
+def _estimate_note(request: ModelEstimateRequest) -> str:
+    recipe = ", ".join(_unnamed_choices(request.configuration))
+    stated = f"and as the document states: {recipe}" if recipe else ""
+    return "; ".join(filter(None, (_note(request.model, request.cluster), stated)))
+
+
 def _workload_words(request: PlanRequest) -> list[str]:
     workload = request.workload
     if workload is None:
@@ -194,8 +223,10 @@ def _cluster_words(request: PlanRequest) -> list[str]:
 
 def _named_cluster(cluster: Embedded) -> list[str]:
     """The catalog's cluster as it was sized, or the name the document has for it."""
-    words = ["--cluster", cluster.name]
-    if len(cluster.content["pools"][0]["levels"]) > 1:
+    words, pools = ["--cluster", cluster.name], cluster.content["pools"]
+    if len(pools) > 1:
+        return words
+    if len(pools[0]["levels"]) > 1:
         words += ["--nodes", str(_nodes(cluster))]
     if _is_catalog_cluster(cluster) is _Known.WITH_MEMORY:
         words += ["--memory", repr(_memory_bytes(cluster))]
@@ -250,6 +281,10 @@ def _run_words(run: Configuration) -> Iterator[str]:
         if degree is not None and (degree > 1 or name == "data"):
             yield from (option, str(degree))
     yield from ("--zero", str(degrees.zero_stage))
+    if degrees.state_copies > 1:
+        yield from ("--state-copies", str(degrees.state_copies))
+    if degrees.axis_order != DATA_INSIDE:
+        yield from ("--mapping", mapping_name(degrees.axis_order))
     yield from ("--micro-batch", str(run.microbatch_size))
     yield from ("--global-batch", str(run.global_batch))
     yield from ("--sequence", str(run.sequence_length))

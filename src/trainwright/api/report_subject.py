@@ -9,6 +9,8 @@ from trainwright.api.inputs import content_hash
 from trainwright.api.report_command import command_of
 from trainwright.errors import UnsupportedFeature
 from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
+from trainwright.plan.results.improvement import ImprovementResult
+from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_explanation import ModelExplanation
 from trainwright.plan.results.model_plan import ModelPlanResult
@@ -60,6 +62,33 @@ def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
     question, plan, profile = planned(document)
     step = predicted(question, plan, profile)
     return _step_parts(name, plan, profile, question.cluster, step, overheads=question.overheads)
+
+
+@_parts.register
+def _(document: MixedPlanResult, name: str) -> dict[str, Any]:
+    from trainwright.api.plan_mixed import planned_mixed
+    from trainwright.pricing.step_timeline import chain_timeline
+
+    parts: dict[str, Any] = {"cluster": _cluster(document.request.cluster)}
+    if document.binding is None:
+        return parts
+    own = [rank for rank in document.ranks if rank.chain == document.binding.chain]
+    if too_many := _undrawn(2 * len(document.stages) * own[0].num_microbatches):
+        return parts | too_many
+    shelf, plan, profiles = planned_mixed(document)
+    timeline = chain_timeline(
+        plan,
+        profiles,
+        shelf.cluster,
+        chain=document.binding.chain,
+        overheads=shelf.question.overheads,
+    )
+    return parts | {"panel": _panel(name, plan, timeline)}
+
+
+@_parts.register
+def _(document: ImprovementResult, name: str) -> dict[str, Any]:
+    return {"cluster": _cluster(document.request.cluster)}
 
 
 @_parts.register
@@ -122,17 +151,21 @@ def _step_parts(
 
     priced = _priced(plan, profile, cluster, step)
     parts: dict[str, Any] = {"cluster": cluster, "priced": priced}
-    actions = 2 * len(plan.stages) * priced.num_microbatches
-    if actions > MOST_DRAWN_ACTIONS:
-        why = (
-            f"the schedule: of {actions:,} actions, more than {MOST_DRAWN_ACTIONS:,} are not drawn"
-        )
-        return parts | {"left_out": (why,)}
+    if too_many := _undrawn(2 * len(plan.stages) * priced.num_microbatches):
+        return parts | too_many
     try:
         timeline = step_timeline(plan, profile, cluster, overlap=overlap, overheads=overheads)
     except UnsupportedFeature as error:
         return parts | {"left_out": (f"the schedule: {error}",)}
     return parts | {"panel": _panel(name, plan, timeline)}
+
+
+def _undrawn(actions: int) -> dict[str, Any]:
+    """What is said in place of a schedule that has too many actions."""
+    if actions <= MOST_DRAWN_ACTIONS:
+        return {}
+    why = f"the schedule: of {actions:,} actions, more than {MOST_DRAWN_ACTIONS:,} are not drawn"
+    return {"left_out": (why,)}
 
 
 def _panel(name: str, plan: Plan, timeline: Timeline) -> GanttPanel:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trainwright.api.model_request import ModelCall
     from trainwright.api.space_options import Names
     from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
     from trainwright.plan.results.model_plan import ModelPlanResult
 
 _MOST_REFINEMENTS: Final = 8
@@ -68,6 +69,7 @@ def sweep(
     tensor_parallel: bool = True,
     recompute: bool | Names = True,
     exclude_options: Iterable[str] = (),
+    jobs: str | int | None = None,
     budget: Budget | None = None,
     **options: Unpack[SweepOptions],
 ) -> SweepReport:
@@ -75,13 +77,15 @@ def sweep(
 
     `objective` says which row is best: step-time, tokens-per-device, cost, energy or devices
     (fewest that train `tokens` within `deadline`); `pareto` names two of them. A single number with
-    an objective stands for itself, a half of it, a quarter, … down to one node. Raises
-    `InvalidInput` with every fault of the input.
+    an objective stands for itself, a half of it, a quarter, … down to one node. `jobs` processes or
+    a Dask cluster help with each row, as for `plan`. Raises `InvalidInput` with every fault of the
+    input.
     """
     from trainwright.api.models import ModelInput, resolve_model
     from trainwright.execution import Budget as NoLimit
+    from trainwright.execution.executor import executor_of
 
-    budget = budget or NoLimit()
+    budget, executor = budget or NoLimit(), executor_of(jobs, name="jobs")
     given = resolve_model(model)
     if not isinstance(given, ModelInput):
         problem = "several numbers and objectives are for models; a profile takes one number"
@@ -107,13 +111,14 @@ def sweep(
     goal = goal_of(given, largest, options)
     if len(sizes) == 1:
         sizes = _halves(sizes[0], largest.question.cluster.pool_of().devices_per_node)
-    found = _Rows(goal, budget)
-    for size in sizes:
-        found.add(call_for(size))
-    if largest.per_stage_degrees or sizes[-1] > LARGEST_POOL:
-        found.refine(call_for, largest.question.cluster.pool_of().devices_per_node)
-    else:
-        found.search_between(largest)
+    with executor.crew() as crew:
+        found = _Rows(goal, budget, crew)
+        for size in sizes:
+            found.add(call_for(size))
+        if largest.per_stage_degrees or sizes[-1] > LARGEST_POOL:
+            found.refine(call_for, largest.question.cluster.pool_of().devices_per_node)
+        else:
+            found.search_between(largest)
     return SweepReport(found.document(largest, given.warnings))
 
 
@@ -128,8 +133,8 @@ def _halves(size: int, node: int) -> tuple[int, ...]:
 class _Rows:
     """Plans by number of devices, as they come in."""
 
-    def __init__(self, goal: Goal, budget: Budget) -> None:
-        self.goal, self.budget = goal, budget
+    def __init__(self, goal: Goal, budget: Budget, crew: Crew | None) -> None:
+        self.goal, self.budget, self.crew = goal, budget, crew
         self.started_s = budget.cpu_s
         self.plans: dict[int, ModelPlanResult] = {}
         self.rows: dict[int, SweepRow] = {}
@@ -144,7 +149,7 @@ class _Rows:
         if self.budget.stopped:
             self.rows[size] = SweepRow(devices=size, status=Status.UNKNOWN)
             return
-        self.plans[size] = plan_model(call, self.budget)
+        self.plans[size] = plan_model(call, self.budget, crew=self.crew)
         self.rows[size] = plan_row(size, self.plans[size], self.goal)
 
     def let_no_row_be_slower(self) -> None:
@@ -171,7 +176,9 @@ class _Rows:
                 return
             started_s = self.budget.cpu_s
             aim = objective_aim(objective, self.goal, fewest=self.fewest, most=question.num_devices)
-            outcome = plan_runnable(question, self.budget, num_alternatives=0, aim=aim)
+            outcome = plan_runnable(
+                question, self.budget, num_alternatives=0, aim=aim, crew=self.crew
+            )
             proved = outcome.priced or not outcome.exhausted
             self.searched.append(
                 SearchedObjective(

@@ -20,6 +20,8 @@ from trainwright.cli.output import (
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainwright.api.codesign_request import CodesignOptions
     from trainwright.api.printed import Report
     from trainwright.codesign.area import DieModel
@@ -39,7 +41,7 @@ def codesign(
     chip: Annotated[
         str | None,
         typer.Option(
-            help="Plan only: an accelerator of the catalog, or a cluster.", metavar="NAME"
+            help="Plan only: an accelerator or cluster, or a document's design.", metavar="NAME"
         ),
     ] = None,
     global_batch: Annotated[
@@ -169,9 +171,7 @@ def codesign(
     artifacts: Annotated[
         Path | None, typer.Option(help="Where stages leave their files.", metavar="DIR")
     ] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
-    ] = None,
+    time_limit: options.TimeLimit = None,
     output: options.Output = None,
     as_json: options.Json = False,
 ) -> None:
@@ -227,6 +227,19 @@ def codesign(
     if (stage is None) != (artifacts is None):
         missing = "stage" if stage is None else "artifacts"
         raise InvalidInput.of(missing, "must be given: --stage and --artifacts go together")
+    if chip is not None:
+        _refuse_beside_chip(
+            {
+                "stage": stage,
+                "recheck": recheck,
+                "sample": sample,
+                "journal": journal,
+                "csv": csv,
+                "figure": figure,
+                "defect-density": defect_density,
+                "workers": workers,
+            }
+        )
     alone = recheck is not None or stage in ("estimate", "solve")
     if alone and models:
         raise InvalidInput.of("model", "must not be given: the file holds the request")
@@ -265,6 +278,12 @@ def codesign(
     emit(result, as_json=as_json, output=output)
     status = getattr(result.document, "status", None)
     finish(0 if status is None else status.exit_code, interrupted=allowed.interrupted)
+
+
+def _refuse_beside_chip(given: Mapping[str, object]) -> None:
+    """What only a search for a chip has."""
+    if named := [name for name, value in given.items() if value is not None]:
+        raise InvalidInput.of(named[0], "must not be given with --chip: the chip is fixed")
 
 
 def _draw(result: Report[Any], path: Path) -> None:

@@ -23,6 +23,10 @@ def improve(
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="A catalog cluster or a TOML file.")] = None,
     nodes: Annotated[str | None, typer.Option(help="Nodes of the cluster.", metavar="N")] = None,
+    sequence: Annotated[
+        str | None,
+        typer.Option(help="Tokens per sequence, where the file does not say.", metavar="N"),
+    ] = None,
     framework: Annotated[
         str | None,
         typer.Option(help="Consider only what this framework can run.", metavar="TARGET"),
@@ -45,6 +49,7 @@ def improve(
             model=model,
             cluster=cluster,
             nodes=parse_count(nodes, "nodes"),
+            sequence=parse_count(sequence, "sequence"),
             framework=framework,
             budget=limited,
         )

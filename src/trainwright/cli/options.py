@@ -42,6 +42,10 @@ Calibration = Annotated[
         metavar="FILE",
     ),
 ]
+TimeLimit = Annotated[
+    str | None,
+    typer.Option("--time-limit", help="Stop after this long, such as 30s.", metavar="TIME"),
+]
 Point = Annotated[
     str | None,
     typer.Option("--point", help="Which point of a profile with several (from 0).", metavar="N"),

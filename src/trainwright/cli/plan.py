@@ -77,6 +77,21 @@ def plan(
     zero: Annotated[
         str | None, typer.Option(help="ZeRO stages, such as 1 or 0,1; all if absent.")
     ] = None,
+    mapping: Annotated[
+        str | None,
+        typer.Option(
+            help="Of tp-cp-ep-dp-pp,tp-cp-ep-pp-dp: how devices are numbered; both if absent.",
+            metavar="ORDERS",
+        ),
+    ] = None,
+    state_copies: Annotated[
+        str | None,
+        typer.Option(
+            help="Groups of replicas that each hold all sharded state; if absent one, or as many "
+            "as fill nodes.",
+            metavar=_DEGREE,
+        ),
+    ] = None,
     recompute: Annotated[
         str | None, typer.Option(help="Of none,selective,full; all if absent.", metavar="MODES")
     ] = None,
@@ -166,9 +181,14 @@ def plan(
             metavar="NAME",
         ),
     ] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
+    jobs: Annotated[
+        str | None,
+        typer.Option(
+            help="Processes to search a model's plans with, or dask://HOST:PORT; the same result.",
+            metavar="N",
+        ),
     ] = None,
+    time_limit: options.TimeLimit = None,
     config: Annotated[
         Path | None,
         typer.Option(help="A TOML file of these options.", is_eager=True, callback=read_config),
@@ -195,6 +215,8 @@ def plan(
         "etp": etp,
         "virtual_stages": virtual_stages,
         "zero_stage": zero,
+        "mapping": mapping,
+        "state_copies": state_copies,
         "schedule": schedule,
         "framework": framework,
         "per_stage_degrees": per_stage_degrees,
@@ -236,13 +258,16 @@ def plan(
     result: Result | SweepReport
     with budget(parse_time_limit(time_limit)) as allowed:
         if several:
-            result = _sweep(model, devices, memory, allowed, **space, **methods, **given_goal)
+            result = _sweep(
+                model, devices, memory, allowed, jobs=jobs, **space, **methods, **given_goal
+            )
         else:
             _refuse_without_sweep(given_goal)
             result = make_plan(
                 model,
                 devices=parse_count(devices, "devices"),
                 memory=memory,
+                jobs=jobs,
                 budget=allowed,
                 **profile_options,
                 **methods,

@@ -13,7 +13,10 @@ from trainwright.cli.output import check_output, emit, save
 
 def report(
     documents: Annotated[
-        list[Path], typer.Argument(help="Plan, estimate or schedule documents.", metavar="DOC...")
+        list[Path],
+        typer.Argument(
+            help="Documents of plan, estimate, schedule, codesign, ...", metavar="DOC..."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the page to this file.")],
     title: Annotated[str | None, typer.Option(help="A heading of your own.")] = None,

@@ -91,9 +91,7 @@ def schedule(
     evaluations: Annotated[
         str | None, typer.Option(help="Schedules to try; by size if absent.", metavar="N")
     ] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
-    ] = None,
+    time_limit: options.TimeLimit = None,
     orders: Annotated[
         Path | None, typer.Option(help="Write the orders: .json or .csv (PyTorch).", metavar="FILE")
     ] = None,

@@ -37,9 +37,7 @@ def whatif(
         str | None, typer.Option(help="Sequences per step, over all replicas.", metavar="N")
     ] = None,
     sequence: Annotated[str | None, typer.Option(help="Tokens per sequence.", metavar="N")] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(help="Stop after this long, such as 30s.", metavar="TIME")
-    ] = None,
+    time_limit: options.TimeLimit = None,
     output: options.Output = None,
     as_json: options.Json = False,
 ) -> None:

@@ -9,23 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
+from trainwright.cluster.chip_cores import ChipCores
+from trainwright.cluster.saturating import Saturating
 from trainwright.cluster.spread import Spread
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.provenance import Origin, Provenance
 from trainwright.units import GIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saturating:
-    """An efficiency that grows with size: `max · x / (x + half)`."""
-
-    max: float
-    half: float
-
-    def at(self, size: float) -> float:
-        """The efficiency at `size` (FLOPs or bytes); `max` where there is nothing to do."""
-        return self.max if size <= 0 else self.max * size / (size + self.half)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +36,14 @@ class Efficiency:
     fp8_ratio: float = 1.0
 
 
+NO_LOSS: Final = Efficiency(
+    gemm=Saturating(max=1.0, half=0.0),
+    memory=Saturating(max=1.0, half=0.0),
+    attention_forward=1.0,
+    attention_backward=1.0,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """A device kind. `peak_flops_per_s` is dense, as (number format, peak).
@@ -56,7 +55,9 @@ class Accelerator:
     ten measured steps take from `step_low_ratio` to `step_high_ratio` times the predicted time, or
     the range of the first of `step_spreads` whose circumstance holds; default efficiencies leave
     out host time and imperfect kernels, so they err on the fast side. `power_watts` is what a busy
-    device draws, `price_per_hour` what it costs in a currency of the caller's.
+    device draws, `price_per_hour` what it costs in a currency of the caller's. A device with
+    `cores` is a chip design: its operators are tiled onto them instead of taking a share of a peak,
+    so its efficiencies must be 1 (`template_device` makes one).
     """
 
     name: str
@@ -74,6 +75,7 @@ class Accelerator:
     step_spreads: tuple[Spread, ...] = ()
     power_watts: float | None = None
     price_per_hour: float | None = None
+    cores: ChipCores | None = None
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -102,6 +104,10 @@ class Accelerator:
             given = f"{self.step_low_ratio!r} and {self.step_high_ratio!r}"
             yield Fault("step_low_ratio", f"must be <= 1, and step_high_ratio >= 1, got {given}")
         yield from _efficiency_faults(self.efficiency)
+        if self.cores is not None and self.efficiency != NO_LOSS:
+            yield Fault(
+                "efficiency", "must be 1 throughout on a chip that is described by its cores"
+            )
 
     @property
     def usable_bytes(self) -> float:
@@ -115,7 +121,9 @@ class Accelerator:
 
     @property
     def default_precision(self) -> str:
-        """The 16-bit format the device multiplies in, else float32."""
+        """The 16-bit format the device multiplies in, else float32; what its cores are made for."""
+        if self.cores is not None:
+            return self.cores.precision
         return next((p for p in ("bf16", "fp16") if p in self.dtypes), "fp32")
 
     @property

@@ -151,10 +151,14 @@ class Cluster:
         return replace(self, pools=(replace(pool, levels=tuple(levels)),))
 
     def with_peak_scaled(self, factor: float) -> Cluster:
-        """The same cluster with so many times the peak of every number format."""
+        """The same cluster with so many times the peak of every number format.
+
+        Cores of a chip design run at so many times their clock.
+        """
         pool = self.pool_of()
         peaks = tuple((name, peak * factor) for name, peak in pool.accelerator.peak_flops_per_s)
-        device = replace(pool.accelerator, peak_flops_per_s=peaks)
+        cores = pool.accelerator.cores and pool.accelerator.cores.at_rate(factor)
+        device = replace(pool.accelerator, peak_flops_per_s=peaks, cores=cores)
         return replace(self, pools=(replace(pool, accelerator=device),))
 
     def with_nodes(self, nodes: int) -> Cluster:

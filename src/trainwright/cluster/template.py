@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from trainwright.cluster.accelerator import Saturating
+from trainwright.cluster.saturating import Saturating
 from trainwright.errors import Fault, InvalidInput
 from trainwright.units import GIB, KIB, MIB
 

@@ -8,13 +8,13 @@ which no tiling beats: the bound that most designs never get past.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainwright.costing.chip_work import PHASES
-from trainwright.costing.tiled import machine_of, product_times_of_rows
+from trainwright.costing.tiled import machine_of, machine_taking, product_times_of_rows
 from trainwright.errors import InvalidInput
 from trainwright.model import Phase
 from trainwright.profile import Recompute
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainwright.codesign.space import DesignSpace
     from trainwright.codesign.workload import Chain
     from trainwright.costing.chip_work import ChipKernel
-    from trainwright.costing.tiled import Product, TiledMachine
+    from trainwright.costing.tiled import Product
 
     Floats = NDArray[np.float64]
 
@@ -145,17 +145,6 @@ class ProductCache:
             glb_bytes=glb_bytes,
             core_bytes=core_bytes,
         )
-
-
-def machine_taking(machine: TiledMachine, *, wide: bool) -> TiledMachine:
-    """The machine as it multiplies elements of its own size, or of twice that."""
-    if not wide:
-        return machine
-    return replace(
-        machine,
-        element_bytes=2.0 * machine.element_bytes,
-        compute_efficiency=machine.compute_efficiency / 2.0,
-    )
 
 
 def exact_times(

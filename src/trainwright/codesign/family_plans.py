@@ -6,8 +6,9 @@ is passed over unless
 
     m · max(W / p, w_max) + least synchronisation and update  <  best so far,     m = N / d
 
-holds for some design: p ranks share the work W of a microbatch, whatever the order. What is left is
-cut, simulated and compared by `native/family_plan.hpp`.
+holds for some design: p ranks share the work W of a microbatch, whatever the order. They share what
+is kept too: the state, and a microbatch on its way back. What is left is cut, simulated and
+compared by `native/family_plan.hpp`.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ def improve_with_families(
     problem = problem_of(chain, job=job, surroundings=surroundings, num_devices=num_devices)
     bounds = [_bounds(chain, times, option, surroundings) for option in range(len(chain.recompute))]
     for layout in _by_promise(chain, job, num_devices, bounds):
+        if not _may_fit(chain, layout, surroundings.memory_bytes):
+            continue
         m = job.num_microbatches // layout.data_degree
         rows = np.flatnonzero(bounds[layout.option].least_s(layout, m) < limit_s)
         if not rows.size:
@@ -108,6 +111,16 @@ def improve_with_families(
             if found_s < limit_s[row]:
                 limit_s[row] = found_s
                 best[row] = _plan(chain, layout, found_s, cut)
+
+
+def _may_fit(chain: Chain, layout: Layout, memory_bytes: float) -> bool:
+    """Whether state and one microbatch of all layers fit the ranks together.
+
+    Each rank holds a microbatch in all of its layers between its last forward and first backward.
+    """
+    state = chain.static_bytes + chain.sharded_bytes / layout.data_degree
+    held = float((state + chain.saved_bytes[layout.option]) @ chain.class_counts)
+    return held * _SAFE <= layout.num_ranks * memory_bytes
 
 
 def _plan(chain: Chain, layout: Layout, step_s: float, starts: list[int]) -> UniformPlan:

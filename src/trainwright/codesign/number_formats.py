@@ -27,14 +27,13 @@ class NumberFormat:
 
     area_factor: float
     energy_factor: float
-    element_bytes: float
 
 
 NUMBER_FORMATS: Final[Mapping[str, NumberFormat]] = MappingProxyType(
     {
-        "bf16": NumberFormat(area_factor=1.0, energy_factor=1.0, element_bytes=2.0),
-        "fp8": NumberFormat(area_factor=0.5, energy_factor=0.59, element_bytes=1.0),
-        "fp32": NumberFormat(area_factor=2.04, energy_factor=2.3, element_bytes=4.0),
+        "bf16": NumberFormat(area_factor=1.0, energy_factor=1.0),
+        "fp8": NumberFormat(area_factor=0.5, energy_factor=0.59),
+        "fp32": NumberFormat(area_factor=2.04, energy_factor=2.3),
     }
 )
 

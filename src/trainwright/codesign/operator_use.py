@@ -12,10 +12,9 @@ from trainwright.codesign.design_times import (
     ProductCache,
     kernel_times_s,
     lanes_per_s,
-    machine_taking,
 )
 from trainwright.codesign.space import subspace
-from trainwright.costing.tiled import machine_of, product_times
+from trainwright.costing.tiled import machine_of, machine_taking, product_times
 
 if TYPE_CHECKING:
     from trainwright.cluster import Surroundings

@@ -76,8 +76,15 @@ class JobPricer:
             cache.load(estimates[chain.tensor_degree])
 
     def fits(self) -> bool:
-        """Whether any plan fits the memory: the same for every design, so one is tried."""
-        (plan,) = self.plans(self.times(np.zeros(1, dtype=np.int64)), np.full(1, np.inf))
+        """Whether any plan fits the memory: the same for every design, so one is tried.
+
+        Mostly one under 1F1B does, told in a millisecond; the other families take a second.
+        """
+        times, anything = self.times(np.zeros(1, dtype=np.int64)), np.full(1, np.inf)
+        (alone,) = self._plans_1f1b(times, anything)
+        if alone is not None:
+            return True
+        (plan,) = self.plans(times, anything)
         return plan is not None
 
     def ideal_bounds_s(self, designs: Indices) -> Floats:
@@ -109,6 +116,24 @@ class JobPricer:
 
     def plans(self, times: tuple[LayerTimes, ...], cutoff_s: Floats) -> list[UniformPlan | None]:
         """The fastest plan below the cutoff over all tensor degrees, the smaller of equals."""
+        best = self._plans_1f1b(times, cutoff_s)
+        steps_s = [np.inf if plan is None else plan.step_s for plan in best]
+        limit = np.minimum(cutoff_s, steps_s)
+        for chain, layers in zip(self.chains, times, strict=True):
+            improve_with_families(
+                best,
+                limit,
+                chain,
+                layers,
+                job=self.job,
+                surroundings=self._variant.surroundings,
+                num_devices=self._question.num_devices,
+            )
+        return best
+
+    def _plans_1f1b(
+        self, times: tuple[LayerTimes, ...], cutoff_s: Floats
+    ) -> list[UniformPlan | None]:
         best: list[UniformPlan | None] = [None] * cutoff_s.size
         limit = cutoff_s.copy()
         for chain, layers in zip(self.chains, times, strict=True):
@@ -123,16 +148,6 @@ class JobPricer:
             for index, plan in enumerate(found):
                 if plan is not None:
                     best[index], limit[index] = plan, plan.step_s
-        for chain, layers in zip(self.chains, times, strict=True):
-            improve_with_families(
-                best,
-                limit,
-                chain,
-                layers,
-                job=self.job,
-                surroundings=self._variant.surroundings,
-                num_devices=self._question.num_devices,
-            )
         return best
 
     def energies_j(self, designs: Indices, plans: Sequence[UniformPlan]) -> Floats:

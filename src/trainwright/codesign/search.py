@@ -106,9 +106,15 @@ class _Search:
         """Open nodes until none can beat the best; False where the budget ended it."""
         self.bound_all()
         order = np.argsort(self.ledger.bounds.ravel(), kind="stable")
-        # The first batch finds a good design here; most searches end with it.
-        if not self._take(order[:BATCH], Serial()) or not self._take(order[BATCH:], self.executor):
-            return False
+        # The first node gives an interrupted search something to show, and the first batch a limit.
+        # That batch finds a good design here; most searches end with it.
+        for nodes, executor in (
+            (order[:1], Serial()),
+            (order[1:BATCH], Serial()),
+            (order[BATCH:], self.executor),
+        ):
+            if not self._take(nodes, executor):
+                return False
         self.ledger.levels[self.ledger.levels == ""] = PEAK
         return True
 
@@ -169,8 +175,9 @@ class _Search:
         flat = self.ledger.bounds.ravel()
         waiting = (self.ledger.levels.ravel() == "") & (flat <= self.incumbent)
         left, elapsed_s = int(waiting.sum()), self.budget.elapsed_s
-        left_s = elapsed_s / self.opened * left if self.opened else 0.0
-        stage = f"co-design, {self.opened} designs opened, {left} left, at most {left_s:.0f} s"
+        stage = f"co-design, {self.opened} designs opened, {left} left"
+        if self.opened > 1:  # the first alone makes the orders that all others run
+            stage += f", at most {elapsed_s / self.opened * left:.0f} s"
         return Progress(
             stage=stage,
             elapsed_s=elapsed_s,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster import Hop, NetworkLevel, Surroundings, group_hops
-from trainwright.costing.chip_work import ChipKernel, layer_kernels
+from trainwright.cluster.chip_cores import UPDATE_BYTES_PER_LANE_CYCLE
+from trainwright.costing.chip_work import ChipKernel, element_bytes, layer_kernels
 from trainwright.costing.communication import collective_time_s, point_to_point_time_s
 from trainwright.costing.estimate import RECOMPUTABLE
 from trainwright.costing.memory import (
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 RECOMPUTE: Final = (Recompute.NONE, Recompute.FULL)
 RULES: Final = {Recompute.NONE: KEEP_ALL, Recompute.FULL: RecomputeRule(whole_layer=True)}
 SCHEDULES: Final = ("1f1b", "zb-h1", "v-half", "v-min")
-_UPDATE_LANE_CYCLES: Final = 10.0  # Adam: ten operations per parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +148,7 @@ class Chain:
     @property
     def element_bytes(self) -> float:
         """Bytes of a number on the tensor cores; twice that for wide products."""
-        precision = self.graph.run.precision
-        narrow = precision.matmul_dtype == "fp8"
-        return 1.0 if narrow else float(precision.activation_bytes)
+        return element_bytes(self.graph.run.precision)
 
     @property
     def layer_class(self) -> NDArray[np.int32]:
@@ -238,7 +236,7 @@ def chain_of(graph: LayerGraph, recompute: tuple[Recompute, ...]) -> Chain:
         sharded_bytes=states[:, 2],
         sync_bytes=trained * precision.gradient_bytes,
         update_bytes=trained * moved,
-        update_lane_cycles=trained * _UPDATE_LANE_CYCLES,
+        update_lane_cycles=trained * moved / UPDATE_BYTES_PER_LANE_CYCLE,
     )
 
 

@@ -22,7 +22,15 @@ from typing import Final
 
 from trainwright.costing.tiled import Product
 from trainwright.errors import UnsupportedFeature
-from trainwright.model import LayerClass, LayerGraph, Operator, OperatorKind, Phase, RunShape
+from trainwright.model import (
+    LayerClass,
+    LayerGraph,
+    Operator,
+    OperatorKind,
+    Phase,
+    Precision,
+    RunShape,
+)
 from trainwright.model.operator import MatrixShape
 
 PHASES: Final = (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
@@ -109,6 +117,11 @@ def operator_kernels(operator: Operator, phase: Phase, run: RunShape) -> Iterato
             f"the tiled estimator has no shape of {operator.name}",
             alternative="it has linear layers, attention and elementwise operators",
         )
+
+
+def element_bytes(precision: Precision) -> float:
+    """Bytes of what arrays multiply under a recipe; twice that for its wide products."""
+    return 1.0 if precision.matmul_dtype == "fp8" else float(precision.activation_bytes)
 
 
 def _passes(name: str) -> float:

@@ -37,9 +37,15 @@ def operator_time_s(
 
 
 def memory_time_s(traffic_bytes: float, accelerator: Accelerator) -> float:
-    """Seconds to move `traffic_bytes` between the device and its memory."""
+    """Seconds to move `traffic_bytes` of states between the device and its memory.
+
+    On a chip that is described by its cores, the lanes that update them may take longer.
+    """
     share = accelerator.efficiency.memory.at(traffic_bytes)
-    return traffic_bytes / (accelerator.memory_bandwidth_bytes_per_s * share)
+    moved_s = traffic_bytes / (accelerator.memory_bandwidth_bytes_per_s * share)
+    if accelerator.cores is None:
+        return moved_s
+    return max(moved_s, traffic_bytes / accelerator.cores.update_bytes_per_s)
 
 
 def _compute_efficiency(

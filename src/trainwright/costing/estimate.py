@@ -66,8 +66,9 @@ class Estimator:
     `selective_modules` are what the recompute mode "selective" recomputes. By default the cheap
     and large: the attention core where it stores scores, else the norms and the feed-forward
     activation. `overlap` says what collectives inside layers hide under. `vocabulary_multiple` is
-    the padding of `RunShape`. `tiled` times operators in place of the roofline. A point's precision
-    goes before the recipe's.
+    the padding of `RunShape`. `tiled` times operators in place of what the device's description
+    asks for: tiles on its cores where it names them, else a roofline. A point's precision goes
+    before the recipe's.
     """
 
     model: TransformerConfig
@@ -337,6 +338,9 @@ def cost_table(
 def roofline_provenance(pool: Pool) -> Provenance:
     """Where the times of an estimated profile come from."""
     name, efficiency = pool.accelerator.name, pool.accelerator.provenance_of("efficiency")
+    if pool.accelerator.cores is not None:
+        source = f"operators tiled onto the cores of {name}"
+        return Provenance(origin=Origin.ASSUMED, source=source)
     if efficiency.origin is Origin.FITTED:
         return replace(efficiency, source=f"roofline of {name}, {efficiency.source}")
     return Provenance(

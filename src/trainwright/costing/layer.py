@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainwright.cluster import Accelerator, Hop
 from trainwright.costing.communication import collective_time_s
@@ -16,12 +16,10 @@ from trainwright.costing.memory import (
     static_bytes,
     trained_per_device,
 )
+from trainwright.costing.tiled_timer import TiledTimer, timer_of
 from trainwright.model import Exchange, LayerClass, LayerKind, Operator, Phase, RunShape
 from trainwright.plan.overlap import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
-
-if TYPE_CHECKING:
-    from trainwright.costing.tiled_timer import TiledTimer
 
 _KIND_OF_AXIS: Final = {
     "tensor": TimeKind.TENSOR_PARALLEL,
@@ -71,12 +69,13 @@ class Platform:
     dtype: str
     hops: Mapping[str, tuple[Hop, ...]]
     overlap: Overlap = DEFAULT_OVERLAP
-    tiled: TiledTimer | None = None  # in place of the roofline
+    tiled: TiledTimer | None = None  # in place of what the device itself is timed with
 
     def operator_s(self, operator: Operator, phase: Phase, run: RunShape) -> float:
         """Seconds of one phase of an operator on one device."""
-        if self.tiled is not None:
-            return self.tiled.operator_s(operator, phase, run)
+        tiled = self.tiled or timer_of(self.accelerator, run.precision)
+        if tiled is not None:
+            return tiled.operator_s(operator, phase, run)
         dtype = operator.dtype or self.dtype
         return operator_time_s(operator, phase, accelerator=self.accelerator, dtype=dtype)
 

@@ -141,8 +141,12 @@ def _model_published_as(hub_id: str) -> str | None:
 
 
 def open_cluster(name_or_path: str) -> Cluster:
-    """A built-in cluster, or the cluster file at a path."""
+    """A built-in cluster, the cluster file at a path, or the chips of a co-design document."""
     if name_or_path not in cluster_names() and exists(name_or_path):
+        if Path(name_or_path).suffix == ".json":
+            from trainwright.formats.chip_document import load_chip
+
+            return load_chip(Path(name_or_path))
         from trainwright.formats.cluster_toml import load_cluster
 
         return load_cluster(Path(name_or_path), accelerators=accelerators())

@@ -17,6 +17,8 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -115,10 +117,29 @@ class EfficiencyTable(_Table):
     memory: MemoryTable = MemoryTable()
 
 
-class AcceleratorTable(_Table):
-    """One device kind."""
+Count = Annotated[int, Field(ge=1, le=10**6)]
 
-    peak_flops_per_s: Annotated[dict[Dtype, Flops], Field(min_length=1)]
+
+class CoresTable(_Table):
+    """The cores of a chip design, in the template's own names."""
+
+    num_tc: Count
+    num_vc: Count
+    width: Annotated[int, Field(ge=2, le=10**6)]
+    depth: Annotated[int, Field(ge=2, le=10**6)]
+    glb_mib: Positive
+    clock_hz: Annotated[Positive, AfterValidator(_rate("Hz", 1e6, 1e11, 1e9))] | None = None
+    glb_bytes_per_cycle: Positive | None = None
+    precision: Literal["bf16", "fp8", "fp32"] = "bf16"
+
+
+class AcceleratorTable(_Table):
+    """One device kind, by its peaks or by its cores."""
+
+    cores: CoresTable | None = None
+    peak_flops_per_s: Annotated[
+        dict[Dtype, Flops] | None, Field(min_length=1, validate_default=True)
+    ] = None
     memory_gib: Annotated[Positive, AfterValidator(_memory_gib)] | None = None
     memory: Annotated[float, BeforeValidator(_memory)] | None = None
     memory_bandwidth_bytes_per_s: Bandwidth
@@ -126,8 +147,29 @@ class AcceleratorTable(_Table):
     usable_fraction: Share | None = None
     power_watts: Positive | None = None
     price_per_hour: Positive | None = None
-    efficiency: EfficiencyTable = EfficiencyTable()
+    efficiency: EfficiencyTable | None = None
     sources: Sources = {}
+
+    @field_validator("peak_flops_per_s")
+    @classmethod
+    def _one_speed(
+        cls, peaks: dict[str, float] | None, info: ValidationInfo
+    ) -> dict[str, float] | None:
+        """Cores have the peak that follows from them; ones that are wrong are named elsewhere."""
+        if "cores" not in info.data or (peaks is None) != (info.data["cores"] is None):
+            return peaks
+        if peaks is None:
+            raise ValueError("required field is missing; a chip design gives cores instead")
+        raise ValueError("must not be given with cores: it follows from them")
+
+    @field_validator("efficiency")
+    @classmethod
+    def _no_share_of_a_peak(
+        cls, stated: EfficiencyTable | None, info: ValidationInfo
+    ) -> EfficiencyTable | None:
+        if stated is not None and info.data.get("cores") is not None:
+            raise ValueError("must not be given with cores: operators are tiled onto them")
+        return stated
 
     @model_validator(mode="after")
     def _one_memory(self) -> AcceleratorTable:
@@ -257,6 +299,7 @@ _TABLES: dict[str, type[_Table]] = {
     "pool": PoolTable,
     "joint": JointTable,
     "accelerator": AcceleratorTable,
+    "cores": CoresTable,
     "efficiency": EfficiencyTable,
     "gemm": GemmTable,
     "memory": MemoryTable,

@@ -25,22 +25,26 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from trainwright.cluster import (
     Accelerator,
+    ChipTemplate,
     Cluster,
     Efficiency,
     LevelKind,
     NetworkLevel,
     Pool,
     Saturating,
+    Surroundings,
+    template_device,
 )
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.provenance import Origin, Provenance
-from trainwright.units import GIB, parse_memory
+from trainwright.units import GIB, MIB, parse_memory
 
 MAX_FILE_BYTES: Final = 2**22
 
@@ -222,9 +226,47 @@ _MEMORY: Final = {"max": 0.85, "half_bytes": 2.0e6}
 
 
 def _accelerator(name: str, table: Table) -> Accelerator:
+    return _design(name, table) if "cores" in table else _device(name, table)
+
+
+def _design(name: str, table: Table) -> Accelerator:
+    """A device that its cores describe: all of its memory usable, no host, nothing lost."""
+    stated, given = table["cores"], Surroundings()
+    chip = ChipTemplate(
+        **{field: stated[field] for field in ("num_tc", "num_vc", "width", "depth")},
+        glb_bytes=round(stated["glb_mib"] * MIB),
+    )
+    surroundings = replace(
+        given,
+        clock_hz=float(stated.get("clock_hz", given.clock_hz)),
+        glb_bytes_per_cycle=float(stated.get("glb_bytes_per_cycle", given.glb_bytes_per_cycle)),
+        memory_bytes=_memory_bytes(table),
+        memory_bandwidth_bytes_per_s=float(table["memory_bandwidth_bytes_per_s"]),
+        launch_s=float(table.get("launch_overhead_s", given.launch_s)),
+    )
+    device = template_device(
+        chip,
+        surroundings,
+        precision=stated.get("precision", "bf16"),
+        name=name,
+        power_watts=_number(table.get("power_watts")),
+    )
+    return replace(
+        device,
+        usable_fraction=float(table.get("usable_fraction", 1.0)),
+        price_per_hour=_number(table.get("price_per_hour")),
+        sources=(*device.sources, *_sources(table.get("sources", {}))),
+    )
+
+
+def _memory_bytes(table: Table) -> float:
+    gib = table.get("memory_gib")
+    return parse_memory(str(table["memory"])) if gib is None else float(gib * GIB)
+
+
+def _device(name: str, table: Table) -> Accelerator:
     efficiency = _EFFICIENCY | table.get("efficiency", {})
     gemm, memory = _GEMM | efficiency.get("gemm", {}), _MEMORY | efficiency.get("memory", {})
-    gib = table.get("memory_gib")
     sources = {
         key.replace("memory_gib", "memory_bytes"): text
         for key, text in table.get("sources", {}).items()
@@ -232,7 +274,7 @@ def _accelerator(name: str, table: Table) -> Accelerator:
     return Accelerator(
         name=name,
         peak_flops_per_s=tuple((k, float(v)) for k, v in table["peak_flops_per_s"].items()),
-        memory_bytes=parse_memory(str(table["memory"])) if gib is None else gib * GIB,
+        memory_bytes=_memory_bytes(table),
         memory_bandwidth_bytes_per_s=float(table["memory_bandwidth_bytes_per_s"]),
         launch_overhead_s=float(table.get("launch_overhead_s", 4e-6)),
         usable_fraction=float(table.get("usable_fraction", 0.97)),

@@ -10,7 +10,8 @@ and E_r the end of the last I of rank r after the rank's start:
     E_r ≥ rounds of w microbatches, each no shorter than F_r + I_r + q; see `split_bound`
 
 k W come after the last I; i I and j W lie between the last forward and it. A rank ends its k W
-later. See `split_bound`, which this is for 1F1B, for what follows.
+later. See `split_bound`, which this is for 1F1B, for what follows. The recurrence is native
+(`native/chain_cuts.hpp`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.planning.kind_ways import ways_of
+from trainwright._native import _core
+from trainwright.planning.kind_ways import packed_ways, ways_of
 from trainwright.planning.order_facts import fullest_rows, rank_orders
 from trainwright.planning.split_bound import (
     KindTimes,
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.plan.parallelism import Parallelism
-    from trainwright.planning.order_facts import RankOrder
     from trainwright.planning.stage_kinds import StageKinds
     from trainwright.pricing.sharding import Replicas
 
@@ -124,101 +125,48 @@ def _best_within(
     longest = max(longest_stage(site.kinds, size - p + 1, limit_s / m) for site in places)
     if p * longest < size:
         return Split(bound_s=limit_s)
-    first = np.arange(size)[:, np.newaxis]
-    after = first + np.arange(1, longest + 1)
-    inside = after <= size
-    after = np.minimum(after, size)
-    used, own = np.unique(np.where(inside, kinds.kind_of[first, after], 0), return_inverse=True)
-    own = own.reshape(after.shape)
-    rows = _row_arrays(shape)
+    used, own = _stages_within(kinds, longest)
+    rows, orders = _row_arrays(shape), rank_orders(shape)
     tables = {id(site): _kind_times(site, used, rows) for site in places}
-    weight_grads_s = {id(site): _weight_grad_s(site.kinds)[used][own] for site in places}
-    later = _Later(*(np.where(np.arange(size + 1) == size, 0.0, np.inf) for _ in range(3)))
-    picks = np.zeros((p, size), dtype=np.int64)
-    for rank, order in reversed(list(enumerate(rank_orders(shape)))):
-        times, weight_grad_s = tables[id(sites[rank])], weight_grads_s[id(sites[rank])]
-        own_s = _Own(
-            order=order,
-            forward_s=times.forward_s[rank][own],
-            weight_grad_s=weight_grad_s if order.splits_backward else np.zeros_like(weight_grad_s),
-            time_s=np.where(inside, times.time_s[rank][own], np.inf),
-            tail_s=times.tail_s[rank][own],
-            transfer_s=transfers[rank][after],
-        )
-        later, picks[rank] = _with_rank(later, own_s, after, num_microbatches=m)
+    times = [tables[id(site)] for site in sites]
+    splits = np.array([[order.splits_backward] for order in orders])
+    weight_grads = {id(site): _weight_grad_s(site.kinds)[used] for site in places}
+    finish_s, lengths = _core.least_chain_cut(
+        num_microbatches=m,
+        tie=_TIE,
+        kind_of=own,
+        forward_s=np.stack([each.forward_s[rank] for rank, each in enumerate(times)]),
+        weight_grad_s=np.stack([weight_grads[id(site)] for site in sites]) * splits,
+        time_s=np.stack([each.time_s[rank] for rank, each in enumerate(times)]),
+        tail_s=np.stack([each.tail_s[rank] for rank, each in enumerate(times)]),
+        transfer_s=transfers,
+        order=np.array([order[:4] for order in orders], dtype=np.int64),
+    )
     overhead_s = max(site.cluster.accelerator.step_overhead_s for site in places)
-    bound_s = float(later.finish_s[0]) + overhead_s
+    bound_s = finish_s + overhead_s
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
-    cuts = [0]
-    for rank in range(p):
-        cuts.append(cuts[-1] + 1 + int(picks[rank, cuts[-1]]))
+    cuts = [0, *np.cumsum(lengths).tolist()]
     chosen = fastest_ways(sites, cuts, shape)
     if chosen is None:
         return Split(bound_s=bound_s)
     return Split(bound_s=bound_s, cuts=tuple(cuts), chosen=chosen)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Own:
-    """One rank by its first layer and its length, [L, W]; infinite where a stage cannot be."""
+def _stages_within(kinds: StageKinds, longest: int) -> tuple[Ints, Ints]:
+    """Kinds of stages of up to so many layers; which each is by first layer and length less one.
 
-    order: RankOrder
-    forward_s: Floats
-    weight_grad_s: Floats
-    time_s: Floats
-    tail_s: Floats
-    transfer_s: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Later:
-    """The least of all splits of the ranks from one on, by its first layer, [L + 1].
-
-    The way of a microbatch through all and back; from the rank's start the end of its last input
-    gradient, and of the step.
+    Shapes [K] and [L, longest]; -1 where a stage would reach beyond the last layer.
     """
-
-    way_s: Floats
-    end_s: Floats
-    finish_s: Floats
-
-
-def _with_rank(
-    later: _Later, own: _Own, after: Ints, *, num_microbatches: int
-) -> tuple[_Later, Ints]:
-    feasible = np.isfinite(own.time_s) & np.isfinite(later.way_s[after])
-    time_s = np.where(feasible, own.time_s, 0.0)
-    handed_on_s = time_s - own.weight_grad_s
-    away_s = 2 * own.transfer_s + np.where(feasible, later.way_s[after], 0.0)
-    ends_s = _alone(own, time_s, handed_on_s, away_s, num_microbatches)
-    ends_s = np.maximum(ends_s, handed_on_s + 2 * own.transfer_s + later.end_s[after])
-    ends_s = np.where(feasible, ends_s, np.inf)
-    left_s = own.order.left_weight_grads * own.weight_grad_s
-    next_s = own.forward_s + own.transfer_s + later.finish_s[after]
-    finishes_s = np.maximum(ends_s + left_s + own.tail_s, next_s)
-    picks: Ints = (finishes_s + _TIE * num_microbatches * time_s).argmin(axis=1)
-    ways_s = np.where(feasible, handed_on_s + away_s, np.inf)
-    least = (np.append(each.min(axis=1), np.inf) for each in (ways_s, ends_s, finishes_s))
-    return _Later(*least), picks
-
-
-def _alone(
-    own: _Own, time_s: Floats, handed_on_s: Floats, away_s: Floats, num_microbatches: int
-) -> Floats:
-    """How long a rank runs at least until its last input gradient."""
-    order, m = own.order, num_microbatches
-    w, input_grad_s = order.warm_up, handed_on_s - own.forward_s
-    idle_s = np.maximum(0.0, away_s - (w - 1) * own.forward_s)
-    if m > w:
-        drained_s = order.drained * input_grad_s + order.drained_weight_grads * own.weight_grad_s
-        idle_s = idle_s + np.maximum(0.0, away_s - drained_s)
-    ends_s: Floats = m * time_s - order.left_weight_grads * own.weight_grad_s + idle_s
-    if m > w:
-        late_s = away_s - (w - 1) * handed_on_s
-        rounds_s = m * handed_on_s + away_s + late_s + (m - w - 1) // w * late_s
-        ends_s = np.where(late_s > 0, np.maximum(ends_s, rounds_s), ends_s)
-    return ends_s
+    size = kinds.num_layers
+    first = np.arange(size)[:, np.newaxis]
+    after = first + np.arange(1, longest + 1)
+    inside = after <= size
+    kind_of = kinds.kind_of[first, np.minimum(after, size)]
+    used, own = np.unique(kind_of[inside], return_inverse=True)
+    table = np.full(kind_of.shape, -1)
+    table[inside] = own
+    return used, table
 
 
 def _weight_grad_s(kinds: StageKinds) -> Floats:
@@ -241,16 +189,17 @@ def _row_arrays(shape: PipelineShape) -> Floats:
 
 def _kind_times(site: Site, used: Ints, rows: Floats) -> KindTimes:
     kinds, replicas = site.kinds, site.replicas
-    held = held_bytes(kinds, replicas)[used].tolist()
-    time_s = np.full((len(rows), len(used)), np.inf)
-    for column, kind in enumerate(used.tolist()):
-        room = site.usable_bytes - held[column]
-        for level in kinds.levels_of[kind]:
-            ways = ways_of(kinds, kind, level)
-            beside = rows[:, :, 2:] * float(kinds.level_bytes[level])
-            fits = ways.kept_bytes(rows[:, :, :2]) <= room - beside
-            fitting = np.where(fits.all(axis=1), ways.time_s, np.inf).min(axis=1)
-            np.minimum(time_s[:, column], fitting, out=time_s[:, column])
+    ways = packed_ways(kinds, used)
+    found = _core.fitting_times_s(
+        num_ranks=len(rows),
+        level_offset=ways.level_offset,
+        level_bytes=ways.level_bytes,
+        way_offset=ways.way_offset,
+        ways=ways.takes,
+        room_bytes=site.usable_bytes - held_bytes(kinds, replicas)[used],
+        rows=rows.reshape(len(rows), -1),
+    )
+    time_s = found.reshape(len(rows), len(used))
     forward_s = np.broadcast_to(kinds.forward_s[used], time_s.shape)
     return with_replicas(kinds, used, time_s, forward_s, replicas, site.cluster)
 

@@ -25,6 +25,7 @@ like layers in the room of one rank. Where even the leanest options need more, n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -36,7 +37,9 @@ from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.family_bounds import family_step_bound_s, loop_work_s
 from trainwright.planning.family_split import CHAIN
 from trainwright.planning.kind_costs import TOUCHED
+from trainwright.planning.layouts import joined
 from trainwright.planning.like_layers import Rooms, Tail
+from trainwright.planning.mappings import exchanges_no_nearer
 from trainwright.planning.ramps import Ramp, split_backward_s
 from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.planning.v_memory import LEAST_OF_EITHER
@@ -44,17 +47,18 @@ from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from trainwright.cluster import Cluster
+    from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.planning.family_bounds import ChainWork
     from trainwright.planning.layouts import Layouts
     from trainwright.planning.like_layers import LikeLayers
     from trainwright.planning.model_space import Point
     from trainwright.planning.point_work import PointWork
-    from trainwright.planning.schedules import Schedule
+    from trainwright.planning.ramps import Shares
+    from trainwright.planning.schedules import Space
     from trainwright.pricing.sharding import Replicas
 
     Floats = NDArray[np.float64]
@@ -72,35 +76,121 @@ WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Shared:
-    """What replicas of D sizes exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
+    """What replicas of D kinds exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
 
-    `gather_s` is of all weights, `update_s` of those that the optimizer changes.
-    `reduce_byte_s` and `gather_byte_s` [D, 2] are the least seconds that a byte takes.
+    `gather_s` is of all weights, `update_s` of those that the optimizer changes, `between_s` over
+    copies of sharded state. `reduce_byte_s`, `gather_byte_s` and `between_byte_s` [D, 2] are the
+    least seconds that a byte takes.
     """
 
     reduce_s: Floats
     gather_s: Floats
     update_s: Floats
     scatter_s: Floats
+    between_s: Floats
     reduce_byte_s: Floats
     gather_byte_s: Floats
+    between_byte_s: Floats
     sizes: Ints
 
-    def gathered(self, zero_stage: int) -> Floats:
-        """How many layers' weights a device gathers at most, [D]."""
-        replicas = self.sizes[:, 0]
-        return 2 * (1 - 1 / replicas) if zero_stage == 3 else np.zeros(len(replicas))
+    def nearer_and_farther(self, work: PointWork, levels: tuple[NetworkLevel, ...]) -> _Shared:
+        """These, and after them the least where the same groups lie farther apart, [2·D].
 
-    def shards(self, zero_stage: int) -> Floats:
-        """Into how many parts each kind of state is cut, [D, 2, 3]."""
-        parts = np.ones((len(self.sizes), 2, len(StaticKind)))
+        That is what their bytes take at best; nothing where levels get faster outwards.
+        """
+        share = 1.0 if exchanges_no_nearer(levels) else 0.0
+        reduce_byte_s, gather_byte_s = share * self.reduce_byte_s, share * self.gather_byte_s
+        between_byte_s = share * self.between_byte_s
+        weights = work.static_bytes[:, StaticKind.WEIGHT]
+        return _Shared(
+            reduce_s=np.append(self.reduce_s, reduce_byte_s @ work.sync_bytes),
+            gather_s=np.append(self.gather_s, gather_byte_s @ weights),
+            update_s=np.append(self.update_s, gather_byte_s @ work.trained_bytes),
+            scatter_s=np.append(self.scatter_s, gather_byte_s @ work.sync_bytes),
+            between_s=np.append(self.between_s, between_byte_s @ work.sync_bytes),
+            reduce_byte_s=np.concatenate((self.reduce_byte_s, reduce_byte_s)),
+            gather_byte_s=np.concatenate((self.gather_byte_s, gather_byte_s)),
+            between_byte_s=np.concatenate((self.between_byte_s, between_byte_s)),
+            sizes=np.concatenate((self.sizes, self.sizes)),
+        )
+
+    def gathered(self) -> Floats:
+        """How many layers' weights a device gathers at most, by ZeRO stage, [4, D]."""
+        gathered = np.zeros((1 + len(_BY_ZERO), len(self.sizes)))
+        gathered[3] = 2 * (1 - 1 / self.sizes[:, 0])
+        return gathered
+
+    def shards(self) -> Floats:
+        """Into how many parts each kind of state is cut, by ZeRO stage, [4, D, 2, 3]."""
+        parts = np.ones((1 + len(_BY_ZERO), len(self.sizes), 2, len(StaticKind)))
         for first_stage, kind in enumerate(_BY_ZERO, 1):
-            if zero_stage >= first_stage:
-                parts[:, :, kind] = self.sizes
+            parts[first_stage:, :, :, kind] = self.sizes
         return parts
 
 
 _BY_ZERO: Final = (StaticKind.OPTIMIZER, StaticKind.GRADIENT, StaticKind.WEIGHT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Batch:
+    """All pairs of some spaces of a point, one after the other: [N] in all.
+
+    `groups` [D, 2] are their data degrees and copies of state, `group` [N] says which each pair
+    has, from D on with the pipeline inside; `parts` which pairs run under each family.
+    """
+
+    layouts: Layouts
+    zero_stage: Ints
+    groups: Ints
+    group: Ints
+    parts: tuple[tuple[str, slice], ...]
+
+    @classmethod
+    def of(cls, spaces: Sequence[Space]) -> _Batch:
+        """Of one space or more; those of a family lie next to each other."""
+        layouts = joined([space.layouts for space in spaces])
+        base = int(layouts.copies.max(initial=1)) + 1
+        keys, group = np.unique(layouts.data * base + layouts.copies, return_inverse=True)
+        parts, first = [], 0
+        for family, own in groupby(spaces, key=lambda space: space.schedule.family):
+            after = first + sum(space.layouts.size for space in own)
+            parts.append((family, slice(first, after)))
+            first = after
+        sizes = [space.layouts.size for space in spaces]
+        return cls(
+            layouts=layouts,
+            zero_stage=np.repeat([space.zero_stage for space in spaces], sizes),
+            groups=np.stack(np.divmod(keys, base), axis=1),
+            group=group + len(keys) * layouts.inside,
+            parts=tuple(parts),
+        )
+
+    def of_pairs(self, table: Floats) -> Floats:
+        """From a table by ZeRO stage and kind of replicas, [4, D, ...], the value of each pair."""
+        found: Floats = table[self.zero_stage, self.group]
+        return found
+
+    def warm_up(self) -> Callable[[Ints], Ints]:
+        """Forwards before the first backward by ranks from one on, [N]; 1 where none is known."""
+        ranks = np.arange(int(self.layouts.pipeline.max()) + 1)
+        table = np.stack([WARM_UP[f](ranks) if f in WARM_UP else 0 * ranks + 1 for f in self.names])
+        row = np.repeat(np.arange(len(table)), self.sizes)
+        return lambda ranks: table[row, ranks]
+
+    def ramp(self, shares: Shares) -> Ramp:
+        """That of each pair's family, arrays [N]."""
+        ramps = np.array([Ramp.of(family, shares) for family in self.names])
+        return Ramp(*np.repeat(ramps, self.sizes, axis=0).T)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the families of the parts."""
+        return tuple(family for family, _ in self.parts)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Pairs of each part."""
+        return [own.stop - own.start for _, own in self.parts]
 
 
 @dataclass(slots=True)
@@ -109,67 +199,56 @@ class CoarseBounds:
 
     cluster: Cluster
     _groups: dict[tuple[int, ...], Replicas] = field(default_factory=dict)
-    _last: tuple[PointWork, Ints, _Shared] | None = None
 
     def bounds_s(
-        self,
-        work: PointWork,
-        point: Point,
-        layouts: Layouts,
-        *,
-        chain: ChainWork,
-        zero_stage: int,
-        schedule: Schedule,
-    ) -> Floats:
-        """The bound of every pair, shape [N]."""
-        device = self.cluster.accelerator
-        degrees, index = np.unique(layouts.data, return_inverse=True)
-        shared = self._kept(work, point, degrees)
-        shards, family = shared.shards(zero_stage), schedule.family
+        self, work: PointWork, point: Point, spaces: Sequence[Space], *, chain: ChainWork
+    ) -> list[Floats]:
+        """The bound of every pair of every space."""
+        batch = _Batch.of(spaces)
+        bounds_s = self._bounds_s(work, point, batch, chain)
+        return np.split(bounds_s, np.cumsum([space.layouts.size for space in spaces])[:-1])
+
+    def _bounds_s(self, work: PointWork, point: Point, batch: _Batch, chain: ChainWork) -> Floats:
+        device, layouts = self.cluster.accelerator, batch.layouts
+        shared = self._shared(work, point, batch.groups)
+        if layouts.inside.any():
+            shared = shared.nearer_and_farther(work, self.cluster.levels)
+        shards = shared.shards()
         p, m = layouts.pipeline, layouts.num_microbatches
-        gathered = shared.gathered(zero_stage)[index]
-        held_bytes = (work.static_bytes / shards).sum(axis=(1, 2))[index]
-        held_bytes = held_bytes + _beside_bytes(work, p, gathered, family)
-        room_bytes = p * device.usable_bytes - held_bytes
-        if family in WARM_UP:
-            room_bytes = _room_in_warm_up(p, m, held_bytes, device.usable_bytes, family)
-        work_s = work.trade.least_s(room_bytes)
-        if schedule.family == "interleaved":
-            chunks = layouts.virtual_stages
-            looped_s = loop_work_s(chain, pipeline=p, virtual_stages=chunks, room_bytes=room_bytes)
-            work_s = np.maximum(work_s, looped_s)
+        gathered = batch.of_pairs(shared.gathered())
+        held_bytes = batch.of_pairs((work.static_bytes / shards).sum(axis=(2, 3)))
+        work_s = _work_s(work, chain, batch, gathered, held_bytes, device.usable_bytes)
         backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
-        added_s, sync_s = _exchanged(shared, index, zero_stage, work.forward_s, backward_s)
+        added_s, sync_s = _exchanged(shared, batch, work.forward_s, backward_s)
         total_s = work_s + added_s
         bounds_s = (m * total_s + sync_s) / p
-        layer_held = np.tensordot(1 / shards, work.layer_static_bytes, axes=([1, 2], [1, 2]))
-        ramp = Ramp.of(family, work.shares)
-        for like, held in zip(work.classes, layer_held[index].T, strict=True):
+        layer_held = np.tensordot(1 / shards, work.layer_static_bytes, axes=([2, 3], [1, 2]))
+        ramp, warm_up = batch.ramp(work.shares), batch.warm_up()
+        for like, held in zip(work.classes, np.moveaxis(layer_held, 2, 0), strict=True):
             busiest_s = like.busiest_s(
-                Rooms(device.usable_bytes, held, gathered),
-                _tail(like, shared, index, zero_stage),
+                Rooms(device.usable_bytes, batch.of_pairs(held), gathered),
+                _tail(like, shared, batch),
                 pipeline=p,
                 num_microbatches=m,
-                in_flight=WARM_UP.get(family),
+                in_flight=warm_up,
                 ramp=ramp,
             )
             bounds_s = np.maximum(bounds_s, busiest_s)
-        for ramp_s in (
-            family_step_bound_s(chain, family=family, pipeline=p, num_microbatches=m),
-            split_backward_s(work.shares, work_s, family=family, pipeline=p, num_microbatches=m),
-        ):
-            bounds_s = np.maximum(bounds_s, ramp_s)
-        way_s: float | Floats = work.way_s
-        if family == ONE_F_ONE_B:
-            bounds_s = np.maximum(bounds_s, total_s / (1 - (1 - 1 / m) ** p))
-            way_s = work.forward_s + backward_s
+        way_s = np.full(layouts.size, work.way_s)
+        for family, own in batch.parts:
+            ramp_s = _ramp_s(work, chain, work_s[own], layouts.at(own), family)
+            bounds_s[own] = np.maximum(bounds_s[own], ramp_s)
+            if family == ONE_F_ONE_B:
+                full_s = total_s[own] / (1 - (1 - 1 / m[own]) ** p[own])
+                bounds_s[own] = np.maximum(bounds_s[own], full_s)
+                way_s[own] = work.forward_s + backward_s[own]
         bounds_s = np.maximum(bounds_s, way_s + 2 * self._transfers_s(work, point, layouts))
         written = work.static_bytes @ TOUCHED + work.trained_bytes
-        touched = written / shards[:, :, StaticKind.OPTIMIZER]
+        touched = (written / shards[:, :, :, StaticKind.OPTIMIZER]).sum(axis=2)
         update_s = np.array(
-            [memory_time_s(b, device) if b else 0.0 for b in touched.sum(axis=1).tolist()]
+            [[memory_time_s(b, device) if b else 0.0 for b in row] for row in touched.tolist()]
         )
-        found: Floats = bounds_s + update_s[index] / p + device.step_overhead_s
+        found: Floats = bounds_s + batch.of_pairs(update_s) / p + device.step_overhead_s
         return found
 
     def _transfers_s(self, work: PointWork, point: Point, layouts: Layouts) -> Floats:
@@ -181,37 +260,32 @@ class CoarseBounds:
         inner, *outer = self.cluster.pool_of().levels
         near_s = point_to_point_time_s(work.edge_bytes, inner)
         far_s = min((point_to_point_time_s(work.edge_bytes, e) for e in outer), default=near_s)
-        size, p = point.devices * layouts.data, layouts.pipeline
+        size, p = np.where(layouts.inside, 1, layouts.data) * point.devices, layouts.pipeline
         crossing = np.where(size >= inner.size, p - 1, (p * size - 1) // inner.size)
         crossing = np.where((size < inner.size) & (inner.size % size != 0), 0, crossing)
         least_s = min(near_s, far_s)
         total_s: Floats = (p - 1 - crossing) * least_s + crossing * far_s
         return total_s
 
-    def _kept(self, work: PointWork, point: Point, degrees: Ints) -> _Shared:
-        """That of the point that was asked for last is kept for its other schedules."""
-        last = self._last
-        if last is None or last[0] is not work or not np.array_equal(last[1], degrees):
-            last = self._last = (work, degrees, self._shared(work, point, degrees))
-        return last[2]
-
-    def _shared(self, work: PointWork, point: Point, degrees: Ints) -> _Shared:
+    def _shared(self, work: PointWork, point: Point, kinds: Ints) -> _Shared:
         weights = work.static_bytes[:, StaticKind.WEIGHT].tolist()
         trained = work.trained_bytes.tolist()
         sync = work.sync_bytes.tolist()
-        groups = [self._replicas(point, data) for data in degrees.tolist()]
+        groups = [self._replicas(point, *kind) for kind in kinds.tolist()]
         return _Shared(
             reduce_s=np.array([_both_s(group.reduce, sync) for group in groups]),
             gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
             update_s=np.array([_both_s(group.gather, trained) for group in groups]),
             scatter_s=np.array([_both_s(group.gather, sync) for group in groups]),
+            between_s=np.array([_both_s(group.between, sync) for group in groups]),
             reduce_byte_s=np.array([list(map(_byte_s, group.reduce)) for group in groups]),
             gather_byte_s=np.array([list(map(_byte_s, group.gather)) for group in groups]),
+            between_byte_s=np.array([list(map(_byte_s, group.between)) for group in groups]),
             sizes=np.array([group.sizes for group in groups], np.int64).reshape(-1, 2),
         )
 
-    def _replicas(self, point: Point, data: int) -> Replicas:
-        key = (point.tensor, point.context, point.expert, point.expert_devices, data)
+    def _replicas(self, point: Point, data: int, copies: int) -> Replicas:
+        key = (point.tensor, point.context, point.expert, point.expert_devices, data, copies)
         if key not in self._groups:
             degrees = Parallelism(
                 tensor=point.tensor,
@@ -219,30 +293,72 @@ class CoarseBounds:
                 data=data,
                 expert=point.expert,
                 expert_tensor=point.expert_tensor,
+                state_copies=copies,
             )
             self._groups[key] = group_replicas(self.cluster.pool_of(), degrees)
         return self._groups[key]
 
 
+def _work_s(
+    work: PointWork,
+    chain: ChainWork,
+    batch: _Batch,
+    gathered: Floats,
+    held_bytes: Floats,
+    usable_bytes: float,
+) -> Floats:
+    """Of all ranks for a microbatch, with what memory makes recompute, [N]."""
+    layouts = batch.layouts
+    held_bytes = (
+        held_bytes + np.minimum(1.0, gathered) * work.weights.with_largest[layouts.pipeline]
+    )
+    work_s = np.empty(layouts.size)
+    for family, own in batch.parts:
+        p, held = (
+            layouts.pipeline[own],
+            held_bytes[own] + _transient_bytes(work, family)[layouts.pipeline[own]],
+        )
+        room_bytes = p * usable_bytes - held
+        if family in WARM_UP:
+            m = layouts.num_microbatches[own]
+            room_bytes = _room_in_warm_up(p, m, held, usable_bytes, family)
+        work_s[own] = work.trade.least_s(room_bytes)
+        if family == "interleaved":
+            chunks = layouts.virtual_stages[own]
+            looped_s = loop_work_s(chain, pipeline=p, virtual_stages=chunks, room_bytes=room_bytes)
+            work_s[own] = np.maximum(work_s[own], looped_s)
+    return work_s
+
+
+def _ramp_s(
+    work: PointWork, chain: ChainWork, work_s: Floats, layouts: Layouts, family: str
+) -> Floats:
+    """What the ends of a step leave idle under a family, [N]."""
+    p, m = layouts.pipeline, layouts.num_microbatches
+    return np.maximum(
+        family_step_bound_s(chain, family=family, pipeline=p, num_microbatches=m),
+        split_backward_s(work.shares, work_s, family=family, pipeline=p, num_microbatches=m),
+    )
+
+
 def _exchanged(
-    shared: _Shared, index: Ints, zero_stage: int, forward_s: float, backward_s: Floats
+    shared: _Shared, batch: _Batch, forward_s: float, backward_s: Floats
 ) -> tuple[Floats, Floats]:
     """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
+    zero, group = batch.zero_stage, batch.group
     under_s = DEFAULT_OVERLAP.gradients * backward_s
-    gather_s = (shared.gather_s if zero_stage == 3 else shared.update_s)[index]
-    scatter_s = shared.scatter_s[index]
+    gather_s = np.where(zero == 3, shared.gather_s[group], shared.update_s[group])
+    scatter_s, between_s = shared.scatter_s[group], shared.between_s[group]
     gathered_s = np.maximum(0.0, gather_s - DEFAULT_OVERLAP.parameters * forward_s)
     scattered_s = np.maximum(0.0, scatter_s - under_s)
-    none_s = np.zeros_like(under_s)
-    match zero_stage:
-        case 0:
-            return none_s, np.maximum(0.0, shared.reduce_s[index] - under_s)
-        case 1:
-            return none_s, scattered_s + gathered_s
-        case 2:
-            return scattered_s, gathered_s
-        case _:
-            return gathered_s + np.maximum(0.0, gather_s + scatter_s - under_s), none_s
+    both_s = gathered_s + np.maximum(0.0, gather_s + scatter_s - under_s)
+    reduced_s = np.maximum(0.0, shared.reduce_s[group] - under_s)
+    # Scattering of every microbatch may leave all of what hides to what follows the last.
+    left_s = np.maximum(0.0, between_s - under_s)
+    last_s = np.maximum(0.0, scatter_s + between_s - under_s)
+    added_s = np.select([zero == 2, zero == 3], [scattered_s, both_s], 0.0)
+    after_s = [reduced_s, last_s + gathered_s, gathered_s + left_s]
+    return added_s, np.select([zero == 0, zero == 1, zero == 2], after_s, left_s)
 
 
 def _room_in_warm_up(
@@ -263,34 +379,36 @@ def _room_in_warm_up(
     return np.where(held_bytes > p * usable_bytes * _HAIR, -1.0, room * usable_bytes)
 
 
-def _beside_bytes(work: PointWork, p: Ints, gathered: Floats, family: str) -> Floats:
-    """Transients and gathered weights of all ranks at the first backward of each, [N].
+def _transient_bytes(work: PointWork, family: str) -> Floats:
+    """Of all ranks at the first backward of each, by the number of ranks.
 
     A rank of several chunks keeps all of them when the last begins, whose transients those are.
     """
-    transients = work.transients.with_largest if family in CHAIN else work.transients.anywhere
-    beside: Floats = transients[p] + np.minimum(1.0, gathered) * work.weights.with_largest[p]
-    return beside
+    return work.transients.with_largest if family in CHAIN else work.transients.anywhere
 
 
-def _tail(like: LikeLayers, shared: _Shared, index: Ints, zero_stage: int) -> Tail:
+def _tail(like: LikeLayers, shared: _Shared, batch: _Batch) -> Tail:
     """What a rank with some of these layers exchanges after the last microbatch, at least."""
+    zero, group = batch.zero_stage, batch.group
     sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)
-    under_backward_s = DEFAULT_OVERLAP.gradients * like.longest.backward_s
-    scattered = ((shared.gather_byte_s @ sync)[index], under_backward_s)
-    gathered = (
-        (shared.gather_byte_s @ gather)[index],
-        DEFAULT_OVERLAP.parameters * like.longest.forward_s,
+    reduced_s, scattered_s, between_s, gathered_s = (
+        (byte_s @ own)[group]
+        for byte_s, own in (
+            (shared.reduce_byte_s, sync),
+            (shared.gather_byte_s, sync),
+            (shared.between_byte_s, sync),
+            (shared.gather_byte_s, gather),
+        )
     )
-    match zero_stage:
-        case 0:
-            return Tail((((shared.reduce_byte_s @ sync)[index], under_backward_s),))
-        case 1:
-            return Tail((scattered, gathered))
-        case 2:
-            return Tail((gathered,))
-        case _:
-            return Tail(())
+    last_s = scattered_s + between_s
+    gradients_s = np.select([zero == 0, zero == 1], [reduced_s, last_s], between_s)
+    parameters_s = np.where((zero == 1) | (zero == 2), gathered_s, 0.0)
+    return Tail(
+        (
+            (gradients_s, DEFAULT_OVERLAP.gradients * like.longest.backward_s),
+            (parameters_s, DEFAULT_OVERLAP.parameters * like.longest.forward_s),
+        )
+    )
 
 
 def _byte_s(ways: tuple[tuple[float, float], ...]) -> float:

@@ -79,7 +79,7 @@ def _floor_s(
         operator_s = {
             op.name: spare * _expert_floor_s(op, phase, device, op.dtype or dtype)
             if _of_experts(op)
-            else operator_time_s(op, phase, accelerator=device, dtype=op.dtype or dtype)
+            else _operator_floor_s(op, phase, device, op.dtype or dtype)
             for op in layer.operators
         }
         total_s += math.fsum(operator_s.values())
@@ -97,9 +97,16 @@ def _of_experts(operator: Operator) -> bool:
     return operator.name.startswith("expert_") or any(p.expert for p in operator.parameters)
 
 
+def _operator_floor_s(operator: Operator, phase: Phase, device: Accelerator, dtype: str) -> float:
+    """What the device takes, or what no tiling on its cores beats."""
+    if device.cores is None:
+        return operator_time_s(operator, phase, accelerator=device, dtype=dtype)
+    return operator.work(phase).flops / device.peak(dtype)
+
+
 def _expert_floor_s(operator: Operator, phase: Phase, device: Accelerator, dtype: str) -> float:
     if operator.matrix is None:
-        return operator_time_s(operator, phase, accelerator=device, dtype=dtype)
+        return _operator_floor_s(operator, phase, device, dtype)
     return operator.work(phase).flops / (device.peak(dtype) * device.efficiency.gemm.max)
 
 

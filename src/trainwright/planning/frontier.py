@@ -10,20 +10,23 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from trainwright.costing.estimate import Estimator
+from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.planning.coarse_bound import CoarseBounds
+from trainwright.planning.copies import with_copies, worth_copying
 from trainwright.planning.device_room import room_of_devices
 from trainwright.planning.expert_floor import LeastLayers, least_layers, with_exchanges
 from trainwright.planning.family_bounds import ChainWork
 from trainwright.planning.layouts import Layouts, layouts_of
+from trainwright.planning.mappings import with_mappings
 from trainwright.planning.model_question import estimate_profile
 from trainwright.planning.model_space import Candidate, Point, dense_points, expert_points
 from trainwright.planning.point_work import PointWork
-from trainwright.planning.schedules import Schedule, replicated, schedules_of
+from trainwright.planning.schedules import Schedule, Space, replicated, schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
+
+_NEAR: Final = 1.2  # times the least of a point: pairs with less work are bounded first
 
 
 @dataclass(slots=True)
@@ -113,11 +118,11 @@ class _Priced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Open:
-    """A point whose layers are priced."""
+    """A point whose layers are priced, and its pairs that are not bounded yet."""
 
     point: Point
-    count: int
     work: PointWork
+    layouts: Layouts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,6 +139,24 @@ class _Pairs:
     def count_below(self, limit_s: float) -> int:
         """Candidates left that may be below a limit."""
         return max(0, int(np.searchsorted(self.bounds_s, limit_s)) - self.done)
+
+    def candidate(self, index: int) -> Candidate:
+        """One of them."""
+        point = self.point
+        return Candidate(
+            microbatch_size=point.microbatch_size,
+            tensor=point.tensor,
+            context=point.context,
+            expert=point.expert,
+            expert_tensor=point.expert_tensor,
+            pipeline=int(self.layouts.pipeline[index]),
+            data=int(self.layouts.data[index]),
+            zero_stage=self.zero_stage,
+            schedule=self.schedule.family,
+            virtual_stages=int(self.layouts.virtual_stages[index]),
+            axis_order=PIPELINE_INSIDE if self.layouts.inside[index] else DATA_INSIDE,
+            state_copies=int(self.layouts.copies[index]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +185,7 @@ class Frontier:
     _heap: list[tuple[float, int, _Node]] = field(default_factory=list)
     _serial: int = 0
     _layouts: dict[tuple[int, int, int], Layouts] = field(default_factory=dict)
+    _counts: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._coarse = CoarseBounds(room_of_devices(self.question))
@@ -222,13 +246,20 @@ class Frontier:
 
     def count_below(self, limit_s: float) -> int:
         """Candidates left that may be below the limit; those of an unopened node all count."""
-        total = 0
-        for bound_s, _, node in self._heap:
-            if isinstance(node, _Pairs):
-                total += node.count_below(limit_s)
-            elif bound_s < limit_s:
-                total += 1 if isinstance(node, _One) else node.count
-        return total
+        return sum(
+            self._count_in(node, limit_s) for bound_s, _, node in self._heap if bound_s < limit_s
+        )
+
+    def _count_in(self, node: _Node, limit_s: float) -> int:
+        match node:
+            case _Pairs():
+                return node.count_below(limit_s)
+            case _Open():
+                return self._count_of(node.point, node.layouts)
+            case _One():
+                return 1
+            case _:
+                return node.count
 
     def take(self) -> tuple[float, Candidate] | None:
         """Open the node of least bound; a candidate and its bound where one was reached."""
@@ -244,12 +275,29 @@ class Frontier:
             case _Priced():
                 self._price(node)
             case _Open():
-                self._open_point(node)
+                self._open_point(bound_s, node)
             case _Pairs():
                 return bound_s, self._next_of(node)
             case _One():
                 return bound_s, node.candidate
         return None
+
+    def coming(self, count: int) -> Iterator[tuple[float, Candidate]]:
+        """The next candidates and their bounds, as far as nodes are open; none is taken."""
+        nodes = (entry for entry in self._heap if isinstance(entry[2], (_Pairs, _One)))
+        ahead = [(*entry, 0) for entry in heapq.nsmallest(count, nodes)]
+        for _ in range(count):
+            if not ahead:
+                return
+            bound_s, serial, node, skipped = heapq.heappop(ahead)
+            if isinstance(node, _One):
+                yield bound_s, node.candidate
+            elif isinstance(node, _Pairs):
+                yield bound_s, node.candidate(node.done + skipped)
+                after = node.done + skipped + 1
+                if after < len(node.bounds_s):
+                    rest = (float(node.bounds_s[after]), serial, node, skipped + 1)
+                    heapq.heappush(ahead, rest)
 
     def put_back(self, bound_s: float, candidate: Candidate) -> None:
         """A candidate that was taken, with what is known of it by now."""
@@ -257,24 +305,30 @@ class Frontier:
 
     def _price(self, node: _Priced) -> None:
         """Price the layers, for a bound on the whole point."""
-        work = PointWork.of(self.shelf.profile(node.point))
-        least = tuple(
-            LeastLayers(float(like.levels[-1][1].time_s[-1]), like.num_layers, has_experts=False)
-            for like in work.classes
-        )
-        opened = _Open(point=node.point, count=node.count, work=work)
-        self._push(self._least_key(node.point, least), opened)
+        point = node.point
+        work, layouts = PointWork.of(self.shelf.profile(point)), self._pairs(point)
+        bound_s = float(self._least_keys(point, _least_of(work), layouts).min())
+        self._push(bound_s, _Open(point=point, work=work, layouts=layouts))
 
-    def _open_point(self, node: _Open) -> None:
-        """Bound every pair under every ZeRO stage and schedule."""
+    def _open_point(self, bound_s: float, node: _Open) -> None:
+        """Bound the pairs of least work under every ZeRO stage and schedule; others wait."""
         point, work = node.point, node.work
+        keys = self._least_keys(point, _least_of(work), node.layouts)
+        least_s = max(bound_s, float(keys.min()))
+        is_near = keys <= max(least_s, _NEAR * least_s)
+        is_far = ~is_near & np.isfinite(keys)
+        if is_far.any():
+            far = node.layouts.at(is_far)
+            self._push(float(keys[is_far].min()), _Open(point=point, work=work, layouts=far))
         chain = ChainWork.of(self.shelf.kinds(point))
-        for schedule, zero_stage, layouts in self._spaces(point):
-            if not layouts.size:
-                continue
-            bounds_s = self._coarse.bounds_s(
-                work, point, layouts, chain=chain, zero_stage=zero_stage, schedule=schedule
-            )
+        near = node.layouts.at(is_near)
+        spaces = [each for each in self._spaces(point, near) if each.layouts.size]
+        if not spaces:  # no schedule has an order there
+            return
+        for space, bounds_s in zip(
+            spaces, self._coarse.bounds_s(work, point, spaces, chain=chain), strict=True
+        ):
+            layouts = space.layouts
             devices = point.devices * layouts.pipeline * layouts.data
             bounds_s = self.aim.keys(bounds_s, devices)
             order = np.argsort(bounds_s, kind="stable")
@@ -282,69 +336,79 @@ class Frontier:
             if len(order):
                 pairs = _Pairs(
                     point=point,
-                    zero_stage=zero_stage,
-                    schedule=schedule,
+                    zero_stage=space.zero_stage,
+                    schedule=space.schedule,
                     layouts=layouts.at(order),
                     bounds_s=bounds_s[order],
                 )
                 self._push(float(pairs.bounds_s[0]), pairs)
 
-    def _spaces(self, point: Point) -> Iterator[tuple[Schedule, int, Layouts]]:
+    def _spaces(self, point: Point, layouts: Layouts) -> Iterator[Space]:
         """The legal pairs under every schedule and ZeRO stage; stages that are alike once."""
-        layouts, blocks = self._pairs(point), self.question.model.num_layers
-        first, *others = self.question.allowed.zero_stages
+        blocks = self.question.model.num_layers
+        allowed = self.question.allowed
+        copies, (first, *others) = allowed.state_copies, allowed.zero_stages
         for schedule in self._schedules:
             legal = schedule.layouts(layouts, blocks)
-            yield schedule, first, legal
+            yield Space(schedule, first, worth_copying(legal, first, copies))
             for zero_stage in others:
-                yield schedule, zero_stage, replicated(point, legal)
+                own = worth_copying(legal, zero_stage, copies)
+                yield Space(schedule, zero_stage, replicated(point, own))
 
     def _next_of(self, pairs: _Pairs) -> Candidate:
         """The next pair; those after it wait with their own bounds."""
-        index, point = pairs.done, pairs.point
+        found = pairs.candidate(pairs.done)
         pairs.done += 1
         if pairs.done < len(pairs.bounds_s):
             self._push(float(pairs.bounds_s[pairs.done]), pairs)
-        return Candidate(
-            microbatch_size=point.microbatch_size,
-            tensor=point.tensor,
-            context=point.context,
-            expert=point.expert,
-            expert_tensor=point.expert_tensor,
-            pipeline=int(pairs.layouts.pipeline[index]),
-            data=int(pairs.layouts.data[index]),
-            zero_stage=pairs.zero_stage,
-            schedule=pairs.schedule.family,
-            virtual_stages=int(pairs.layouts.virtual_stages[index]),
-        )
+        return found
 
     def _push(self, bound_s: float, node: _Node) -> None:
         self._serial += 1
         heapq.heappush(self._heap, (bound_s, self._serial, node))
 
     def _least_key(self, point: Point, least: tuple[LeastLayers, ...]) -> float:
-        """The least of all pairs if ranks worked all the time and had all memory."""
-        layouts = self._pairs(point)
+        """The least of all pairs."""
+        return float(self._least_keys(point, least, self._pairs(point)).min())
+
+    def _least_keys(self, point: Point, least: tuple[LeastLayers, ...], layouts: Layouts) -> Floats:
+        """Of every pair if ranks worked all the time and had all memory."""
         p, m = layouts.pipeline, layouts.num_microbatches
         steps_s = m / p * sum(each.time_s * each.num_layers for each in least)
         for each in least:
             steps_s = np.maximum(steps_s, m * each.time_s * -(-each.num_layers // p))
         steps_s = steps_s + self.question.cluster.accelerator.step_overhead_s
-        return float(self.aim.keys(steps_s, point.devices * p * layouts.data).min())
+        return self.aim.keys(steps_s, point.devices * p * layouts.data)
 
     def _pairs(self, point: Point) -> Layouts:
         key = (point.microbatch_size, point.devices, point.expert_devices)
         if key not in self._layouts:
             asked = self.question
-            self._layouts[key] = layouts_of(
+            found = layouts_of(
                 point,
                 asked.allowed,
                 num_devices=asked.num_devices,
                 num_blocks=asked.model.num_layers,
                 num_microbatches=asked.workload.global_batch // point.microbatch_size,
             )
+            levels = asked.cluster.levels
+            found = with_mappings(found, asked.allowed.mappings, point, levels)
+            self._layouts[key] = with_copies(found, asked.allowed.state_copies, point, levels)
         return self._layouts[key]
 
     def _count(self, point: Point) -> int:
         """Candidates at a point."""
-        return sum(layouts.size for _, _, layouts in self._spaces(point))
+        key = (point.microbatch_size, point.devices, point.context, point.expert_devices)
+        if key not in self._counts:
+            self._counts[key] = self._count_of(point, self._pairs(point))
+        return self._counts[key]
+
+    def _count_of(self, point: Point, layouts: Layouts) -> int:
+        return sum(space.layouts.size for space in self._spaces(point, layouts))
+
+
+def _least_of(work: PointWork) -> tuple[LeastLayers, ...]:
+    """The layers of a priced point where memory is plenty."""
+    return tuple(
+        LeastLayers(like.fastest_s, like.num_layers, has_experts=False) for like in work.classes
+    )

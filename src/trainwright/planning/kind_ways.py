@@ -44,6 +44,19 @@ class Ways(NamedTuple):
         return kept
 
 
+class PackedWays(NamedTuple):
+    """Ways of K kinds in flat arrays, as a native search takes them.
+
+    Levels of kind k lie from `level_offset[k]` to `level_offset[k + 1]`, ways of a level from
+    `way_offset[level]` on: `takes` [.., 3] as in `Ways`.
+    """
+
+    level_offset: Ints
+    level_bytes: Floats
+    way_offset: Ints
+    takes: Floats
+
+
 def ways_of(kinds: StageKinds, kind: int, level: int) -> Ways:
     """All that is worth choosing for the layers of a kind with options up to a level."""
     key = (kind, level)
@@ -55,6 +68,22 @@ def ways_of(kinds: StageKinds, kind: int, level: int) -> Ways:
                 found = _both(found, _class_ways(kinds, layer_class, count, level))
         kinds.ways[key] = found
     return kinds.ways[key]
+
+
+def packed_ways(kinds: StageKinds, used: Ints) -> PackedWays:
+    """Those of some kinds at all their levels, kept for the kinds that were asked for."""
+    key = used.tobytes()
+    if key not in kinds.packed_ways:
+        levels = [(kind, level) for kind in used.tolist() for level in kinds.levels_of[kind]]
+        ways = [ways_of(kinds, kind, level).takes for kind, level in levels]
+        counts = [len(kinds.levels_of[kind]) for kind in used.tolist()]
+        kinds.packed_ways[key] = PackedWays(
+            level_offset=np.cumsum([0, *counts]),
+            level_bytes=np.array([kinds.level_bytes[level] for _, level in levels]),
+            way_offset=np.cumsum([0, *map(len, ways)]),
+            takes=np.concatenate(ways),
+        )
+    return kinds.packed_ways[key]
 
 
 def _class_ways(kinds: StageKinds, layer_class: int, count: int, level: int) -> Ways:

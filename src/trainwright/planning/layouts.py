@@ -14,22 +14,31 @@ import numpy as np
 from trainwright.profile.setting import divisors
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_space import Point
 
+    Flags = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layouts:
-    """N pairs: ranks of the pipeline, replicas, microbatches of one replica, chunks per rank."""
+    """N pairs: ranks of the pipeline, replicas, microbatches of one replica, chunks per rank.
+
+    `inside` says where the pipeline lies inside the replicas (`plan.axis_order`), `copies` is how
+    many groups of replicas each hold all sharded state.
+    """
 
     pipeline: Ints
     data: Ints
     num_microbatches: Ints
     virtual_stages: Ints
+    inside: Flags
+    copies: Ints
 
     @property
     def size(self) -> int:
@@ -43,12 +52,26 @@ class Layouts:
             data=self.data[kept],
             num_microbatches=self.num_microbatches[kept],
             virtual_stages=self.virtual_stages[kept],
+            inside=self.inside[kept],
+            copies=self.copies[kept],
         )
 
     def with_chunks(self, counts: range) -> Layouts:
         """Every pair with each of these numbers of virtual stages per rank."""
         each = self.at(np.repeat(np.arange(self.size), len(counts)))
         return replace(each, virtual_stages=np.tile(np.array(counts, np.int64), self.size))
+
+
+def joined(parts: Sequence[Layouts]) -> Layouts:
+    """The pairs of all parts, in their order."""
+    return Layouts(
+        pipeline=np.concatenate([part.pipeline for part in parts]),
+        data=np.concatenate([part.data for part in parts]),
+        num_microbatches=np.concatenate([part.num_microbatches for part in parts]),
+        virtual_stages=np.concatenate([part.virtual_stages for part in parts]),
+        inside=np.concatenate([part.inside for part in parts]),
+        copies=np.concatenate([part.copies for part in parts]),
+    )
 
 
 def layouts_of(
@@ -75,4 +98,6 @@ def layouts_of(
         data=data,
         num_microbatches=num_microbatches // data,
         virtual_stages=np.ones_like(pipeline),
+        inside=np.zeros(len(pipeline), np.bool_),
+        copies=np.ones_like(pipeline),
     )

@@ -143,7 +143,7 @@ class LikeLayers(NamedTuple):
         """
         spent_s = np.zeros(len(most))
         for rank in (0 * p, p - full):
-            left = (1 + ramp.step * rank) if ramp.left else 0 * rank
+            left = np.where(np.asarray(ramp.left) > 0, 1 + ramp.step * rank, 0)
             ahead = in_flight(p - rank) - 1
             own_s = left * self.longest.weight_grad_s + ahead * self.longest.forward_s
             spent_s = np.maximum(spent_s, own_s)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trainwright._native import _core
 from trainwright.plan.schedule import ActionKind
 from trainwright.planning.loop_sharing import UNDER_BACKWARD
 from trainwright.planning.order_facts import orders_of
@@ -138,35 +139,6 @@ def _slope(time_s: Floats, kept_bytes: Floats, a: int, b: int) -> float:
     return freed / max(float(time_s[b] - time_s[a]), 1e-300)
 
 
-def least_recompute_s(
-    blocks: Blocks, least: Ints, spare: Ints, instants: Floats, room_bytes: Floats
-) -> Floats:
-    """Seconds that a rank must recompute per microbatch; infinite if no recomputation suffices.
-
-    Its chunks hold `least` [v] blocks and e from 0 on more, at most `spare` [v] of them in each:
-    shape [E]. `instants` [N, v] count the microbatches of each chunk that are held, each with the
-    room for e more blocks in `room_bytes` [E, N].
-    """
-    extra = np.arange(len(room_bytes))[:, np.newaxis, np.newaxis]
-    chunks = least + _dealt(extra, spare, np.argsort(instants, axis=1, kind="stable"))
-    held = instants * chunks
-    over = held.sum(axis=2) * blocks.kept_bytes[0] - room_bytes
-    if over.max() <= 0:
-        return np.zeros(len(room_bytes))
-    freed, longer_s = -np.diff(blocks.kept_bytes), np.diff(blocks.time_s)
-    gains = (held[..., np.newaxis] * freed).reshape(*over.shape, -1)
-    costs_s = (chunks[..., np.newaxis] * longer_s).reshape(*over.shape, -1)
-    rate = gains / np.maximum(costs_s, 1e-300)
-    order = np.argsort(-rate, axis=2, kind="stable")
-    gains, costs_s, rate = (np.take_along_axis(x, order, axis=2) for x in (gains, costs_s, rate))
-    before = np.cumsum(gains, axis=2) - gains
-    share = np.clip(over[..., np.newaxis] - before, 0.0, gains)
-    spent_s = (share / np.maximum(rate, 1e-300)).sum(axis=2)
-    fits = gains.sum(axis=2) >= over
-    worst: Floats = np.where(fits, spent_s, np.inf).max(axis=1)
-    return worst
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopChain:
     """Blocks between a head and a tail, laid over S stages in a loop of p ranks.
@@ -223,10 +195,7 @@ def least_step_s(
     running: list[Floats],
 ) -> LoopStep:
     """The bound; `instants` [N, v] of each rank count what is held, `running` what runs then."""
-    times_s = [
-        _rank_times_s(chain, rank, ends[rank], instants[rank], running[rank])
-        for rank in range(chain.num_ranks)
-    ]
+    times_s = rank_times_s(chain, ends, instants, running)
     fewest = [int(chain.least[chain.stages_of(rank)].sum()) for rank in range(chain.num_ranks)]
     num_blocks = chain.blocks.count
     values = np.unique(np.concatenate(times_s))
@@ -272,83 +241,47 @@ def _most_within(times_s: Floats, least: int, step_s: float) -> int:
     return least + int(within[-1]) if len(within) else -1
 
 
-def _rank_times_s(
-    chain: LoopChain, rank: int, ends: RankEnds, instants: Floats, running: Floats
-) -> Floats:
-    """The bound from one rank with its least blocks, one more, ..."""
-    own = chain.stages_of(rank)
-    least, most = chain.least[own], chain.most[own]
-    edges = [edge for edge, owner in enumerate((0, chain.num_ranks - 1)) if owner == rank]
-    chunk_of_edge = [(0, len(least) - 1)[edge] for edge in edges]
-    edge_s = float(chain.edge_time_s[edges].sum())
-    optimizer_s = float(chain.edge_optimizer_s[edges].sum())
-    static = float(chain.edge_static_bytes[edges].sum())
-    kept = instants[:, chunk_of_edge] @ chain.edge_kept_bytes[edges]
-    extra = np.arange(int((most - least).sum()) + 1)
-    count = int(least.sum()) + extra
-    held = static + count * chain.blocks.static_bytes
-    runs_blocks = running @ (least > 0) > 0
-    beside = chain.gathered_bytes + chain.blocks.transient_bytes * runs_blocks
-    room = chain.usable_bytes - beside - held[:, np.newaxis] - kept
-    recomputed_s = least_recompute_s(chain.blocks, least, most - least, instants, room)
-    fits = (room.min(axis=1) >= 0) & np.isfinite(recomputed_s)
-    recomputed_s = np.where(fits, recomputed_s, 0.0)
-    shared = chain.sharing[rank]
-    exposed_s = np.maximum(0.0, shared.backward_s - UNDER_BACKWARD * recomputed_s)
-    added = _Added(forward_s=shared.forward_s, backward_s=recomputed_s + exposed_s)
-    work_s = count * float(chain.blocks.time_s[0]) + edge_s + added.forward_s + added.backward_s
-    idle_s = _idle_s(chain, rank, ends, extra=extra, added=added)
-    after_s = optimizer_s + count * chain.optimizer_s + shared.tail_s
-    times_s: Floats = chain.num_microbatches * work_s + idle_s + after_s
-    return np.where(fits, times_s, np.inf)
-
-
-class _Added(NamedTuple):
-    """To every microbatch of a rank, by its extra blocks, [E]: to the forwards, the backwards."""
-
-    forward_s: Floats
-    backward_s: Floats
-
-
-def _idle_s(chain: LoopChain, rank: int, ends: RankEnds, *, extra: Ints, added: _Added) -> Floats:
-    """The longest of the four; own work that a path does not pass is at most as given here."""
-    forward_s, backward_s = chain.least_forward_s, chain.least_backward_s
-    own, across_s = chain.stages_of(rank), np.concatenate(([0.0], np.cumsum(chain.transfer_s)))
-    least, spare = chain.least[own], (chain.most - chain.least)[own]
-    warm = _largest(ends.warm, least, spare, extra) * chain.blocks.forward_s
-    block_backward_s = float(chain.blocks.time_s[0]) - chain.blocks.forward_s
-    drain = _largest(ends.drain, least, spare, extra) * block_backward_s
-    warm = warm + float(ends.warm.max()) * added.forward_s
-    drain = drain + float(ends.drain.max()) * added.backward_s
-    for edge, owner in enumerate((0, chain.num_ranks - 1)):
-        if owner == rank:
-            chunk = (0, -1)[edge]
-            edge_forward_s = float(chain.edge_forward_s[edge])
-            warm = warm + float(ends.warm[chunk]) * edge_forward_s
-            drain = drain + float(ends.drain[chunk]) * (
-                float(chain.edge_time_s[edge]) - edge_forward_s
-            )
-    head = float(forward_s[: ends.begins].sum() + across_s[ends.begins])
-    tail = float(backward_s[: ends.ends].sum() + across_s[ends.ends])
-    behind = float(backward_s[ends.turns + 1 :].sum() + across_s[-1] - across_s[ends.turns])
-    ahead = float(forward_s[ends.leaves + 1 :].sum() + across_s[-1] - across_s[ends.leaves])
-    start = chain.forward_all_s + float(across_s[-1]) + behind - warm
-    end = chain.backward_all_s + float(across_s[-1]) + ahead - drain
-    idle_s = np.maximum(head + tail, np.maximum(start + tail, head + end))
-    return np.maximum(idle_s, start + end) if ends.waits_twice else idle_s
-
-
-def _largest(counts: Floats, least: Ints, spare: Ints, extra: Ints) -> Floats:
-    """Chunks of blocks weighed by counts, extra blocks where they weigh most, for each extra."""
-    dealt = _dealt(extra[:, np.newaxis], spare, np.argsort(-counts, kind="stable"))
-    weighed: Floats = (least + dealt) @ counts
-    return weighed
-
-
-def _dealt(extra: Ints, spare: Ints, order: Ints) -> Ints:
-    """Extra blocks of each chunk, [..., v], chunks filled in `order` with what they can take."""
-    room = spare[order]
-    filled = np.clip(extra - (np.cumsum(room, axis=-1) - room), 0, room)
-    dealt = np.zeros_like(filled)
-    np.put_along_axis(dealt, np.broadcast_to(order, filled.shape), filled, axis=-1)
-    return dealt
+def rank_times_s(
+    chain: LoopChain,
+    ends: tuple[RankEnds, ...],
+    instants: list[Floats],
+    running: list[Floats],
+) -> list[Floats]:
+    """The bound from each rank alone with its least blocks, one more, ...; see `least_step_s`."""
+    blocks, p = chain.blocks, chain.num_ranks
+    offset = np.cumsum([0, *(len(own.tail_s) for own in chain.sharing)])
+    times_s = _core.loop_rank_times_s(
+        num_ranks=p,
+        num_microbatches=chain.num_microbatches,
+        block_forward_s=blocks.forward_s,
+        block_static_bytes=blocks.static_bytes,
+        block_optimizer_s=chain.optimizer_s,
+        forward_all_s=chain.forward_all_s,
+        backward_all_s=chain.backward_all_s,
+        usable_bytes=chain.usable_bytes,
+        gathered_bytes=chain.gathered_bytes,
+        transient_bytes=blocks.transient_bytes,
+        under_backward=UNDER_BACKWARD,
+        option_time_s=blocks.time_s,
+        option_kept_bytes=blocks.kept_bytes,
+        least=chain.least,
+        most=chain.most,
+        edge_forward_s=chain.edge_forward_s,
+        edge_time_s=chain.edge_time_s,
+        edge_kept_bytes=chain.edge_kept_bytes,
+        edge_static_bytes=chain.edge_static_bytes,
+        edge_optimizer_s=chain.edge_optimizer_s,
+        transfer_s=chain.transfer_s,
+        extra_offset=offset,
+        shared_forward_s=np.concatenate([own.forward_s for own in chain.sharing]),
+        shared_backward_s=np.concatenate([own.backward_s for own in chain.sharing]),
+        shared_tail_s=np.concatenate([own.tail_s for own in chain.sharing]),
+        instant_offset=np.cumsum([0, *map(len, instants)]),
+        held=np.concatenate(instants),
+        running=np.concatenate(running),
+        warm=np.stack([own.warm for own in ends]),
+        drain=np.stack([own.drain for own in ends]),
+        turns=np.array([own[2:6] for own in ends], dtype=np.int64),
+        waits_twice=np.array([own.waits_twice for own in ends], dtype=np.int64),
+    )
+    return np.split(times_s, offset[1:-1])

@@ -59,7 +59,7 @@ def bound_loop_splits(
     limit_s: float = math.inf,
 ) -> Split:
     """The bound of `best_loop_split` alone, a tenth of the work; it may exceed the limit."""
-    loop = _Loop.of(kinds, degrees, cluster, family=family, num_microbatches=num_microbatches)
+    loop = Loop.of(kinds, degrees, cluster, family=family, num_microbatches=num_microbatches)
     return Split(bound_s=math.inf if loop is None else loop.bound()[0])
 
 
@@ -73,7 +73,7 @@ def best_loop_split(
     limit_s: float = math.inf,
 ) -> Split:
     """Like `split_bound.best_split` over p·v stages; the bound is on nearly even splits."""
-    loop = _Loop.of(kinds, degrees, cluster, family=family, num_microbatches=num_microbatches)
+    loop = Loop.of(kinds, degrees, cluster, family=family, num_microbatches=num_microbatches)
     if loop is None:
         return Split(bound_s=math.inf)
     bound_s, blocks_of_rank = loop.bound()
@@ -99,7 +99,7 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Loop:
+class Loop:
     """One candidate: the chain, its stages, and what ranks hold at their fullest."""
 
     kinds: StageKinds
@@ -119,7 +119,7 @@ class _Loop:
         *,
         family: str,
         num_microbatches: int,
-    ) -> _Loop | None:
+    ) -> Loop | None:
         """None where the family's rules forbid the shape or no split is nearly even."""
         shape = PipelineShape(
             family=family,

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
     from trainwright.planning.mixed_space import MixedCandidate
     from trainwright.planning.mixed_split import MixedSplit
     from trainwright.planning.model_planner import ModelOutcome
@@ -80,14 +81,19 @@ class MixedOutcome:
 
 
 def plan_mixed(
-    question: ModelQuestion, budget: Budget, *, shelf: MixedShelf | None = None
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    shelf: MixedShelf | None = None,
+    crew: Crew | None = None,
 ) -> MixedOutcome:
     """The fastest plan on one pool or several, and a bound on every other.
 
-    Raises `UnsupportedFeature` where the pools share no number format, and like `model_planner`.
+    A `crew` helps with each pool alone. Raises `UnsupportedFeature` where the pools share no number
+    format, and like `model_planner`.
     """
     shelf = shelf or MixedShelf.of(question)
-    alone = {pool: _alone(shelf, pool, budget) for pool in range(len(shelf.cluster.pools))}
+    alone = {pool: _alone(shelf, pool, budget, crew) for pool in range(len(shelf.cluster.pools))}
     search = _Search(shelf, budget)
     for pool, outcome in alone.items():
         search.priced += [_one_pool(shelf, pool, found) for found in outcome.priced[:1]]
@@ -113,8 +119,8 @@ def plan_mixed(
     )
 
 
-def _alone(shelf: MixedShelf, pool: int, budget: Budget) -> ModelOutcome:
-    return plan_runnable(shelf.alone(pool), budget, num_alternatives=0)
+def _alone(shelf: MixedShelf, pool: int, budget: Budget, crew: Crew | None) -> ModelOutcome:
+    return plan_runnable(shelf.alone(pool), budget, num_alternatives=0, crew=crew)
 
 
 def _one_pool(shelf: MixedShelf, pool: int, found: Priced) -> MixedPriced:

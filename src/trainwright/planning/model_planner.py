@@ -13,20 +13,24 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.execution import Progress
+from trainwright.plan.axis_order import AXIS_ORDERS
+from trainwright.planning.ahead import Foresight, PlanAsk, SplitAsk
 from trainwright.planning.aims import Aim, StepAim
 from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import CHAIN, best_family_split, bound_family_splits
 from trainwright.planning.frontier import Frontier, Shelf
-from trainwright.planning.split_plan import Priced, price_split
-from trainwright.pricing.placement import group_replicas
+from trainwright.pricing.placement import RankSpacing, group_replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
+    from trainwright.planning.ahead import Ask
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Candidate
     from trainwright.planning.split_bound import Split
+    from trainwright.planning.split_plan import Priced
 
 NUM_ALTERNATIVES: Final = 5
 _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
@@ -37,6 +41,7 @@ _PRICING: Final = 60  # splits that are searched in the time of ordering several
 _TRIES: Final = 6  # nodes opened for each runner-up
 _BLIND: Final = 16  # splits searched without a plan before one is searched to its end
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
+_SOON_PRICED: Final = 2  # splits whose plans are made ahead of the search
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
 
 
@@ -72,16 +77,18 @@ def plan_model(
     *,
     num_alternatives: int = NUM_ALTERNATIVES,
     aim: Aim | None = None,
+    crew: Crew | None = None,
 ) -> ModelOutcome:
     """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other.
 
-    With an `aim` in place of the step, the plan of its least figure, and a bound on that.
+    With an `aim` in place of the step, the plan of its least figure, and a bound on that. The
+    outcome of a search that runs to its end does not depend on the `crew` that helps.
     """
     aim = aim or StepAim()
     shelf = Shelf.of(question)
     frontier = Frontier(question, shelf, aim)
     is_complete = frontier.open(budget)
-    search = _Search(shelf, frontier, budget, aim)
+    search = _Search(shelf, frontier, budget, aim, Foresight(shelf, budget, crew))
     search.run()
     search.add_runners_up(num_alternatives)
     best_s, bound_s = search.best_s, search.bound_s
@@ -115,6 +122,7 @@ class _Search:
     frontier: Frontier
     budget: Budget
     aim: Aim
+    foresight: Foresight
     splits: list[tuple[float, int, Candidate, Split]] = field(default_factory=list)
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
@@ -126,6 +134,8 @@ class _Search:
     too_large: dict[Candidate, int] = field(default_factory=dict)
     seen: set[Candidate] = field(default_factory=set)
     known: dict[Hashable, tuple[float, Split]] = field(default_factory=dict)
+    alike: dict[Hashable, Hashable] = field(default_factory=dict)
+    first_of: dict[Hashable, Candidate] = field(default_factory=dict)
 
     @property
     def _least_split_s(self) -> float:
@@ -155,6 +165,7 @@ class _Search:
         while min(self.frontier.least_s, self._least_split_s) < self.best_s * self._enough:
             if self.budget.poll(self._progress):
                 return
+            self.foresight.look(self._coming)
             if self._least_split_s <= self.frontier.least_s:
                 _, _, candidate, split = heapq.heappop(self.splits)
                 self._price(candidate, split)
@@ -199,10 +210,9 @@ class _Search:
             return
         self.searched += 1
         devices = candidate.num_devices
-        limit_s = self.aim.longest_s(limit, devices)
         bound_s = self.aim.longest_s(bound, devices)
         to_the_end = candidate in self.seen or (not self.priced and self.searched % _BLIND == 0)
-        near_s = limit_s if to_the_end else min(limit_s, _NEAR * bound_s)
+        near_s, limit_s = self._near_s(bound, candidate, limit, to_the_end=to_the_end)
         split = self._split_by(bound_family_splits, candidate, limit_s=near_s)
         if math.isinf(split.bound_s):
             self.too_large[group] = candidate.data
@@ -218,36 +228,74 @@ class _Search:
                 self.serial += 1
                 heapq.heappush(self.splits, (key, self.serial, candidate, sharper))
 
+    def _near_s(
+        self, bound: float, candidate: Candidate, limit: float, *, to_the_end: bool
+    ) -> tuple[float, float]:
+        """The longest step that is searched for now, and later."""
+        devices = candidate.num_devices
+        limit_s = self.aim.longest_s(limit, devices)
+        if to_the_end:
+            return limit_s, limit_s
+        return min(limit_s, _NEAR * self.aim.longest_s(bound, devices)), limit_s
+
+    def _coming(self, count: int) -> Iterator[Ask]:
+        """What the search asks next, unless it finds a better plan or opens a node before."""
+        few = [one for one in self.frontier.coming(count) if one[0] < self.best_s]
+        horizon_s = few[-1][0] if few else self.best_s
+        for key, _, candidate, split in heapq.nsmallest(_SOON_PRICED, self.splits):
+            if not key < horizon_s:
+                break
+            if split.cuts or candidate.virtual_stages == 1:
+                yield PlanAsk(candidate, split)
+            elif ask := self._ask(best_family_split, candidate, _NEAR * split.bound_s):
+                yield ask
+        for bound, candidate in few:
+            limit, seen = _WORTH_KEEPING * self.best_s, candidate in self.seen
+            near_s, _ = self._near_s(bound, candidate, limit, to_the_end=seen)
+            if ask := self._ask(bound_family_splits, candidate, near_s):
+                yield ask
+
+    def _ask(
+        self, search: Callable[..., Split], candidate: Candidate, limit_s: float
+    ) -> SplitAsk | None:
+        """The first of the candidates that differ in name alone stands for all of them."""
+        alike = self._alike(search, candidate)
+        known_s, known = self.known.get(alike, (0.0, None))
+        if known is not None and not (known_s <= known.bound_s and known_s < limit_s):
+            return None
+        return SplitAsk(search, self.first_of.setdefault(alike, candidate), limit_s)
+
     def _split_by(
         self, search: Callable[..., Split], candidate: Candidate, *, limit_s: float
     ) -> Split:
         """What the search finds; candidates that differ in name alone are searched once."""
+        alike, ask = self._alike(search, candidate), self._ask(search, candidate, limit_s)
+        if ask is not None:
+            self.known[alike] = limit_s, self.foresight.split(ask)
+            return self.known[alike][1]
+        known_s, known = self.known[alike]
+        if known_s <= known.bound_s < math.inf:  # cut down to a limit that is no lower
+            known = replace(known, bound_s=limit_s)
+        return known
+
+    def _alike(self, search: Callable[..., Split], candidate: Candidate) -> Hashable:
+        """All that a search looks at."""
+        found = self.alike.get((search, candidate))
+        if found is not None:
+            return found
         question, degrees = self.shelf.question, candidate.degrees
-        kinds = self.shelf.kinds(candidate.point)
         room = room_of_candidate(question, candidate, self.shelf.profile(candidate.point))
-        count = question.workload.global_batch // (candidate.microbatch_size * candidate.data)
-        alike = (
+        count = candidate.num_microbatches(question.workload)
+        found = (
             search,
-            id(kinds),
+            id(self.shelf.kinds(candidate.point)),
             candidate.schedule,
-            (degrees.pipeline, degrees.virtual_stages, degrees.devices_per_rank, count),
+            (degrees.pipeline, degrees.virtual_stages, RankSpacing.of(degrees), count),
             group_replicas(room.pool_of(), degrees),
             room.accelerator.usable_bytes,
         )
-        known_s, known = self.known.get(alike, (0.0, None))
-        if known is None or (known_s <= known.bound_s and known_s < limit_s):
-            known = search(
-                kinds,
-                degrees,
-                room,
-                family=candidate.schedule,
-                num_microbatches=count,
-                limit_s=limit_s,
-            )
-            self.known[alike] = limit_s, known
-        elif known_s <= known.bound_s < math.inf:  # cut down to a limit that is no lower
-            known = replace(known, bound_s=limit_s)
-        return known
+        self.alike[search, candidate] = found
+        return found
 
     def _price(self, candidate: Candidate, split: Split) -> None:
         devices = candidate.num_devices
@@ -259,8 +307,7 @@ class _Search:
             self.searched += _PRICING
             limit_s = _NEAR * split.bound_s
             split = self._split_by(best_family_split, candidate, limit_s=limit_s)
-        profile = self.shelf.profile(candidate.point)
-        found = price_split(self.shelf.question, candidate, profile, split, self.budget)
+        found = self.foresight.plan(PlanAsk(candidate, split))
         if found is None:
             self.undecided += 1
         else:
@@ -338,6 +385,8 @@ def _plainness(candidate: Candidate) -> tuple[int, ...]:
         candidate.expert,
         candidate.virtual_stages,
         candidate.zero_stage,
+        AXIS_ORDERS.index(candidate.axis_order),
+        candidate.state_copies,
         candidate.tensor,
     )
 

@@ -5,9 +5,8 @@ Beyond some microbatches more of them change nothing but the steady middle, so a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 _F, _I, _W, _B, _R = ActionKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOrder:
+class RankOrder(NamedTuple):
     """One rank with one stage: what it runs before, between and after its waits.
 
     `warm_up` forwards come before the first backward. Between the last forward and the last

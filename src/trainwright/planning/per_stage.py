@@ -38,18 +38,24 @@ from trainwright.profile.setting import divisors
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
     from trainwright.profile import Profile, Setting
 
 
 def plan_per_stage(
-    question: ModelQuestion, budget: Budget, *, num_alternatives: int = NUM_ALTERNATIVES
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    num_alternatives: int = NUM_ALTERNATIVES,
+    crew: Crew | None = None,
 ) -> ModelOutcome:
-    """The best of the uniform plans and of one partitioning per microbatch size.
+    """The best of the uniform plans, which a `crew` helps to find, and of one partitioning per
+    microbatch size.
 
     In the latter static state is not sharded (ZeRO 0): replicas of a stage need not be alike.
     """
     workload = question.workload
-    uniform = plan_model(question, budget, num_alternatives=num_alternatives)
+    uniform = plan_model(question, budget, num_alternatives=num_alternatives, crew=crew)
     estimator = Estimator(model=question.model, cluster=question.cluster)
     degrees = tensor_degrees(question.model, question.cluster, workload, question.allowed.tensor)
     flops = model_flops_per_sequence(question.model, workload.sequence_length)

@@ -64,11 +64,14 @@ class Shares(NamedTuple):
 
 
 class Ramp(NamedTuple):
-    """T ≥ `before` · Σ_{i<r} P_i + (m - `left` · k_r) · P_r with k_r = min(m, 1 + `step` · r)."""
+    """T ≥ `before` · Σ_{i<r} P_i + (m - `left` · k_r) · P_r with k_r = min(m, 1 + `step` · r).
 
-    before: float
-    left: float
-    step: int
+    One of each, or arrays of them, [N].
+    """
+
+    before: float | Floats
+    left: float | Floats
+    step: float | Floats
 
     @classmethod
     def of(cls, family: str, shares: Shares) -> Ramp:

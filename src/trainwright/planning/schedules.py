@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.allowed import Span
@@ -60,6 +60,14 @@ class Schedule:
             most = min(most, self.virtual_stages.most)
         chunked = few.with_chunks(range(least, most + 1))
         return chunked.at(chunked.pipeline * chunked.virtual_stages <= num_blocks)
+
+
+class Space(NamedTuple):
+    """Pairs that run under one schedule and ZeRO stage."""
+
+    schedule: Schedule
+    zero_stage: int
+    layouts: Layouts
 
 
 def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:

@@ -20,7 +20,7 @@ from trainwright.profile import StaticKind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.planning.kind_ways import Ways
+    from trainwright.planning.kind_ways import PackedWays, Ways
     from trainwright.planning.packed_fronts import PackedFronts
     from trainwright.profile import Profile
 
@@ -65,6 +65,7 @@ class StageKinds:
     levels_of: tuple[tuple[int, ...], ...]
     packed: dict[int, PackedFronts] = field(default_factory=dict)
     ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
+    packed_ways: dict[bytes, PackedWays] = field(default_factory=dict)
     class_ways: dict[tuple[int, tuple[int, ...]], Ways] = field(default_factory=dict)
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
     _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)

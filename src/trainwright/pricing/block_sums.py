@@ -2,7 +2,8 @@
 
 Everything a stage needs is a sum over its layers, except two maxima (the largest transient, the
 heaviest layer's weight). One row per block and recompute mode, summed up front, gives any interval
-in one subtraction; the layers before and after the blocks are two rows of their own.
+in one subtraction; the layers before and after the blocks are two rows of their own. The stages of
+thousands of layouts end up as rows of one table, whose columns are those of `StageWork`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.plan import Plan, Stage
-from trainwright.pricing.sharding import RankState
-from trainwright.pricing.stage_work import StageWork, stage_works
+from trainwright.pricing.stage_work import stage_works
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainwright.pricing.stage_work import AxisHops
+    from trainwright.pricing.stage_work import AxisHops, StageWork
     from trainwright.profile import Layer, Profile
 
     Floats = NDArray[np.float64]
@@ -42,61 +42,99 @@ _SCALARS: Final = (
     "opaque_bytes",
     "shared_gradient_bytes",
 )
+_ARRAYS: Final = (
+    ("exposed_s", (4,)),
+    ("communication_s", (4,)),
+    ("static_bytes", (2, 3)),
+    ("sync_bytes", (2,)),
+    ("trained_weight_bytes", (2,)),
+)
 _MAXIMA: Final = ("transient_bytes", "largest_weight_bytes")
-_ARRAYS: Final = (("exposed_s", (4,)), ("communication_s", (4,)), ("static_bytes", (2, 3)))
-_ARRAYS_AND_SYNC: Final = (*_ARRAYS, ("sync_bytes", (2,)), ("trained_weight_bytes", (2,)))
-_SIZES: Final = [math.prod(shape) for _, shape in _ARRAYS_AND_SYNC]
-_ENDS: Final = list(accumulate(_SIZES, initial=len(_SCALARS)))
-# Where each array lies in a row: name, shape, first and after the last.
-_PLACES: Final = [
-    (name, shape, first, last)
-    for (name, shape), (first, last) in zip(_ARRAYS_AND_SYNC, pairwise(_ENDS), strict=True)
-]
+_SHAPES: Final = (
+    *((name, ()) for name in _SCALARS),
+    *_ARRAYS,
+    *((name, ()) for name in _MAXIMA),
+)
+_ENDS: Final = list(accumulate((math.prod(shape) for _, shape in _SHAPES), initial=0))
+_SUMMED: Final = _ENDS[-1] - len(_MAXIMA)  # columns before the maxima
+# Where each figure lies in a row: its shape, first and after the last.
+_PLACES: Final = {
+    name: (shape, first, last)
+    for (name, shape), (first, last) in zip(_SHAPES, pairwise(_ENDS), strict=True)
+}
+
+
+@dataclass(slots=True)
+class WorkRows:
+    """Stages as rows of a table that grows; row 0 is of nothing."""
+
+    _rows: list[Floats] = field(default_factory=lambda: [np.zeros(_ENDS[-1])])
+
+    def add(self, row: Floats) -> int:
+        """The number of a new row."""
+        self._rows.append(row)
+        return len(self._rows) - 1
+
+    def value(self, row: int, name: str) -> float:
+        """A single figure of a row."""
+        return float(self._rows[row][_PLACES[name][1]])
+
+    def table(self) -> WorkTable:
+        """All rows so far."""
+        return WorkTable(rows=np.array(self._rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkTable:
+    """Stages by row; a column is named as in `StageWork` and has its shape."""
+
+    rows: Floats
+
+    def __getitem__(self, name: str) -> Floats:
+        shape, first, last = _PLACES[name]
+        return self.rows[:, first:last].reshape(len(self.rows), *shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Consecutive blocks of a stage, the first `num_recomputed` of them in the run's mode."""
+    """Consecutive blocks of a stage, the first `num_recomputed` of them in `mode`, others in none.
+
+    `mtp_mode` is that of MTP layers, which follow the blocks only where all of those recompute.
+    """
 
     first: int
     last: int
     num_recomputed: int
+    mode: Recompute
+    mtp_mode: Recompute
     has_front: bool
     has_back: bool
 
 
 @dataclass(slots=True)
 class BlockSums:
-    """The blocks of one profile at one recompute mode; intervals are kept once summed.
+    """The blocks of one profile; intervals are kept in `rows` once summed.
 
-    `mtp_mode` is that of MTP layers, which follow the blocks only where all of those recompute.
     `is_uniform` says whether all blocks are alike, so that an interval may begin anywhere.
     """
 
     profile: Profile
-    mode: Recompute
-    mtp_mode: Recompute
     tensor: int
     hops: AxisHops
-    _rows: dict[Recompute, tuple[Floats, Floats]] = field(init=False)
-    _ends: dict[str, tuple[Floats, Floats]] = field(init=False)
+    rows: WorkRows
+    _blocks: tuple[int, ...] = field(init=False)
     _classes: tuple[int, ...] = field(init=False)
+    _sums: dict[Recompute, tuple[Floats, Floats]] = field(default_factory=dict)
+    _fronts: dict[Recompute, Floats] = field(default_factory=dict)
+    _backs: dict[Recompute, Floats] = field(default_factory=dict)
     is_uniform: bool = field(init=False)
-    _made: dict[tuple[object, ...], StageWork] = field(default_factory=dict)
-    _states: dict[tuple[int, ...], RankState] = field(default_factory=dict)
+    _made: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = [layer.name for layer in self.profile.structure.layers]
-        blocks = [i for i, name in enumerate(names) if name == _BLOCK]
-        modes = dict.fromkeys((Recompute.NONE, self.mode))
-        self._rows = {mode: self._block_rows(blocks, mode) for mode in modes}
-        self._classes = tuple(self.profile.structure.layers[i].layer_class for i in blocks)
+        layers = self.profile.structure.layers
+        self._blocks = tuple(i for i, layer in enumerate(layers) if layer.name == _BLOCK)
+        self._classes = tuple(layers[i].layer_class for i in self._blocks)
         self.is_uniform = len(set(self._classes)) == 1
-        first, last = blocks[0], blocks[-1] + 1
-        self._ends = {
-            "front": self._part(range(first), names),
-            "back": self._part(range(last, len(names)), names),
-        }
 
     @property
     def boundary_bytes(self) -> float:
@@ -111,93 +149,105 @@ class BlockSums:
     @property
     def num_blocks(self) -> int:
         """Blocks of the model."""
-        return len(self._rows[Recompute.NONE][0]) - 1
+        return len(self._blocks)
 
-    def work(self, interval: Interval) -> StageWork:
-        """The stage of an interval, as `stage_works` would sum it; the same for like blocks."""
+    def work(self, interval: Interval) -> int:
+        """The row of an interval, as `stage_works` would sum it; the same for like blocks."""
         a, b = interval.first, interval.last
-        ends = (interval.num_recomputed, interval.has_front, interval.has_back)
-        key = (b - a if self.is_uniform else self._classes[a:b], *ends)
+        modes = (interval.num_recomputed, interval.mode, interval.mtp_mode)
+        ends = (interval.has_front, interval.has_back)
+        key = (b - a if self.is_uniform else self._classes[a:b], *modes, *ends)
         found = self._made.get(key)
         if found is None:
-            found = self._made[key] = self._summed(interval)
+            found = self._made[key] = self.rows.add(self._summed(interval))
         return found
 
-    def state(self, works: Sequence[StageWork]) -> RankState:
-        """The state of a rank with these of its stages; one object for the same ones."""
-        key = tuple([id(work) for work in works])
-        found = self._states.get(key)
-        if found is None:
-            found = self._states[key] = RankState.of(works)
-        return found
-
-    def _summed(self, interval: Interval) -> StageWork:
+    def _summed(self, interval: Interval) -> Floats:
         if interval.has_front and interval.has_back:  # where tied parameters are held once
-            return self._whole(interval.num_recomputed)
+            return self._whole(interval)
         a, b = interval.first, interval.last
         middle = a + interval.num_recomputed
-        parts = [self._range(self.mode, a, middle), self._range(Recompute.NONE, middle, b)]
-        parts += [self._ends["front"]] * interval.has_front
-        parts += [self._ends["back"]] * interval.has_back
-        sums, most = parts[0]
-        for total, own_most in parts[1:]:
-            sums, most = sums + total, np.maximum(most, own_most)
-        return _work(sums, most)
+        parts = []
+        if middle > a:
+            parts.append(self._range(interval.mode, a, middle))
+        if b > middle:
+            parts.append(self._range(Recompute.NONE, middle, b))
+        if interval.has_front:
+            parts.append(self._front(interval.mtp_mode))
+        if interval.has_back:
+            parts.append(self._back(interval.mtp_mode))
+        return _added(parts)
 
-    def _whole(self, num_recomputed: int) -> StageWork:
+    def _whole(self, interval: Interval) -> Floats:
         layers = self.profile.structure.layers
-        blocks = [i for i, layer in enumerate(layers) if layer.name == _BLOCK]
-        again = set(blocks[:num_recomputed])
-        modes = [self.mode if i in again else Recompute.NONE for i in range(len(layers))]
+        again = set(self._blocks[: interval.num_recomputed])
+        modes = [interval.mode if i in again else Recompute.NONE for i in range(len(layers))]
         for i in _mtp(layers):
-            modes[i] = self.mtp_mode
-        return _work(*self._price([layer.id for layer in layers], modes))
+            modes[i] = interval.mtp_mode
+        return self._price(range(len(layers)), modes)
 
-    def _range(self, mode: Recompute, first: int, last: int) -> tuple[Floats, Floats]:
-        summed, most = self._rows[mode]
-        if first == last:
-            return np.zeros_like(summed[0]), np.zeros(len(_MAXIMA))
-        return summed[last] - summed[first], most[first:last].max(axis=0)
+    def _range(self, mode: Recompute, first: int, last: int) -> Floats:
+        if mode not in self._sums:
+            self._sums[mode] = self._block_rows(mode)
+        summed, most = self._sums[mode]
+        row = np.empty(_ENDS[-1])
+        row[:_SUMMED] = summed[last] - summed[first]
+        row[_SUMMED:] = most[first:last].max(axis=0)
+        return row
 
-    def _block_rows(self, blocks: list[int], mode: Recompute) -> tuple[Floats, Floats]:
+    def _block_rows(self, mode: Recompute) -> tuple[Floats, Floats]:
         """Running sums with a zero row before the first block, and the maxima of each block."""
-        layers = self.profile.structure.layers
-        by_class: dict[int, tuple[Floats, Floats]] = {}
-        for block in blocks:
-            layer = layers[block]
-            if layer.layer_class not in by_class:
-                by_class[layer.layer_class] = self._price([layer.id], [mode])
-        rows = [by_class[layers[block].layer_class] for block in blocks]
-        sums = np.cumsum([np.zeros_like(rows[0][0]), *(total for total, _ in rows)], axis=0)
-        return sums, np.array([most for _, most in rows])
+        first = {layer_class: i for i, layer_class in reversed([*enumerate(self._classes)])}
+        by_class = {
+            layer_class: self._price([self._blocks[i]], [mode]) for layer_class, i in first.items()
+        }
+        rows = np.array([by_class[layer_class] for layer_class in self._classes])
+        sums = np.zeros((len(rows) + 1, _SUMMED))
+        np.cumsum(rows[:, :_SUMMED], axis=0, out=sums[1:])
+        return sums, rows[:, _SUMMED:]
 
-    def _part(self, indices: range, names: list[str]) -> tuple[Floats, Floats]:
-        """Layers before or after the blocks."""
-        layers = self.profile.structure.layers
-        modes = [self.mtp_mode if names[i] == _MTP else Recompute.NONE for i in indices]
-        return self._price([layers[i].id for i in indices], modes)
+    def _front(self, mtp_mode: Recompute) -> Floats:
+        """Layers before the blocks."""
+        if mtp_mode not in self._fronts:
+            self._fronts[mtp_mode] = self._part(range(self._blocks[0]), mtp_mode)
+        return self._fronts[mtp_mode]
 
-    def _price(self, layers: list[int], modes: Sequence[Recompute]) -> tuple[Floats, Floats]:
+    def _back(self, mtp_mode: Recompute) -> Floats:
+        """Layers after the blocks."""
+        if mtp_mode not in self._backs:
+            after = range(self._blocks[-1] + 1, len(self.profile.structure.layers))
+            self._backs[mtp_mode] = self._part(after, mtp_mode)
+        return self._backs[mtp_mode]
+
+    def _part(self, indices: range, mtp_mode: Recompute) -> Floats:
+        mtp = _mtp(self.profile.structure.layers)
+        return self._price(indices, [mtp_mode if i in mtp else Recompute.NONE for i in indices])
+
+    def _price(self, indices: Sequence[int], modes: Sequence[Recompute]) -> Floats:
+        layers = self.profile.structure.layers
         stage = Stage.uniform(
-            tuple(layers), tuple(map(str, modes)), data_parallel=1, tensor_parallel=self.tensor
+            tuple(layers[i].id for i in indices),
+            tuple(map(str, modes)),
+            data_parallel=1,
+            tensor_parallel=self.tensor,
         )
         plan = Plan(stages=(stage,), num_microbatches=1)
         (work,) = stage_works(plan, self.profile, self.hops)
-        return _flat(work)
+        return _row(work)
 
 
 def _mtp(layers: Sequence[Layer]) -> list[int]:
     return [i for i, layer in enumerate(layers) if layer.name == _MTP]
 
 
-def _flat(work: StageWork) -> tuple[Floats, Floats]:
-    sums = [np.array([getattr(work, name) for name in _SCALARS])]
-    sums += [np.ravel(getattr(work, name)) for name, _ in _ARRAYS_AND_SYNC]
-    return np.concatenate(sums), np.array([getattr(work, name) for name in _MAXIMA])
+def _added(parts: Sequence[Floats]) -> Floats:
+    """Stages joined to one; of no layers at all, a row of nothing."""
+    row = np.zeros(_ENDS[-1])
+    for part in parts:
+        row[:_SUMMED] += part[:_SUMMED]
+        np.maximum(row[_SUMMED:], part[_SUMMED:], out=row[_SUMMED:])
+    return row
 
 
-def _work(sums: Floats, most: Floats) -> StageWork:
-    fields: dict[str, object] = dict(zip(_SCALARS, sums.tolist(), strict=False))
-    fields |= zip(_MAXIMA, most.tolist(), strict=True)
-    fields |= ((name, sums[first:last].reshape(shape)) for name, shape, first, last in _PLACES)
-    return StageWork(**fields)  # type: ignore[arg-type]
+def _row(work: StageWork) -> Floats:
+    return np.concatenate([np.ravel(getattr(work, name)) for name in _PLACES])

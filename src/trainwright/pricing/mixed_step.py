@@ -54,35 +54,59 @@ def predict_mixed_step(
     into memory is no error.
     """
     placement = MixedPlacement(plan=plan, cluster=cluster)
-    faults = [*placement.faults(), *_layer_faults(plan, profiles)]
-    if faults:
-        raise InvalidInput(faults)
-    placement.refuse_coupled()
-    places = [placement.replicas(rank) for rank in range(placement.degrees.pipeline)]
     chains = []
-    for chain in placement.chains:
-        pools = [placement.pool_of(chain, rank) for rank in range(len(places))]
-        layout = Layout(
-            shape=placement.shape(chain),
-            places=tuple(
-                RankPlace(accelerator=cluster.pools[pool].accelerator, replicas=replicas)
-                for pool, replicas in zip(pools, places, strict=True)
-            ),
-            overlap=overlap,
-            overheads=overheads,
-        )
-        step = assemble_step(_work(placement, chain, profiles), layout)
+    for chain, work, layout in _works(placement, profiles, overlap, overheads):
+        step = assemble_step(work, layout)
         chains.append(
             ChainPrediction(
                 count=chain.count,
                 num_microbatches=chain.num_microbatches,
-                pools=tuple(pools),
+                pools=tuple(placement.pool_of(chain, rank) for rank in range(len(layout.places))),
                 step=step,
             )
         )
     priced = _together(tuple(chains), cluster)
     point = next(iter(profiles.values())).point
     return _with_throughput(priced, placement, point, model_flops_per_sequence)
+
+
+def mixed_works(
+    plan: Plan,
+    profiles: Mapping[int, Profile],
+    cluster: Cluster,
+    *,
+    overlap: Overlap = DEFAULT_OVERLAP,
+    overheads: MemoryOverheads = NO_OVERHEADS,
+) -> tuple[tuple[Chain, StepWork, Layout], ...]:
+    """What `predict_mixed_step` simulates of each chain; raises like that."""
+    placement = MixedPlacement(plan=plan, cluster=cluster)
+    return tuple(_works(placement, profiles, overlap, overheads))
+
+
+def _works(
+    placement: MixedPlacement,
+    profiles: Mapping[int, Profile],
+    overlap: Overlap,
+    overheads: MemoryOverheads,
+) -> Iterator[tuple[Chain, StepWork, Layout]]:
+    pools = placement.cluster.pools
+    faults = [*placement.faults(), *_layer_faults(placement.plan, profiles)]
+    if faults:
+        raise InvalidInput(faults)
+    placement.refuse_coupled()
+    replicas = [placement.replicas(rank) for rank in range(placement.degrees.pipeline)]
+    for chain in placement.chains:
+        places = (
+            RankPlace(accelerator=pools[placement.pool_of(chain, rank)].accelerator, replicas=own)
+            for rank, own in enumerate(replicas)
+        )
+        layout = Layout(
+            shape=placement.shape(chain),
+            places=tuple(places),
+            overlap=overlap,
+            overheads=overheads,
+        )
+        yield chain, _work(placement, chain, profiles), layout
 
 
 def _layer_faults(plan: Plan, profiles: Mapping[int, Profile]) -> Iterator[Fault]:

@@ -8,8 +8,9 @@ anything than another of its rank is never the fullest, so few rows are left.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _F, _I, _W, _B, _R = ActionKind
+_EXACT: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,16 +40,20 @@ class PeakRows:
     starts: NDArray[np.int64]
 
     def peaks(self, stages: StageActivations) -> Floats:
-        """Bytes that every rank holds at its fullest beside static memory, shape [p]."""
+        """Bytes that every rank holds at its fullest beside static memory, shape [..., p].
+
+        Of stages [..., S], of one pipeline or of several.
+        """
         held = np.concatenate(
             [
-                stages.until_input_grad[self.stage],
-                stages.until_weight_grad[self.stage],
-                stages.transient[self.stage],
+                stages.until_input_grad[..., self.stage],
+                stages.until_weight_grad[..., self.stage],
+                stages.transient[..., self.stage],
             ],
-            axis=1,
+            axis=-1,
         )
-        peaks: Floats = np.maximum.reduceat(np.einsum("kc,kc->k", self.rows, held), self.starts)
+        instants = np.einsum("kc,...kc->...k", self.rows, held)
+        peaks: Floats = np.maximum.reduceat(instants, self.starts, axis=-1)
         return peaks
 
 
@@ -84,7 +90,17 @@ def _rank_rows(schedule: Schedule, rank: int) -> NDArray[np.int64]:
         ],
         axis=1,
     )
-    return undominated(np.unique(counts, axis=0))
+    return undominated(_distinct(counts))
+
+
+def _distinct(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows that differ, of counts: read as the digits of one number each where that is exact."""
+    digits = rows.max(axis=0) + 1
+    if math.prod(digits.tolist()) >= _EXACT:
+        return np.unique(rows, axis=0)
+    weights = np.append(np.cumprod(digits[:0:-1])[::-1], 1)
+    _, first = np.unique(rows @ weights, return_index=True)
+    return rows[first]
 
 
 def undominated(rows: NDArray[np.int64]) -> NDArray[np.int64]:

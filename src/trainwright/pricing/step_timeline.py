@@ -22,11 +22,14 @@ from trainwright.pricing.assemble import (
     sharing_times,
 )
 from trainwright.pricing.memory_curve import rank_peaks
+from trainwright.pricing.mixed_step import mixed_works
 from trainwright.pricing.pipeline_run import schedule_of
 from trainwright.pricing.step import work_of_plan
 from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainwright.cluster import Cluster
     from trainwright.plan import Plan, StepPrediction
     from trainwright.plan.overlap import MemoryOverheads, Overlap
@@ -50,6 +53,24 @@ def step_timeline(
     `predict_step`, and `UnsupportedFeature` for stages that branch or differ in degrees.
     """
     work, layout = work_of_plan(plan, profile, cluster, overlap=overlap, overheads=overheads)
+    return timeline_of(work, layout)
+
+
+def chain_timeline(
+    plan: Plan,
+    profiles: Mapping[int, Profile],
+    cluster: Cluster,
+    *,
+    chain: int,
+    overheads: MemoryOverheads = NO_OVERHEADS,
+) -> Timeline:
+    """The same for one chain (by number) of a plan on several pools; raises as its price does."""
+    _, work, layout = mixed_works(plan, profiles, cluster, overheads=overheads)[chain]
+    return timeline_of(work, layout)
+
+
+def timeline_of(work: StepWork, layout: Layout) -> Timeline:
+    """What a step does on its ranks, action by action."""
     times = pipeline_times(work, sharing_times(work, layout), layout.overlap)
     schedule = schedule_of(layout.shape, times)
     costs = ScheduleCosts.of(
@@ -81,5 +102,5 @@ def _memory(work: StepWork, layout: Layout, schedule: Schedule) -> ScheduleMemor
         weight_grad_bytes=-kept.until_weight_grad,
         transient_bytes={ActionKind.I: kept.transient, ActionKind.B: kept.transient},
         static_bytes=np.array(static),
-        limit_bytes=min(place.accelerator.usable_bytes for place in layout.places),
+        limit_bytes=np.array([place.accelerator.usable_bytes for place in layout.places]),
     )

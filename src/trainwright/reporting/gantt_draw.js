@@ -15,7 +15,13 @@ const FONT = 'system-ui, "Segoe UI", Helvetica, Arial, sans-serif';
 function layOut(panels, width, height, options) {
   const narrow = width < 560;
   const left = narrow ? 30 : 62, right = narrow ? 10 : 126;
-  const numRows = panels.reduce((sum, panel) => sum + panel.numRanks, 0);
+  const filters = panels.map((panel) => rankFilter(panel, options.ranks));
+  const shown = (panel, isShown) => {
+    let count = 0;
+    for (let rank = 0; rank < panel.numRanks; rank++) count += isShown(rank);
+    return count;
+  };
+  const numRows = panels.reduce((sum, panel, at) => sum + shown(panel, filters[at]), 0);
   const titles = panels.length > 1 ? TITLE_HEIGHT : 4;
   const memoryTitle = options.showMemory ? MEMORY_TITLE_HEIGHT : 0;
   const room = height - AXIS_HEIGHT - panels.length * (titles + memoryTitle + 10);
@@ -26,17 +32,18 @@ function layOut(panels, width, height, options) {
   const layout = { left, right, plotWidth: Math.max(width - left - right, 40), width, narrow,
     sections: [], height: 0 };
   let y = AXIS_HEIGHT;
-  for (const panel of panels) {
-    const section = { panel, titleY: y, bars: [], memory: [], memoryTitleY: 0 };
+  for (const [at, panel] of panels.entries()) {
+    const section = { panel, isShown: filters[at], titleY: y, bars: [], memory: [], memoryTitleY: 0 };
+    const rows = (pitch, gap) => Array.from({ length: panel.numRanks }, (_, rank) => {
+      if (!section.isShown(rank)) return HIDDEN_ROW;
+      y += pitch;
+      return { y: y - pitch, height: pitch - gap };
+    });
     y += titles;
-    for (let rank = 0; rank < panel.numRanks; rank++, y += barPitch) {
-      section.bars.push({ y, height: barPitch - barGap });
-    }
+    section.bars = rows(barPitch, barGap);
     section.memoryTitleY = y;
     y += memoryTitle;
-    for (let rank = 0; options.showMemory && rank < panel.numRanks; rank++, y += memoryPitch) {
-      section.memory.push({ y, height: memoryPitch - 8 });
-    }
+    if (options.showMemory) section.memory = rows(memoryPitch, 8);
     y += 10;
     layout.sections.push(section);
   }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SCRIPTS: Final = (
     "gantt_data.js",
     "gantt_pixels.js",
+    "gantt_ranks.js",
     "gantt_draw.js",
     "gantt_input.js",
     "gantt_page.js",
@@ -49,6 +50,7 @@ def figure_words(panels: Sequence[GanttPanel]) -> dict[str, Any]:
         "panels": [_panel_facts(panel) for panel in panels],
         "legend": _legend(panels),
         "num_chunks": max(panel.num_chunks for panel in panels),
+        "has_ranks": any(panel.num_ranks > 1 for panel in panels),
         "has_critical": any(panel.critical for panel in panels),
     }
 

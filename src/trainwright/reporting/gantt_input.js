@@ -14,6 +14,9 @@ function listen(page) {
     page.options.showMemory = event.target.checked;
     page.resize();
   });
+  on("show-ranks", "input", (event) => {
+    event.target.setAttribute("aria-invalid", String(!page.showRanks(event.target.value)));
+  });
   on("theme", "change", (event) => {
     document.documentElement.dataset.theme = event.target.value;
     page.restyle();

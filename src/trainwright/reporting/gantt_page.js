@@ -14,7 +14,7 @@ class Page {
     this.tip = document.getElementById("tip");
     this.painter = new Painter(this.bars, config);
     this.whole = Math.max(...panels.map((panel) => panel.makespan)) || 1;
-    this.options = { showCritical: true, showMemory: true };
+    this.options = { showCritical: true, showMemory: true, ranks: null };
     this.selected = null;  // { section, i }
     this.isPrinting = false;
     this.performance = { redraws: 0, lastRedrawMs: 0, counters: {} };
@@ -52,6 +52,17 @@ class Page {
 
   timeAt(x) {
     return this.from + ((x - this.layout.left) / this.layout.plotWidth) * (this.to - this.from);
+  }
+
+  /** Only ranks as in "0-3, 7"; all where the text is empty. Whether it could be read. */
+  showRanks(text) {
+    const ranks = parseRanks(text);
+    if (ranks === undefined) return false;
+    this.options.ranks = ranks;
+    this.leave();
+    this.scroller.scrollTop = 0;
+    this.resize();
+    return true;
   }
 
   // -- drawing -----------------------------------------------------------------------------------
@@ -134,8 +145,9 @@ class Page {
     context.lineWidth = 2;
     context.strokeRect(box.x, box.y, box.width, box.height);
     const { from, to } = panel.neighbours(i);
-    if (from >= 0) this.drawArrow(context, theme, this.boxOf(section, from), box);
-    if (to >= 0) this.drawArrow(context, theme, box, this.boxOf(section, to));
+    const isShown = (other) => other >= 0 && section.isShown(panel.rank(other));
+    if (isShown(from)) this.drawArrow(context, theme, this.boxOf(section, from), box);
+    if (isShown(to)) this.drawArrow(context, theme, box, this.boxOf(section, to));
   }
 
   drawArrow(context, theme, source, target) {
@@ -247,7 +259,9 @@ class Page {
     const { panel } = section, rank = panel.rank(i);
     let next = i + along;
     if (across) {
-      const other = Math.min(Math.max(rank + across, 0), panel.numRanks - 1);
+      let other = rank + across;
+      while (other >= 0 && other < panel.numRanks && !section.isShown(other)) other += across;
+      if (other < 0 || other >= panel.numRanks) other = rank;
       next = panel.firstEndingAfter(other, panel.start[i]);
       next = Math.min(next, panel.offsets[other + 1] - 1);
       if (next < panel.offsets[other]) return;
@@ -259,7 +273,7 @@ class Page {
 
   firstInView() {
     const section = this.layout.sections[0], { panel } = section;
-    const rank = panel.offsets.findIndex((at, r) => panel.offsets[r + 1] > at);
+    const rank = panel.offsets.findIndex((at, r) => section.isShown(r) && panel.offsets[r + 1] > at);
     const i = Math.min(panel.firstEndingAfter(rank, this.from), panel.offsets[rank + 1] - 1);
     return { section, i };
   }

@@ -31,7 +31,7 @@ _COLUMNS: Final = (
     ("", "right"),
 )
 _MOST_RANKS: Final = 24
-_LAYOUTS: Final = {
+LAYOUTS: Final = {
     "across": "stages on several kinds",
     "beside": "replicas on several kinds",
     "woven": "replicas that cross kinds in ways of their own",
@@ -79,7 +79,7 @@ def _headline(document: MixedPlanResult) -> Iterator[str]:
     )
     assert document.parallelism is not None
     yield (
-        f"{_LAYOUTS[document.layout or 'alone']}: {layout_line(document.parallelism)}, "
+        f"{LAYOUTS[document.layout or 'alone']}: {layout_line(document.parallelism)}, "
         f"microbatch {document.micro_batch}, schedule {document.schedule}; "
         f"{'fits' if document.fits else 'does NOT fit'}"
     )
@@ -123,7 +123,7 @@ def _group_table(document: MixedPlanResult) -> RenderableType:
 def _rank_table(document: MixedPlanResult) -> RenderableType:
     made = table(None, _COLUMNS)
     for rank in document.ranks[:_MOST_RANKS]:
-        found, layers, recomputed = rank.prediction, *_layers_of(document, rank)
+        found, layers, recomputed = rank.prediction, *layers_of(document, rank)
         binding = document.binding
         binds = binding is not None and (binding.chain, binding.rank) == (rank.chain, rank.rank)
         add_row(
@@ -144,7 +144,7 @@ def _rank_table(document: MixedPlanResult) -> RenderableType:
     return made
 
 
-def _layers_of(document: MixedPlanResult, rank: MixedRankRecord) -> tuple[list[int], int]:
+def layers_of(document: MixedPlanResult, rank: MixedRankRecord) -> tuple[list[int], int]:
     """The layers of a rank, and how many of them it recomputes."""
     layers: list[int] = []
     recomputed = 0
@@ -195,7 +195,7 @@ def _alternative_table(document: MixedPlanResult) -> RenderableType:
     for other in document.alternatives:
         add_row(
             made,
-            _LAYOUTS[other.layout],
+            LAYOUTS[other.layout],
             (" -> " if other.layout == "across" else " + ").join(other.device_kinds),
             str(other.devices_used),
             layout_line(other.parallelism),

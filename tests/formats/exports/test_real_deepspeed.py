@@ -50,6 +50,7 @@ def deepspeed(made: Job, folder: Path, more: dict[str, Any] | None = None) -> di
         input=json.dumps(asked),
         capture_output=True,
         text=True,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": WHERE or "", "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"},
     )
     assert done.returncode == 0, done.stderr[-3000:]

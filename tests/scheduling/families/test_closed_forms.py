@@ -9,9 +9,10 @@ from __future__ import annotations
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.plan.schedule import ActionKind
 from trainwright.plan.schedule_costs import ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, generate
@@ -112,7 +113,7 @@ def test_zero_bubble_schedules_hold_the_same_everywhere(p):
     input_grad_s=st.sampled_from([1.0, 1.25, 1.5]),
     weight_grad_s=st.sampled_from([0.5, 0.75, 1.0]),
 )
-@settings(max_examples=40)
+@cases(40)
 def test_bubbles_for_other_times(p, forward_s, input_grad_s, weight_grad_s):
     """(p-1)(F+I-W), (p-1)(F+I-2W), and for groups (p-1)(F+I) + (v-1)(p-g)(F+I-W)."""
     f, i, w = forward_s, input_grad_s, weight_grad_s

@@ -4,9 +4,10 @@ Times are compared in the tests of each family and against reference data.
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.errors import InvalidInput
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, family_named, generate
 from trainwright.scheduling.validate import validate
@@ -22,7 +23,7 @@ def requests(draw):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=20)
+@cases(20)
 @given(request=requests())
 def test_a_family_gives_legal_orders_or_names_its_rule(name, request):
     family = family_named(name)

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from random_cases import cases
 from trainwright.plan.placement import Placement
 from trainwright.plan.schedule import ActionKind, Schedule
 from trainwright.plan.schedule_costs import ScheduleCosts
@@ -67,7 +68,7 @@ def sized_costs(draw: st.DrawFn, placement: Placement) -> ScheduleCosts:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=25)
+@cases(25)
 @given(request=limited_requests())
 def test_a_schedule_fits_its_limit_or_the_answer_names_what_is_needed(name, request):
     family = FAMILIES[name]
@@ -92,7 +93,7 @@ def test_a_schedule_fits_its_limit_or_the_answer_names_what_is_needed(name, requ
 
 
 @pytest.mark.parametrize("name", OBEDIENT)
-@settings(max_examples=12)
+@cases(12)
 @given(data=st.data())
 def test_bytes_are_limited_per_rank(name, data):
     request = data.draw(limited_requests())

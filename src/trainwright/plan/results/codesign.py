@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from trainwright.cluster import Surroundings
 from trainwright.plan.results.request import FORMAT_VERSION, Embedded
 from trainwright.plan.status import BoundKind, Status
 
@@ -24,6 +25,10 @@ class SurroundingsRecord:
     interface_mm2: float = 0.0
     tensor_overlap: float = 0.0
     gradient_overlap: float = 0.0
+
+    def surroundings(self) -> Surroundings:
+        """What the record describes."""
+        return Surroundings(**{field.name: getattr(self, field.name) for field in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

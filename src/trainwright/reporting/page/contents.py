@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CONTENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "ModelPlanResult": ("model_plan", "model_plan_content"),
+        "MixedPlanResult": ("mixed_plan", "mixed_plan_content"),
         "ModelExplanation": ("model_explanation", "model_explanation_content"),
         "ModelEstimateResult": ("model_estimate", "model_estimate_content"),
         "PlanResult": ("profile_plan", "profile_plan_content"),
@@ -25,6 +26,8 @@ CONTENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "ModelSweepResult": ("model_sweep", "model_sweep_content"),
         "CodesignResult": ("codesign", "codesign_content"),
         "PlacementResult": ("placement", "placement_content"),
+        "ImprovementResult": ("improvement", "improvement_content"),
+        "ValidationResult": ("validation", "validation_content"),
         "ScheduleResult": ("schedule", "schedule_content"),
     }
 )

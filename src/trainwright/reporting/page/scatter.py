@@ -19,7 +19,9 @@ _MARGIN: Final = 0.08  # of the range, around the outermost points
 _MOST_TICKS: Final = 5
 
 
-def time_against_memory(points: Sequence[Point], *, limit_bytes: float | None) -> Scatter:
+def time_against_memory(
+    points: Sequence[Point], *, limit_bytes: float | None, winner_text: str = "the plan"
+) -> Scatter:
     """Step time (x, seconds) against peak memory (y, bytes); the winner comes first in `points`."""
     made = lay_out(
         points,
@@ -30,6 +32,7 @@ def time_against_memory(points: Sequence[Point], *, limit_bytes: float | None) -
         x_title="step time, s",
         y_title="peak memory of the fullest device, GiB",
     )
+    made = replace(made, winner_text=winner_text)
     if limit_bytes is None:
         return made
     return replace(made, limit_text=f"usable {format_bytes(limit_bytes)}")

@@ -150,16 +150,20 @@ def memory_bars(priced: PricedStep, limit_bytes: float | None) -> BarChart:
     )
 
 
-def _memory_bar(rank: int, memory: StageMemory, limit_bytes: float | None) -> Bar:
-    parts = (
+def memory_parts(memory: StageMemory) -> tuple[Part, ...]:
+    """What a device holds at its fullest, by class."""
+    return tuple(
         Part(kind=kind, label=label, amount=amount, text=format_bytes(amount))
         for kind, label, name in _MEMORY
         if (amount := float(getattr(memory, name))) > 0
     )
+
+
+def _memory_bar(rank: int, memory: StageMemory, limit_bytes: float | None) -> Bar:
     is_over = limit_bytes is not None and memory.total_bytes > limit_bytes * (1 + 1e-12)
     return Bar(
         label=str(rank),
-        parts=tuple(parts),
+        parts=memory_parts(memory),
         total=format_bytes(memory.total_bytes) + (" over" if is_over else ""),
         is_over=is_over,
     )

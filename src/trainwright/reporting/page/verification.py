@@ -11,6 +11,8 @@ from trainwright.reporting.text import counted
 from trainwright.reporting.verification_table import LEVELS, WORDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from trainwright.plan.results.verification import Check, Control, VerificationResult
     from trainwright.reporting.page.subject import Content
 
@@ -68,55 +70,53 @@ def _section(found: VerificationResult) -> Section:
 
 
 def _checks(checks: tuple[Check, ...]) -> Table:
+    columns = {"check": "check", "level": "level", "outcome": "outcome", "found": "what was found"}
+    rows = [
+        (
+            check.name,
+            f"{check.level} {LEVELS[check.level]}",
+            WORDS[check.outcome],
+            "; ".join((check.detail, *check.where)),
+        )
+        for check in checks
+    ]
     failed = (at for at, check in enumerate(checks) if check.outcome is Outcome.FAIL)
-    return Table(
-        title="Checks",
-        columns=(
-            Column(title="check", key="check", is_number=False),
-            Column(title="level", key="level", is_number=False),
-            Column(title="outcome", key="outcome", is_number=False),
-            Column(title="what was found", key="found", is_number=False),
-        ),
-        rows=tuple(
-            tuple(
-                map(
-                    Cell.of,
-                    (
-                        check.name,
-                        f"{check.level} {LEVELS[check.level]}",
-                        WORDS[check.outcome],
-                        "; ".join((check.detail, *check.where)),
-                    ),
-                )
-            )
-            for check in checks
-        ),
-        marked=frozenset(failed),
-    )
+    return _words_table("Checks", columns, rows, marked=failed)
 
 
 def _controls(controls: tuple[Control, ...]) -> Table:
+    columns = {
+        "control": "what was broken",
+        "level": "level",
+        "caught": "caught",
+        "said": "what the check said",
+    }
+    rows = [
+        (
+            each.name,
+            f"{each.level} {LEVELS[each.level]}",
+            "yes" if each.caught else "NO",
+            each.said,
+        )
+        for each in controls
+    ]
+    missed = (at for at, each in enumerate(controls) if not each.caught)
+    return _words_table("Broken on purpose", columns, rows, marked=missed)
+
+
+def _words_table(
+    title: str,
+    columns: Mapping[str, str],
+    rows: Sequence[tuple[str, ...]],
+    *,
+    marked: Iterable[int],
+) -> Table:
+    """Columns of words, by key and title."""
     return Table(
-        title="Broken on purpose",
-        columns=(
-            Column(title="what was broken", key="control", is_number=False),
-            Column(title="level", key="level", is_number=False),
-            Column(title="caught", key="caught", is_number=False),
-            Column(title="what the check said", key="said", is_number=False),
+        title=title,
+        columns=tuple(
+            Column(title=name, key=key, is_number=False) for key, name in columns.items()
         ),
-        rows=tuple(
-            tuple(
-                map(
-                    Cell.of,
-                    (
-                        each.name,
-                        f"{each.level} {LEVELS[each.level]}",
-                        "yes" if each.caught else "NO",
-                        each.said,
-                    ),
-                )
-            )
-            for each in controls
-        ),
-        marked=frozenset(at for at, each in enumerate(controls) if not each.caught),
+        rows=tuple(tuple(map(Cell.of, row)) for row in rows),
+        marked=frozenset(marked),
     )

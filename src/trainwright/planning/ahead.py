@@ -1,0 +1,203 @@
+"""Other processes work out what a search will ask next; the search itself stays in this one.
+
+Most of a search's time goes into questions whose answers depend on nothing but what is planned: the
+best split of a candidate below a limit, the plan of a split. Workers are handed those that are next
+in order of their bounds, with the limit that the best plan so far sets. The search takes an answer
+where exactly its question was handed out, and works it out itself where not, as after a better plan
+has lowered the limit. So it visits the same candidates in the same order and ends with the same
+plan, bound and counts, whoever works beside it and however fast.
+
+A search that asks little is over before workers have started, so the first few are answered here.
+A worker that dies costs time, not the answer: what it was handed is then worked out here, too.
+"""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import BrokenExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from warnings import warn
+
+from trainwright.execution import Budget
+from trainwright.planning.device_room import room_of_candidate
+from trainwright.planning.family_split import best_family_split
+from trainwright.planning.frontier import Shelf
+from trainwright.planning.split_plan import price_split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from trainwright.execution.executor import Crew, Parcel
+    from trainwright.planning.model_question import ModelQuestion
+    from trainwright.planning.model_space import Candidate
+    from trainwright.planning.split_bound import Split
+    from trainwright.planning.split_plan import Priced
+
+_ALONE: Final = 32  # answers that are worked out here before anyone is asked for help
+UNDER_WAY: Final = 2  # parcels per worker that are handed out at once
+_IN_PARCEL: Final = 8  # splits; some 5 to 20 ms each
+_REST: Final = 8  # steps of the search before it looks ahead again in vain
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAsk:
+    """What one of the searches of `family_split` finds for a candidate below a limit."""
+
+    search: Callable[..., Split]
+    candidate: Candidate
+    limit_s: float
+
+    def answer(self, shelf: Shelf, budget: Budget) -> Split:
+        """Search."""
+        candidate, question = self.candidate, shelf.question
+        return self.search(
+            shelf.kinds(candidate.point),
+            candidate.degrees,
+            room_of_candidate(question, candidate, shelf.profile(candidate.point)),
+            family=candidate.schedule,
+            num_microbatches=candidate.num_microbatches(question.workload),
+            limit_s=self.limit_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAsk:
+    """The plan of a candidate's split, priced; None where it does not fit."""
+
+    candidate: Candidate
+    split: Split
+
+    def answer(self, shelf: Shelf, budget: Budget) -> Priced | None:
+        """Decode and simulate."""
+        profile = shelf.profile(self.candidate.point)
+        return price_split(shelf.question, self.candidate, profile, self.split, budget)
+
+
+Ask: TypeAlias = SplitAsk | PlanAsk
+
+
+@dataclass(slots=True)
+class Foresight:
+    """Answers for a search: what workers have found of them, else found here."""
+
+    shelf: Shelf
+    budget: Budget
+    crew: Crew | None
+    taken: int = 0  # answers that came from workers, and
+    made: int = 0  # those that were worked out here
+    _sent: bytes = b""
+    _handed: dict[Ask, Parcel] = field(default_factory=dict)
+    _found: dict[Ask, Any] = field(default_factory=dict)
+    _under_way: list[Parcel] = field(default_factory=list)
+    _rest: int = 0
+
+    def split(self, ask: SplitAsk) -> Split:
+        """The answer, the same from here and there."""
+        found: Split = self._answer(ask)
+        return found
+
+    def plan(self, ask: PlanAsk) -> Priced | None:
+        """The answer, the same from here and there."""
+        found: Priced | None = self._answer(ask)
+        return found
+
+    def look(self, coming: Callable[[int], Iterator[Ask]]) -> None:
+        """Hand out what comes next, where workers are about to have nothing to do.
+
+        `coming` is asked for as many candidates as can be under way.
+        """
+        self._rest -= 1
+        if self.crew is None or self._rest > 0 or self.made < _ALONE:
+            return
+        self._under_way = [parcel for parcel in self._under_way if not parcel.done()]
+        free = UNDER_WAY * self.crew.size - len(self._under_way)
+        if free <= 0:
+            return
+        fresh = [
+            ask
+            for ask in dict.fromkeys(coming(UNDER_WAY * _IN_PARCEL * self.crew.size))
+            if not self._is_out(ask)
+        ]
+        self._rest = 0 if fresh else _REST
+        for parcel in _parcels(fresh)[:free]:
+            self._hand(parcel)
+
+    def _is_out(self, ask: Ask) -> bool:
+        return ask in self._handed or ask in self._found
+
+    def _hand(self, asks: tuple[Ask, ...]) -> None:
+        if self.crew is None:
+            return
+        self._sent = self._sent or pickle.dumps(self.shelf.question)
+        try:
+            parcel = self.crew.hand(work_out, (self._sent, asks))
+        except BrokenExecutor:
+            self._go_on_alone()
+            return
+        self._under_way.append(parcel)
+        self._handed.update(dict.fromkeys(asks, parcel))
+
+    def _answer(self, ask: Ask) -> Any:
+        parcel = self._handed.get(ask)
+        if parcel is not None:
+            self._take(parcel)
+        if ask in self._found:
+            self.taken += 1
+            return self._found.pop(ask)
+        self.made += 1
+        return ask.answer(self.shelf, self.budget)
+
+    def _take(self, parcel: Parcel) -> None:
+        """Take all of a parcel's answers in, and forget that it was handed out."""
+        try:
+            self._found.update(parcel.result())
+        except Exception:  # whatever ended a worker; an error of the answer itself comes here, too
+            self._go_on_alone()
+        for ask in [ask for ask, own in self._handed.items() if own is parcel]:
+            del self._handed[ask]
+
+    def _go_on_alone(self) -> None:
+        if self.crew is not None:
+            warn("a worker ended early; the search goes on in this process", stacklevel=2)
+        self.crew = None
+        self._handed.clear()
+
+
+def _parcels(asks: Iterable[Ask]) -> list[tuple[Ask, ...]]:
+    """A plan takes as long as many splits."""
+    alone: list[tuple[Ask, ...]] = []
+    bounds: list[Ask] = []
+    for ask in asks:
+        if isinstance(ask, SplitAsk) and ask.search is not best_family_split:
+            bounds.append(ask)
+        else:
+            alone.append((ask,))
+    several = range(0, len(bounds), _IN_PARCEL)
+    return alone + [tuple(bounds[first : first + _IN_PARCEL]) for first in several]
+
+
+def work_out(parcel: tuple[bytes, tuple[Ask, ...]]) -> dict[Ask, Any]:
+    """The answers to some asks of a question, and to those that follow from them."""
+    question, asks = parcel
+    found: dict[Ask, Any] = {}
+    with _ONE_AT_A_TIME:  # of the threads that a cluster's worker may have
+        shelf = _shelf_of(question)
+        for ask in asks:
+            found[ask] = ask.answer(shelf, Budget())
+            if isinstance(ask, SplitAsk) and ask.search is best_family_split:
+                after = PlanAsk(ask.candidate, found[ask])
+                found[after] = after.answer(shelf, Budget())
+    return found
+
+
+_ONE_AT_A_TIME: Final = Lock()
+
+
+@lru_cache(maxsize=1)
+def _shelf_of(question: bytes) -> Shelf:
+    """Of the question that this process works on, from its 2 KB in every parcel."""
+    asked: ModelQuestion = pickle.loads(question)
+    return Shelf.of(asked)

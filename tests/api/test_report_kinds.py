@@ -1,0 +1,166 @@
+"""Every kind of document has a page that says what the document says, or says what has one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import reported
+import trainwright
+from html_page import Page, text_of
+from trainwright.api.printed import Report
+from trainwright.api.report_command import command_of
+from trainwright.api.report_documents import kinds_with_a_page
+from trainwright.api.report_subject import subject_of
+from trainwright.errors import InvalidInput
+from trainwright.units import format_bytes, format_seconds
+
+
+def saved(document: object, folder: Path) -> Path:
+    path = folder / "document.json"
+    Report(document).save(path)
+    return path
+
+
+def cells(html: str, key: str) -> list[str]:
+    """The bare values under the first column of this key."""
+    page = Page(html)
+    keys: list[str] = []
+    found: list[str] = []
+    column = -1
+    for tag, attrs, _ in page.elements:
+        if tag == "thead":
+            if found:
+                return found
+            keys = []
+        if tag == "th" and "data-key" in attrs:
+            keys.append(attrs["data-key"])
+        if tag == "tr":
+            column = -1
+        if tag == "td" and "data-value" in attrs:
+            column += 1
+            if keys[column] == key:
+                found.append(attrs["data-value"])
+    return found
+
+
+def cells_of_all(html: str, key: str) -> list[str]:
+    """The same of all tables together."""
+    parts = html.split("<thead>")
+    return [cell for part in parts[1:] for cell in cells(f"<thead>{part}", key)]
+
+
+@pytest.mark.parametrize("layout", ["across", "beside"])
+def test_the_figures_of_a_plan_on_two_kinds_are_those_of_its_document(layout, tmp_path):
+    document = reported.mixed_plan(layout)
+    html = trainwright.report(saved(document, tmp_path)).html
+    assert list(map(float, cells(html, "forward_s"))) == [
+        rank.prediction.forward_s for rank in document.ranks
+    ]
+    assert list(map(float, cells(html, "layer_share"))) == [g.layer_share for g in document.groups]
+    assert list(map(float, cells(html, "step_time_s"))) == [
+        other.step_time_s for other in document.alternatives
+    ]
+    text = text_of(html)
+    assert format_seconds(document.step_time_s) in text
+    assert document.binding.description in text
+    for group in document.groups:
+        assert f"usable {format_bytes(group.memory_limit_bytes)}" in text
+
+
+@pytest.mark.parametrize("layout", ["across", "beside"])
+def test_the_schedule_drawn_of_two_kinds_is_that_of_the_chain_that_ends_the_step(layout):
+    document = reported.mixed_plan(layout)
+    timeline = subject_of(document, name="x").panel.timeline
+    assert timeline.makespan_s <= document.pipeline_s * (1 + 1e-12)
+    own = [rank for rank in document.ranks if rank.chain == document.binding.chain]
+    assert timeline.peak_bytes == pytest.approx([rank.memory_bytes for rank in own], rel=1e-12)
+    limits = [rank.memory_limit_bytes for rank in own]
+    assert list(timeline.costs.memory.limit_bytes) == limits
+
+
+def test_an_edited_plan_on_two_kinds_is_refused(tmp_path):
+    document = reported.mixed_plan()
+    edited = replace(document, step_time_s=document.step_time_s * 0.9)
+    with pytest.raises(InvalidInput, match="step_time_s: must be"):
+        trainwright.report(saved(edited, tmp_path))
+
+
+def test_a_what_if_is_shown_as_its_two_plans_with_what_changed(tmp_path):
+    document = reported.what_if()
+    page = trainwright.report(saved(document, tmp_path))
+    names = [one.name for one in page.document.documents]
+    assert names == ["document.json: before", "document.json: after"]
+    times = [document.before.step_time_s, document.after.step_time_s]
+    assert list(map(float, cells(page.html, "step_time_s"))) == times
+    assert "What was asked differently" in text_of(page.html)
+    memory = "cluster.pools[0].accelerator.memory_bytes"
+    assert memory in cells_of_all(page.html, "key")
+
+
+def test_an_improvement_lists_every_change_beside_the_run_and_the_best_plan(tmp_path):
+    document = reported.improvement()
+    html = trainwright.report(saved(document, tmp_path)).html
+    assert cells(html, "options") == [one.options for one in document.changes]
+    assert list(map(float, cells(html, "gain_share"))) == [o.gain_share for o in document.changes]
+    text = text_of(html)
+    assert f"your run {format_seconds(document.run.step_time_s)}" in text
+    assert f"best plan {format_seconds(document.best_plan.step_time_s)}" in text
+    assert document.recommended.options in text
+    points = [a for a, _ in Page(html).all("g") if "data-pick" in a]
+    assert len(points) == len(document.changes) + 2
+
+
+@pytest.mark.parametrize("field", ["run", "changes"])
+def test_an_edited_improvement_is_refused(field, tmp_path):
+    document = reported.improvement()
+    if field == "run":
+        run = replace(document.run, step_time_s=document.run.step_time_s * 2)
+        edited = replace(document, run=run)
+    else:
+        first = replace(document.changes[0], speedup=9.0)
+        edited = replace(document, changes=(first, *document.changes[1:]))
+    with pytest.raises(InvalidInput, match=r"must be .*, as the request gives, got"):
+        trainwright.report(saved(edited, tmp_path))
+
+
+def test_a_validation_lists_errors_by_file_and_every_run(tmp_path):
+    document = reported.validation()
+    html = trainwright.report(saved(document, tmp_path)).html
+    (scored,) = document.datasets
+    assert list(map(float, cells(html, "mape"))) == [scored.time.mape]
+    found = sorted(map(float, cells(html, "measured_step_time_s")))
+    assert found == sorted(run.measured_step_time_s for run in scored.runs)
+    assert f"error of step times {scored.time.mape:.1%}" in text_of(html)
+
+
+def test_a_difference_is_refused_with_what_to_do_instead(tmp_path):
+    made = trainwright.diff(reported.model_plan(), reported.model_plan("60GiB"))
+    with pytest.raises(InvalidInput, match=r'"diff" has no page; put the two .* report A B'):
+        trainwright.report(saved(made.document, tmp_path))
+
+
+def test_an_unknown_kind_is_refused_with_all_that_have_a_page(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"kind": "calibration", "format_version": 1}))
+    with pytest.raises(InvalidInput) as refused:
+        trainwright.report(path)
+    for kind in kinds_with_a_page():
+        assert f'"{kind}"' in str(refused.value)
+
+
+def test_the_command_of_a_plan_on_two_kinds_names_its_cluster_as_embedded():
+    command = command_of(reported.mixed_plan())
+    assert "--nodes" not in command.words
+    assert "cluster old-and-new: not as in the catalog" in command.note
+
+
+def test_a_difference_names_what_differs_inside_clusters_of_one_name():
+    before, after = reported.model_plan(), reported.model_plan("60GiB")
+    changes = trainwright.diff(before, after).document.request_changes
+    (memory,) = (one for one in changes if one.key.startswith("cluster."))
+    assert memory.key == "cluster.pools[0].accelerator.memory_bytes"
+    assert (memory.before, memory.after) == (40 * 2**30, 60 * 2**30)

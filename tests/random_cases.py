@@ -1,0 +1,24 @@
+"""How many random cases a law is tried on: in proportion, so that one profile is few or many."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    Test = TypeVar("Test", bound=Callable[..., None])
+
+_USUAL = 25  # what the numbers at the tests are relative to
+_LEAST = 5
+
+
+def cases(number: int) -> Callable[[Test], Test]:
+    """A decorator: `number` cases where a law without it has 25, scaled by the profile's own."""
+    scaled = math.ceil(number * settings().max_examples / _USUAL)
+    decorate: Callable[[Test], Test] = settings(max_examples=max(scaled, min(number, _LEAST)))
+    return decorate
