@@ -22,6 +22,10 @@ constexpr double kNearGap = 0.015;  // below it plans tend to be the best: bisec
 constexpr double kFirstStep = 5e-3;   // plans on few cuts tend to be this far from the best
 constexpr int64_t kWindowLabels = 3;  // times those of a plain pass make a window too wide
 constexpr double kWindow = 2e-3;      // below the best plan: searched, and proved, in one pass
+// With so many labels per downset that a window of that width has three times those of a plain
+// pass.
+constexpr double kNarrowWindow = 5e-4;
+constexpr int64_t kNarrowFrom = 64;           // devices, and several degrees
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
@@ -257,10 +261,10 @@ bool Search::halve(LevelSweep& sweep, double gap) {
 void Search::close_gap(LevelSweep& sweep) {
   PassAnswer answer = ask(sweep, result_.time_per_sample_s * (1 - kFirstStep), true);
   if (answer == PassAnswer::stopped) return;
-  if (answer == PassAnswer::no && !halve(sweep, 1.3 * kWindow)) return;
+  double width = in_.num_degrees > 1 && in_.max_sum > kNarrowFrom ? kNarrowWindow : kWindow;
+  if (answer == PassAnswer::no && !halve(sweep, 1.3 * width)) return;
   const int64_t most_labels =
       kWindowLabels * std::max(sweep.num_labels(), result_.counters.downsets);
-  double width = kWindow;
   while (result_.time_per_sample_s > 0 && result_.lower_bound_s < last_threshold_s() && !stop_()) {
     const double best = result_.time_per_sample_s;
     const double floor_s = std::max(result_.lower_bound_s, best * (1 - width));
