@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, pairwise, product
+from itertools import accumulate, combinations, pairwise, product
+from operator import mul
 
 from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.plan import Plan, Stage
+from trainwright.plan.axis_order import PIPELINE_INSIDE
 from trainwright.plan.configuration import Configuration
 from trainwright.plan.legality import broken_rules
 from trainwright.plan.overlap import NO_OVERHEADS
 from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.allowed import Allowed
+from trainwright.planning.allowed import Allowed, Span
 from trainwright.planning.device_room import rank_buffer_bytes
 from trainwright.planning.family_split import LOOPED, chunks_per_rank
 from trainwright.planning.loop_split import nearly_even
@@ -57,6 +59,15 @@ def asked(
     )
 
 
+def two_nodes_of_two(between_bytes_per_s):
+    """H100 devices in pairs, two pairs joined by a network."""
+    cluster = catalog.cluster("dgx-h100").with_nodes(2)
+    inner, outer = cluster.levels
+    joint = replace(outer, bandwidth_bytes_per_s=between_bytes_per_s)
+    pool = replace(cluster.pools[0], levels=(replace(inner, size=2), joint))
+    return replace(cluster, pools=(pool,))
+
+
 def every_candidate(question):
     """All degrees by brute force; the rules of legality decide."""
     model, allowed = question.model, question.allowed
@@ -71,10 +82,13 @@ def every_candidate(question):
         degrees = {"tensor": tp, "context": cp, "pipeline": pp, "data": dp, "microbatch_size": size}
         if any(degree not in getattr(allowed, name) for name, degree in degrees.items()):
             continue
-        for ep, etp, zero in product(counts, cuts, allowed.zero_stages):
+        orders = allowed.mappings if min(pp, dp) > 1 else allowed.mappings[:1]
+        for ep, etp, zero, order in product(counts, cuts, allowed.zero_stages, orders):
             if etp not in (None, 1, tp):
                 continue
-            degrees = Parallelism(
+            if order != orders[0] and ep * (etp or tp) != tp * cp:
+                continue
+            uniform = Parallelism(
                 tensor=tp,
                 pipeline=pp,
                 data=dp,
@@ -83,28 +97,60 @@ def every_candidate(question):
                 expert_tensor=etp,
                 sequence_parallel=tp > 1,
                 zero_stage=zero,
+                axis_order=order,
             )
-            configuration = Configuration(
-                parallelism=degrees,
+            for copies in every_copies(question, uniform):
+                yield from candidates_of(
+                    question, replace(uniform, state_copies=copies), size, alone
+                )
+
+
+def candidates_of(question, degrees, size, alone):
+    """The legal candidates of some degrees, under every family."""
+    model = question.model
+    configuration = Configuration(
+        parallelism=degrees,
+        microbatch_size=size,
+        global_batch=question.workload.global_batch,
+        sequence_length=question.workload.sequence_length,
+    )
+    if broken_rules(configuration, model, question.cluster.pool_of()):
+        return
+    pp = degrees.pipeline
+    for family, chunks in families(question.allowed):
+        if pp * chunks <= model.num_layers and (pp > 1 or family == alone):
+            yield Candidate(
                 microbatch_size=size,
-                global_batch=batch,
-                sequence_length=question.workload.sequence_length,
+                tensor=degrees.tensor,
+                pipeline=pp,
+                data=degrees.data,
+                context=degrees.context,
+                expert=degrees.expert,
+                expert_tensor=degrees.expert_tensor,
+                zero_stage=degrees.zero_stage,
+                schedule=family,
+                virtual_stages=chunks,
+                axis_order=degrees.axis_order,
+                state_copies=degrees.state_copies,
             )
-            if not broken_rules(configuration, model, pool):
-                for family, chunks in families(allowed):
-                    if pp * chunks <= model.num_layers and (pp > 1 or family == alone):
-                        yield Candidate(
-                            microbatch_size=size,
-                            tensor=tp,
-                            pipeline=pp,
-                            data=dp,
-                            context=cp,
-                            expert=ep,
-                            expert_tensor=etp,
-                            zero_stage=zero,
-                            schedule=family,
-                            virtual_stages=chunks,
-                        )
+
+
+def every_copies(question, degrees):
+    """One copy of sharded state, and the numbers that are searched beside it."""
+    allowed, rank = question.allowed.state_copies, degrees.devices_per_rank
+    units = list(accumulate((level.size for level in question.cluster.levels), mul))[:-1]
+    for copies in range(1, degrees.data + 1):
+        if copies == 1:
+            is_asked = 1 in allowed
+        elif degrees.zero_stage == 0 or degrees.data == copies:
+            is_asked = False
+        elif allowed == Span():
+            is_asked = degrees.pipeline == 1 and degrees.zero_stage > 1
+            is_asked &= any(rank == copies * unit for unit in units)
+        else:
+            is_asked = copies in allowed
+        if is_asked:
+            yield copies
 
 
 def families(allowed):
@@ -180,10 +226,50 @@ def least_step_s(question):
     return min(least_steps_s(question).values())
 
 
+def crossings(candidate, cluster):
+    """For each level, how many neighbours of the pipeline are in different units, for any pair."""
+    inside, unit, found = candidate.tensor * candidate.context, 1, []
+    for level in cluster.levels:
+        unit *= level.size
+        found.append(
+            sum(
+                any(
+                    device_of(candidate, rank, data, k) // unit
+                    != device_of(candidate, rank + 1, data, k) // unit
+                    for data in range(candidate.data)
+                    for k in range(inside)
+                )
+                for rank in range(candidate.pipeline - 1)
+            )
+        )
+    return found
+
+
+def device_of(candidate, rank, data, inside):
+    """The device of a pipeline rank, a replica and a place among tensor and context."""
+    p, d, size = candidate.pipeline, candidate.data, candidate.tensor * candidate.context
+    if candidate.axis_order == PIPELINE_INSIDE:
+        return (data * p + rank) * size + inside
+    return (rank * d + data) * size + inside
+
+
 def distinct(question):
-    """Candidates; where nothing is replicated all ZeRO stages are one."""
+    """Candidates; where nothing is replicated all ZeRO stages are one.
+
+    Of two mappings the second counts where it brings neighbours of the pipeline nearer.
+    """
     seen = set()
     for candidate in every_candidate(question):
+        usual = replace(candidate, axis_order=question.allowed.mappings[0])
+        if candidate != usual and not any(
+            ours < theirs
+            for ours, theirs in zip(
+                crossings(candidate, question.cluster),
+                crossings(usual, question.cluster),
+                strict=True,
+            )
+        ):
+            continue
         dense = candidate.data * candidate.context
         experts = dense * candidate.tensor // candidate.point.expert_devices
         alike = dense == 1 and experts <= 1

@@ -16,6 +16,7 @@ from trainwright.formats.catalog import cluster, model
 from trainwright.formats.exports import needs_orders, write
 from trainwright.formats.exports.launch import Launcher
 from trainwright.model import LayerKind, Optimizer, Recipe, TransformerConfig
+from trainwright.plan.axis_order import AXIS_ORDERS
 from trainwright.plan.bundle import ExportBundle, Stamp
 from trainwright.plan.configuration import Configuration
 from trainwright.plan.job import Job, StagePart
@@ -155,6 +156,7 @@ def jobs(draw: st.DrawFn) -> Job:
     tensor = draw(st.sampled_from([t for t in (1, 2, 4) if not config.num_heads % t]))
     experts = config.experts is not None
     expert = draw(st.sampled_from((1, 2))) if experts and data > 1 else 1
+    zero_stage = draw(st.integers(0, 3))
     degrees = Parallelism(
         tensor=tensor,
         pipeline=pipeline,
@@ -164,7 +166,9 @@ def jobs(draw: st.DrawFn) -> Job:
         expert_tensor=draw(st.sampled_from((None, 1))) if experts else None,
         virtual_stages=chunks,
         sequence_parallel=tensor > 1 and (expert > 1 or draw(st.booleans())),
-        zero_stage=draw(st.integers(0, 3)),
+        zero_stage=zero_stage,
+        state_copies=draw(st.sampled_from((1, 1, 2))) if zero_stage and data > 1 else 1,
+        axis_order=draw(st.sampled_from(AXIS_ORDERS)),
     )
     run = Configuration(
         parallelism=degrees,

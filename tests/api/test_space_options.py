@@ -18,7 +18,9 @@ from trainwright.api.space_options import (
     parse_span,
     record_of,
 )
+from trainwright.api.space_words import model_space_words
 from trainwright.errors import InvalidInput
+from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.plan.results.request import SpaceRecord
 from trainwright.planning.allowed import ANY, ZERO_STAGES, Allowed, Span
 from trainwright.profile import Recompute
@@ -129,6 +131,8 @@ def test_records_of_earlier_versions_are_understood():
         microbatch_size=Span.only(2),
         zero_stages=(1,),
         recompute=(Recompute.NONE,),
+        mappings=(DATA_INSIDE,),
+        state_copies=Span.only(1),
     )
     assert allowed_of(SpaceRecord(zero_stage=3)).zero_stages == (3,)
     with pytest.raises(InvalidInput, match=r'recompute_modes: must list .* got "some"'):
@@ -213,3 +217,19 @@ def test_top_says_how_many_runners_up_are_shown():
             assert sum(other.lost_s.values()) == pytest.approx(
                 other.step_time_s * (1 - 1 / other.slowdown), abs=1e-12
             )
+
+
+def test_mappings_are_named_as_megatron_does_and_kept_in_a_record():
+    allowed = allowed_by(SpaceOptions(degrees={"state_copies": "2..8"}, mappings="tp-cp-pp-dp"))
+    assert allowed.mappings == (PIPELINE_INSIDE,)
+    record = record_of(allowed, excluded=(), per_stage_degrees=False)
+    assert record.mappings == ("tp-cp-ep-pp-dp",)
+    assert allowed_of(record) == allowed
+    assert list(model_space_words(record))[:4] == [
+        *("--state-copies", "2..8", "--mapping", "tp-cp-ep-pp-dp"),
+    ]
+
+
+def test_a_mapping_nobody_has_is_refused_with_those_there_are():
+    with pytest.raises(InvalidInput, match="mapping: must be tp-cp-ep-dp-pp or tp-cp-ep-pp-dp"):
+        allowed_by(SpaceOptions(degrees={}, mappings="pp-tp-dp-cp"))

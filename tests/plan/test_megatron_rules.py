@@ -108,6 +108,10 @@ BROKEN: dict[int, tuple[dict[str, Any], str]] = {
         {"optimizer": "muon", "distributed_optimizer": True},
         "muon excludes the distributed optimizer",
     ),
+    29: (
+        {"pipeline_inside": True, "cp": 2, "world": 32},
+        "with the pipeline inside data parallelism, etp*ep = 2 must be tp*cp = 4",
+    ),
 }
 
 
@@ -116,12 +120,12 @@ def test_a_legal_setup_breaks_nothing() -> None:
 
 
 def test_every_rule_is_numbered_in_order() -> None:
-    assert [rule.number for rule in MEGATRON_RULES] == list(range(1, 29))
+    assert [rule.number for rule in MEGATRON_RULES] == list(range(1, 30))
     assert all(rule.where for rule in MEGATRON_RULES)
     assert all(Where.NOBODY not in rule.where or len(rule.where) == 1 for rule in MEGATRON_RULES)
 
 
-@pytest.mark.parametrize("number", range(1, 29))
+@pytest.mark.parametrize("number", range(1, 30))
 def test_a_broken_rule_says_so_with_its_numbers(number: int) -> None:
     changes, message = BROKEN[number]
     found = [str(fault) for fault in broken_megatron_rules(replace(GOOD, **changes))]

@@ -55,6 +55,8 @@ def coarse_bound_s(one) -> float:
         data=np.array([degrees.data]),
         num_microbatches=np.array([one.num_microbatches]),
         virtual_stages=np.array([1]),
+        inside=np.array([False]),
+        copies=np.array([1]),
     )
     schedule = Schedule(family="1f1b", virtual_stages=Span.only(1))
     (bounds_s,) = CoarseBounds(one.cluster).bounds_s(

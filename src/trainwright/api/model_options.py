@@ -35,9 +35,9 @@ LARGEST_TOP: Final = 1000
 class ModelOptions(TypedDict, total=False):
     """Where and what a model trains, and what its plan may use; see `docs/plan-command.md`.
 
-    Degrees are numbers or ranges such as "4..8"; `zero_stage` and `schedule` may be lists; `top` is
-    the number of runners-up. `reserve`, `workspace` and `fragmentation` are what a device keeps
-    beside the plan, as for `estimate`.
+    Degrees are numbers or ranges such as "4..8"; `zero_stage`, `mapping` and `schedule` may be
+    lists; `top` is the number of runners-up. `reserve`, `workspace` and `fragmentation` are what a
+    device keeps beside the plan, as for `estimate`.
     """
 
     cluster: str | Path | Cluster | None
@@ -53,6 +53,8 @@ class ModelOptions(TypedDict, total=False):
     etp: Degrees
     virtual_stages: Degrees
     zero_stage: Stages
+    mapping: Names
+    state_copies: Degrees
     schedule: Names
     framework: str | None
     per_stage_degrees: bool
@@ -98,6 +100,7 @@ def model_call(
         SpaceOptions(
             degrees={name: options.get(option.replace("-", "_")) for name, option in SPANS.items()},  # type: ignore[misc]
             zero=options.get("zero_stage"),
+            mappings=options.get("mapping"),
             recompute=recompute,
             schedules=options.get("schedule"),
             framework=options.get("framework"),

@@ -14,6 +14,7 @@ from trainwright.api.jobs import job_of_configuration
 from trainwright.errors import Inexpressible, Infeasible, InvalidInput
 from trainwright.formats.exports import able_targets, gaps_of
 from trainwright.formats.exports.nanotron import own_split
+from trainwright.plan.axis_order import mapping_name
 from trainwright.plan.capability import capability_of
 from trainwright.plan.configuration import even_blocks
 from trainwright.plan.demands import RecomputeForm
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from trainwright.plan.configuration import Configuration
     from trainwright.plan.job import Job
 
-_HARD: Final = frozenset({"pipeline", "tensor", "context", "expert", "parallelism", "axis_order"})
+_HARD: Final = frozenset({"pipeline", "tensor", "context", "expert", "parallelism"})
 _REGULAR: Final = frozenset(
     {RecomputeForm.NONE, RecomputeForm.ALL, RecomputeForm.FIRST, RecomputeForm.MODULES}
 )
@@ -104,6 +105,10 @@ def _base(job: Job, own: Capability) -> Configuration:
     if job.model.experts is not None and not own.can(Feature.EXPERT_TENSOR):
         shards = degrees.tensor if own.can(Feature.EXPERTS_CUT) else 1
         degrees = replace(degrees, expert_tensor=shards)
+    if not (own.can(Feature.HYBRID_SHARD) and degrees.zero_stage):
+        degrees = replace(degrees, state_copies=1)
+    if degrees.axis_order not in own.axis_orders:
+        degrees = replace(degrees, axis_order=own.axis_orders[0])
     chunks = degrees.virtual_stages
     if not own.can(Feature.LOOP):
         degrees, chunks = replace(degrees, virtual_stages=1), 1
@@ -150,9 +155,17 @@ def _runs(base: Configuration, job: Job, own: Capability) -> Iterator[Configurat
 def _changes(job: Job, nearest: Job) -> Iterator[str]:
     """What is different, in words."""
     was, now = job.degrees, nearest.degrees
-    for name in ("zero_stage", "virtual_stages", "sequence_parallel", "expert_tensor"):
+    for name in (
+        "zero_stage",
+        "state_copies",
+        "virtual_stages",
+        "sequence_parallel",
+        "expert_tensor",
+    ):
         if getattr(was, name) != getattr(now, name):
             yield f"{name}: {getattr(was, name)} becomes {getattr(now, name)}"
+    if was.axis_order != now.axis_order:
+        yield f"mapping: {mapping_name(was.axis_order)} becomes {mapping_name(now.axis_order)}"
     if job.schedule != nearest.schedule:
         yield f"schedule: {job.schedule} becomes {nearest.schedule}"
     if job.blocks_per_stage != nearest.blocks_per_stage:

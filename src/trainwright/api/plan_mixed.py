@@ -9,6 +9,7 @@ from trainwright.api.inputs import naming_options
 from trainwright.api.mixed_records import mixed_alternatives, with_mixed_plan
 from trainwright.api.model_request import call_of, request_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.plan.axis_order import DATA_INSIDE, mapping_name
 from trainwright.plan.results.mixed_plan import MixedPlanResult
 from trainwright.plan.status import BoundKind, Status, relative_gap
 from trainwright.planning.allowed import ANY
@@ -70,12 +71,18 @@ def _status(outcome: MixedOutcome) -> Status:
 
 def _warnings(question: ModelQuestion) -> Iterator[str]:
     """What was left out where several pools are used."""
-    from trainwright.planning.mixed_space import FAMILIES, mixed_families
+    from trainwright.planning.mixed_space import FAMILIES, is_mixable, mixed_families
 
     if question.allowed.framework is not None:
         yield (
             f"framework: {question.allowed.framework} runs no plan of ours on several pools; "
             "each pool was planned alone"
+        )
+    elif not is_mixable(question.allowed):
+        yield (
+            f"mapping, state-copies: several pools are used in the order "
+            f"{mapping_name(DATA_INSIDE)} and with one copy of sharded state only; each pool was "
+            "planned alone"
         )
     elif not mixed_families(question):
         yield (

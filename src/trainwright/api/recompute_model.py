@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.api.model_request import call_of
 from trainwright.api.recompute import read_plan, refuse
 from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.axis_order import mapping_name
 from trainwright.plan.parallelism import Parallelism
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from trainwright.planning.model_space import Point
     from trainwright.profile import Profile
 
-_SHARED: Final = ("tensor", "pipeline", "data", "context", "expert", "virtual_stages")
+_SHARED: Final = (
+    *("tensor", "pipeline", "data", "context", "expert", "virtual_stages", "state_copies"),
+)
 
 
 def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
@@ -143,6 +146,10 @@ def _space_faults(
     if degrees.zero_stage not in allowed.zero_stages:
         stages = ", ".join(map(str, allowed.zero_stages))
         yield Fault("parallelism.zero_stage", f"must be one of {stages}, got {degrees.zero_stage}")
+    if degrees.axis_order not in allowed.mappings:
+        orders = ", ".join(map(mapping_name, allowed.mappings))
+        given = mapping_name(degrees.axis_order)
+        yield Fault("parallelism.axis_order", f"must be that of {orders}, got {given}")
     if allowed.schedules is not None and document.schedule not in allowed.schedules:
         families = ", ".join(allowed.schedules)
         yield Fault("schedule", f'must be one of {families}, got "{document.schedule}"')

@@ -20,6 +20,7 @@ from trainwright.api.space_words import (
     profile_space_words,
 )
 from trainwright.errors import InvalidInput
+from trainwright.plan.axis_order import DATA_INSIDE, mapping_name
 from trainwright.plan.results.codesign import CodesignResult
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.improvement import ImprovementResult
@@ -280,6 +281,10 @@ def _run_words(run: Configuration) -> Iterator[str]:
         if degree is not None and (degree > 1 or name == "data"):
             yield from (option, str(degree))
     yield from ("--zero", str(degrees.zero_stage))
+    if degrees.state_copies > 1:
+        yield from ("--state-copies", str(degrees.state_copies))
+    if degrees.axis_order != DATA_INSIDE:
+        yield from ("--mapping", mapping_name(degrees.axis_order))
     yield from ("--micro-batch", str(run.microbatch_size))
     yield from ("--global-batch", str(run.global_batch))
     yield from ("--sequence", str(run.sequence_length))

@@ -32,6 +32,8 @@ class RunOptions(TypedDict, total=False):
     ep: int | None
     etp: int | None
     zero: int | None
+    mapping: str | None
+    state_copies: int | None
     micro_batch: int | None
     global_batch: int | None
     sequence: int | None
@@ -77,6 +79,8 @@ OPTION_OF: Final = {
     "expert_tensor": "etp",
     "expert_tensor_parallel": "etp",
     "zero_stage": "zero",
+    "axis_order": "mapping",
+    "state_copies": "state-copies",
     "microbatch_size": "micro-batch",
     "num_microbatches": "global-batch / (micro-batch x dp)",
     "global_batch": "global-batch",
@@ -169,8 +173,10 @@ def _unknown_words(options: RunOptions) -> Iterator[Fault]:
 
 
 def _degrees(options: RunOptions, num_devices: int | None) -> Parallelism:
+    from trainwright.plan.axis_order import DATA_INSIDE, mapping_named
     from trainwright.plan.parallelism import Parallelism
 
+    mapping = options.get("mapping")
     tensor, pipeline = options.get("tp") or 1, options.get("pp") or 1
     context = options.get("cp") or 1
     data = options.get("dp")
@@ -188,6 +194,8 @@ def _degrees(options: RunOptions, num_devices: int | None) -> Parallelism:
         virtual_stages=options.get("virtual_stages") or 1,
         sequence_parallel=tensor > 1 if sequence_parallel is None else sequence_parallel,
         zero_stage=1 if zero is None else zero,
+        state_copies=options.get("state_copies") or 1,
+        axis_order=DATA_INSIDE if mapping is None else mapping_named(mapping),
     )
 
 

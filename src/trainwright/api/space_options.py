@@ -17,6 +17,7 @@ from trainwright.plan.results.request import SpaceRecord, SpanRecord
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from trainwright.plan.axis_order import AxisOrder
     from trainwright.planning.allowed import Allowed, Span
     from trainwright.profile import Recompute
 
@@ -34,15 +35,18 @@ SPANS: Final[Mapping[str, str]] = {
     "expert_tensor": "etp",
     "virtual_stages": "virtual-stages",
     "microbatch_size": "micro-batch",
+    "state_copies": "state-copies",
 }
 OPTION_OF: Final[Mapping[str, str]] = {
     **SPANS,
     "zero_stages": "zero",
+    "mappings": "mapping",
     "recompute": "recompute",
     "schedules": "schedule",
     "framework": "framework",
 }
 _RANGE: Final = re.compile(r"\s*(\d[\d_]*)?\s*(\.\.)?\s*(\d[\d_]*)?\s*")
+OLD_MAPPINGS: Final = ("tp-cp-ep-dp-pp",)  # of documents without a list of mappings
 OLD_ZERO_STAGE: Final = 1  # what documents without a list of stages were planned with
 
 
@@ -55,6 +59,7 @@ class SpaceOptions:
 
     degrees: Mapping[str, Degrees]
     zero: Stages = None
+    mappings: Names = None
     recompute: bool | Names = True
     schedules: Names = None
     framework: str | None = None
@@ -84,6 +89,7 @@ def allowed_by(options: SpaceOptions) -> Allowed:
         stages = _zero_stages(options.zero)
     except InvalidInput as error:
         faults += error.faults
+    mappings = _mappings(options.mappings, faults)
     if options.schedules is not None:
         families = _families(options.schedules, faults)
     faults += (f for name, span in spans.items() for f in _span_faults(SPANS[name], span))
@@ -93,6 +99,7 @@ def allowed_by(options: SpaceOptions) -> Allowed:
     return Allowed(
         **spans,
         zero_stages=stages,
+        mappings=mappings,
         recompute=modes,
         schedules=families,
         framework=framework,
@@ -160,6 +167,21 @@ def _zero_stages(given: Stages) -> tuple[int, ...]:
     return tuple(sorted({known[str(number)] for number in numbers}))
 
 
+def _mappings(given: Names, faults: list[Fault]) -> tuple[AxisOrder, ...]:
+    """In one order, whatever the list's."""
+    from trainwright.plan.axis_order import AXIS_ORDERS, mapping_named
+
+    if given is None:
+        return AXIS_ORDERS
+    named = set()
+    for word in _words(given):
+        try:
+            named.add(mapping_named(word))
+        except InvalidInput as error:
+            faults += error.faults
+    return tuple(order for order in AXIS_ORDERS if order in named) or AXIS_ORDERS
+
+
 def _modes(options: SpaceOptions, faults: list[Fault]) -> tuple[Recompute, ...]:
     from trainwright.profile import Recompute
 
@@ -198,6 +220,7 @@ def _families(given: str | Iterable[str], faults: list[Fault]) -> tuple[str, ...
 
 def record_of(allowed: Allowed, *, excluded: Iterable[str], per_stage_degrees: bool) -> SpaceRecord:
     """As a document carries it."""
+    from trainwright.plan.axis_order import mapping_name
     from trainwright.planning.allowed import ANY, Span
     from trainwright.profile import Recompute
 
@@ -216,6 +239,7 @@ def record_of(allowed: Allowed, *, excluded: Iterable[str], per_stage_degrees: b
         recompute_modes=tuple(map(str, allowed.recompute)),
         schedules=allowed.schedules,
         framework=allowed.framework,
+        mappings=tuple(map(mapping_name, allowed.mappings)),
     )
 
 
@@ -224,6 +248,7 @@ def allowed_of(record: SpaceRecord) -> Allowed:
 
     Raises `InvalidInput` under the record's own keys.
     """
+    from trainwright.plan.axis_order import mapping_named
     from trainwright.planning.allowed import ANY, Allowed, Span
     from trainwright.profile import Recompute
 
@@ -235,6 +260,8 @@ def allowed_of(record: SpaceRecord) -> Allowed:
         spans["data"] = Span.only(1)
     if not record.tensor_parallel:
         spans["tensor"] = Span.only(1)
+    if not record.mappings:  # written before hybrid shard was searched
+        spans["state_copies"] = Span.only(1)
     if record.micro_batch is not None:
         spans["microbatch_size"] = Span.only(record.micro_batch)
     old_zero = OLD_ZERO_STAGE if record.zero_stage is None else record.zero_stage
@@ -251,4 +278,5 @@ def allowed_of(record: SpaceRecord) -> Allowed:
         ),
         schedules=record.schedules,
         framework=record.framework,
+        mappings=tuple(map(mapping_named, record.mappings or OLD_MAPPINGS)),
     )

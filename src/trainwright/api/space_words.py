@@ -32,6 +32,7 @@ def profile_space_words(space: SpaceRecord) -> Iterator[str]:
 def model_space_words(space: SpaceRecord) -> Iterator[str]:
     """Of a model's plan: what is allowed, where that is not everything."""
     from trainwright.api.space_options import SPANS, allowed_of
+    from trainwright.plan.axis_order import AXIS_ORDERS, mapping_name
     from trainwright.planning.allowed import ANY, ZERO_STAGES
     from trainwright.profile import Recompute
 
@@ -44,6 +45,8 @@ def model_space_words(space: SpaceRecord) -> Iterator[str]:
             yield from (f"--{option}", _span_text(span))
     if allowed.zero_stages != ZERO_STAGES:
         yield from ("--zero", ",".join(map(str, allowed.zero_stages)))
+    if allowed.mappings != AXIS_ORDERS:
+        yield from ("--mapping", ",".join(map(mapping_name, allowed.mappings)))
     modes = tuple(m for m in Recompute if m not in space.excluded_options)
     if space.recompute and allowed.recompute != modes:
         yield from ("--recompute", ",".join(allowed.recompute))

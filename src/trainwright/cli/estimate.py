@@ -43,6 +43,18 @@ def estimate(
     ep: Annotated[str | None, _count("ep", "Expert parallel degree; 1 if absent.")] = None,
     etp: Annotated[str | None, _count("etp", "Devices per expert; as --tp if absent.")] = None,
     zero: Annotated[str | None, _count("zero", "ZeRO stage, 0 to 3; 1 if absent.")] = None,
+    mapping: Annotated[
+        str | None,
+        typer.Option(
+            help="How devices are numbered, nearest axis first: tp-cp-ep-dp-pp if absent, or "
+            "tp-cp-ep-pp-dp.",
+            metavar="ORDER",
+        ),
+    ] = None,
+    state_copies: Annotated[
+        str | None,
+        _count("state-copies", "Groups of replicas that each hold all sharded state; 1 if absent."),
+    ] = None,
     micro_batch: Annotated[
         str | None, _count("micro-batch", "Sequences per microbatch; 1 if absent.")
     ] = None,
@@ -212,6 +224,8 @@ def estimate(
         ep=parse_count(ep, "ep"),
         etp=parse_count(etp, "etp"),
         zero=parse_count(zero, "zero", least=0),
+        mapping=mapping,
+        state_copies=parse_count(state_copies, "state-copies"),
         micro_batch=parse_count(micro_batch, "micro-batch"),
         global_batch=parse_count(global_batch, "global-batch"),
         sequence=parse_count(sequence, "sequence"),

@@ -77,6 +77,21 @@ def plan(
     zero: Annotated[
         str | None, typer.Option(help="ZeRO stages, such as 1 or 0,1; all if absent.")
     ] = None,
+    mapping: Annotated[
+        str | None,
+        typer.Option(
+            help="Of tp-cp-ep-dp-pp,tp-cp-ep-pp-dp: how devices are numbered; both if absent.",
+            metavar="ORDERS",
+        ),
+    ] = None,
+    state_copies: Annotated[
+        str | None,
+        typer.Option(
+            help="Groups of replicas that each hold all sharded state; if absent one, or as many "
+            "as fill nodes.",
+            metavar=_DEGREE,
+        ),
+    ] = None,
     recompute: Annotated[
         str | None, typer.Option(help="Of none,selective,full; all if absent.", metavar="MODES")
     ] = None,
@@ -200,6 +215,8 @@ def plan(
         "etp": etp,
         "virtual_stages": virtual_stages,
         "zero_stage": zero,
+        "mapping": mapping,
+        "state_copies": state_copies,
         "schedule": schedule,
         "framework": framework,
         "per_stage_degrees": per_stage_degrees,

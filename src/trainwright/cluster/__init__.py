@@ -4,7 +4,15 @@ from trainwright.cluster.accelerator import NO_LOSS, Accelerator, Efficiency
 from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
 from trainwright.cluster.chip_cores import ELEMENT_BYTES, ChipCores
 from trainwright.cluster.cluster import Cluster, Pool
-from trainwright.cluster.network import Hop, LevelKind, NetworkLevel, crossed_level, group_hops
+from trainwright.cluster.network import (
+    Hop,
+    LevelKind,
+    NetworkLevel,
+    Rows,
+    crossed_level,
+    group_hops,
+    nested_hops,
+)
 from trainwright.cluster.saturating import Saturating
 from trainwright.cluster.spread import Circumstance, Spread
 from trainwright.cluster.template import (
@@ -32,11 +40,13 @@ __all__ = [
     "LevelKind",
     "NetworkLevel",
     "Pool",
+    "Rows",
     "Saturating",
     "Spread",
     "Surroundings",
     "crossed_level",
     "group_hops",
+    "nested_hops",
     "networked",
     "peak_flops_per_s",
     "template_device",

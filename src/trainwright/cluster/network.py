@@ -72,6 +72,9 @@ class NetworkLevel:
         return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription
 
 
+Rows = tuple[tuple[int, int], ...]  # (ranks, devices from one to the next), innermost first
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
     """`ranks` members (or groups of members) that meet at one network level."""
@@ -87,18 +90,31 @@ def group_hops(levels: tuple[NetworkLevel, ...], *, ranks: int, stride: int) -> 
     fill units evenly, fewer ranks count as near and more as far. Raises `InvalidInput` when the
     devices do not suffice.
     """
+    return nested_hops(levels, ((ranks, stride),))
+
+
+def nested_hops(levels: tuple[NetworkLevel, ...], rows: Rows) -> tuple[Hop, ...]:
+    """The same for rows of ranks within rows: each (ranks, stride) repeats what is before it.
+
+    (2, 1), (4, 16) are the devices 0, 1, 16, 17, 32, 33, 48 and 49.
+    """
     devices = math.prod(level.size for level in levels)
-    if (span := (ranks - 1) * stride + 1) > devices:
+    if (span := sum((ranks - 1) * stride for ranks, stride in rows) + 1) > devices:
         raise InvalidInput.of("ranks", f"must span at most {devices} devices, got {span}")
     hops = []
     unit, inside = 1, 1
     for level in levels:
         unit *= level.size
-        members = ranks if (ranks - 1) * stride < unit else max(1, unit // stride)
+        members = math.prod(_members(ranks, stride, unit) for ranks, stride in rows)
         if (meeting := math.ceil(members / inside)) > 1:
             hops.append(Hop(level=level, ranks=meeting))
             inside *= meeting
     return tuple(hops)
+
+
+def _members(ranks: int, stride: int, unit: int) -> int:
+    """How many of a row lie in one unit."""
+    return ranks if (ranks - 1) * stride < unit else max(1, unit // stride)
 
 
 def crossed_level(

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.axis_order import mapping_name
 from trainwright.plan.capability_table import (
     AXIS_ORDERS,
     CELLS,
@@ -184,9 +185,9 @@ def _choice_gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
     if order is not None and order not in own.axis_orders:
         yield Gap(
             field="axis_order",
-            value="-".join(order),
+            value=mapping_name(order),
             target=own.target,
-            reason=f"orders its ranks {' or '.join('-'.join(o) for o in own.axis_orders)}",
+            reason=f"orders its ranks {' or '.join(map(mapping_name, own.axis_orders))}",
             alternatives=tuple(n for n in TARGETS if order in capability_of(n).axis_orders),
         )
     if demands.recompute is RecomputeForm.MODULES and own.modules:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.plan.feature import Feature
 
 _LAYOUT = "yes pipeline_model_parallel_layout"
@@ -289,15 +290,12 @@ SCHEDULES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     }
 )
 
-_INNER_FIRST = ("tensor", "context", "data", "pipeline")
-_PIPELINE_INSIDE = ("tensor", "context", "pipeline", "data")
-_MEGATRON_ORDERS = (_INNER_FIRST, _PIPELINE_INSIDE)
 # How ranks are numbered, from the axis whose neighbours are closest.
 AXIS_ORDERS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = MappingProxyType(
     {
-        **dict.fromkeys(("megatron", "megatron-bridge", "primus"), _MEGATRON_ORDERS),
-        **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3", "pytorch"), (_INNER_FIRST,)),
-        **dict.fromkeys(("deepspeed", "accelerate", "nanotron"), (_INNER_FIRST,)),
+        **dict.fromkeys(("megatron", "megatron-bridge", "primus"), (DATA_INSIDE, PIPELINE_INSIDE)),
+        **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3", "pytorch"), (DATA_INSIDE,)),
+        **dict.fromkeys(("deepspeed", "accelerate", "nanotron"), (DATA_INSIDE,)),
     }
 )
 

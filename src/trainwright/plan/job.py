@@ -21,6 +21,7 @@ from trainwright.plan.placement import Placement
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
+    from trainwright.plan.axis_order import AxisOrder
     from trainwright.plan.lowered import LoweredSchedule
     from trainwright.plan.schedule import Schedule
     from trainwright.plan.timeline import Timeline
@@ -203,6 +204,14 @@ class Job:
         return frozenset(found)
 
     @property
+    def _axis_order(self) -> AxisOrder | None:
+        """None where all orders are the same."""
+        degrees = self.parallelism
+        if degrees is None or min(degrees.pipeline, degrees.data) == 1:
+            return None
+        return degrees.axis_order
+
+    @property
     def demands(self) -> Demands:
         """What the job demands of a framework."""
         shape = None if self.schedule in FAMILY_SHAPES else _shape_of(self.placement)
@@ -219,6 +228,8 @@ class Job:
             recompute_modules=self._modules_by_block,
             has_experts=self.model.experts is not None,
             num_mtp_layers=self.model.num_mtp_layers,
+            axis_order=self._axis_order,
+            state_copies=1 if self.parallelism is None else self.parallelism.state_copies,
             optimizer=str(self.recipe.optimizer),
         )
 

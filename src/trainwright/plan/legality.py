@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import RunShape, precision_named
+from trainwright.plan.axis_order import mapping_name
 
 if TYPE_CHECKING:
     from trainwright.cluster import Pool
@@ -91,6 +92,27 @@ def _experts(configuration: Configuration, model: TransformerConfig, pool: Pool)
     if degrees.devices_per_rank % spanned:
         wanted = f"x expert-tensor must divide tp x cp x dp ({degrees.devices_per_rank})"
         yield Fault("expert", f"{wanted}, got {degrees.expert} x {degrees.expert_shards}")
+    elif model.experts is not None and degrees.adjacent_devices % spanned:
+        inside = degrees.adjacent_devices
+        wanted = f"x expert-tensor must divide the {inside} devices that lie inside the pipeline"
+        order = mapping_name(degrees.axis_order)
+        given = f"got {degrees.expert} x {degrees.expert_shards} with {order}"
+        yield Fault("expert", f"{wanted}, {given}")
+
+
+def _copies(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """Groups that each hold all sharded state are equal, and there is state that is sharded."""
+    degrees = configuration.parallelism
+    copies = degrees.state_copies
+    if copies == 1:
+        return
+    if degrees.zero_stage == 0:
+        yield Fault("state_copies", f"must be 1 without ZeRO, got {copies}; choose ZeRO 1, 2 or 3")
+    if degrees.data % copies:
+        yield Fault("state_copies", f"must divide dp ({degrees.data}), got {copies}")
+    elif model.experts is not None and degrees.expert_data % copies:
+        wanted = f"must divide the {degrees.expert_data} replicas of each expert"
+        yield Fault("state_copies", f"{wanted}, got {copies}")
 
 
 def _context(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
@@ -141,6 +163,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _batch,
     _pipeline,
     _experts,
+    _copies,
     _context,
     _recompute,
     _precision,

@@ -252,6 +252,15 @@ def _optimizer(s: MegatronSetup) -> Iterator[str]:
         yield "muon excludes the distributed optimizer and FSDP; choose ZeRO 0"
 
 
+def _mapping(s: MegatronSetup) -> Iterator[str]:
+    inside, spanned = s.tp * s.cp, s.ep * (s.etp or s.tp)
+    if s.pipeline_inside and s.pp > 1 and spanned != inside:
+        yield (
+            f"with the pipeline inside data parallelism, etp*ep = {spanned} must be "
+            f"tp*cp = {inside}"
+        )
+
+
 def _rule(
     number: int,
     setting: str,
@@ -292,4 +301,5 @@ MEGATRON_RULES: Final = (
     _rule(26, "vocabulary", "the planned vocabulary is the padded one", _vocabulary, _NONE),
     _rule(27, "hidden", "heads divide the hidden size", _hidden, _VA),
     _rule(28, "optimizer", "Muon shards nothing", _optimizer, _VA),
+    _rule(29, "axis_order", "tp-pp-dp has experts on all of tp*cp", _mapping, _RT),
 )

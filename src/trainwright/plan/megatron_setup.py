@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainwright.plan.axis_order import PIPELINE_INSIDE
 from trainwright.plan.demands import RecomputeForm
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ class MegatronSetup:
     """Names are those of Megatron's arguments, shortened; nothing is checked here.
 
     `layout` lists the letters of every stage; `first_layers` and `last_layers` are the counts of
-    the outer stages. `max_connections` is the variable CUDA_DEVICE_MAX_CONNECTIONS.
+    the outer stages. `pipeline_inside` is `use_tp_pp_dp_mapping`, `max_connections` the variable
+    CUDA_DEVICE_MAX_CONNECTIONS.
     """
 
     layers: int
@@ -34,6 +36,7 @@ class MegatronSetup:
     ep: int = 1
     etp: int | None = None
     sequence_parallel: bool = False
+    pipeline_inside: bool = False
     virtual_stages: int | None = None
     layout: tuple[str, ...] | None = None
     first_layers: int | None = None
@@ -119,6 +122,7 @@ def setup_of(job: Job, *, letters: tuple[str, ...] | None) -> MegatronSetup:
         ep=degrees.expert,
         etp=None if model.experts is None else degrees.expert_shards,
         sequence_parallel=degrees.sequence_parallel and degrees.tensor > 1,
+        pipeline_inside=job.demands.axis_order == PIPELINE_INSIDE,
         virtual_stages=chunks if chunks > 1 and letters is None else None,
         layout=letters,
         group=degrees.pipeline if chunks > 1 else None,

@@ -6,13 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.axis_order import (
+    AXIS_ORDERS,
+    DATA_INSIDE,
+    MAPPINGS,
+    PIPELINE_INSIDE,
+    AxisOrder,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
     """Uniform degrees of a plan. Expert degrees divide the data × context × tensor group.
 
-    Each expert is cut `expert_tensor` ways, as many as `tensor` where absent.
+    Each expert is cut `expert_tensor` ways, as many as `tensor` where absent. `axis_order` lists
+    the axes as devices are numbered, closest neighbours first. `state_copies` is how many groups of
+    replicas each hold all state that ZeRO shards (hybrid shard); 1 shards it over all of them.
     """
 
     tensor: int = 1
@@ -24,6 +33,8 @@ class Parallelism:
     virtual_stages: int = 1
     sequence_parallel: bool = False
     zero_stage: int = 0
+    axis_order: AxisOrder = DATA_INSIDE
+    state_copies: int = 1
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -33,13 +44,16 @@ class Parallelism:
     def _faults(self) -> Iterator[Fault]:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None:
+            if value is None or field.name == "axis_order":
                 continue
             least = 0 if field.name in ("zero_stage", "sequence_parallel") else 1
             if value < least:
                 yield Fault(field.name, f"must be >= {least}, got {value}")
         if self.zero_stage > 3:
             yield Fault("zero_stage", f"must be 0, 1, 2 or 3, got {self.zero_stage}")
+        if self.axis_order not in AXIS_ORDERS:
+            given = "-".join(self.axis_order)
+            yield Fault("axis_order", f"must be the order of {' or '.join(MAPPINGS)}, got {given}")
 
     @property
     def num_devices(self) -> int:
@@ -50,6 +64,13 @@ class Parallelism:
     def devices_per_rank(self) -> int:
         """Devices of one pipeline rank."""
         return self.tensor * self.data * self.context
+
+    @property
+    def adjacent_devices(self) -> int:
+        """Devices of one pipeline rank that follow on each other; as many apart lie its ranks."""
+        inside = self.tensor * self.context
+        is_apart = self.axis_order == PIPELINE_INSIDE and self.pipeline > 1
+        return inside if is_apart else inside * self.data
 
     @property
     def expert_shards(self) -> int:

@@ -27,6 +27,8 @@ class StatedRun:
     ep: int | None = None
     etp: int | None = None
     zero: int | None = None
+    mapping: str | None = None
+    state_copies: int | None = None
     micro_batch: int | None = None
     global_batch: int | None = None
     sequence: int | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.plan.axis_order import AXIS_ORDERS, AxisOrder
 from trainwright.profile import Recompute
 
 
@@ -40,6 +41,8 @@ class Allowed:
 
     `expert_tensor` is the number of devices that share one expert. `schedules` None is every family
     that the planner searches; `framework` None is every plan, whether or not something runs it.
+    `mappings` are orders of the axes on the network; `state_copies` is searched where shards fill
+    units of the network unless it is narrowed.
     """
 
     tensor: Span = ANY
@@ -50,10 +53,12 @@ class Allowed:
     expert_tensor: Span = ANY
     virtual_stages: Span = ANY
     microbatch_size: Span = ANY
+    state_copies: Span = ANY
     zero_stages: tuple[int, ...] = ZERO_STAGES
     recompute: tuple[Recompute, ...] = tuple(Recompute)
     schedules: tuple[str, ...] | None = None
     framework: str | None = None
+    mappings: tuple[AxisOrder, ...] = AXIS_ORDERS
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -71,7 +76,7 @@ class Allowed:
         for stage in self.zero_stages:
             if stage not in ZERO_STAGES:
                 yield Fault("zero_stages", f"must be 0, 1, 2 or 3, got {stage}")
-        for name in ("zero_stages", "recompute", "schedules"):
+        for name in ("zero_stages", "recompute", "schedules", "mappings"):
             if getattr(self, name) == ():
                 yield Fault(name, "must have at least 1 entry, got 0")
 

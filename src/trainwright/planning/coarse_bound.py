@@ -39,6 +39,7 @@ from trainwright.planning.family_split import CHAIN
 from trainwright.planning.kind_costs import TOUCHED
 from trainwright.planning.layouts import joined
 from trainwright.planning.like_layers import Rooms, Tail
+from trainwright.planning.mappings import exchanges_no_nearer
 from trainwright.planning.ramps import Ramp, split_backward_s
 from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.planning.v_memory import LEAST_OF_EITHER
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainwright.cluster import Cluster
+    from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.planning.family_bounds import ChainWork
     from trainwright.planning.layouts import Layouts
     from trainwright.planning.like_layers import LikeLayers
@@ -75,19 +76,43 @@ WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Shared:
-    """What replicas of D sizes exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
+    """What replicas of D kinds exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
 
-    `gather_s` is of all weights, `update_s` of those that the optimizer changes.
-    `reduce_byte_s` and `gather_byte_s` [D, 2] are the least seconds that a byte takes.
+    `gather_s` is of all weights, `update_s` of those that the optimizer changes, `between_s` over
+    copies of sharded state. `reduce_byte_s`, `gather_byte_s` and `between_byte_s` [D, 2] are the
+    least seconds that a byte takes.
     """
 
     reduce_s: Floats
     gather_s: Floats
     update_s: Floats
     scatter_s: Floats
+    between_s: Floats
     reduce_byte_s: Floats
     gather_byte_s: Floats
+    between_byte_s: Floats
     sizes: Ints
+
+    def nearer_and_farther(self, work: PointWork, levels: tuple[NetworkLevel, ...]) -> _Shared:
+        """These, and after them the least where the same groups lie farther apart, [2·D].
+
+        That is what their bytes take at best; nothing where levels get faster outwards.
+        """
+        share = 1.0 if exchanges_no_nearer(levels) else 0.0
+        reduce_byte_s, gather_byte_s = share * self.reduce_byte_s, share * self.gather_byte_s
+        between_byte_s = share * self.between_byte_s
+        weights = work.static_bytes[:, StaticKind.WEIGHT]
+        return _Shared(
+            reduce_s=np.append(self.reduce_s, reduce_byte_s @ work.sync_bytes),
+            gather_s=np.append(self.gather_s, gather_byte_s @ weights),
+            update_s=np.append(self.update_s, gather_byte_s @ work.trained_bytes),
+            scatter_s=np.append(self.scatter_s, gather_byte_s @ work.sync_bytes),
+            between_s=np.append(self.between_s, between_byte_s @ work.sync_bytes),
+            reduce_byte_s=np.concatenate((self.reduce_byte_s, reduce_byte_s)),
+            gather_byte_s=np.concatenate((self.gather_byte_s, gather_byte_s)),
+            between_byte_s=np.concatenate((self.between_byte_s, between_byte_s)),
+            sizes=np.concatenate((self.sizes, self.sizes)),
+        )
 
     def gathered(self) -> Floats:
         """How many layers' weights a device gathers at most, by ZeRO stage, [4, D]."""
@@ -110,21 +135,22 @@ _BY_ZERO: Final = (StaticKind.OPTIMIZER, StaticKind.GRADIENT, StaticKind.WEIGHT)
 class _Batch:
     """All pairs of some spaces of a point, one after the other: [N] in all.
 
-    `degrees` [D] are their data degrees, `degree` [N] says which each pair has, `parts` which pairs
-    run under each family.
+    `groups` [D, 2] are their data degrees and copies of state, `group` [N] says which each pair
+    has, from D on with the pipeline inside; `parts` which pairs run under each family.
     """
 
     layouts: Layouts
     zero_stage: Ints
-    degrees: Ints
-    degree: Ints
+    groups: Ints
+    group: Ints
     parts: tuple[tuple[str, slice], ...]
 
     @classmethod
     def of(cls, spaces: Sequence[Space]) -> _Batch:
         """Of one space or more; those of a family lie next to each other."""
         layouts = joined([space.layouts for space in spaces])
-        degrees, degree = np.unique(layouts.data, return_inverse=True)
+        base = int(layouts.copies.max(initial=1)) + 1
+        keys, group = np.unique(layouts.data * base + layouts.copies, return_inverse=True)
         parts, first = [], 0
         for family, own in groupby(spaces, key=lambda space: space.schedule.family):
             after = first + sum(space.layouts.size for space in own)
@@ -134,14 +160,14 @@ class _Batch:
         return cls(
             layouts=layouts,
             zero_stage=np.repeat([space.zero_stage for space in spaces], sizes),
-            degrees=degrees,
-            degree=degree,
+            groups=np.stack(np.divmod(keys, base), axis=1),
+            group=group + len(keys) * layouts.inside,
             parts=tuple(parts),
         )
 
     def of_pairs(self, table: Floats) -> Floats:
-        """From a table by ZeRO stage and data degree, [4, D, ...], the value of each pair."""
-        found: Floats = table[self.zero_stage, self.degree]
+        """From a table by ZeRO stage and kind of replicas, [4, D, ...], the value of each pair."""
+        found: Floats = table[self.zero_stage, self.group]
         return found
 
     def warm_up(self) -> Callable[[Ints], Ints]:
@@ -184,7 +210,9 @@ class CoarseBounds:
 
     def _bounds_s(self, work: PointWork, point: Point, batch: _Batch, chain: ChainWork) -> Floats:
         device, layouts = self.cluster.accelerator, batch.layouts
-        shared = self._shared(work, point, batch.degrees)
+        shared = self._shared(work, point, batch.groups)
+        if layouts.inside.any():
+            shared = shared.nearer_and_farther(work, self.cluster.levels)
         shards = shared.shards()
         p, m = layouts.pipeline, layouts.num_microbatches
         gathered = batch.of_pairs(shared.gathered())
@@ -232,30 +260,32 @@ class CoarseBounds:
         inner, *outer = self.cluster.pool_of().levels
         near_s = point_to_point_time_s(work.edge_bytes, inner)
         far_s = min((point_to_point_time_s(work.edge_bytes, e) for e in outer), default=near_s)
-        size, p = point.devices * layouts.data, layouts.pipeline
+        size, p = np.where(layouts.inside, 1, layouts.data) * point.devices, layouts.pipeline
         crossing = np.where(size >= inner.size, p - 1, (p * size - 1) // inner.size)
         crossing = np.where((size < inner.size) & (inner.size % size != 0), 0, crossing)
         least_s = min(near_s, far_s)
         total_s: Floats = (p - 1 - crossing) * least_s + crossing * far_s
         return total_s
 
-    def _shared(self, work: PointWork, point: Point, degrees: Ints) -> _Shared:
+    def _shared(self, work: PointWork, point: Point, kinds: Ints) -> _Shared:
         weights = work.static_bytes[:, StaticKind.WEIGHT].tolist()
         trained = work.trained_bytes.tolist()
         sync = work.sync_bytes.tolist()
-        groups = [self._replicas(point, data) for data in degrees.tolist()]
+        groups = [self._replicas(point, *kind) for kind in kinds.tolist()]
         return _Shared(
             reduce_s=np.array([_both_s(group.reduce, sync) for group in groups]),
             gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
             update_s=np.array([_both_s(group.gather, trained) for group in groups]),
             scatter_s=np.array([_both_s(group.gather, sync) for group in groups]),
+            between_s=np.array([_both_s(group.between, sync) for group in groups]),
             reduce_byte_s=np.array([list(map(_byte_s, group.reduce)) for group in groups]),
             gather_byte_s=np.array([list(map(_byte_s, group.gather)) for group in groups]),
+            between_byte_s=np.array([list(map(_byte_s, group.between)) for group in groups]),
             sizes=np.array([group.sizes for group in groups], np.int64).reshape(-1, 2),
         )
 
-    def _replicas(self, point: Point, data: int) -> Replicas:
-        key = (point.tensor, point.context, point.expert, point.expert_devices, data)
+    def _replicas(self, point: Point, data: int, copies: int) -> Replicas:
+        key = (point.tensor, point.context, point.expert, point.expert_devices, data, copies)
         if key not in self._groups:
             degrees = Parallelism(
                 tensor=point.tensor,
@@ -263,6 +293,7 @@ class CoarseBounds:
                 data=data,
                 expert=point.expert,
                 expert_tensor=point.expert_tensor,
+                state_copies=copies,
             )
             self._groups[key] = group_replicas(self.cluster.pool_of(), degrees)
         return self._groups[key]
@@ -314,17 +345,20 @@ def _exchanged(
     shared: _Shared, batch: _Batch, forward_s: float, backward_s: Floats
 ) -> tuple[Floats, Floats]:
     """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
-    zero, degree = batch.zero_stage, batch.degree
+    zero, group = batch.zero_stage, batch.group
     under_s = DEFAULT_OVERLAP.gradients * backward_s
-    gather_s = np.where(zero == 3, shared.gather_s[degree], shared.update_s[degree])
-    scatter_s = shared.scatter_s[degree]
+    gather_s = np.where(zero == 3, shared.gather_s[group], shared.update_s[group])
+    scatter_s, between_s = shared.scatter_s[group], shared.between_s[group]
     gathered_s = np.maximum(0.0, gather_s - DEFAULT_OVERLAP.parameters * forward_s)
     scattered_s = np.maximum(0.0, scatter_s - under_s)
     both_s = gathered_s + np.maximum(0.0, gather_s + scatter_s - under_s)
-    reduced_s = np.maximum(0.0, shared.reduce_s[degree] - under_s)
+    reduced_s = np.maximum(0.0, shared.reduce_s[group] - under_s)
+    # Scattering of every microbatch may leave all of what hides to what follows the last.
+    left_s = np.maximum(0.0, between_s - under_s)
+    last_s = np.maximum(0.0, scatter_s + between_s - under_s)
     added_s = np.select([zero == 2, zero == 3], [scattered_s, both_s], 0.0)
-    after_s = [reduced_s, scattered_s + gathered_s, gathered_s]
-    return added_s, np.select([zero == 0, zero == 1, zero == 2], after_s, 0.0)
+    after_s = [reduced_s, last_s + gathered_s, gathered_s + left_s]
+    return added_s, np.select([zero == 0, zero == 1, zero == 2], after_s, left_s)
 
 
 def _room_in_warm_up(
@@ -355,17 +389,19 @@ def _transient_bytes(work: PointWork, family: str) -> Floats:
 
 def _tail(like: LikeLayers, shared: _Shared, batch: _Batch) -> Tail:
     """What a rank with some of these layers exchanges after the last microbatch, at least."""
-    zero, degree = batch.zero_stage, batch.degree
+    zero, group = batch.zero_stage, batch.group
     sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)
-    reduced_s, scattered_s, gathered_s = (
-        (byte_s @ own)[degree]
+    reduced_s, scattered_s, between_s, gathered_s = (
+        (byte_s @ own)[group]
         for byte_s, own in (
             (shared.reduce_byte_s, sync),
             (shared.gather_byte_s, sync),
+            (shared.between_byte_s, sync),
             (shared.gather_byte_s, gather),
         )
     )
-    gradients_s = np.select([zero == 0, zero == 1], [reduced_s, scattered_s], 0.0)
+    last_s = scattered_s + between_s
+    gradients_s = np.select([zero == 0, zero == 1], [reduced_s, last_s], between_s)
     parameters_s = np.where((zero == 1) | (zero == 2), gathered_s, 0.0)
     return Tail(
         (

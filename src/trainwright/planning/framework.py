@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model.operator import MLP_ACTIVATION
+from trainwright.plan.axis_order import AxisOrder, mapping_name
 from trainwright.plan.capability import Capability, alternatives, capability_of
 from trainwright.plan.demands import Demands, RecomputeForm
 from trainwright.plan.feature import Feature
@@ -43,6 +44,7 @@ _NEEDED: Final = (
     ("context", Feature.CONTEXT),
     ("expert", Feature.EXPERT),
     ("virtual_stages", Feature.LOOP),
+    ("state_copies", Feature.HYBRID_SHARD),
 )
 _FORM_OF: Final = {
     Recompute.NONE: RecomputeForm.NONE,
@@ -63,7 +65,9 @@ def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
     if faults:
         raise InvalidInput(faults)
     narrowed = _with_degrees(allowed, own)
-    narrowed = replace(narrowed, schedules=_families(allowed, own))
+    narrowed = replace(
+        narrowed, schedules=_families(allowed, own), mappings=_mappings(allowed, own)
+    )
     spaces = [s for pipelined in _by_depth(narrowed, own) for s in _by_recompute(pipelined, own)]
     return tuple(spaces)
 
@@ -123,6 +127,14 @@ def _cannot(own: Capability, feature: Feature) -> str:
 def _with_degrees(allowed: Allowed, own: Capability) -> Allowed:
     lacking: dict[str, Any] = {name: _ONE for name, feature in _NEEDED if not own.can(feature)}
     return replace(allowed, **lacking)
+
+
+def _mappings(allowed: Allowed, own: Capability) -> tuple[AxisOrder, ...]:
+    left = tuple(order for order in allowed.mappings if order in own.axis_orders)
+    if not left:
+        offered = " or ".join(map(mapping_name, own.axis_orders))
+        raise InvalidInput.of("mappings", f"must hold one that {own.target} has: {offered}")
+    return left
 
 
 def _families(allowed: Allowed, own: Capability) -> tuple[str, ...]:

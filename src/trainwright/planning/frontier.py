@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from trainwright.costing.estimate import Estimator
+from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.planning.coarse_bound import CoarseBounds
+from trainwright.planning.copies import with_copies, worth_copying
 from trainwright.planning.device_room import room_of_devices
 from trainwright.planning.expert_floor import LeastLayers, least_layers, with_exchanges
 from trainwright.planning.family_bounds import ChainWork
 from trainwright.planning.layouts import Layouts, layouts_of
+from trainwright.planning.mappings import with_mappings
 from trainwright.planning.model_question import estimate_profile
 from trainwright.planning.model_space import Candidate, Point, dense_points, expert_points
 from trainwright.planning.point_work import PointWork
@@ -151,6 +154,8 @@ class _Pairs:
             zero_stage=self.zero_stage,
             schedule=self.schedule.family,
             virtual_stages=int(self.layouts.virtual_stages[index]),
+            axis_order=PIPELINE_INSIDE if self.layouts.inside[index] else DATA_INSIDE,
+            state_copies=int(self.layouts.copies[index]),
         )
 
 
@@ -318,7 +323,7 @@ class Frontier:
         chain = ChainWork.of(self.shelf.kinds(point))
         near = node.layouts.at(is_near)
         spaces = [each for each in self._spaces(point, near) if each.layouts.size]
-        if not spaces:  # no named schedule runs at these depths
+        if not spaces:  # no schedule has an order there
             return
         for space, bounds_s in zip(
             spaces, self._coarse.bounds_s(work, point, spaces, chain=chain), strict=True
@@ -341,12 +346,14 @@ class Frontier:
     def _spaces(self, point: Point, layouts: Layouts) -> Iterator[Space]:
         """The legal pairs under every schedule and ZeRO stage; stages that are alike once."""
         blocks = self.question.model.num_layers
-        first, *others = self.question.allowed.zero_stages
+        allowed = self.question.allowed
+        copies, (first, *others) = allowed.state_copies, allowed.zero_stages
         for schedule in self._schedules:
             legal = schedule.layouts(layouts, blocks)
-            yield Space(schedule, first, legal)
+            yield Space(schedule, first, worth_copying(legal, first, copies))
             for zero_stage in others:
-                yield Space(schedule, zero_stage, replicated(point, legal))
+                own = worth_copying(legal, zero_stage, copies)
+                yield Space(schedule, zero_stage, replicated(point, own))
 
     def _next_of(self, pairs: _Pairs) -> Candidate:
         """The next pair; those after it wait with their own bounds."""
@@ -377,13 +384,16 @@ class Frontier:
         key = (point.microbatch_size, point.devices, point.expert_devices)
         if key not in self._layouts:
             asked = self.question
-            self._layouts[key] = layouts_of(
+            found = layouts_of(
                 point,
                 asked.allowed,
                 num_devices=asked.num_devices,
                 num_blocks=asked.model.num_layers,
                 num_microbatches=asked.workload.global_batch // point.microbatch_size,
             )
+            levels = asked.cluster.levels
+            found = with_mappings(found, asked.allowed.mappings, point, levels)
+            self._layouts[key] = with_copies(found, asked.allowed.state_copies, point, levels)
         return self._layouts[key]
 
     def _count(self, point: Point) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
-from trainwright.pricing.placement import rank_level
+from trainwright.pricing.placement import RankSpacing
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
@@ -110,6 +110,12 @@ def optimizer_s(
     return times_s
 
 
+def exposed_after(first_s: Floats, then_s: Floats, under_s: Floats) -> Floats:
+    """How much longer both take than the first alone, beyond what hides; less where more hides."""
+    longer_s: Floats = np.maximum(0.0, first_s + then_s - under_s)
+    return longer_s - np.maximum(0.0, first_s - under_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sharing:
     """Seconds of collectives among replicas by kind, [K]; see `pricing.sharding`."""
@@ -118,6 +124,7 @@ class Sharing:
     reduce_s: Floats
     gather_s: Floats
     scatter_s: Floats
+    between_s: Floats
 
     @classmethod
     def of(cls, kinds: StageKinds, replicas: Replicas) -> Sharing:
@@ -127,6 +134,7 @@ class Sharing:
             reduce_s=lines_s(replicas.reduce, kinds.sync_bytes),
             gather_s=lines_s(replicas.gather, gathered_bytes(kinds, replicas.zero_stage)),
             scatter_s=lines_s(replicas.gather, kinds.sync_bytes),
+            between_s=lines_s(replicas.between, kinds.sync_bytes),
         )
 
     def with_added(self, kind: int, forward_s: float, time_s: Floats) -> Floats:
@@ -144,19 +152,19 @@ class Sharing:
 
     def tail_s(self, forward_s: Floats, slowest_s: Floats) -> Floats:
         """What is exposed after the last microbatch, by kind; `slowest_s` of any way to run it."""
-        backward_s = np.maximum(0.0, slowest_s - forward_s)
-        scattered_s = np.maximum(0.0, self.scatter_s - DEFAULT_OVERLAP.gradients * backward_s)
+        under_s = DEFAULT_OVERLAP.gradients * np.maximum(0.0, slowest_s - forward_s)
+        scattered_s = np.maximum(0.0, self.scatter_s + self.between_s - under_s)
         gathered_s = np.maximum(0.0, self.gather_s - DEFAULT_OVERLAP.parameters * forward_s)
         tail_s: Floats
         match self.zero_stage:
             case 0:
-                tail_s = np.maximum(0.0, self.reduce_s - DEFAULT_OVERLAP.gradients * backward_s)
+                tail_s = np.maximum(0.0, self.reduce_s - under_s)
             case 1:
                 tail_s = scattered_s + gathered_s
             case 2:
-                tail_s = gathered_s
+                tail_s = gathered_s + exposed_after(self.scatter_s, self.between_s, under_s)
             case _:
-                tail_s = np.zeros_like(forward_s)
+                tail_s = exposed_after(self.gather_s + self.scatter_s, self.between_s, under_s)
         return tail_s
 
 
@@ -188,9 +196,9 @@ def least_transfers_s(
     crossing = [edge.bytes for edge in edges if edge.target == edge.source + 1]
     least_bytes = min(crossing, default=0.0)
     levels = cluster.pool_of().levels
-    size = degrees.devices_per_rank
+    spacing = RankSpacing.of(degrees)
     times_s = [
-        point_to_point_time_s(least_bytes, rank_level(levels, a, b, size))
+        point_to_point_time_s(least_bytes, spacing.level_between(levels, a, b))
         for a, b in pairwise(ranks)
     ]
     return np.array(times_s, dtype=np.float64)

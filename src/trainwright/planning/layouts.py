@@ -21,17 +21,24 @@ if TYPE_CHECKING:
     from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_space import Point
 
+    Flags = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layouts:
-    """N pairs: ranks of the pipeline, replicas, microbatches of one replica, chunks per rank."""
+    """N pairs: ranks of the pipeline, replicas, microbatches of one replica, chunks per rank.
+
+    `inside` says where the pipeline lies inside the replicas (`plan.axis_order`), `copies` is how
+    many groups of replicas each hold all sharded state.
+    """
 
     pipeline: Ints
     data: Ints
     num_microbatches: Ints
     virtual_stages: Ints
+    inside: Flags
+    copies: Ints
 
     @property
     def size(self) -> int:
@@ -45,6 +52,8 @@ class Layouts:
             data=self.data[kept],
             num_microbatches=self.num_microbatches[kept],
             virtual_stages=self.virtual_stages[kept],
+            inside=self.inside[kept],
+            copies=self.copies[kept],
         )
 
     def with_chunks(self, counts: range) -> Layouts:
@@ -60,6 +69,8 @@ def joined(parts: Sequence[Layouts]) -> Layouts:
         data=np.concatenate([part.data for part in parts]),
         num_microbatches=np.concatenate([part.num_microbatches for part in parts]),
         virtual_stages=np.concatenate([part.virtual_stages for part in parts]),
+        inside=np.concatenate([part.inside for part in parts]),
+        copies=np.concatenate([part.copies for part in parts]),
     )
 
 
@@ -87,4 +98,6 @@ def layouts_of(
         data=data,
         num_microbatches=num_microbatches // data,
         virtual_stages=np.ones_like(pipeline),
+        inside=np.zeros(len(pipeline), np.bool_),
+        copies=np.ones_like(pipeline),
     )

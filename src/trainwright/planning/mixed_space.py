@@ -16,6 +16,7 @@ import numpy as np
 
 from trainwright.costing.estimate import Estimator
 from trainwright.errors import UnsupportedFeature
+from trainwright.plan.axis_order import DATA_INSIDE
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.coarse_bound import WARM_UP
 from trainwright.planning.device_room import room_of_candidate, room_of_devices
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
+    from trainwright.planning.allowed import Allowed
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Point
     from trainwright.profile import Profile
@@ -188,8 +190,18 @@ def common_precision(question: ModelQuestion) -> str:
     )
 
 
+def is_mixable(allowed: Allowed) -> bool:
+    """Whether replicas may follow on each other and share one copy of sharded state.
+
+    That is how a stage of several pools has them.
+    """
+    return DATA_INSIDE in allowed.mappings and 1 in allowed.state_copies
+
+
 def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
     """The families that stages on several pools are searched under, of those that are allowed."""
+    if not is_mixable(question.allowed):
+        return ()
     named = question.allowed.schedules or FAMILIES
     spans = question.allowed.virtual_stages
     return tuple(family for family in dict.fromkeys(named) if family in FAMILIES and 1 in spans)

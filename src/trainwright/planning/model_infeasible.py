@@ -148,7 +148,7 @@ def _state_per_device(
 
 
 def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candidate]:
-    """For each depth the most replicas, under every ZeRO stage."""
+    """For each depth the most replicas, under every ZeRO stage, with the fewest copies of state."""
     layouts = layouts_of(
         point,
         question.allowed,
@@ -156,12 +156,18 @@ def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candi
         num_blocks=question.model.num_layers,
         num_microbatches=question.workload.global_batch // point.microbatch_size,
     )
+    copies = question.allowed.state_copies.least
+    if copies > 1:
+        layouts = layouts.at((layouts.data % copies == 0) & (layouts.data > copies))
     _, first = np.unique(layouts.pipeline, return_index=True)
     for pipeline, data in zip(
         layouts.pipeline[first].tolist(), layouts.data[first].tolist(), strict=True
     ):
         for zero_stage in question.allowed.zero_stages:
+            if copies > 1 and not zero_stage:
+                continue
             yield Candidate(
+                state_copies=copies,
                 microbatch_size=point.microbatch_size,
                 tensor=point.tensor,
                 context=point.context,

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.execution import Progress
+from trainwright.plan.axis_order import AXIS_ORDERS
 from trainwright.planning.ahead import Foresight, PlanAsk, SplitAsk
 from trainwright.planning.aims import Aim, StepAim
 from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import CHAIN, best_family_split, bound_family_splits
 from trainwright.planning.frontier import Frontier, Shelf
-from trainwright.pricing.placement import group_replicas
+from trainwright.pricing.placement import RankSpacing, group_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -289,7 +290,7 @@ class _Search:
             search,
             id(self.shelf.kinds(candidate.point)),
             candidate.schedule,
-            (degrees.pipeline, degrees.virtual_stages, degrees.devices_per_rank, count),
+            (degrees.pipeline, degrees.virtual_stages, RankSpacing.of(degrees), count),
             group_replicas(room.pool_of(), degrees),
             room.accelerator.usable_bytes,
         )
@@ -384,6 +385,8 @@ def _plainness(candidate: Candidate) -> tuple[int, ...]:
         candidate.expert,
         candidate.virtual_stages,
         candidate.zero_stage,
+        AXIS_ORDERS.index(candidate.axis_order),
+        candidate.state_copies,
         candidate.tensor,
     )
 

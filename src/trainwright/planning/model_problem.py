@@ -52,8 +52,8 @@ def _gathers(candidate: Candidate) -> bool:
 
 
 def _replicas(candidate: Candidate) -> tuple[int, int]:
-    """Devices that hold the same dense parameters, and the same experts."""
-    point, data = candidate.point, candidate.data
+    """Devices that share the state of the same dense parameters, and of the same experts."""
+    point, data = candidate.point, candidate.data // candidate.state_copies
     return data * point.context, max(1, point.devices * data // point.expert_devices)
 
 

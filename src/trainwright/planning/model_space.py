@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import RunShape
+from trainwright.plan.axis_order import DATA_INSIDE, AxisOrder
 from trainwright.plan.parallelism import Parallelism
 from trainwright.profile.setting import divisors
 
@@ -80,6 +81,8 @@ class Candidate:
     zero_stage: int = 1
     schedule: str = "1f1b"
     virtual_stages: int = 1
+    axis_order: AxisOrder = DATA_INSIDE
+    state_copies: int = 1
 
     @property
     def point(self) -> Point:
@@ -105,6 +108,8 @@ class Candidate:
             virtual_stages=self.virtual_stages,
             sequence_parallel=self.tensor > 1,
             zero_stage=self.zero_stage,
+            axis_order=self.axis_order,
+            state_copies=self.state_copies,
         )
 
     @property

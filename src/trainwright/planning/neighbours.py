@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from trainwright.plan.axis_order import AXIS_ORDERS, mapping_name
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def moves(run: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[
     yield from _axes(run, model, pool)
     yield from _microbatches(run)
     yield from _sharding(run)
+    yield from _mappings(run)
     yield from _recompute(run)
     yield from _schedules(run)
     yield from _kernels(run)
@@ -93,8 +95,23 @@ def _microbatches(run: Configuration) -> Iterator[Move]:
 def _sharding(run: Configuration) -> Iterator[Move]:
     for stage in range(4):
         if stage != run.parallelism.zero_stage:
-            new = replace(run, parallelism=replace(run.parallelism, zero_stage=stage))
+            copies = run.parallelism.state_copies if stage else 1
+            sharded = replace(run.parallelism, zero_stage=stage, state_copies=copies)
+            new = replace(run, parallelism=sharded)
             yield Move(dimension="zero", options=f"--zero {stage}", run=new)
+    for copies in _doubled_and_halved(run.parallelism.state_copies, run.parallelism.data):
+        new = replace(run, parallelism=replace(run.parallelism, state_copies=copies))
+        yield Move(dimension="copies", options=f"--state-copies {copies}", run=new)
+
+
+def _mappings(run: Configuration) -> Iterator[Move]:
+    degrees = run.parallelism
+    if min(degrees.pipeline, degrees.data) == 1:
+        return
+    for order in AXIS_ORDERS:
+        if order != degrees.axis_order:
+            new = replace(run, parallelism=replace(degrees, axis_order=order))
+            yield Move(dimension="mapping", options=f"--mapping {mapping_name(order)}", run=new)
 
 
 def _recompute(run: Configuration) -> Iterator[Move]:

@@ -28,8 +28,8 @@ from trainwright.costing.communication import point_to_point_time_s
 from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.kind_costs import TOUCHED, gathered_bytes
-from trainwright.pricing.placement import group_replicas, rank_level
+from trainwright.planning.kind_costs import TOUCHED, exposed_after, gathered_bytes
+from trainwright.pricing.placement import RankSpacing, group_replicas
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
@@ -237,20 +237,21 @@ def with_replicas(
         tail_s = np.maximum(0.0, reduce_s - under_backward_s)
         return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s + update_s)
     gather_s = _lines_s(replicas.gather, gathered_bytes(kinds, stage)[used])
-    scatter_s = _lines_s(replicas.gather, sync)
+    scatter_s, between_s = _lines_s(replicas.gather, sync), _lines_s(replicas.between, sync)
     gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
     scattered_s = np.maximum(0.0, scatter_s - under_backward_s)
     if stage == 1:
+        scattered_s = np.maximum(0.0, scatter_s + between_s - under_backward_s)
         tail_s = scattered_s + gathered_s + update_s
         return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s)
     if stage == 2:
-        tail_s = gathered_s + update_s
+        tail_s = exposed_after(scatter_s, between_s, under_backward_s) + gathered_s + update_s
         return KindTimes(forward_s=forward_s, time_s=time_s + scattered_s, tail_s=tail_s)
     both_s = np.maximum(0.0, gather_s + scatter_s - under_backward_s)
     return KindTimes(
         forward_s=forward_s + gathered_s,
         time_s=time_s + gathered_s + both_s,
-        tail_s=np.broadcast_to(update_s, time_s.shape),
+        tail_s=exposed_after(gather_s + scatter_s, between_s, under_backward_s) + update_s,
     )
 
 
@@ -277,6 +278,7 @@ def _lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
 def transfers_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Floats:
     """Seconds from each rank to the next by the layer that the next begins with, [p, L + 1]."""
     size, p, levels = kinds.num_layers, degrees.pipeline, cluster.pool_of().levels
+    spacing = RankSpacing.of(degrees)
     crossing = np.zeros(size + 1)
     for edge in kinds.profile.structure.edges:
         if edge.target == edge.source + 1:
@@ -284,7 +286,7 @@ def transfers_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Fl
     at_level: dict[str, Floats] = {}
     times_s = np.zeros((p, size + 1))
     for rank in range(p - 1):
-        level = rank_level(levels, rank, rank + 1, degrees.devices_per_rank)
+        level = spacing.level_between(levels, rank, rank + 1)
         assert level is not None, "two ranks share no device"
         if level.name not in at_level:
             own_s = [point_to_point_time_s(b, level) for b in crossing.tolist()]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from trainwright.plan.axis_order import DATA_INSIDE
 from trainwright.plan.status import Status, relative_gap
 from trainwright.planning.allowed import Allowed, Span
 from trainwright.planning.framework import plan_runnable
@@ -73,6 +74,10 @@ def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[s
         yield "ZeRO", replace(allowed, zero_stages=(0,))
     if degrees.zero_stage > 1:
         yield "ZeRO above 1", replace(allowed, zero_stages=(0, 1))
+    if degrees.state_copies > 1:
+        yield "copies of sharded state", replace(allowed, state_copies=_ONE)
+    if degrees.axis_order != DATA_INSIDE:
+        yield "the pipeline inside replicas", replace(allowed, mappings=(DATA_INSIDE,))
     if any(option != Recompute.NONE for stage in plan.stages for option in stage.options):
         yield "recomputation", replace(allowed, recompute=(Recompute.NONE,))
     if plan.schedule != "1f1b" and degrees.pipeline > 1:

@@ -28,7 +28,7 @@ from trainwright.pricing.configuration import (
     shape_of,
 )
 from trainwright.pricing.pipeline_run import PipelineShape
-from trainwright.pricing.placement import group_axis_hops, group_replicas
+from trainwright.pricing.placement import RankSpacing, group_axis_hops, group_replicas
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
@@ -150,15 +150,19 @@ class _Numbered:
         layers = self._number("layers", (*spread, *sizes, *kernels, *recipe))
         m, rest = divmod(run.global_batch, run.microbatch_size * d)
         self._require_legal(run, layers, m, is_whole=rest == 0)
+        spacing = RankSpacing.of(degrees)
         boundaries, crossed = self._kept(
-            ("boundaries", *pipeline, t * c * d), lambda: self._boundaries(run)
+            ("boundaries", *pipeline, spacing.size, spacing.repeats),
+            lambda: self._boundaries(run, spacing),
         )
         stages = (layers, run.recompute, run.recompute_blocks, run.blocks_per_stage)
         cut = self._kept(
             ("cut", *stages, *pipeline, crossed), lambda: self._cut(run, boundaries, layers)
         )
+        apart = spacing.num_ranks if spacing.repeats > 1 else 1  # replicas, in pipelines
         replicated = self._kept(
-            ("replicas", *spread, d, degrees.zero_stage), lambda: self._replicated(run)
+            ("replicas", *spread, d, degrees.zero_stage, degrees.state_copies, apart),
+            lambda: self._replicated(run),
         )
         self._runs.append((cut, self._number("shape", (*pipeline, m)), replicated))
         sequence_s = self._kept(
@@ -175,7 +179,14 @@ class _Numbered:
         pipeline = (degrees.pipeline, degrees.virtual_stages)
         stages = (run.recompute_blocks, run.blocks_per_stage)
         spanned = degrees.expert * degrees.expert_shards
-        fits = (degrees.devices_per_rank % spanned, degrees.num_devices <= self._num_devices)
+        copies = degrees.state_copies
+        fits = (
+            degrees.devices_per_rank % spanned,
+            degrees.adjacent_devices % spanned,
+            degrees.num_devices <= self._num_devices,
+            copies == 1
+            or (degrees.zero_stage, degrees.data % copies, degrees.expert_data % copies),
+        )
         broken: tuple[Fault, ...] = self._kept(
             ("legal", layers, *pipeline, *stages, *fits, is_whole),
             lambda: broken_rules(run, self.model, pool),
@@ -187,10 +198,9 @@ class _Numbered:
         if broken or schedule:
             raise InvalidInput((*broken_rules(run, self.model, pool), *schedule))
 
-    def _boundaries(self, run: Configuration) -> tuple[Boundaries, int]:
-        """What ranks of so many devices cross, and a number for it: many sizes cross the same."""
-        size = run.parallelism.devices_per_rank
-        made = boundaries_of(shape_of(run), size, self.cluster.levels)
+    def _boundaries(self, run: Configuration, spacing: RankSpacing) -> tuple[Boundaries, int]:
+        """What ranks that lie so cross, and a number for it: many cross the same."""
+        made = boundaries_of(shape_of(run), spacing, self.cluster.levels)
         return made, self._number("crossed", made)
 
     def _cut(self, run: Configuration, boundaries: Boundaries, layers: int) -> int:

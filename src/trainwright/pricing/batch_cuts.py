@@ -13,7 +13,7 @@ from trainwright.costing.communication import all_reduce_lines, fastest_s, point
 from trainwright.plan.configuration import even_blocks
 from trainwright.pricing.block_sums import Interval
 from trainwright.pricing.pipeline_run import placement_of
-from trainwright.pricing.placement import rank_level
+from trainwright.pricing.placement import RankSpacing
 from trainwright.pricing.ragged import Ragged
 from trainwright.profile import Recompute
 
@@ -95,10 +95,12 @@ class Cuts:
         )
 
 
-def boundaries_of(shape: PipelineShape, size: int, levels: tuple[NetworkLevel, ...]) -> Boundaries:
-    """What ranks of `size` devices have to cross."""
+def boundaries_of(
+    shape: PipelineShape, spacing: RankSpacing, levels: tuple[NetworkLevel, ...]
+) -> Boundaries:
+    """What ranks that lie so have to cross."""
     owner = placement_of(shape).rank_of_stage
-    between = [rank_level(levels, a, b, size) for a, b in pairwise(owner)]
+    between = [spacing.level_between(levels, a, b) for a, b in pairwise(owner)]
     distinct = tuple(dict.fromkeys(between))
     stages_of: list[list[int]] = [[] for _ in range(max(owner) + 1)]
     crossings = [0] * len(stages_of)
@@ -106,7 +108,7 @@ def boundaries_of(shape: PipelineShape, size: int, levels: tuple[NetworkLevel, .
         stages_of[rank].append(stage)
         neighbours = (*owner[max(0, stage - 1) : stage], *owner[stage + 1 : stage + 2])
         crossings[rank] += sum(other != rank for other in neighbours)
-    ends = rank_level(levels, owner[0], owner[-1], size)
+    ends = spacing.level_between(levels, owner[0], owner[-1])
     return Boundaries(
         stages_of=tuple(map(tuple, stages_of)),
         levels=distinct,

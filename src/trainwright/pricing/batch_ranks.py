@@ -102,6 +102,8 @@ def _synchronised_s(
     gather_lines = [each.gather for each in replicas]
     sync_lines = [each.gather if each.zero_stage else each.reduce for each in replicas]
     sync_s = _times_s(sync_lines, of_stage, table["sync_bytes"][works])
+    between = [each.between for each in replicas]
+    all_sync_s = sync_s + _times_s(between, of_stage, table["sync_bytes"][works])
     gather_s = np.where(zero > 0, _times_s(gather_lines, of_stage, gathered), 0.0)
     window = np.array([(each.parameters, each.gradients) for each in pairs.overlap])[owner]
     backward_s = table["input_grad_s"][works] + table["weight_grad_s"][works]
@@ -109,6 +111,7 @@ def _synchronised_s(
     under_backward_s = window[:, 1] * backward_s
     gather_exposed_s = np.maximum(0.0, gather_s - under_forward_s)
     sync_exposed_s = np.maximum(0.0, sync_s - under_backward_s)
+    all_exposed_s = np.maximum(0.0, all_sync_s - under_backward_s)
     # Backward of ZeRO-3 gathers weights and scatters gradients on the same links.
     both_exposed_s = np.maximum(0.0, gather_s + sync_s - under_backward_s)
     return (
@@ -116,7 +119,11 @@ def _synchronised_s(
         np.select([zero == 3, zero == 2], [both_exposed_s, sync_exposed_s], 0.0),
         np.select(
             [zero == 3, zero == 2, zero == 1],
-            [0.0, gather_exposed_s, sync_exposed_s + gather_exposed_s],
+            [
+                np.maximum(0.0, gather_s + all_sync_s - under_backward_s) - both_exposed_s,
+                gather_exposed_s + (all_exposed_s - sync_exposed_s),
+                all_exposed_s + gather_exposed_s,
+            ],
             sync_exposed_s,
         ),
     )

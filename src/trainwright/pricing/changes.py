@@ -127,6 +127,9 @@ def _more_sharding(run: Configuration) -> Iterator[tuple[str, str, Configuration
     for stage in range(degrees.zero_stage + 1, 4):
         changed = replace(run, parallelism=replace(degrees, zero_stage=stage))
         yield f"--zero {stage}", f"ZeRO stage {stage}", changed
+    if degrees.state_copies > 1:
+        changed = replace(run, parallelism=replace(degrees, state_copies=1))
+        yield "--state-copies 1", "one copy of sharded state", changed
 
 
 def _more_of(

@@ -53,7 +53,10 @@ def circumstances(
     degrees, node = configuration.parallelism, cluster.pools[0].levels[0].size
     held = set()
     spans_nodes = degrees.num_devices > node
-    if spans_nodes and degrees.data > 1 and degrees.tensor * degrees.context < node:
+    apart = degrees.tensor * degrees.context  # replicas, one from the next
+    if degrees.adjacent_devices < degrees.devices_per_rank:
+        apart *= degrees.pipeline
+    if spans_nodes and degrees.data > 1 and apart < node:
         held.add(Circumstance.SHARED_NODES)
     if model.experts is not None:
         held.add(Circumstance.EXPERTS)

@@ -6,12 +6,13 @@ from where its groups lie on the cluster.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from trainwright.cluster import group_hops
+from trainwright.cluster import nested_hops
 from trainwright.plan.network_use import AxisUse, LevelUse
-from trainwright.pricing.placement import Placement
+from trainwright.pricing.placement import Placement, replica_rows
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster, NetworkLevel
@@ -56,15 +57,19 @@ def _crossings(placement: Placement) -> dict[str, Crossing]:
     """By purpose, the outermost level its groups cross and how many ranks a group has."""
     degrees, levels = placement.degrees, placement.pool.levels
     stage = placement.plan.stages[0]
-    t, replicas = stage.tensor_parallel, stage.data_parallel * degrees.context
-    hops = placement.axis_hops(t)
-    hops["gradients"] = hops["parameters"] = group_hops(levels, ranks=replicas, stride=t)
+    t, d = stage.tensor_parallel, stage.data_parallel
+    replicas = d * degrees.context
+    hops, (rows, _) = placement.axis_hops(t), replica_rows(replace(degrees, tensor=t, data=d))
+    shards = d // degrees.state_copies
+    own, _ = replica_rows(replace(degrees, tensor=t, data=shards))
+    hops["gradients"] = nested_hops(levels, rows)
+    hops["parameters"] = nested_hops(levels, own)
     ranks = {
         "tensor": t,
         "context": degrees.context,
         "expert": degrees.expert,
         "gradients": replicas,
-        "parameters": replicas,
+        "parameters": shards * degrees.context,
     }
     found = {kind: (hops[kind][-1].level.name, n) for kind, n in ranks.items() if hops[kind]}
     between = {

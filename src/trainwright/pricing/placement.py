@@ -3,25 +3,29 @@
 Pipeline ranks take consecutive devices in order. Inside a rank tensor groups are innermost, then
 context groups, then replicas: replica k of a stage that starts at device o with c context ranks of
 t devices runs on o + k·c·t to o + (k + 1)·c·t − 1. Experts are dealt out over the same devices.
+
+With the pipeline inside the replicas (`plan.axis_order`), replica k is a whole pipeline of p ranks
+of c·t devices each: rank r of it runs on (k·p + r)·c·t to (k·p + r + 1)·c·t − 1.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.cluster import crossed_level, group_hops
+from trainwright.cluster import crossed_level, group_hops, nested_hops
 from trainwright.costing.estimate import axis_hops
 from trainwright.plan.parallelism import Parallelism
 from trainwright.pricing.pipeline_run import PipelineShape, placement_of
 from trainwright.pricing.sharding import Replicas
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Hop, NetworkLevel, Pool
+    from trainwright.cluster import Hop, NetworkLevel, Pool, Rows
     from trainwright.plan import Plan
 
 
@@ -89,10 +93,8 @@ class Placement:
         """The outermost level that any replica's message between two stages crosses."""
         if not self.is_uniform:
             return self._level_between_unequal(sender, receiver)
-        ranks = self.rank_of_stage
-        return rank_level(
-            self.pool.levels, ranks[sender], ranks[receiver], self.degrees.devices_per_rank
-        )
+        ranks, spacing = self.rank_of_stage, RankSpacing.of(self.degrees)
+        return spacing.level_between(self.pool.levels, ranks[sender], ranks[receiver])
 
     @cached_property
     def _sizes(self) -> list[int]:
@@ -117,14 +119,37 @@ class Placement:
 
 def group_replicas(pool: Pool, degrees: Parallelism) -> Replicas:
     """How dense and expert replicas of one pipeline rank spread over the network."""
-    t, d, c = degrees.tensor, degrees.data, degrees.context
-    stride = degrees.expert * degrees.expert_shards
-    sizes = (d * c, max(1, t * c * d // stride))
-    dense, expert = (
-        group_hops(pool.levels, ranks=ranks, stride=step)
-        for ranks, step in zip(sizes, (t, stride), strict=True)
+    copies, apart = degrees.state_copies, copy_distance(degrees)
+    rows = replica_rows(replace(degrees, data=degrees.data // copies))
+    dense, expert = (nested_hops(pool.levels, each) for each in rows)
+    sizes = (math.prod(n for n, _ in rows[0]), math.prod(n for n, _ in rows[1]))
+    return Replicas.over(
+        sizes,
+        (dense, expert),
+        zero_stage=degrees.zero_stage,
+        copies=group_hops(pool.levels, ranks=copies, stride=apart) if copies > 1 else (),
     )
-    return Replicas.over(sizes, (dense, expert), zero_stage=degrees.zero_stage)
+
+
+def copy_distance(degrees: Parallelism) -> int:
+    """Devices from one copy of sharded state to the next."""
+    whole = degrees.devices_per_rank
+    if degrees.adjacent_devices < whole:  # a group is so many whole pipelines
+        whole *= degrees.pipeline
+    return whole // degrees.state_copies
+
+
+def replica_rows(degrees: Parallelism) -> tuple[Rows, Rows]:
+    """Where the replicas of what a device holds lie, dense and expert: context, then data.
+
+    Experts that do not fill the devices of a rank that follow on each other have replicas there.
+    """
+    t, c, d = degrees.tensor, degrees.context, degrees.data
+    spanned = degrees.expert * degrees.expert_shards
+    if degrees.adjacent_devices == degrees.devices_per_rank:
+        return ((d * c, t),), ((max(1, t * c * d // spanned), spanned),)
+    outer = (d, t * c * degrees.pipeline)
+    return ((c, t), outer), ((max(1, t * c // spanned), spanned), outer)
 
 
 def group_axis_hops(pool: Pool, degrees: Parallelism) -> dict[str, tuple[Hop, ...]]:
@@ -138,21 +163,52 @@ def group_axis_hops(pool: Pool, degrees: Parallelism) -> dict[str, tuple[Hop, ..
     )
 
 
+class RankSpacing(NamedTuple):
+    """Pipelines of `num_ranks` ranks of `size` devices each, `repeats` of them in a row."""
+
+    size: int
+    num_ranks: int
+    repeats: int = 1
+
+    @classmethod
+    def of(cls, degrees: Parallelism) -> RankSpacing:
+        """That of all ranks of a plan."""
+        size = degrees.adjacent_devices
+        return cls(size, degrees.pipeline, degrees.devices_per_rank // size)
+
+    def level_between(
+        self, levels: tuple[NetworkLevel, ...], sender: int, receiver: int
+    ) -> NetworkLevel | None:
+        """The outermost level between any two like devices of two ranks.
+
+        Device k of one rank sends to device k of the other. Some such pair lies across a unit's
+        edge just where the first and the last device of all these pairs do.
+        """
+        low, high = sorted((sender, receiver))
+        if low == high:
+            return None
+        first, distance = low * self.size, (high - low) * self.size
+        crossed, unit = None, 1
+        for level in levels:
+            reach = self.size - 1 + distance
+            if distance >= unit or self._latest(first, unit) + reach >= unit:
+                crossed = level
+            unit *= level.size
+        return crossed
+
+    def _latest(self, first: int, unit: int) -> int:
+        """How far into a unit of devices that device of a pipeline lies at most."""
+        period = self.size * self.num_ranks
+        shared = math.gcd(unit, period)
+        if self.repeats >= unit // shared:  # every place that it can have
+            return unit - shared + first % shared
+        if first % unit + (self.repeats - 1) * period < unit:
+            return first % unit + (self.repeats - 1) * period
+        return max((first + k * period) % unit for k in range(self.repeats))
+
+
 def rank_level(
     levels: tuple[NetworkLevel, ...], sender: int, receiver: int, size: int
 ) -> NetworkLevel | None:
-    """The outermost level between any two like devices of two ranks of `size` devices each.
-
-    Device k of one rank sends to device k of the other. Some such pair lies across a unit's edge
-    just where the first and the last device of all these pairs do.
-    """
-    low, high = sorted((sender, receiver))
-    if low == high:
-        return None
-    first, distance = low * size, (high - low) * size
-    crossed, unit = None, 1
-    for level in levels:
-        if distance >= unit or first // unit != (first + size - 1 + distance) // unit:
-            crossed = level
-        unit *= level.size
-    return crossed
+    """The outermost level between any two like devices of two ranks of `size` devices each."""
+    return RankSpacing(size, max(sender, receiver) + 1).level_between(levels, sender, receiver)

@@ -9,6 +9,10 @@ weights w and those of them that train u in bytes per device:
     2   scatter g per microbatch, gather u once
     3   scatter g and gather w twice, per microbatch
 
+With several copies of the sharded state (hybrid shard; Zhao et al., PyTorch FSDP, 2023; MiCS, Zhang
+et al., 2022) groups of replicas scatter and gather among themselves, and like shards of all groups
+are reduced once per step, under the last backward too.
+
 A transfer hides under the compute it accompanies, up to a share of that (`plan.overlap`).
 """
 
@@ -47,28 +51,44 @@ class Replicas:
     """The groups over which a stage is replicated, (dense, expert): sizes and collectives.
 
     `reduce` and `gather` hold start and seconds per byte of each way to all-reduce, and to gather
-    or scatter.
+    or scatter; groups are those that share one copy of the state. `between` are the ways to reduce
+    its parts over the copies, per byte of the whole.
     """
 
     sizes: tuple[int, int]
     reduce: tuple[Lines, Lines]
     gather: tuple[Lines, Lines]
     zero_stage: int
+    between: tuple[Lines, Lines] = ((), ())
 
     @classmethod
-    def over(cls, sizes: tuple[int, int], hops: tuple[Hops, Hops], *, zero_stage: int) -> Replicas:
-        """Groups of these sizes that cross the network at `hops`."""
+    def over(
+        cls,
+        sizes: tuple[int, int],
+        hops: tuple[Hops, Hops],
+        *,
+        zero_stage: int,
+        copies: Hops = (),
+    ) -> Replicas:
+        """Groups of these sizes that cross the network at `hops`; like parts meet at `copies`."""
         dense, expert = hops
+        between = all_reduce_lines(copies)
         return cls(
             sizes=sizes,
             reduce=(all_reduce_lines(dense), all_reduce_lines(expert)),
             gather=(all_gather_lines(dense), all_gather_lines(expert)),
             zero_stage=zero_stage,
+            between=(_of_parts(between, sizes[0]), _of_parts(between, sizes[1])),
         )
 
     def shards(self, group: int, kind: StaticKind) -> int:
         """Into how many parts the state of a kind is cut."""
         return self.sizes[group] if self.zero_stage >= _FIRST_STAGE[kind] else 1
+
+
+def _of_parts(lines: Lines, count: int) -> Lines:
+    """For all bytes of which each device moves one part."""
+    return tuple((start_s, byte_s / count) for start_s, byte_s in lines)
 
 
 _FIRST_STAGE = {StaticKind.OPTIMIZER: 1, StaticKind.GRADIENT: 2, StaticKind.WEIGHT: 3}
@@ -119,11 +139,14 @@ def _times(
         )
     gather_s = _time_s(replicas.gather, weights.tolist())
     scatter_s = _time_s(replicas.gather, sync)
+    between_s = _time_s(replicas.between, sync)
     gather_exposed_s = max(0.0, gather_s - under_forward_s)
     scatter_exposed_s = max(0.0, scatter_s - under_backward_s)
     m = num_microbatches
     match replicas.zero_stage:
         case 1:
+            scatter_s += between_s
+            scatter_exposed_s = max(0.0, scatter_s - under_backward_s)
             return DataParallelTimes(
                 exposed_sync_s=scatter_exposed_s + gather_exposed_s,
                 gradients_s=scatter_s,
@@ -132,25 +155,29 @@ def _times(
                 exposed_parameters_s=gather_exposed_s,
             )
         case 2:
+            last_s = max(0.0, scatter_s + between_s - under_backward_s) - scatter_exposed_s
             return DataParallelTimes(
                 added_backward_s=scatter_exposed_s,
-                exposed_sync_s=gather_exposed_s,
-                gradients_s=m * scatter_s,
+                exposed_sync_s=gather_exposed_s + last_s,
+                gradients_s=m * scatter_s + between_s,
                 parameters_s=gather_s,
-                exposed_gradients_s=m * scatter_exposed_s,
+                exposed_gradients_s=m * scatter_exposed_s + last_s,
                 exposed_parameters_s=gather_exposed_s,
             )
         case _:
             # Backward gathers weights and scatters gradients on the same links.
-            both_exposed_s = max(0.0, gather_s + scatter_s - under_backward_s)
+            both_s = gather_s + scatter_s
+            both_exposed_s = max(0.0, both_s - under_backward_s)
+            last_s = max(0.0, both_s + between_s - under_backward_s) - both_exposed_s
             scattered_s = min(both_exposed_s, scatter_s)
             regathered_s = both_exposed_s - scattered_s
             return DataParallelTimes(
                 added_forward_s=gather_exposed_s,
                 added_backward_s=both_exposed_s,
-                gradients_s=m * scatter_s,
+                exposed_sync_s=last_s,
+                gradients_s=m * scatter_s + between_s,
                 parameters_s=2 * m * gather_s,
-                exposed_gradients_s=m * scattered_s,
+                exposed_gradients_s=m * scattered_s + last_s,
                 exposed_parameters_s=m * (gather_exposed_s + regathered_s),
             )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from trainwright.plan.axis_order import DATA_INSIDE, mapping_name
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainwright.plan.parallelism import Parallelism
 
-# (header, shown also where every plan of a table has degree 1)
+# (header, shown also where every plan of a table has degree 1, or the usual order)
 _DEGREES: Final = (
     ("tp", True),
     ("pp", True),
@@ -19,6 +21,8 @@ _DEGREES: Final = (
     ("ep", False),
     ("etp", False),
     ("zero", True),
+    ("copies", False),
+    ("order", False),
 )
 
 
@@ -37,7 +41,17 @@ def layout_line(degrees: Parallelism) -> str:
         shards = degrees.expert_shards
         cut = "each whole" if shards == 1 else f"each cut {shards} ways"
         parts.append(f"expert {degrees.expert} ({cut})")
-    return f"{' x '.join(parts)}, ZeRO-{degrees.zero_stage}"
+    return f"{' x '.join(parts)}, {sharding_words(degrees)}"
+
+
+def sharding_words(degrees: Parallelism) -> str:
+    """The ZeRO stage, and copies and the order of ranks where they are not the usual ones."""
+    words = f"ZeRO-{degrees.zero_stage}"
+    if degrees.state_copies > 1:
+        words += f" in {degrees.state_copies} copies"
+    if degrees.axis_order != DATA_INSIDE:
+        words += f", ranks in the order {mapping_name(degrees.axis_order)}"
+    return words
 
 
 def layout_columns(plans: Sequence[Parallelism | None]) -> tuple[tuple[str, str], ...]:
@@ -52,16 +66,20 @@ def layout_cells(
     if degrees is None:
         return ("",) * len(_shown(plans))
     values = _values(degrees)
-    return tuple(str(values[name]) for name in _shown(plans))
+    return tuple(values[name] for name in _shown(plans))
 
 
 def _shown(plans: Sequence[Parallelism | None]) -> list[str]:
     used = [_values(degrees) for degrees in plans if degrees is not None]
-    return [name for name, always in _DEGREES if always or any(v[name] > 1 for v in used)]
+    special = {name for each in used for name, value in each.items() if value != _PLAIN[name]}
+    return [name for name, always in _DEGREES if always or name in special]
 
 
-def _values(degrees: Parallelism) -> dict[str, int]:
-    return {
+_PLAIN: Final = dict.fromkeys((name for name, _ in _DEGREES), "1") | {"order": "dp-pp"}
+
+
+def _values(degrees: Parallelism) -> dict[str, str]:
+    numbers = {
         "tp": degrees.tensor,
         "pp": degrees.pipeline,
         "v": degrees.virtual_stages,
@@ -70,4 +88,7 @@ def _values(degrees: Parallelism) -> dict[str, int]:
         "ep": degrees.expert,
         "etp": degrees.expert_shards if degrees.expert > 1 else 1,
         "zero": degrees.zero_stage,
+        "copies": degrees.state_copies,
     }
+    outer = mapping_name(degrees.axis_order).split("-")[-2:]
+    return {name: str(number) for name, number in numbers.items()} | {"order": "-".join(outer)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainwright.reporting.layout import sharding_words
 from trainwright.reporting.text import add_row, table
 from trainwright.units import GIB, format_bytes, format_seconds
 
@@ -78,7 +79,7 @@ def _headline(document: ModelEstimateResult) -> Iterator[str]:
     cut = " x ".join(f"{name} {n}" for name, n in named.items() if n > 1) or "one device"
     blocks = "" if run.recompute_blocks is None else f" of {run.recompute_blocks} blocks"
     yield (
-        f"{cut}, ZeRO-{degrees.zero_stage}, {document.num_microbatches} microbatches of "
+        f"{cut}, {sharding_words(degrees)}, {document.num_microbatches} microbatches of "
         f"{run.microbatch_size}, schedule {run.schedule}, recompute {run.recompute}{blocks}"
     )
     yield (

@@ -49,6 +49,14 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
 """
 
 
+def test_the_order_of_ranks_is_read_from_a_script():
+    assert read_megatron(SCRIPT).mapping == "tp-cp-ep-dp-pp"
+    switched = SCRIPT.replace("--sequence-parallel", "--sequence-parallel --use-tp-pp-dp-mapping")
+    found = read_megatron(switched)
+    assert found.mapping == "tp-cp-ep-pp-dp"
+    assert found.unknown == read_megatron(SCRIPT).unknown
+
+
 def test_a_launch_script_with_arrays_and_variables_is_read() -> None:
     found = read_megatron(SCRIPT)
     assert (found.tp, found.pp, found.cp, found.ep) == (2, 4, 1, 1)
@@ -189,3 +197,20 @@ def test_yaml_reads_back() -> None:
 def test_yaml_of_another_kind_is_refused_by_line() -> None:
     with pytest.raises(InvalidInput, match="line 2"):
         from_yaml("a: 1\n- b\n")
+
+
+DEEPSPEED_GROUPS = """{{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1,
+ "gradient_accumulation_steps": 4, "zero_optimization": {{"stage": 3, {}}}}}"""
+
+
+def test_groups_of_deepspeed_are_copies_of_the_state():
+    found = read_deepspeed(DEEPSPEED_GROUPS.format('"mics_shard_size": 8'))
+    assert (found.dp, found.state_copies, found.notes) == (16, 2, ())
+    with pytest.raises(InvalidInput, match="mics_shard_size: must divide the 16 replicas, got 5"):
+        read_deepspeed(DEEPSPEED_GROUPS.format('"mics_shard_size": 5'))
+
+
+def test_a_second_copy_of_the_weights_alone_is_said_not_to_be_priced():
+    found = read_deepspeed(DEEPSPEED_GROUPS.format('"zero_hpz_partition_size": 8'))
+    assert found.state_copies is None
+    assert any("zero_hpz_partition_size is not priced" in note for note in found.notes)

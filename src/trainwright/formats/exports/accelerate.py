@@ -56,6 +56,7 @@ def _shape_note(tensor: int) -> tuple[str, ...]:
 def settings(job: Job) -> dict[str, Any]:
     """The file's values by section."""
     degrees, sharding = job.degrees, job.demands.zero_stage
+    shards = degrees.data // degrees.state_copies if sharding else 1
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if sharding else "MULTI_GPU",
@@ -72,8 +73,8 @@ def settings(job: Job) -> dict[str, Any]:
         }
     if sharding or degrees.tensor > 1:
         found["parallelism_config"] = {
-            f"{PREFIX}dp_replicate_size": 1 if sharding else degrees.data,
-            f"{PREFIX}dp_shard_size": degrees.data if sharding else 1,
+            f"{PREFIX}dp_replicate_size": degrees.data // shards,
+            f"{PREFIX}dp_shard_size": shards,
             f"{PREFIX}tp_size": degrees.tensor,
             f"{PREFIX}cp_size": degrees.context,
             f"{PREFIX}sp_size": 1,
@@ -99,6 +100,7 @@ def read_accelerate(text: str) -> StatedRun:
         cp=parallel.get("cp_size", 1),
         dp=replicas * parallel.get("dp_shard_size", 1),
         zero=zero,
+        state_copies=replicas if zero else None,
         recompute="full" if fsdp.get("fsdp_activation_checkpointing") else None,
         num_devices=found["num_processes"],
     )

@@ -40,6 +40,8 @@ KNOWN: Final = frozenset(
         *("zero_allow_untested_optimizer", "data_types"),
     }
 )
+MICS: Final = "mics_shard_size"
+HPZ: Final = "zero_hpz_partition_size"
 _OFFLOADS: Final = ("offload_optimizer", "offload_param")
 
 
@@ -165,13 +167,32 @@ def read_deepspeed(text: str) -> StatedRun:
     return StatedRun(
         dp=replicas,
         zero=zero.get("stage", 0),
+        state_copies=_copies(zero, replicas),
         micro_batch=size,
         global_batch=batch,
         precision=next((n for n in ("bf16", "fp16") if found.get(n, {}).get("enabled")), None),
         recompute=None if interval is None else ("full" if interval else "none"),
         unknown=tuple(key for key in found if key not in KNOWN),
-        notes=tuple(f"{key} is not priced" for key in _OFFLOADS if key in zero),
+        notes=tuple(_notes(zero, replicas)),
     )
+
+
+def _copies(zero: Mapping[str, Any], replicas: int | None) -> int | None:
+    """Of sharded state: MiCS shards it over so many replicas, and repeats it on the others."""
+    shards = _count(zero, MICS) if zero.get(MICS) != -1 else None
+    if shards is None or replicas is None:
+        return None
+    if replicas % shards:
+        raise InvalidInput.of(MICS, f"must divide the {replicas} replicas, got {shards}")
+    return replicas // shards
+
+
+def _notes(zero: Mapping[str, Any], replicas: int | None) -> Iterator[str]:
+    yield from (f"{key} is not priced" for key in _OFFLOADS if key in zero)
+    if zero.get(MICS, -1) != -1 and replicas is None:
+        yield f"{MICS} is not priced: the file does not say how many replicas there are"
+    if zero.get(HPZ, 1) not in (0, 1):
+        yield f"{HPZ} is not priced: it repeats the weights alone, and no gradients or states"
 
 
 def _count(found: Mapping[str, Any], name: str) -> int | None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from trainwright.plan.axis_order import DATA_INSIDE, mapping_name
+
 if TYPE_CHECKING:
     from trainwright.plan.bundle import ExportBundle, Stamp
     from trainwright.plan.job import Job
@@ -120,11 +122,15 @@ def _readme_lines(
         f"version of {bundle.target}: {bundle.version}."
     )
     yield ""
+    copies = f" in {degrees.state_copies} copies" if degrees.state_copies > 1 else ""
+    mapping = job.demands.axis_order or DATA_INSIDE
+    order = "" if mapping == DATA_INSIDE else f"ranks in the order {mapping_name(mapping)}; "
     yield (
         f"{degrees.num_devices} devices: tensor {degrees.tensor}, pipeline {degrees.pipeline}, "
         f"data {degrees.data}, context {degrees.context}, expert {degrees.expert}; ZeRO "
-        f"{degrees.zero_stage}; {job.schedule}, {degrees.virtual_stages} stages per rank; "
-        f"{job.num_microbatches} microbatches of {job.microbatch_size}."
+        f"{degrees.zero_stage}{copies}; {order}{job.schedule}, "
+        f"{degrees.virtual_stages} stages per rank; {job.num_microbatches} microbatches of "
+        f"{job.microbatch_size}."
     )
     here = f"`bash {NODE_SCRIPT}` on every node, with NODE_RANK and MASTER_ADDR set"
     start = here if launcher is Launcher.TORCHRUN else f"`sbatch {SLURM_SCRIPT}` in this folder"

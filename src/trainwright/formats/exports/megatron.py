@@ -140,6 +140,9 @@ def _sharded(job: Job, ddp: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "--use-megatron-fsdp", True
         yield "--data-parallel-sharding-strategy", ddp["data_parallel_sharding_strategy"]
         yield "--ckpt-format", "fsdp_dtensor"
+    if "num_distributed_optimizer_instances" in ddp:
+        name = "num_distributed_optimizer_instances"
+        yield _flag(name), ddp[name]
     for name in ("overlap_grad_reduce", "overlap_param_gather"):
         if ddp.get(name):
             yield _flag(name), True

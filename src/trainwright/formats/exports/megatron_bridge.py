@@ -16,7 +16,12 @@ from trainwright.errors import InvalidInput
 from trainwright.formats.exports.launch import commented, header
 from trainwright.formats.exports.layout import parse_layout
 from trainwright.formats.exports.megatron import environment_of
-from trainwright.formats.exports.megatron_fields import layout_of, megatron_fields, unsaid
+from trainwright.formats.exports.megatron_fields import (
+    layout_of,
+    mapping_of,
+    megatron_fields,
+    unsaid,
+)
 from trainwright.plan.bundle import ExportBundle
 from trainwright.plan.capability import capability_of
 from trainwright.plan.stated_run import StatedRun
@@ -87,6 +92,8 @@ def settings(job: Job) -> dict[str, Any]:
         found["checkpoint.ckpt_format"] = "fsdp_dtensor"
     for name in ("optimizer", "use_distributed_optimizer"):
         found[f"optimizer.{name}"] = fields.optimizer[name]
+    if "use_tp_pp_dp_mapping" in fields.run:
+        found["dist.use_tp_pp_dp_mapping"] = True
     found["train.micro_batch_size"] = job.microbatch_size
     found["train.global_batch_size"] = job.global_batch
     found["model.seq_length"] = job.sequence_length
@@ -124,6 +131,8 @@ def read_megatron_bridge(text: str) -> StatedRun:
         sequence_parallel=model["sequence_parallel"],
         recompute=_recompute(model),
         zero=_zero(found),
+        state_copies=found.get("ddp.num_distributed_optimizer_instances"),
+        mapping=mapping_of(found.get("dist.use_tp_pp_dp_mapping")),
         micro_batch=found["train.micro_batch_size"],
         global_batch=found["train.global_batch_size"],
         sequence=found["model.seq_length"],

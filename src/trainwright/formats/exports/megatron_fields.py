@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.formats.exports.layout import format_layout, letters_of
 from trainwright.model import LayerKind
 from trainwright.model.config import Activation, Norm
+from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
 from trainwright.plan.capability import capability_of
 from trainwright.plan.demands import RecomputeForm
 
@@ -40,17 +41,20 @@ class MegatronFields:
 
 def megatron_fields(job: Job) -> MegatronFields:
     """Everything of the job that Megatron takes as a value."""
+    run: Values = {
+        "micro_batch_size": job.microbatch_size,
+        "global_batch_size": job.global_batch,
+        "seq_length": job.sequence_length,
+        "make_vocab_size_divisible_by": job.vocabulary_multiple,
+    }
+    if job.demands.axis_order == PIPELINE_INSIDE:
+        run["use_tp_pp_dp_mapping"] = True
     return MegatronFields(
         model={**_sizes(job), **_experts(job), **_degrees(job), **_recompute(job), **_kernels(job)},
         latent=_latent(job),
         ddp=_data_parallel(job),
         optimizer=_optimizer(job),
-        run={
-            "micro_batch_size": job.microbatch_size,
-            "global_batch_size": job.global_batch,
-            "seq_length": job.sequence_length,
-            "make_vocab_size_divisible_by": job.vocabulary_multiple,
-        },
+        run=run,
     )
 
 
@@ -163,6 +167,8 @@ def _kernels(job: Job) -> Values:
 def _data_parallel(job: Job) -> Values:
     stage = job.demands.zero_stage
     found: Values = {"use_distributed_optimizer": stage == 1}
+    if job.degrees.state_copies > 1:
+        found["num_distributed_optimizer_instances"] = job.degrees.state_copies
     if stage >= 2:
         found["data_parallel_sharding_strategy"] = SHARDING[stage]
     if job.degrees.data > 1:
@@ -190,6 +196,11 @@ def _optimizer(job: Job) -> Values:
             "exp_avg_sq_dtype": moments[-1],
         }
     return found
+
+
+def mapping_of(is_pipeline_inside: object) -> str:
+    """What the switch `use_tp_pp_dp_mapping` stands for."""
+    return mapping_name(PIPELINE_INSIDE if is_pipeline_inside else DATA_INSIDE)
 
 
 def unsaid(job: Job) -> tuple[str, ...]:

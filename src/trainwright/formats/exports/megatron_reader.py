@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.exports.layout import parse_layout
+from trainwright.formats.exports.megatron_fields import mapping_of
 from trainwright.formats.exports.megatron_model import MODEL_FLAGS, read_model
 from trainwright.formats.exports.shell_args import Flags, read_flags
 from trainwright.plan.capability import capability_of
@@ -33,6 +34,7 @@ attention-backend use-flash-attn grad-reduce-in-bf16 accumulate-allreduce-grads-
 ckpt-format decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers nnodes
 nproc-per-node nproc_per_node world-size use-precision-aware-optimizer main-params-dtype
 exp-avg-dtype exp-avg-sq-dtype moe-expert-capacity-factor moe-pad-expert-input-to-capacity
+use-tp-pp-dp-mapping num-distributed-optimizer-instances
 """
 _RUN_FLAGS: Final = frozenset(_RUN_FLAGS_TEXT.split())
 # What changes neither the time of a step nor its memory; a prefix stands for a family of flags.
@@ -81,6 +83,8 @@ def read_megatron(text: str) -> StatedRun:
         fused_cross_entropy="cross-entropy-loss-fusion" in flags.values or None,
         flash_attention=False if flags.one("attention-backend") == "unfused" else None,
         zero=_zero(flags),
+        state_copies=flags.count("num-distributed-optimizer-instances"),
+        mapping=mapping_of("use-tp-pp-dp-mapping" in flags.values),
         capacity_factor=flags.number("moe-expert-capacity-factor"),
         model=model,
         num_devices=devices,

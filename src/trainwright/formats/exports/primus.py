@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.formats.exports.launch import commented, header
 from trainwright.formats.exports.layout import parse_layout
 from trainwright.formats.exports.megatron import FLAG_OF, environment_of
-from trainwright.formats.exports.megatron_fields import layout_of, megatron_fields, unsaid
+from trainwright.formats.exports.megatron_fields import (
+    layout_of,
+    mapping_of,
+    megatron_fields,
+    unsaid,
+)
 from trainwright.formats.exports.yaml_text import from_yaml, to_yaml
 from trainwright.plan.bundle import ExportBundle
 from trainwright.plan.capability import capability_of
@@ -77,7 +82,8 @@ def settings(job: Job) -> dict[str, Any]:
     if job.demands.has_pipeline and job.schedule not in _OWN_ORDERS:
         name = capability_of("primus").schedules[job.schedule]
         found |= {"patch_primus_pipeline": True, "pp_algorithm": name}
-    found |= {name: fields.run[name] for name in ("micro_batch_size", "global_batch_size")}
+    kept = ("micro_batch_size", "global_batch_size", "use_tp_pp_dp_mapping")
+    found |= {name: fields.run[name] for name in kept if name in fields.run}
     found |= {"seq_length": job.sequence_length, **fields.ddp}
     if "data_parallel_sharding_strategy" in fields.ddp:
         found |= {"use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor"}
@@ -123,6 +129,8 @@ def read_primus(text: str) -> StatedRun:
         zero={"optim_grads": 2, "optim_grads_params": 3}.get(
             strategy, int(found["use_distributed_optimizer"])
         ),
+        state_copies=found.get("num_distributed_optimizer_instances"),
+        mapping=mapping_of(found.get("use_tp_pp_dp_mapping")),
         micro_batch=found["micro_batch_size"],
         global_batch=found["global_batch_size"],
         sequence=found["seq_length"],

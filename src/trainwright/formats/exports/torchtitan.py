@@ -87,9 +87,10 @@ def planned():
 def tables_of(job: Job, titan: Titan) -> Tables:
     """Settings by table; the names are the same in both versions where both have them."""
     degrees, sharding = job.degrees, job.demands.zero_stage
+    shards = degrees.data // degrees.state_copies if sharding else 1
     parallelism: dict[str, Any] = {
-        "data_parallel_replicate_degree": 1 if sharding else degrees.data,
-        "data_parallel_shard_degree": degrees.data if sharding else 1,
+        "data_parallel_replicate_degree": degrees.data // shards,
+        "data_parallel_shard_degree": shards,
         "tensor_parallel_degree": degrees.tensor,
         "context_parallel_degree": degrees.context,
         "expert_parallel_degree": degrees.expert,

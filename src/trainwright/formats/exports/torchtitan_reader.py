@@ -73,6 +73,7 @@ def read_torchtitan(text: str) -> StatedRun:
         etp=parallel.get("expert_tensor_parallel_degree", 1),
         dp=None if shards is None else replicas * shards,
         zero=_zero(parallel, shards),
+        state_copies=replicas if _zero(parallel, shards) else None,
         micro_batch=micro_batch,
         global_batch=training.get("global_batch_size"),
         sequence=training.get("seq_len", 2048),

@@ -42,9 +42,10 @@ class SpanRecord:
 class SpaceRecord:
     """Which plans were searched: what was switched off, fixed or bounded.
 
-    The degrees, `zero_stages`, `recompute_modes`, `schedules` and `framework` belong to a model's
-    plan; a degree that is absent was free, and so were the schedules. `micro_batch` and
-    `zero_stage` are what earlier versions wrote in place of them.
+    The degrees, `zero_stages`, `recompute_modes`, `schedules`, `framework` and `mappings` (orders
+    of the axes on the network; one, tp-cp-ep-dp-pp, where absent) belong to a model's plan; a
+    degree that is absent was free, and so were the schedules. `micro_batch` and `zero_stage` are
+    what earlier versions wrote in place of them.
     """
 
     data_parallel: bool = True
@@ -64,10 +65,12 @@ class SpaceRecord:
     expert_tensor: SpanRecord | None = None
     virtual_stages: SpanRecord | None = None
     microbatch_size: SpanRecord | None = None
+    state_copies: SpanRecord | None = None
     zero_stages: tuple[int, ...] = ()
     recompute_modes: tuple[str, ...] = ()
     schedules: tuple[str, ...] | None = None
     framework: str | None = None
+    mappings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

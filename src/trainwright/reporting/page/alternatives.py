@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from trainwright.plan.axis_order import mapping_name
 from trainwright.reporting.layout import layout_line
 from trainwright.reporting.page.blocks import Cell, Column, Point, Scatter, Table
 from trainwright.reporting.page.cells import seconds, share, size
@@ -85,8 +86,11 @@ def _changed(one: Parallelism, other: Parallelism) -> Iterator[tuple[str, str]]:
     """Every degree that differs."""
     for field in fields(one):
         before, after = getattr(one, field.name), getattr(other, field.name)
-        if before != after:
-            yield field.name.replace("_", " "), f"{before} → {after}"
+        if before == after:
+            continue
+        if field.name == "axis_order":
+            before, after = mapping_name(before), mapping_name(after)
+        yield field.name.replace("_", " "), f"{before} → {after}"
 
 
 def _table(document: ModelPlanResult) -> Table:

@@ -219,6 +219,7 @@ _SPANS: Final = {
     "expert_tensor": "expert tensor degrees",
     "virtual_stages": "virtual stages",
     "microbatch_size": "microbatches",
+    "state_copies": "copies of sharded state",
 }
 
 
@@ -235,6 +236,8 @@ def _switched_off(document: ModelPlanResult) -> Iterator[str]:
             yield f"{name} other than {span.least}{most if span.most != span.least else ''}"
     if space.zero_stages and len(space.zero_stages) < _ZERO_STAGES:
         yield f"ZeRO stages other than {', '.join(map(str, space.zero_stages))}"
+    if len(space.mappings) == 1:
+        yield f"mappings other than {space.mappings[0]}"
     if space.schedules is not None:
         yield f"schedules other than {', '.join(space.schedules)}"
     if space.framework is not None:

@@ -1,0 +1,62 @@
+"""Copies of sharded state in the search: the same optimum as exhaustion, and where they pay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from exhaustive import LLAMA, TINY_MIXTURE, asked, distinct, least_step_s
+from exhaustive import two_nodes_of_two as pairs
+from trainwright.execution import Budget
+from trainwright.planning.allowed import Span
+from trainwright.planning.model_planner import plan_model
+
+ONE, TWO = Span.only(1), Span.only(2)
+SPACE = {"context": ONE, "tensor": ONE, "microbatch_size": ONE}
+SMALL = replace(LLAMA, num_layers=2, vocabulary_size=8192)
+
+
+def question(model=SMALL, **given):
+    return asked(
+        model,
+        **{"memory_gib": 60, "batch": 8, "sequence": 2048, "cluster": pairs(5e9)} | SPACE | given,
+    )
+
+
+def assert_found(asked_for):
+    outcome = plan_model(asked_for, Budget())
+    assert outcome.considered == sum(1 for _ in distinct(asked_for))
+    least_s = least_step_s(asked_for)
+    assert outcome.lower_bound_s <= least_s * (1 + 1e-12)
+    assert outcome.priced[0].step.step_time_s == pytest.approx(least_s, rel=1e-9)
+    return outcome.priced[0].candidate
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_the_planner_finds_what_exhaustion_finds_with_copies(zero_stage):
+    assert_found(question(zero_stages=(zero_stage,), pipeline=ONE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"zero_stages": (0, 1, 2, 3)},
+        {"zero_stages": (2, 3), "state_copies": TWO, "data": Span.only(4)},
+        {"zero_stages": (1, 3), "state_copies": Span(least=1, most=2)},
+        {"zero_stages": (2, 3), "schedules": ("zb-h1",), "pipeline": ONE, "memory_gib": 14},
+        {"zero_stages": (3,), "memory_gib": 9},
+        {"model": TINY_MIXTURE, "zero_stages": (1, 3), "memory_gib": 40},
+    ],
+)
+def test_so_it_does_in_other_spaces(given):
+    assert_found(question(**given))
+
+
+def test_weights_are_gathered_in_the_node_where_memory_allows():
+    everywhere = {"zero_stages": (3,), "pipeline": ONE, "data": Span.only(4), "batch": 16}
+    best = assert_found(question(**everywhere))
+    assert best.state_copies == 2
+    tight = question(**everywhere, memory_gib=5)
+    assert plan_model(tight, Budget()).priced[0].candidate.state_copies == 1
