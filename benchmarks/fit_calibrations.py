@@ -63,6 +63,8 @@ CONSTANTS = {
     "megatron-core-2025-b200": (*BASIC, "gemm_half_flops", *ATTENTION, "scale_up_efficiency"),
     "llm-foundry": (*BASIC, *ATTENTION, "host_pass_s", "scale_out_efficiency", "fp8_ratio"),
     "torchtitan": (*BASIC, *ATTENTION, "fp8_ratio"),
+    "torchtitan-eager": BASIC,
+    "torchtitan-rowwise": (*BASIC, "fp8_ratio"),
     "nemo": (*BASIC, "fp8_ratio"),
     "megatron-core-ci": ("host_pass_s", "step_overhead_s"),
 }

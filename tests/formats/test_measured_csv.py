@@ -13,6 +13,7 @@ from trainwright.formats.measured_csv import (
     read_layer_tables,
     read_measured,
 )
+from trainwright.profile.measured_layers import MeasuredLayers
 
 ROW = {
     "row_id": "made-1",
@@ -76,6 +77,45 @@ def test_a_file_without_the_common_columns_is_refused_with_their_names(tmp_path:
 def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="at least 1 CSV"):
         measured_files(tmp_path)
+
+
+def layer_tables(tmp_path: Path, times: list[tuple[int, float, float, float]]) -> MeasuredLayers:
+    header = "model,accelerator,micro_batch_seqs,tp,layer_index,forward_s,backward_s,update_s\n"
+    rows = [f"m,D,{b},2,0,{f!r},{g!r},{u!r}\n" for b, f, g, u in times]
+    (tmp_path / "a_layer_times.csv").write_text(header + "".join(rows))
+    layers = read_layer_tables(tmp_path)
+    assert layers is not None
+    return layers
+
+
+def test_a_line_through_layer_times_evens_out_what_one_of_them_missed(tmp_path: Path) -> None:
+    """Forward lies on 1 ms + 2 ms · b but for b = 4; backward falls, update varies around zero."""
+    layers = layer_tables(
+        tmp_path,
+        [(1, 3e-3, 4e-3, 0.0), (2, 5e-3, 3e-3, 0.0), (4, 7e-3, 2e-3, 3e-3), (8, 17e-3, 1e-3, 0.0)],
+    )
+    ((forward_s, backward_s, update_s),) = layers.steady_times_at(
+        "m", "D", microbatch_size=4, tensor_parallel=2
+    )
+    assert 7e-3 < forward_s < 9e-3
+    assert 1e-3 < backward_s < 4e-3  # nothing gets faster with more to do: the line is level
+    assert update_s == pytest.approx(0.75e-3)
+    level = layers.steady_times_at("m", "D", microbatch_size=64, tensor_parallel=2)
+    assert level[0][1] == pytest.approx(backward_s)
+
+
+def test_layer_times_on_a_line_are_kept_and_continued(tmp_path: Path) -> None:
+    layers = layer_tables(tmp_path, [(b, 1e-3 + 2e-3 * b, 3e-3 * b, 1e-4) for b in (1, 2, 8)])
+    ((forward_s, backward_s, update_s),) = layers.steady_times_at(
+        "m", "D", microbatch_size=16, tensor_parallel=2
+    )
+    assert (forward_s, backward_s, update_s) == pytest.approx((33e-3, 48e-3, 1e-4))
+
+
+def test_two_measured_microbatches_make_no_line(tmp_path: Path) -> None:
+    layers = layer_tables(tmp_path, [(1, 1e-3, 2e-3, 0.0), (4, 3e-3, 4e-3, 0.0)])
+    wanted = {"microbatch_size": 1, "tensor_parallel": 2}
+    assert layers.steady_times_at("m", "D", **wanted) == layers.times_at("m", "D", **wanted)
 
 
 def test_layer_times_between_two_microbatches_grow_as_a_power(tmp_path: Path) -> None:

@@ -13,8 +13,11 @@ SHARED = os.environ.get("TRAINWRIGHT_SHARED")
 TARGETS = (
     "vtrain_multi.time=0.08,megatron_scaling.time=0.03,korthikanti.time=0.03,"
     "simumax_b200.time=0.05,simumax_b200.memory=0.01,sailor_gh200.time=0.07,"
-    "megatron_ci.memory=0.02,megatron_ci.static_memory=0.01"
+    "megatron_ci.memory=0.02,megatron_ci.static_memory=0.01,sailor_mixed.time=0.12"
 )
+# Files whose median interval is wider than this hold runs that their columns do not explain.
+WIDEST = 0.25
+WIDER = ("megatron_ci", "nemo_releases", "sailor_mixed", "torchtitan")
 
 
 @pytest.mark.slow
@@ -26,5 +29,8 @@ def test_the_shared_runs_are_predicted_within_the_targets() -> None:
     for dataset in document.datasets:
         if f"{dataset.name}." in TARGETS:
             assert dataset.modelled >= 0.95 * dataset.rows
-        if dataset.name == "simumax_b200":
+        if dataset.name in ("simumax_b200", "sailor_gh200"):
             assert dataset.false_fits == 0
+        assert dataset.interval_check is not None and dataset.interval_check.accepted
+        assert dataset.interval_width is not None
+        assert (dataset.interval_width > WIDEST) == (dataset.name in WIDER)

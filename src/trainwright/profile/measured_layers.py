@@ -3,6 +3,10 @@
 Layer 0 is the embedding, the last one the head. A microbatch that was not measured is interpolated
 between its neighbours in log space (times grow as a power of the size between two points); outside
 the measured range the nearest two points are continued, and the caller is told.
+
+A single measured time repeats within some percent only, and more where the host is as slow as the
+device. `steady_times_at` therefore reads a + c·b off all microbatches b of a layer: what starting
+it takes, and what each sequence adds.
 """
 
 from __future__ import annotations
@@ -10,9 +14,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 LayerTimes = tuple[tuple[float, float, float], ...]  # forward, backward, update seconds
 LayerSizes = tuple[tuple[float, float, float], ...]  # parameters, output bytes, saved bytes
+
+_ENOUGH_FOR_A_LINE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +64,49 @@ class MeasuredLayers:
             )
             for a, b in zip(low_times, high_times, strict=True)
         )
+
+    def steady_times_at(
+        self, model: str, accelerator: str, *, microbatch_size: int, tensor_parallel: int
+    ) -> LayerTimes | None:
+        """Seconds of each layer on the line through all measured microbatches.
+
+        As `times_at` where fewer than three were measured.
+        """
+        found = {
+            batch: times
+            for (name, device, batch, degree), times in self.times_s.items()
+            if (name, device, degree) == (model, accelerator, tensor_parallel)
+        }
+        if len(found) < _ENOUGH_FOR_A_LINE:
+            return self.times_at(
+                model,
+                accelerator,
+                microbatch_size=microbatch_size,
+                tensor_parallel=tensor_parallel,
+            )
+        on_line = _on_lines(np.array(list(found)), np.array(list(found.values())), microbatch_size)
+        return tuple((f, b, u) for f, b, u in on_line.tolist())
+
+
+def _on_lines(sizes: Floats, times_s: Floats, at: float) -> Floats:
+    """Lines through times [k, ...] by least squares of the relative error, at a size.
+
+    Neither end of a line may be negative; what took no time at some size takes the mean.
+    """
+    size = sizes.reshape(-1, *[1] * (times_s.ndim - 1)).astype(np.float64)
+    known = (times_s > 0).all(axis=0)
+    weight = 1 / np.where(known, times_s, 1.0)
+    ones, slopes = weight, size * weight  # what a start and a slope of 1 are, in shares of a time
+    aa, ab, bb = (ones**2).sum(0), (ones * slopes).sum(0), (slopes**2).sum(0)
+    a, b = ones.sum(0), slopes.sum(0)
+    determinant = aa * bb - ab**2
+    start_s, slope = (bb * a - ab * b) / determinant, (aa * b - ab * a) / determinant
+    start_s, slope = (
+        np.where(slope < 0, a / aa, np.where(start_s < 0, 0.0, start_s)),
+        np.where(start_s < 0, b / bb, np.where(slope < 0, 0.0, slope)),
+    )
+    found: Floats = np.where(known, start_s + slope * at, times_s.mean(axis=0))
+    return found
 
 
 def _between(low_s: float, high_s: float, low: int, high: int, at: int) -> float:

@@ -9,7 +9,13 @@ from trainwright.reporting.text import add_row, table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from trainwright.plan.results.validation import DatasetScore, ErrorRecord, ValidationResult
+    from trainwright.plan.results.validation import (
+        CoverageCheck,
+        DatasetScore,
+        ErrorRecord,
+        RegretRecord,
+        ValidationResult,
+    )
 
 QUANTITIES = (
     ("time", "time"),
@@ -24,7 +30,7 @@ def validation_report(found: ValidationResult) -> RenderableType:
     """Errors, then ranking and intervals, then what was not modelled."""
     from rich.console import Group
 
-    parts = [_errors(found), _ranking(found)]
+    parts = [_errors(found), _ranking(found), _intervals(found)]
     if any(dataset.skipped for dataset in found.datasets):
         parts.append(_skipped(found))
     return Group(*parts)
@@ -71,31 +77,49 @@ def _ranking(found: ValidationResult) -> RenderableType:
         ("ceiling", "right"),
         ("regret mean", "right"),
         ("regret max", "right"),
-        ("false fits", "right"),
-        ("in 90 % interval", "right"),
-        ("interval width", "right"),
     )
-    made = table("ranking and intervals", columns)
+    made = table("ranking", columns)
     for dataset in found.datasets:
-        regret = dataset.top1_regret
+        if not dataset.ranked_groups:
+            continue
         add_row(
             made,
             dataset.name,
-            str(dataset.ranked_groups or ""),
+            str(dataset.ranked_groups),
             "" if dataset.kendall_tau is None else f"{dataset.kendall_tau:.2f}",
             "" if dataset.tau_ceiling is None else f"{dataset.tau_ceiling:.2f}",
-            "" if regret is None else _percent(regret.mean),
-            "" if regret is None else _percent(regret.max),
+            *_regrets(dataset.top1_regret),
+        )
+    jobs = sum(dataset.ranked_groups for dataset in found.datasets)
+    add_row(made, "all files", str(jobs or ""), "", "", *_regrets(found.pooled_top1_regret))
+    return made
+
+
+def _intervals(found: ValidationResult) -> RenderableType:
+    """False fits, and how many steps lie inside their interval beside how many should."""
+    columns = (
+        ("file", "left"),
+        ("false fits", "right"),
+        ("in 90 % interval", "right"),
+        ("expected", "right"),
+        ("interval width", "right"),
+    )
+    made = table("fits and intervals", columns)
+    for dataset in found.datasets:
+        add_row(
+            made,
+            dataset.name,
             _percent(dataset.false_fits),
             _percent(dataset.interval_coverage),
+            _accepted(dataset.interval_check),
             _percent(dataset.interval_width),
         )
-    pooled = _percent(found.pooled_interval_coverage)
-    chosen = found.pooled_top1_regret
-    regrets = ("", "") if chosen is None else (_percent(chosen.mean), _percent(chosen.max))
-    jobs = sum(dataset.ranked_groups for dataset in found.datasets)
-    add_row(made, "all files", str(jobs or ""), "", "", *regrets, "", pooled, "")
+    add_row(made, "all files", "", _percent(found.pooled_interval_coverage), "", "")
     return made
+
+
+def _regrets(found: RegretRecord | None) -> tuple[str, str]:
+    return ("", "") if found is None else (_percent(found.mean), _percent(found.max))
 
 
 def _skipped(found: ValidationResult) -> RenderableType:
@@ -112,3 +136,11 @@ def _most_first(dataset: DatasetScore) -> list[tuple[int, str]]:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
+
+
+def _accepted(check: CoverageCheck | None) -> str:
+    """The shares inside that agree with 90 %, and a mark where the file's does not."""
+    if check is None:
+        return ""
+    low, high = check.least_accepted / check.n, check.most_accepted / check.n
+    return f"{low:.0%} to {high:.0%}{'' if check.accepted else ', missed'}"

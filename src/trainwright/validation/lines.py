@@ -2,8 +2,8 @@
 
 A table of runs comes from one publication, and a publication from one line of software: which
 kernels attention and loss use, whether communication overlaps, how vocabularies are padded. All of
-it is a property of the schema (and of the accelerator, where one table spans generations), never of
-a row. Sources are those of the published tables.
+it is a property of the schema (and of the accelerator, where one table spans generations, or of the
+kernels, where a table says which), never of a row. Sources are those of the published tables.
 """
 
 from __future__ import annotations
@@ -82,6 +82,10 @@ _FIRST_DEVICES: Final = ("V100", "A100")
 def line_of(run: MeasuredRun) -> SoftwareLine:
     """The software behind a run; an unknown schema counts as a current megatron-core."""
     line = _LINES.get(run.schema, _MEGATRON_CORE)
+    if run.setting("compiled") is not None and not run.flag("compiled"):
+        return replace(line, name=f"{line.name}-eager")
+    if run.precision == "fp8_rowwise":  # scaled products of other libraries than tensor-wise ones
+        return replace(line, name=f"{line.name}-rowwise")
     megatron = line.name.startswith(("megatron-2021", "megatron-2022", "megatron-deepspeed-2021"))
     if megatron and not run.accelerator.startswith(_FIRST_DEVICES):
         return _MEGATRON_CORE

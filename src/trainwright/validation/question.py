@@ -83,9 +83,16 @@ def configuration_of(
             run.number("make_vocab_size_divisible_by") or line.vocabulary_multiple
         ),
         recipe=_recipe(run, line),
-        overlap=Overlap() if line.overlaps_gradients else Overlap(gradients=0.0, parameters=0.0),
+        overlap=_overlap(run, line),
         overheads=MemoryOverheads(workspace_bytes=line.fixed_bytes),
     )
+
+
+def _overlap(run: MeasuredRun, line: SoftwareLine) -> Overlap:
+    """What the line's software hides, and tensor exchanges where the run splits them to do so."""
+    share = 0.9 if line.overlaps_gradients else 0.0
+    splits = run.flag("async_tp") or run.flag("tp_comm_overlap")
+    return Overlap(gradients=share, parameters=share, tensor=0.9 if splits else 0.0)
 
 
 def _stage_blocks(

@@ -83,7 +83,8 @@ def predict_staged(
     reduce_s = [
         _reduce_s(run, layers, r, own, constants) for r, own in zip(stages, ranges, strict=True)
     ]
-    step_s = max(e + r for e, r in zip(ends_s, reduce_s, strict=True))
+    update_s = [_update_s(run, layers, r, own) for r, own in zip(stages, ranges, strict=True)]
+    step_s = max(map(sum, zip(ends_s, reduce_s, update_s, strict=True)))
     peaks = [
         _peak_bytes(run, layers, replicas, own, stage.in_flight, constants)
         for replicas, own, stage in zip(stages, ranges, pipeline, strict=True)
@@ -124,7 +125,7 @@ def _pace(
 
 def _times(run: MeasuredRun, layers: MeasuredLayers, replica: StagedReplica) -> LayerTimes:
     assert run.microbatch_size is not None
-    times = layers.times_at(
+    times = layers.steady_times_at(
         run.model,
         replica.accelerator,
         microbatch_size=run.microbatch_size,
@@ -156,6 +157,14 @@ def _reduce_s(
     held = _sizes(run, layers, replicas[0].tensor)
     size = 4 * sum(held[i][0] for i in own)
     return 2 * (d - 1) / d * size / constants["reduce_bytes_per_s"]
+
+
+def _update_s(
+    run: MeasuredRun, layers: MeasuredLayers, replicas: list[StagedReplica], own: range
+) -> float:
+    """The optimizer's pass over a stage's parameters, on its slowest replica."""
+    every = [_times(run, layers, replica) for replica in set(replicas)]
+    return max(sum(times[i][2] for i in own) for times in every)
 
 
 def _peak_bytes(

@@ -22,6 +22,7 @@ from trainwright.plan.results.validation import (
 )
 from trainwright.profile.measured_layers import MeasuredLayers
 from trainwright.validation.fill import answer
+from trainwright.validation.interval_check import coverage_check
 from trainwright.validation.lines import line_of
 from trainwright.validation.machines import Known, cluster_of
 from trainwright.validation.memory_groups import Quality, quality_of
@@ -126,6 +127,7 @@ def score(name: str, found: Sequence[Outcome]) -> DatasetScore:
         top1_regret=regret(groups),
         false_fits=false_fits(peaks[Quality.RECORDED]),
         interval_coverage=coverage(modelled),
+        interval_check=coverage_check(_inside(modelled)),
         interval_width=median(high - low for low, high in low_high) if low_high else None,
         runs=tuple(_scored(o) for o in modelled),
     )
@@ -133,13 +135,19 @@ def score(name: str, found: Sequence[Outcome]) -> DatasetScore:
 
 def coverage(found: Sequence[Outcome]) -> float | None:
     """Share of the timed runs whose measured time lies inside the predicted interval."""
+    inside = _inside(found)
+    return sum(inside) / len(inside) if inside else None
+
+
+def _inside(found: Sequence[Outcome]) -> list[bool]:
+    """Of every timed run whether its time lies inside the predicted interval."""
     inside = []
     for outcome in found:
         pair, prediction = _time_pair(outcome), outcome.prediction
         if pair is not None and prediction is not None:
             low, high = prediction.step_time_low_s, prediction.step_time_high_s
             inside.append(low <= pair.measured <= high)
-    return sum(inside) / len(inside) if inside else None
+    return inside
 
 
 def error_of(found: Sequence[Outcome]) -> ErrorRecord | None:

@@ -28,6 +28,21 @@ class RegretRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoverageCheck:
+    """Of `n` timed runs `inside` lie in their 90 % interval.
+
+    From `least_accepted` to `most_accepted` the count agrees with 90 %, by a two-sided binomial
+    test at 95 %.
+    """
+
+    n: int
+    inside: int
+    least_accepted: int
+    most_accepted: int
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRecord:
     """Rows that were not modelled, and why."""
 
@@ -60,7 +75,7 @@ class DatasetScore:
     kind is counted apart. `false_fits` is the share of runs that need more than 1.05 times the
     predicted peak; `kendall_tau` ranks the layouts inside `ranked_groups` jobs, and `tau_ceiling`
     is what the scatter of repeated runs lets the true times reach; `interval_coverage` is the share
-    whose time lies inside the 90 % interval.
+    whose time lies inside the 90 % interval, and `interval_check` whether that agrees with 90 %.
     """
 
     name: str
@@ -81,6 +96,7 @@ class DatasetScore:
     top1_regret: RegretRecord | None = None
     false_fits: float | None = None
     interval_coverage: float | None = None
+    interval_check: CoverageCheck | None = None
     interval_width: float | None = None
     runs: tuple[ScoredRun, ...] = ()
 
