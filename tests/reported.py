@@ -87,7 +87,7 @@ def model_sweep() -> ModelSweepResult:
         objective="tokens-per-device",
         global_batch=64,
         sequence=4096,
-        zero=1,
+        zero_stage=1,
         tokens=1e12,
         price=2.0,
     ).document
@@ -140,7 +140,7 @@ def mixed_plan(layout: str = "across") -> MixedPlanResult:
         tp=1,
         cp=1,
         micro_batch=1,
-        zero=1,
+        zero_stage=1,
         recompute="none",
         schedule="1f1b",
         top=2,

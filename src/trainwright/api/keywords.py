@@ -30,7 +30,8 @@ def refuse_unknown(verb: Callable[..., Any], options: Mapping[str, object], know
     offered = [*known.__annotations__, *own]
     faults = []
     for name in unknown:
-        nearest = difflib.get_close_matches(name, offered, n=1)
+        part_of = [option for option in offered if name in option.split("_")]
+        nearest = part_of or difflib.get_close_matches(name, offered, n=1)
         hint = f'; did you mean "{nearest[0]}"?' if nearest else ""
         faults.append(Fault(name, f"is no option of {verb.__name__}{hint}"))
     raise InvalidInput(faults)
