@@ -70,6 +70,7 @@ def test_details_say_what_limits_the_design(report: trainwright.CodesignReport) 
     assert "best design" in report.explain()
 
 
+@pytest.mark.slow
 def test_a_published_strategy_is_never_faster_than_the_optimum() -> None:
     found = small(devices=1024, global_batch=4096, extras=Extras(pareto=False)).document
     (fixed,) = found.fixed_strategies

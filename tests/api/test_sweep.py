@@ -175,6 +175,7 @@ def test_a_bound_that_was_edited_is_refused(field, by_cost, tmp_path):
         trainwright.explain(path)
 
 
+@pytest.mark.slow
 def test_pareto_rows_are_not_beaten_in_both():
     document = sweep(pareto="step-time,cost", **MONEY).document
     front = [document.rows[i] for i in document.pareto]

@@ -18,6 +18,7 @@ def run(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.slow
 def test_one_document_is_printed_and_can_be_proved_again(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -39,7 +39,13 @@ def best_of_anything():
     return plan_model(asked(None, schedules=("1f1b",)), Budget())
 
 
-@pytest.mark.parametrize("target", TARGETS)
+AT_ONCE = ("megatron", "torchtitan@0.3", "deepspeed")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [t if t in AT_ONCE else pytest.param(t, marks=pytest.mark.slow) for t in TARGETS],
+)
 def test_a_plan_for_a_framework_demands_nothing_it_lacks(target):
     found = plan_runnable(asked(target, schedules=("1f1b",)), Budget())
     assert found.lower_bound_s >= best_of_anything().lower_bound_s * (1 - 1e-9)

@@ -99,7 +99,16 @@ def found_and_least(question):
     return outcome.priced[0].step.step_time_s, least_s
 
 
-@pytest.mark.parametrize("question", SMALL.values(), ids=SMALL)
+AT_ONCE = ("roomy", "tight", "experts")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param(question, id=name, marks=() if name in AT_ONCE else pytest.mark.slow)
+        for name, question in SMALL.items()
+    ],
+)
 def test_the_planner_finds_what_exhaustion_finds(question):
     found_s, least_s = found_and_least(question)
     assert found_s == pytest.approx(least_s, rel=1e-9)
