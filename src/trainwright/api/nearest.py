@@ -66,8 +66,8 @@ def nearest_job(
             raise Inexpressible(target, faults, alternatives=able_targets(job))
         needed, limit = format_bytes(least_bytes), format_bytes(limit_bytes)
         raise Infeasible(
-            f"the nearest plan that {target} can express needs {needed} of {limit}; plan again with "
-            f"--framework {target}, which searches only what it can run"
+            f"the nearest plan that {target} can express needs {needed} of {limit}; plan again "
+            f"with --framework {target}, which searches only what it can run"
         )
     _, run, step = min(found, key=lambda each: each[0])
     after = PricedLayout(step_time_s=step.step_time_s, peak_memory_bytes=step.peak_memory_bytes)
