@@ -3,77 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
-from trainwright.cluster import Cluster, NetworkLevel
+from model_questions import (
+    KEEP_ALL,
+    ONE,
+    SMALL,
+    TIGHT,
+    best_s,
+    cluster_of,
+    narrowed,
+    planned,
+    question,
+)
+from trainwright.cluster import NetworkLevel
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
-from trainwright.formats import catalog
-from trainwright.model import TransformerConfig
 from trainwright.planning.allowed import ANY, Allowed, Span
-from trainwright.planning.model_infeasible import diagnose_model, eased
+from trainwright.planning.model_infeasible import diagnose_model
 from trainwright.planning.model_planner import best_first, plan_model
 from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_space import Workload
 from trainwright.planning.per_stage import plan_per_stage
 from trainwright.profile import Recompute
-
-
-def cluster_of(nodes: int, *, memory_gib: float | None = None, slow: bool = False) -> Cluster:
-    cluster = catalog.cluster("dgx-h100").with_nodes(nodes)
-    if memory_gib is not None:
-        cluster = cluster.with_memory(memory_gib * 2**30)
-    (pool,) = cluster.pools
-    if slow:
-        inner, outer = pool.levels
-        pool = replace(pool, levels=(inner, replace(outer, bandwidth_bytes_per_s=1e9)))
-    return replace(cluster, pools=(pool,))
-
-
-def question(
-    model: str | TransformerConfig = "gpt2",
-    *,
-    nodes: int = 1,
-    batch: int = 32,
-    sequence: int = 1024,
-    memory_gib: float | None = None,
-    slow: bool = False,
-    num_devices: int | None = None,
-    **allowed,
-) -> ModelQuestion:
-    cluster = cluster_of(nodes, memory_gib=memory_gib, slow=slow)
-    config = catalog.model(model).config if isinstance(model, str) else model
-    return ModelQuestion(
-        model=config,
-        cluster=cluster,
-        workload=Workload(global_batch=batch, sequence_length=sequence),
-        num_devices=num_devices or cluster.num_devices,
-        allowed=Allowed(**{"zero_stages": (1,)} | allowed),
-    )
-
-
-def narrowed(asked: ModelQuestion, **allowed) -> ModelQuestion:
-    return replace(asked, allowed=replace(asked.allowed, **allowed))
-
-
-ONE = Span.only(1)
-KEEP_ALL = (Recompute.NONE,)
-
-
-@cache
-def planned(asked: ModelQuestion):
-    return plan_model(asked, Budget())
-
-
-def best_s(asked: ModelQuestion) -> float:
-    return planned(asked).priced[0].step.step_time_s
-
-
-SMALL = question()
-TIGHT = question("llama3-8b", batch=16, sequence=4096, memory_gib=24)
 
 
 def with_overhead(asked: ModelQuestion, overhead_s: float) -> ModelQuestion:
@@ -276,114 +230,6 @@ class TestPerStage:
         assert any(
             len({(s.data_parallel, s.tensor_parallel) for s in plan.stages}) > 1 for plan in mixed
         )
-
-
-# The leanest layout of the first is its widest and deepest; of the second a shallower one, whose
-# replicas share more of the state.
-LARGE = (
-    question(
-        "llama3-70b",
-        batch=16,
-        sequence=4096,
-        num_devices=4,
-        recompute=KEEP_ALL,
-    ),
-    question(
-        "llama3-70b",
-        batch=64,
-        sequence=2048,
-        zero_stages=(3,),
-        tensor=ONE,
-    ),
-)
-
-
-@cache
-def diagnosed(asked):
-    outcome = planned(asked)
-    assert outcome.priced == ()
-    assert outcome.exhausted
-    return diagnose_model(asked, Budget())
-
-
-class TestInfeasible:
-    """What is said to help a model that does not fit was tried, and does."""
-
-    def fix(self, found, change):
-        (fix,) = [fix for fix in found.relaxations if fix.change == change]
-        return fix
-
-    @pytest.mark.parametrize("asked", LARGE, ids=["pipeline", "sharded"])
-    def test_a_stage_binds(self, asked):
-        binding = diagnosed(asked).binding
-        assert binding.kind == "stage"
-        assert binding.missing_bytes > 0
-        assert binding.layers
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("asked", LARGE, ids=["pipeline", "sharded"])
-    def test_that_much_memory_is_enough_and_a_little_less_is_not(self, asked):
-        enough = self.fix(diagnosed(asked), "memory").value
-
-        def fits(memory_bytes):
-            cluster = asked.cluster.with_memory(memory_bytes)
-            return bool(planned(replace(asked, cluster=cluster)).priced)
-
-        assert fits(enough * (1 + 1e-9))
-        # Of the reserve for transients some may be spare; 3 % less is surely not enough.
-        assert not fits(enough * 0.97)
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("asked", LARGE, ids=["pipeline", "sharded"])
-    def test_that_many_devices_are_enough_and_a_node_less_is_not(self, asked):
-        enough = self.fix(diagnosed(asked), "devices").value
-        for nodes, fits in ((enough // 8, True), (enough // 8 - 1, False)):
-            cluster = cluster_of(nodes)
-            larger = replace(asked, cluster=cluster, num_devices=cluster.num_devices)
-            assert bool(planned(larger).priced) is fits
-
-    def test_the_rest_of_the_node_is_offered_first(self):
-        asked = question("llama3-8b", batch=16, sequence=4096, num_devices=1)
-        fix = self.fix(diagnose_model(asked, Budget()), "devices")
-        assert fix.value == 8
-        assert fix.description == "8 devices (1 node)"
-
-    def test_what_was_switched_off_is_offered_where_that_is_enough(self):
-        asked = question(
-            "llama3-8b",
-            batch=16,
-            sequence=8192,
-            memory_gib=50,
-            zero_stages=(0,),
-            schedules=("1f1b",),
-            microbatch_size=Span.only(4),
-            recompute=KEEP_ALL,
-            tensor=ONE,
-            context=ONE,
-        )
-        assert not planned(asked).priced
-        offered = {fix.change for fix in diagnose_model(asked, Budget()).relaxations}
-        lifted = {
-            "recompute": narrowed(asked, recompute=tuple(Recompute)),
-            "tensor-parallel": narrowed(asked, tensor=ANY),
-            "micro-batch": narrowed(asked, microbatch_size=ANY),
-            "zero": narrowed(asked, zero_stages=(3,)),
-        }
-        enough = {change for change, easier in lifted.items() if planned(easier).priced}
-        assert {"tensor-parallel", "micro-batch"} <= offered & set(lifted) <= enough
-
-    def test_an_excluded_mode_of_recomputation_is_offered_by_name(self):
-        asked = narrowed(TIGHT, recompute=KEEP_ALL, tensor=ONE)
-        (fix,) = [fix for fix, _ in eased(asked.allowed) if fix.change == "recompute"]
-        assert fix.description == "allow recomputation"
-        partly = replace(asked.allowed, recompute=(Recompute.NONE, Recompute.FULL))
-        described = [fix.description for fix, _ in eased(partly)]
-        assert 'allow the option "selective"' in described
-        for _, allowed in eased(asked.allowed):
-            assert allowed != asked.allowed
-
-    def test_it_is_deterministic(self):
-        assert diagnose_model(LARGE[0], Budget()) == diagnosed(LARGE[0])
 
 
 class TestBudget:
