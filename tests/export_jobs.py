@@ -167,7 +167,7 @@ def jobs(draw: st.DrawFn) -> Job:
         virtual_stages=chunks,
         sequence_parallel=tensor > 1 and (expert > 1 or draw(st.booleans())),
         zero_stage=zero_stage,
-        state_copies=draw(st.sampled_from((1, 1, 2))) if zero_stage and data > 1 else 1,
+        state_copies=draw(st.sampled_from((1, 1, 2))) if zero_stage and data > 2 else 1,
         axis_order=draw(st.sampled_from(AXIS_ORDERS)),
     )
     run = Configuration(

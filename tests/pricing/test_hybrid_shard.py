@@ -140,6 +140,7 @@ def test_more_bandwidth_is_never_slower(level, zero_stage, copies, order):
     [
         ({"zero_stage": 0, "state_copies": 2}, "must be 1 without ZeRO, got 2"),
         ({"state_copies": 3}, r"must divide dp \(32\), got 3"),
+        ({"state_copies": 32}, r"must be below dp \(32\), .* got 32; choose ZeRO 0"),
     ],
 )
 def test_copies_are_equal_groups_of_something_sharded(degrees, problem):

@@ -110,6 +110,9 @@ def _copies(configuration: Configuration, model: TransformerConfig, pool: Pool) 
         yield Fault("state_copies", f"must be 1 without ZeRO, got {copies}; choose ZeRO 1, 2 or 3")
     if degrees.data % copies:
         yield Fault("state_copies", f"must divide dp ({degrees.data}), got {copies}")
+    elif copies == degrees.data:
+        unsharded = f"must be below dp ({degrees.data}), for one replica shards nothing"
+        yield Fault("state_copies", f"{unsharded}, got {copies}; choose ZeRO 0")
     elif model.experts is not None and degrees.expert_data % copies:
         wanted = f"must divide the {degrees.expert_data} replicas of each expert"
         yield Fault("state_copies", f"{wanted}, got {copies}")
