@@ -18,7 +18,7 @@ from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.allowed import Span
 from trainwright.planning.framework import plan_runnable
 from trainwright.planning.layouts import layouts_of
-from trainwright.planning.mappings import with_mappings
+from trainwright.planning.mappings import exchanges_no_nearer, with_mappings
 from trainwright.planning.model_planner import plan_model
 from trainwright.planning.model_space import Candidate, Point
 from trainwright.pricing.configuration import price_configuration
@@ -173,3 +173,15 @@ def test_the_pipeline_is_put_inside_where_that_brings_ranks_nearer(size):
         nearer = any(fills and ours < theirs for fills, ours, theirs in counts)
         if min(pipeline, data) > 1 and nearer:
             assert (pipeline, data) in chosen
+
+
+def test_of_three_levels_nothing_is_claimed_about_exchanges_farther_apart():
+    """Six replicas of eight devices take 2 x 4 places side by side, 3 x 2 with ranks between."""
+    (pool,) = catalog.cluster("dgx-h100").pools
+    inner, outer = pool.levels
+    rack = replace(outer, size=4)
+    assert exchanges_no_nearer((inner, outer))
+    assert not exchanges_no_nearer((inner, rack, replace(outer, size=3)))
+    assert not exchanges_no_nearer(
+        (inner, replace(outer, bandwidth_bytes_per_s=inner.bandwidth_bytes_per_s))
+    )

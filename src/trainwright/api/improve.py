@@ -11,7 +11,7 @@ from trainwright.api.printed import Report
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from trainwright.api.models import ModelInput
     from trainwright.cluster import Cluster
@@ -171,7 +171,7 @@ def _improved(
         best_plan=None if plan is None else _plan_record(plan, step.step_time_s),
         recommended=None if chosen is None else _record(chosen, step.step_time_s, best_s),
         changes=tuple(_records(faster, step.step_time_s, best_s)),
-        warnings=warnings,
+        warnings=(*warnings, *_unlike_the_plan(run)),
         request=ModelEstimateRequest(
             trainwright_version=__version__,
             model=given.embedded,
@@ -200,9 +200,23 @@ def _best_plan(
         devices=run.parallelism.num_devices,
         memory_bytes=None,
     )
-    question = replace(call.question, overheads=run.overheads)
+    workload = replace(call.question.workload, precision=run.recipe.precision)
+    question = replace(call.question, workload=workload, overheads=run.overheads)
     found = plan_model(replace(call, question=question), budget)
     return found if found.stages else None
+
+
+def _unlike_the_plan(run: Configuration) -> Iterator[str]:
+    """What the planner does not take over from the run, so that the two compare only roughly."""
+    from trainwright.model import DEFAULT_RECIPE
+    from trainwright.plan.overlap import DEFAULT_OVERLAP
+
+    recipe = replace(run.recipe, precision=DEFAULT_RECIPE.precision)
+    if (recipe, run.overlap) != (DEFAULT_RECIPE, DEFAULT_OVERLAP):
+        yield (
+            "the best plan is priced with the usual kernels, optimizer and overlap, not with those "
+            "of the run: it and its bound are for comparison only"
+        )
 
 
 def _plan_record(plan: ModelPlanResult, base_s: float) -> BestPlanRecord:

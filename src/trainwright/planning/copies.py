@@ -42,11 +42,7 @@ def with_copies(
         units = np.cumprod([level.size for level in levels])[:-1]
         for unit in units.tolist():
             copies = point.devices * layouts.data // unit
-            fills = (
-                (layouts.pipeline == 1)
-                & ~layouts.inside
-                & (point.devices * layouts.data == copies * unit)
-            )
+            fills = (layouts.pipeline == 1) & (point.devices * layouts.data == copies * unit)
             parts.append(_copied(layouts, np.maximum(1, copies), fills, point))
     else:
         for number in divisors(int(np.lcm.reduce(layouts.data))) if layouts.size else ():

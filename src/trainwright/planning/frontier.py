@@ -221,7 +221,10 @@ class Frontier:
                 continue
             least = least_layers(asked, point)
             count = sum(node.count for node in dealt)
-            self._push(self._least_key(point, least), _Dense(point=point, count=count, least=least))
+            # Not of the pairs of the point itself: with its experts elsewhere it may have fewer.
+            pairs = {id(each): each for each in (self._pairs(node.point) for node in dealt)}
+            key = min(self._least_keys(point, least, each).min() for each in pairs.values())
+            self._push(float(key), _Dense(point=point, count=count, least=least))
         return True
 
     @property

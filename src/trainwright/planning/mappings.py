@@ -81,6 +81,12 @@ def _crossings(size: Ints | int, p: Ints, repeats: Ints, unit: int) -> Ints:
 
 
 def exchanges_no_nearer(levels: tuple[NetworkLevel, ...]) -> bool:
-    """Whether every level is no faster than those inside it, so that far groups are slower."""
+    """Whether groups that lie farther apart surely send no byte faster.
+
+    So it is with one level, and with two of which the outer is half as fast or slower: a group that
+    fills units unevenly is priced as if it filled the last one too, and only such a ratio outweighs
+    that. Nothing is claimed of more levels.
+    """
     rates = [level.effective_bytes_per_s for level in levels]
-    return all(math.isfinite(rate) for rate in rates) and rates == sorted(rates, reverse=True)
+    is_finite = all(math.isfinite(rate) for rate in rates)
+    return is_finite and (len(rates) == 1 or (len(rates) == 2 and rates[0] >= 2 * rates[1]))
