@@ -54,4 +54,5 @@ def improve(
             budget=limited,
         )
     emit(report, as_json=as_json, output=output)
-    finish(0, interrupted=limited.interrupted)
+    nothing_fits = report.document.best_known_s is None
+    finish(3 if nothing_fits and not limited.stopped else 0, interrupted=limited.interrupted)
