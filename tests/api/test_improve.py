@@ -161,6 +161,11 @@ def test_what_a_framework_cannot_run_is_said_and_not_compared() -> None:
     assert "no plan of torchtitan@0.3 is for this run: optimizer: muon" in " ".join(found.warnings)
 
 
+def test_an_unknown_framework_is_refused_by_the_name_of_its_option() -> None:
+    with pytest.raises(InvalidInput, match="framework: must be one of megatron"):
+        improved(framework="megatrn")
+
+
 def test_a_time_limit_is_said() -> None:
     run = trainwright.estimate("gpt2", **RUN)
     found = trainwright.improve(run, budget=Budget(time_limit_s=1e-9)).document

@@ -128,7 +128,8 @@ def _improved(
     from trainwright.plan.results.model_estimate import ModelEstimateRequest
     from trainwright.pricing.configuration import price_configuration
 
-    target = None if framework is None else target_named(framework)
+    with naming_options({"target": "framework"}):
+        target = None if framework is None else target_named(framework)
     with naming_options(OPTION_OF):
         step = price_configuration(given.config, cluster, run)
     bare = Surroundings(

@@ -37,7 +37,7 @@ def improvement_report(found: ImprovementResult) -> RenderableType:
     if found.changes:
         parts.append(_changes(found))
     if found.assumptions:
-        parts.append(Text("\ntaken for granted:"))
+        parts.append(Text("taken for granted:"))
     parts += [Text(f"  {name}: {text}") for name, text in found.assumptions.items()]
     parts += [Text(f"warning: {line}", overflow="fold") for line in found.warnings]
     return Group(*parts)
@@ -53,7 +53,8 @@ def _lines(found: ImprovementResult) -> Iterator[str]:
     if chosen is None:
         yield no_choice(found)
     else:
-        yield f"{choice_title(found)}: {chosen.options}: {choice_gain(found, chosen)}"
+        step = format_seconds(chosen.step_time_s)
+        yield f"{choice_title(found)}: {chosen.options}: {step}, {choice_gain(found, chosen)}"
 
 
 def _best_lines(found: ImprovementResult) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trainwright.units import format_bytes, format_seconds
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from trainwright.plan.results.improvement import (
@@ -23,14 +23,20 @@ def needed_bytes(found: ImprovementResult, peak_bytes: float) -> float:
 
 def needed_line(found: ImprovementResult, peak_bytes: float) -> str:
     """What is compared, and what it is made of."""
-    overheads = found.request.configuration.overheads
     needed, limit = needed_bytes(found, peak_bytes), found.memory_limit_bytes
+    parts = needed_parts(found, peak_bytes)
+    return f"needs {format_bytes(needed)} of {format_bytes(limit)} usable: {parts}"
+
+
+def needed_parts(found: ImprovementResult, peak_bytes: float) -> str:
+    """What a device must have usable, by parts."""
+    overheads = found.request.configuration.overheads
     parts = [f"a peak of {format_bytes(peak_bytes)}"]
     if overheads.fragmentation:
         parts.append(f"{overheads.fragmentation:.0%} fragmentation")
     if overheads.reserve_bytes:
         parts.append(f"{format_bytes(overheads.reserve_bytes)} kept free")
-    return f"needs {format_bytes(needed)} of {format_bytes(limit)} usable: {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 def verdict(found: ImprovementResult) -> str:
@@ -55,11 +61,10 @@ def choice_title(found: ImprovementResult) -> str:
 
 def choice_gain(found: ImprovementResult, chosen: ImprovementRecord) -> str:
     """What the recommended change gains; where the run does not fit, how near the best it is."""
-    step = format_seconds(chosen.step_time_s)
     if chosen.gain_share is not None:
-        return f"{step}, {chosen.speedup - 1:+.1%} speed, {chosen.gain_share:.0%} of the gain"
+        return f"{chosen.speedup - 1:+.1%} speed, {chosen.gain_share:.0%} of the gain"
     best = (found.best_known_s or chosen.step_time_s) / chosen.step_time_s
-    return f"{step}, {slowdown(chosen.speedup)}, {best:.0%} of the best known speed"
+    return f"{slowdown(chosen.speedup)}, {best:.0%} of the best known speed"
 
 
 def slowdown(speedup: float) -> str:

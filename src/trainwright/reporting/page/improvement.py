@@ -14,6 +14,7 @@ from trainwright.reporting.improvement_words import (
     choice_title,
     needed_bytes,
     needed_line,
+    needed_parts,
     no_choice,
     speed,
     verdict,
@@ -92,24 +93,26 @@ def _sections(subject: Subject[ImprovementResult]) -> Iterator[Section]:
 
 def _cards(document: ImprovementResult) -> Iterator[Card]:
     run, chosen = document.run, document.recommended
-    yield Card(label="your run", value=format_seconds(run.step_time_s), note="per step")
+    yield Card(
+        label="your run",
+        value=format_seconds(run.step_time_s),
+        note="per step" if document.run_fits else "per step, if devices had the memory",
+    )
     yield Card(
         label="what it needs of a device",
         value=format_bytes(needed_bytes(document, run.peak_memory_bytes)),
-        note=f"{verdict(document)}: {needed_line(document, run.peak_memory_bytes)}",
+        note=f"{verdict(document)} in the {format_bytes(document.memory_limit_bytes)} usable; "
+        f"{needed_parts(document, run.peak_memory_bytes)}",
         tone="plain" if document.run_fits else "bad",
     )
     yield _best_card(document)
     if chosen is None:
         yield Card(label="smallest change", value="none", note=no_choice(document))
         return
-    gains = f"{chosen.speedup - 1:+.1%} speed"
     yield Card(
         label=choice_title(document),
-        value=gains if document.run_fits else chosen.options,
-        note=f"{chosen.options}: {choice_gain(document, chosen)}"
-        if document.run_fits
-        else choice_gain(document, chosen),
+        value=format_seconds(chosen.step_time_s),
+        note=f"{chosen.options}: {choice_gain(document, chosen)}",
         tone="good",
     )
 
