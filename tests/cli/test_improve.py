@@ -102,6 +102,8 @@ def test_improve_refuses_a_document_beside_what_it_states(run: Callable[..., Any
     assert done.code == 2
     assert "cluster: belongs to --from" in done.err
     assert "sequence: belongs to --from" in done.err
+    done = run("improve", "run.json", "--calibration", "fitted.json")
+    assert "calibration: belongs to --from" in done.err
 
 
 @pytest.mark.slow
@@ -114,6 +116,11 @@ def test_improve_takes_what_the_file_does_not_say(run: Callable[..., Any], tmp_p
     assert "--sequence" in refused.err
     found = run(*asked, "--sequence", "1024", "--json").document
     assert found["request"]["configuration"]["sequence_length"] == 1024
+    fitted = ("--calibration", "megatron-core", "--sequence", "1024")
+    found = run(*asked, *fitted, "--json").document
+    assert found["assumptions"]["times"].startswith("fitted: ")
+    run_alone = ("estimate", "gpt2", "--from", "deepspeed", str(job), *WHERE, *fitted, "--json")
+    assert found["run"]["step_time_s"] == run(*run_alone).document["step_time_s"]
 
 
 @pytest.mark.slow

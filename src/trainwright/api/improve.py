@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,23 +31,27 @@ def improve(
     cluster: str | Path | Cluster | None = None,
     nodes: int | None = None,
     sequence: int | None = None,
+    calibration: str | Path | None = None,
     framework: str | None = None,
     budget: Budget | None = None,
 ) -> Report[ImprovementResult]:
     """Compare a run with the best plan of its model, devices and batch, and with small changes.
 
     The run is an estimate of a model (`document`), or the file of a framework (`source`, its name
-    and path) on `cluster`, of `sequence` tokens where the file does not say. With `framework`, only
-    what that framework can run is considered. Raises `InvalidInput` where the run is not legal, is
-    missing a part, or is stated twice.
+    and path) on `cluster`, of `sequence` tokens where the file does not say, timed with what
+    `calibration` fitted (a file of `calibrate`, or a built-in software line). With `framework`,
+    only what that framework can run is considered. Raises `InvalidInput` where the run is not
+    legal, is missing a part, or is stated twice.
     """
     from trainwright.execution import Budget as NoLimit
 
     budget = budget or NoLimit()
     if source is not None and document is None:
         given, where, run, warnings = _of_file(source, model, cluster, nodes, sequence)
+        where = _calibrated(where, calibration)
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
+        beside |= {"calibration": calibration}
         _refuse_restated(beside)
         given, where, run, warnings = _of_document(document)
     else:
@@ -81,6 +86,12 @@ def _of_file(
     where, _ = resolve_cluster(cluster, nodes=nodes, devices=devices, memory_bytes=None)
     run = configuration_of(options, num_devices=where.num_devices)
     return given, where, run, (*given.warnings, *job.warnings)
+
+
+def _calibrated(cluster: Cluster, calibration: str | Path | None) -> Cluster:
+    from trainwright.api.calibrate import calibrated
+
+    return cluster if calibration is None else calibrated(cluster, calibration)
 
 
 def _of_document(
@@ -168,12 +179,12 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     changes = improvements(run, around, budget)
     fastest = min(changes, key=lambda each: each.step.step_time_s, default=None)
     plan, bound_s, unable = _planned(bare, run, "", wanted, budget)
-    if plan is not None and fastest is not None:
-        kernels = kernels_between(run, fastest.run)
-        if kernels and fastest.step.step_time_s < plan.step.step_time_s:
-            other = with_kernels(run, kernels)
-            found, other_s, unable = _planned(bare, other, kernels, wanted, budget)
-            plan, bound_s = found or plan, min(bound_s, other_s)
+    kernels = "" if fastest is None else kernels_between(run, fastest.run)
+    least_s = math.inf if plan is None else plan.step.step_time_s
+    if fastest is not None and kernels and fastest.step.step_time_s < least_s:
+        other = with_kernels(run, kernels)
+        found, other_s, unable = _planned(bare, other, kernels, wanted, budget)
+        plan, bound_s = found or plan, min(bound_s, other_s)
     return replace(bare, changes=changes, plan=plan, bound_s=bound_s, warnings=unable)
 
 

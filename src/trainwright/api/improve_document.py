@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,32 +43,21 @@ class Surroundings:
 
 def document_of(found: Surroundings) -> ImprovementResult:
     """What the parts say of each other; a plan that something else beats is left out."""
-    from trainwright.api.improve_plan import not_taken_over, record_of
+    from trainwright.api.improve_plan import record_of
     from trainwright.plan.results.export import PricedLayout
     from trainwright.plan.results.improvement import ImprovementResult
     from trainwright.planning.improve import recommended, worth_listing
 
-    step, run = found.step, found.request.configuration
+    step = found.step
     run_fits = found.fits(step)
     base_s = step.step_time_s if run_fits else None
     changes = worth_listing(
         each for each in found.changes if base_s is None or each.step.step_time_s < base_s
     )
-    times_s = [each.step.step_time_s for each in changes]
-    if base_s is not None:
-        times_s.append(base_s)
-    plan = found.plan
-    if plan is not None and plan.step.step_time_s > min(times_s, default=float("inf")) * _HAIR:
-        plan = None
-    if plan is not None:
-        times_s.append(plan.step.step_time_s)
-    best_s = min(times_s, default=None)
-    holds = found.bound_s > 0 and not any(not_taken_over(run))
-    if best_s is not None and found.bound_s > best_s * _HAIR:
-        holds = False
-    chosen = None
-    if best_s is not None:
-        chosen = recommended(changes, base_s=base_s, best_s=best_s)
+    others_s = min((each.step.step_time_s for each in changes), default=base_s or math.inf)
+    plan = _unbeaten(found.plan, others_s)
+    best_s = min(others_s, math.inf if plan is None else plan.step.step_time_s)
+    chosen = recommended(changes, base_s=base_s, best_s=best_s)
 
     def record(each: Improvement) -> ImprovementRecord:
         return _record(each, step.step_time_s, best_s if run_fits else None)
@@ -77,8 +67,8 @@ def document_of(found: Surroundings) -> ImprovementResult:
         run=PricedLayout(step_time_s=step.step_time_s, peak_memory_bytes=step.peak_memory_bytes),
         run_fits=run_fits,
         memory_limit_bytes=found.cluster.accelerator.usable_bytes,
-        best_known_s=best_s,
-        lower_bound_s=found.bound_s if holds else None,
+        best_known_s=best_s if math.isfinite(best_s) else None,
+        lower_bound_s=_bound_s(found, best_s),
         best_plan=None if plan is None else record_of(plan, base_s=step.step_time_s),
         recommended=None if chosen is None else record(chosen),
         changes=tuple(map(record, changes)),
@@ -86,6 +76,21 @@ def document_of(found: Surroundings) -> ImprovementResult:
         assumptions=_assumptions(found),
         request=found.request,
     )
+
+
+def _unbeaten(plan: PricedPlan | None, others_s: float) -> PricedPlan | None:
+    if plan is None or plan.step.step_time_s > others_s * _HAIR:
+        return None
+    return plan
+
+
+def _bound_s(found: Surroundings, best_s: float) -> float | None:
+    """The bound where it is one on all that is compared, the run among it."""
+    from trainwright.api.improve_plan import not_taken_over
+
+    if any(not_taken_over(found.request.configuration)):
+        return None
+    return found.bound_s if 0 < found.bound_s <= best_s * _HAIR else None
 
 
 def _record(each: Improvement, base_s: float, best_s: float | None) -> ImprovementRecord:

@@ -27,6 +27,7 @@ def improve(
         str | None,
         typer.Option(help="Tokens per sequence, where the file does not say.", metavar="N"),
     ] = None,
+    calibration: options.Calibration = None,
     framework: Annotated[
         str | None,
         typer.Option(help="Consider only what this framework can run.", metavar="TARGET"),
@@ -50,6 +51,7 @@ def improve(
             cluster=cluster,
             nodes=parse_count(nodes, "nodes"),
             sequence=parse_count(sequence, "sequence"),
+            calibration=calibration,
             framework=framework,
             budget=limited,
         )
