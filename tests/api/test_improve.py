@@ -243,6 +243,20 @@ def test_every_edit_is_refused(name: str) -> None:
             read_again(edited(value, path, 0.01))
 
 
+WITHOUT_EFFECT = {"context_balanced", "expert_imbalance"}  # on one rank, without experts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_an_edited_run_is_refused(name: str) -> None:
+    value = encode(DOCUMENTS[name]())
+    for path in leaves(value["request"]["configuration"], ("request", "configuration")):
+        changed = edited(value, path, 0.1)
+        if path[-1] not in WITHOUT_EFFECT and changed != value:
+            with pytest.raises(InvalidInput):
+                read_again(changed)
+
+
 def test_a_bound_above_what_is_known_and_changed_decisions_of_the_run_are_refused() -> None:
     found = wasteful()
     best_s = found.best_known_s
