@@ -16,6 +16,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Most of what is installed is never imported: what is gets compiled then.
+PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/$(PIP_INSTALL)
 SANITIZE_VENV := .venv-sanitize
 # What the pipeline adapter is tested with; pip takes the CPU build where one is offered.
 TORCH ?= torch==2.13.0
@@ -50,14 +53,18 @@ venv: $(VENV)/.installed
 $(VENV)/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
+	$(PIP) 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
 	touch $@
 
 # An editable install that keeps its build folder: only what changed is compiled again.
 $(VENV)/.installed: $(VENV)/.python $(NATIVE_SOURCES)
-	$(BIN)/python -m pip install --quiet --no-build-isolation \
-	  --config-settings=build-dir=build/venv -e '.[dev]'
+	$(PIP) --no-build-isolation \
+	  --config-settings=build-dir=build/venv -e '.[test]'
+	touch $@
+
+# The extras of the project that is installed, without building it again.
+$(VENV)/.check $(VENV)/.bench: $(VENV)/.%: pyproject.toml | $(VENV)/.installed
+	$(PIP) 'trainwright[$*]'
 	touch $@
 
 demo: venv
@@ -68,7 +75,7 @@ demo: venv
 	@echo 'open out/report.html in a browser'
 
 serve: venv
-	$(BIN)/python -m pip install --quiet $(SERVE)
+	$(PIP) $(SERVE)
 	$(BIN)/trainwright serve
 
 test: venv
@@ -90,43 +97,43 @@ test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough
 
 $(VENV)/.extras: | $(VENV)/.python
-	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)' '$(CLUSTER)' $(SERVE)
+	$(PIP) '$(TORCH)' '$(SOLVER)' '$(CLUSTER)' $(SERVE)
 	touch $@
 
 $(VENV)/.docs: | $(VENV)/.python
-	$(BIN)/python -m pip install --quiet $(DOCS)
+	$(PIP) $(DOCS)
 	touch $@
 
 $(VENV)/.exports: $(VENV)/.extras
-	$(BIN)/python -m pip install --quiet $(EXPORTS_NEED)
-	$(BIN)/python -m pip install --quiet --no-deps $(EXPORTS)
+	$(PIP) $(EXPORTS_NEED)
+	$(PIP) --no-deps $(EXPORTS)
 	touch $@
 
 $(TITAN)/.installed: | $(VENV)/.extras
-	$(BIN)/python -m pip install --quiet --no-deps --target $(TITAN)/common $(TITAN_NEEDS)
-	$(BIN)/python -m pip install --quiet --target $(TITAN)/data datasets tokenizers 'click>=8.2,<8.4'
-	for version in $(TITAN_VERSIONS); do $(BIN)/python -m pip install --quiet --no-deps \
+	$(PIP) --no-deps --target $(TITAN)/common $(TITAN_NEEDS)
+	$(PIP) --target $(TITAN)/data datasets tokenizers 'click>=8.2,<8.4'
+	for version in $(TITAN_VERSIONS); do $(PIP) --no-deps \
 	  --target $(TITAN)/$$version torchtitan==$$version || exit 1; done
 	touch $@
 
 $(DEEPSPEED)/.installed: | $(VENV)/.extras
-	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
+	DS_BUILD_OPS=0 $(PIP) --no-deps --no-build-isolation \
 	  --target $(DEEPSPEED) $(DEEPSPEED_NEEDS)
 	touch $@
 
-check: venv
+check: venv $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(wildcard native/*.cpp native/*.hpp)
 
-format: venv
+format: venv $(VENV)/.check
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(wildcard native/*.cpp native/*.hpp)
 
-bench: venv
+bench: venv $(VENV)/.bench
 	$(PYTEST) benchmarks/smoke --benchmark-only --override-ini addopts=''
 
 # What pages of the site show and is stored beside them: pictures, tables of targets and accuracy.
@@ -153,10 +160,10 @@ wheel: venv
 # The interpreter itself is not instrumented, so the runtime is preloaded and leaks are not judged.
 sanitize:
 	$(PYTHON) -m venv $(SANITIZE_VENV)
-	$(SANITIZE_VENV)/bin/python -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
-	$(SANITIZE_VENV)/bin/python -m pip install --quiet --no-build-isolation \
+	$(SANITIZE_VENV)/bin/$(PIP_INSTALL) 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
+	$(SANITIZE_VENV)/bin/$(PIP_INSTALL) --no-build-isolation \
 	  --config-settings=build-dir=build/sanitize \
-	  --config-settings=cmake.define.TRAINWRIGHT_SANITIZE=ON -e '.[dev]'
+	  --config-settings=cmake.define.TRAINWRIGHT_SANITIZE=ON -e '.[test]'
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	  $(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider
