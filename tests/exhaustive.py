@@ -70,6 +70,14 @@ def two_nodes_of_two(between_bytes_per_s):
     return replace(cluster, pools=(pool,))
 
 
+def eight_over_three_levels(rack_bytes_per_s, hall_bytes_per_s):
+    """H100 devices in pairs, two pairs to a rack, two racks to a hall."""
+    cluster = two_nodes_of_two(rack_bytes_per_s)
+    inner, rack = cluster.levels
+    hall = replace(rack, name="hall", bandwidth_bytes_per_s=hall_bytes_per_s)
+    return replace(cluster, pools=(replace(cluster.pools[0], levels=(inner, rack, hall)),))
+
+
 def every_candidate(question):
     """All degrees by brute force; the rules of legality decide."""
     model, allowed = question.model, question.allowed
@@ -88,7 +96,8 @@ def every_candidate(question):
         for ep, etp, zero, order in product(counts, cuts, allowed.zero_stages, orders):
             if etp not in (None, 1, tp):
                 continue
-            if order != orders[0] and ep * (etp or tp) != tp * cp:
+            inside = order == PIPELINE_INSIDE and min(pp, dp) > 1
+            if inside and ep * (etp or tp) != tp * cp:
                 continue
             uniform = Parallelism(
                 tensor=tp,
