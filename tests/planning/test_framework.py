@@ -39,7 +39,7 @@ def best_of_anything():
     return plan_model(asked(None, schedules=("1f1b",)), Budget())
 
 
-AT_ONCE = ("megatron", "torchtitan@0.3", "deepspeed")
+AT_ONCE = ("megatron", "deepspeed")
 
 
 @pytest.mark.parametrize(
