@@ -25,7 +25,7 @@ from trainwright.plan.results.request import SpaceRecord
 from trainwright.planning.allowed import ANY, ZERO_STAGES, Allowed, Span
 from trainwright.profile import Recompute
 
-JOB = {"cluster": "dgx-h100", "devices": 8, "global_batch": 32, "sequence": 1024}
+JOB = {"cluster": "dgx-h100", "devices": 8, "global_batch": 32, "sequence": 1024, "cp": 1}
 
 spans = st.builds(
     lambda least, more: Span(least=least, most=None if more is None else least + more),

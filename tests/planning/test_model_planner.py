@@ -261,7 +261,7 @@ class TestBudget:
                     budget.interrupt()
 
         budget = Budget(on_progress=listen)
-        asked = question("llama3-8b", batch=512, sequence=8192)
+        asked = question("llama3-8b", batch=512, sequence=8192, schedules=("1f1b", "zb-v"))
         found = plan_model(asked, budget)
         assert found.interrupted
         assert not found.exhausted
