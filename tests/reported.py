@@ -41,14 +41,14 @@ def planned(kind: type[Document], model: str | Path, **options: Any) -> Document
 
 
 @cache
-def model_plan(memory: str = "40GiB") -> ModelPlanResult:
+def model_plan() -> ModelPlanResult:
     """A model on two nodes: a pipeline, and layers that recompute."""
     return planned(
         ModelPlanResult,
         "llama3-8b",
         cluster="dgx-h100",
         nodes=2,
-        memory=memory,
+        memory="40GiB",
         global_batch=64,
         sequence=8192,
         pp="2..",
@@ -86,15 +86,15 @@ def schedule() -> ScheduleResult:
 
 @cache
 def model_sweep() -> ModelSweepResult:
-    """The same model on one node and on two."""
+    """A small model on one node and on two."""
     return trainwright.sweep(
-        "llama3-8b",
+        "gpt2",
         cluster="dgx-h100",
         devices="8,16",
-        schedule="1f1b,interleaved",
+        schedule="1f1b",
         objective="tokens-per-device",
         global_batch=64,
-        sequence=4096,
+        sequence=1024,
         zero_stage=1,
         tokens=1e12,
         price=2.0,
@@ -110,13 +110,14 @@ def placement() -> PlacementResult:
 
 
 @cache
-def small_plan() -> ModelPlanResult:
+def small_plan(memory: str | None = None) -> ModelPlanResult:
     """A small model on one node, one way of it."""
     return planned(
         ModelPlanResult,
         "gpt2",
         cluster="dgx-h100",
         devices=8,
+        memory=memory,
         global_batch=32,
         sequence=1024,
         tp=1,
@@ -162,9 +163,8 @@ def improvement() -> ImprovementResult:
         "gpt2",
         cluster="dgx-h100",
         tp=2,
-        pp=2,
         dp=2,
-        global_batch=32,
+        global_batch=8,
         sequence=1024,
         recompute="full",
     )
@@ -187,7 +187,8 @@ def verification() -> VerificationResult:
 def codesign() -> CodesignResult:
     """A chip for a small model, with its front."""
     ranges = {"width": (32, 64, 128), "depth": (32, 64, 128), "glb_mib": (8, 32)}
-    return trainwright.codesign(["bert-base"], devices=8, ranges=ranges).document
+    made = trainwright.codesign(["bert-base"], devices=8, ranges=ranges, schedule=("1f1b",))
+    return made.document
 
 
 def renamed(document: ModelPlanResult, name: str) -> ModelPlanResult:

@@ -20,7 +20,12 @@ SMALL = {"glb_mib": (8, 32), "width": (32, 128), "depth": (32, 128)}
 
 
 def small(**options: object) -> trainwright.CodesignReport:
-    given: dict[str, object] = {"devices": 64, "global_batch": 256, "ranges": SMALL}
+    given: dict[str, object] = {
+        "devices": 64,
+        "global_batch": 256,
+        "ranges": SMALL,
+        "schedule": ("1f1b",),
+    }
     return trainwright.codesign("bert-large", **(given | options))  # type: ignore[arg-type]
 
 

@@ -265,7 +265,7 @@ def test_a_plan_that_does_not_exist_has_a_page_that_says_why():
 
 
 def test_several_documents_are_compared():
-    first, second = reported.model_plan(), reported.model_plan("60GiB")
+    first, second = reported.model_plan(), reported.small_plan()
     page = Page(trainwright.report(first, second, reported.model_estimate()).html)
     times = [d.step_time_s for d in (first, second, reported.model_estimate())]
     assert list(map(float, values(page, "step_time_s"))) == times

@@ -167,7 +167,7 @@ def test_a_validation_lists_errors_by_file_and_every_run(tmp_path):
 
 
 def test_a_difference_is_refused_with_what_to_do_instead(tmp_path):
-    made = trainwright.diff(reported.model_plan(), reported.model_plan("60GiB"))
+    made = trainwright.diff(reported.small_plan("40GiB"), reported.small_plan("60GiB"))
     with pytest.raises(InvalidInput, match=r'"diff" has no page; put the two .* report A B'):
         trainwright.report(saved(made.document, tmp_path))
 
@@ -188,7 +188,7 @@ def test_the_command_of_a_plan_on_two_kinds_names_its_cluster_as_embedded():
 
 
 def test_a_difference_names_what_differs_inside_clusters_of_one_name():
-    before, after = reported.model_plan(), reported.model_plan("60GiB")
+    before, after = reported.small_plan("40GiB"), reported.small_plan("60GiB")
     changes = trainwright.diff(before, after).document.request_changes
     (memory,) = (one for one in changes if one.key.startswith("cluster."))
     assert memory.key == "cluster.pools[0].accelerator.memory_bytes"

@@ -85,6 +85,7 @@ def test_pairs_reach_what_no_single_change_reaches() -> None:
     assert fastest.step.step_time_s < min(singles)
 
 
+@pytest.mark.slow
 def test_only_wanted_runs_are_offered() -> None:
     found = improvements(WASTEFUL, around(schedule="1f1b"), Budget())
     assert found
