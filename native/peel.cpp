@@ -81,7 +81,17 @@ class Peeler {
     return x_.kind_of[static_cast<size_t>(first * (size_ + 1) + after)];
   }
 
-  bool can_run(int64_t kind) const { return x_.front_offset[kind] < x_.front_offset[kind + 1]; }
+  bool can_run(int64_t kind) const { return x_.level_offset[kind] < x_.level_offset[kind + 1]; }
+
+  int64_t last_level(int64_t kind) const { return x_.level_offset[kind + 1] - 1; }
+
+  double fastest_s(int64_t kind) const {
+    return x_.front_time_s[x_.front_offset[last_level(kind) + 1] - 1];
+  }
+
+  double leanest_bytes(int64_t kind) const {
+    return x_.front_bytes[x_.front_offset[last_level(kind)]];
+  }
 
   // The most layers of a chunk and of a rank by their least time and memory.
   void measure_lengths() {
@@ -90,8 +100,8 @@ class Peeler {
       for (int64_t after = first + 1; after <= size_; ++after) {
         const int64_t k = kind(first, after);
         if (!can_run(k)) continue;
-        const double least_s = x_.num_microbatches * x_.front_time_s[x_.front_offset[k + 1] - 1];
-        const double held = x_.static_bytes[k] + x_.front_bytes[x_.front_offset[k]];
+        const double least_s = x_.num_microbatches * fastest_s(k);
+        const double held = x_.static_bytes[k] + leanest_bytes(k);
         time_s[after - first] = std::min(time_s[after - first], least_s);
         bytes[after - first] = std::min(bytes[after - first], held);
       }
@@ -154,31 +164,41 @@ class Peeler {
     const int64_t near = kind(a, a2), far = kind(b2, b);
     if (!can_run(near) || !can_run(far)) return {};
     const double m = static_cast<double>(x_.num_microbatches);
-    const double least_s = x_.front_time_s[x_.front_offset[near + 1] - 1] +
-                           x_.front_time_s[x_.front_offset[far + 1] - 1];
+    const double least_s = fastest_s(near) + fastest_s(far);
     if (m * least_s > enough_s) return {};
     const double idle_s = wait_s(r, a, a2, b2, b, near, far);
     if (m * least_s + idle_s > enough_s) return {};
     const Points points = fastest(r, a, b2, near, far);
     if (points.near < 0) return {};
-    return {m * points.time_s + idle_s, x_.front_time_s[x_.front_offset[near] + points.near],
-            x_.front_time_s[x_.front_offset[far] + points.far]};
+    return {m * points.time_s + idle_s, x_.front_time_s[points.near], x_.front_time_s[points.far]};
   }
 
+  // Points count from the first of all kinds.
   Points fastest(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far) const {
     Points found;
     const double whole = x_.weight_bytes[near] + x_.weight_bytes[far];
     const double heaviest = std::max(x_.largest_weight_bytes[near], x_.largest_weight_bytes[far]);
     const double room = x_.usable_bytes - x_.static_bytes[near] - x_.static_bytes[far] -
                         std::min(x_.gathered_share * heaviest, whole);
+    for (int64_t u = last_level(near); u >= x_.level_offset[near]; --u) {
+      for (int64_t v = last_level(far); v >= x_.level_offset[far]; --v) {
+        const Points own = fastest_of_levels(r, a, b2, u, v, room);
+        if (own.time_s < found.time_s) found = own;
+      }
+    }
+    return found;
+  }
+
+  Points fastest_of_levels(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far,
+                           double room) const {
+    Points found;
     const double once = room - x_.transient_bytes[far];
-    const double many = room - std::max(x_.beside_bytes[near], x_.beside_bytes[far]);
+    const double many = room - std::max({x_.beside_bytes[near], x_.beside_bytes[far],
+                                         std::min(x_.transient_bytes[near], x_.transient_bytes[far])});
     const auto row = [&](std::span<const double> held, int64_t instant, int64_t layer) {
       return held[static_cast<size_t>((instant * p_ + r) * (size_ + 1) + layer)];
     };
     const int64_t instants = static_cast<int64_t>(x_.near_in_flight.size()) / (p_ * (size_ + 1));
-    int64_t j = x_.front_offset[far + 1] - 1;
-    const int64_t first = x_.front_offset[far], last = x_.front_offset[near + 1] - 1;
     const auto fits = [&](int64_t i, int64_t j) {
       const double own = x_.front_bytes[i], other = x_.front_bytes[j];
       if (own + x_.transient_bytes[near] > room || own + other > once) return false;
@@ -189,14 +209,14 @@ class Peeler {
       }
       return true;
     };
-    if (fits(last, j)) {
-      return {x_.front_time_s[last] + x_.front_time_s[j], last - x_.front_offset[near], j - first};
-    }
+    int64_t j = x_.front_offset[far + 1] - 1;
+    const int64_t first = x_.front_offset[far], last = x_.front_offset[near + 1] - 1;
+    if (fits(last, j)) return {x_.front_time_s[last] + x_.front_time_s[j], last, j};
     for (int64_t i = x_.front_offset[near]; i <= last; ++i) {
       while (j >= first && !fits(i, j)) --j;
       if (j < first) break;
       const double time_s = x_.front_time_s[i] + x_.front_time_s[j];
-      if (time_s < found.time_s) found = {time_s, i - x_.front_offset[near], j - first};
+      if (time_s < found.time_s) found = {time_s, i, j};
     }
     return found;
   }

@@ -8,7 +8,9 @@
 // What comes before and after is known from a and b alone, because only the backward of a layer
 // depends on what it recomputes. A rank takes the fastest two points of its chunks' fronts that fit
 // into memory together, and is bounded by its work and by the time it must wait with room for no
-// more than so many activations (`scheduling.window_bound`).
+// more than so many activations (`scheduling.window_bound`). A kind has a front for each level of
+// transients, of all ways that need no more; beside all microbatches in flight lie the transients
+// of one of both chunks.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,8 @@
 
 namespace trainwright {
 
-// Kinds are indexed as in `kind_of`; a kind whose front is empty cannot be run.
+// Kinds are indexed as in `kind_of`; a kind without levels cannot be run. Its levels ascend, and the
+// last has the fastest way and that which keeps least.
 struct PeelProblem {
   int64_t num_ranks;
   int64_t num_layers;
@@ -36,9 +39,10 @@ struct PeelProblem {
   std::span<const double> static_bytes;
   std::span<const double> weight_bytes;          // all weights, whole
   std::span<const double> largest_weight_bytes;  // of one layer, whole
-  std::span<const double> transient_bytes;       // lies beside one microbatch
-  std::span<const double> beside_bytes;          // lies beside all microbatches in flight
-  std::span<const int64_t> front_offset;
+  std::span<const int64_t> level_offset;         // [K + 1] levels of each kind
+  std::span<const double> transient_bytes;       // of a level: lies beside one microbatch
+  std::span<const double> beside_bytes;  // of a level: lies beside all in flight in any case
+  std::span<const int64_t> front_offset;  // points of each level
   std::span<const double> front_bytes;       // ascending, of one microbatch
   std::span<const double> front_time_s;      // descending, forward and backward of one microbatch
   std::span<const double> forward_before_s;  // [L + 1] of all layers before one

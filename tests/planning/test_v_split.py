@@ -49,6 +49,7 @@ def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float 
         "static_bytes": each(),
         "weight_bytes": each(),
         "largest_weight_bytes": each(),
+        "level_offset": np.arange(num_kinds + 1),
         "transient_bytes": each(),
         "beside_bytes": each(),
         "front_offset": np.concatenate(([0], np.cumsum(points))),

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.model import LayerKind
 from trainwright.planning.kind_costs import (
     LayerTimes,
     Sharing,
@@ -197,20 +196,10 @@ class _Question:
 
     def _nearly_even(self, problem: dict[str, Any]) -> dict[str, Any]:
         """The problem with all other stages of a kind that cannot be run."""
-        offset, is_stage = problem["front_offset"], self.even.stages(self.kinds.num_layers)
-        kind_of = np.where(is_stage, self.kinds.kind_of, len(offset) - 1)
-        never = np.append(offset, offset[-1])
-        return problem | {"kind_of": kind_of, "front_offset": never}
-
-    @property
-    def least_transient_bytes(self) -> float:
-        """Of a block: at a rank's fullest instants a gradient of either chunk is computed."""
-        costs, layers = self.kinds.profile.costs, self.kinds.profile.structure.layers
-        classes = {layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK}
-        return min(
-            (float(costs.transient_bytes[row]) for c in classes for row in costs.rows_of(c)),
-            default=0.0,
-        )
+        levels, is_stage = problem["level_offset"], self.even.stages(self.kinds.num_layers)
+        kind_of = np.where(is_stage, self.kinds.kind_of, len(levels) - 1)
+        never = np.append(levels, levels[-1])
+        return problem | {"kind_of": kind_of, "level_offset": never}
 
     @property
     def max_activations(self) -> int:
@@ -236,8 +225,7 @@ class _Question:
             while tried_s < min(following * limit_s, _LAST_LIMIT * bound_s):
                 problem = self._problem(min(tried_s, limit_s), *held)
                 problem["usable_bytes"] *= share
-                problem["transient_bytes"] = self.fronts.most_level_bytes
-                problem["beside_bytes"] = self.fronts.most_level_bytes
+                problem["beside_bytes"] = self.fronts.level_bytes
                 problem["max_activations"] = _UNLIMITED  # else chunks that hide waits look best
                 least_s = _core.peel(**problem)[0]
                 if math.isfinite(least_s):
@@ -257,8 +245,9 @@ class _Question:
             "floor_s": self.floor_s,
             "limit_s": limit_s,
             "kind_of": self.kinds.kind_of,
+            "level_offset": fronts.levels,
             "transient_bytes": fronts.level_bytes,
-            "beside_bytes": np.minimum(fronts.level_bytes, self.least_transient_bytes),
+            "beside_bytes": np.zeros_like(fronts.level_bytes),  # but for one of both chunks
             "front_offset": fronts.offset,
             "front_bytes": fronts.kept_bytes,
             "front_time_s": fronts.time_s,
@@ -279,8 +268,9 @@ class _Question:
         chosen = []
         for first, after, point in zip(cuts, cuts[1:], points, strict=False):
             kind = int(self.kinds.kind_of[first, after])
-            front = self.kinds.front(kind, self.kinds.levels_of[kind][-1])
-            chosen.append(tuple(front.chosen[point].tolist()))
+            level, place = self.fronts.place(kind, point)
+            front = self.kinds.front(kind, self.kinds.levels_of[kind][level])
+            chosen.append(tuple(front.chosen[place].tolist()))
         return cuts, tuple(chosen)
 
 
@@ -289,7 +279,8 @@ def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> Pa
     if sharing.zero_stage < 2:
         return fronts
     time_s = fronts.time_s.copy()
-    for kind in np.flatnonzero(np.diff(fronts.offset)).tolist():
-        own = slice(int(fronts.offset[kind]), int(fronts.offset[kind + 1]))
+    for kind in np.flatnonzero(np.diff(fronts.levels)).tolist():
+        first, after = fronts.offset[fronts.levels[kind : kind + 2]].tolist()
+        own = slice(first, after)
         time_s[own] = sharing.with_added(kind, float(kinds.forward_s[kind]), time_s[own])
     return replace(fronts, time_s=time_s)
