@@ -148,7 +148,15 @@ def peel(
     transfer_s: NDArray[np.float64],
     near_in_flight: NDArray[np.float64],
     far_in_flight: NDArray[np.float64],
-) -> tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
+) -> tuple[
+    float,
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+]: ...
 def peel_evenly(
     *,
     num_ranks: int,
@@ -178,8 +186,59 @@ def peel_evenly(
     transfer_s: NDArray[np.float64],
     near_in_flight: NDArray[np.float64],
     far_in_flight: NDArray[np.float64],
-    chunk_s: float = 0.0,
-) -> tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
+    chunk_s: float,
+) -> tuple[
+    float,
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+]: ...
+def peel_weighted(
+    *,
+    num_ranks: int,
+    num_microbatches: int,
+    max_activations: int,
+    usable_bytes: float,
+    gathered_share: float,
+    floor_s: float,
+    limit_s: float,
+    kind_of: NDArray[np.int64],
+    forward_s: NDArray[np.float64],
+    input_grad_s: NDArray[np.float64],
+    weight_grad_s: NDArray[np.float64],
+    tail_s: NDArray[np.float64],
+    optimizer_s: NDArray[np.float64],
+    static_bytes: NDArray[np.float64],
+    weight_bytes: NDArray[np.float64],
+    largest_weight_bytes: NDArray[np.float64],
+    level_offset: NDArray[np.int64],
+    transient_bytes: NDArray[np.float64],
+    beside_bytes: NDArray[np.float64],
+    front_offset: NDArray[np.int64],
+    front_bytes: NDArray[np.float64],
+    front_time_s: NDArray[np.float64],
+    forward_before_s: NDArray[np.float64],
+    input_grad_before_s: NDArray[np.float64],
+    transfer_s: NDArray[np.float64],
+    near_in_flight: NDArray[np.float64],
+    far_in_flight: NDArray[np.float64],
+    forwards: NDArray[np.float64],
+    input_grads: NDArray[np.float64],
+    weight_grads: NDArray[np.float64],
+    ranks: NDArray[np.float64],
+    ends: NDArray[np.float64],
+) -> tuple[
+    float,
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+]: ...
 def estimate_products(
     machines: NDArray[np.float64], products: NDArray[np.float64]
 ) -> tuple[

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class PackedFronts:
     """`kept_bytes` and `time_s` at level l lie from `offset[l]` to `offset[l + 1]`.
 
-    Levels of kind k are `levels[k]` to `levels[k + 1]`, those of fewest transients first: at each all
-    ways to run the kind that need `level_bytes` or less. A kind that cannot be run, or is longer
-    than asked for, has none.
+    Levels of kind k are `levels[k]` to `levels[k + 1]`, those of fewest transients first: at each
+    all ways to run the kind that need `level_bytes` or less. A kind that cannot be run, or is
+    longer than asked for, has none.
     """
 
     levels: Ints

@@ -28,6 +28,7 @@ from trainwright.planning.nearly_even import nearly_even
 from trainwright.planning.packed_fronts import packed_fronts
 from trainwright.planning.split_bound import Split, longest_stage
 from trainwright.planning.undivided import undivided_work_s
+from trainwright.planning.v_lifetimes import lifetime_bound_s
 from trainwright.planning.v_memory import MOST_ACTIVATIONS, most_in_flight, published_in_flight
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
@@ -76,6 +77,36 @@ def bound_v_splits(
     if question is None:
         return Split(bound_s=math.inf)
     return Split(bound_s=min(question.least_step_s(limit_s - overhead_s) + overhead_s, limit_s))
+
+
+def bound_v_lifetimes(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    *,
+    family: str,
+    num_microbatches: int,
+    limit_s: float = math.inf,
+) -> Split:
+    """Another bound on the same splits, of all ranks together: up to a hundred times the work.
+
+    It is 0 where replicas exchange with every microbatch.
+    """
+    overhead_s = cluster.accelerator.step_overhead_s
+    left_s = limit_s - overhead_s
+    question = _Question.of(
+        kinds,
+        degrees,
+        cluster,
+        family=family,
+        num_microbatches=num_microbatches,
+        limit_s=left_s,
+    )
+    if question is None:
+        return Split(bound_s=math.inf)
+    if degrees.zero_stage > 1:
+        return Split(bound_s=0.0)
+    return Split(bound_s=question.least_lifetimes_s(left_s) + overhead_s)
 
 
 def best_v_split(
@@ -184,8 +215,7 @@ class _Question:
 
     def least_step_s(self, limit_s: float) -> float:
         """The bound; infinite where no split of the space is within the limit."""
-        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
-        problem = self._nearly_even(self._problem(limit_s, *self._wide(*held)))
+        problem = self._published(limit_s)
         tried_s = _FIRST_LIMIT * self.floor_s
         while tried_s < min(limit_s, _LAST_LIMIT * self.floor_s):
             found_s = _core.peel(**(problem | {"limit_s": tried_s}))[0]
@@ -193,6 +223,16 @@ class _Question:
                 return found_s
             tried_s *= _NEXT_LIMIT
         return _core.peel(**problem)[0]
+
+    def least_lifetimes_s(self, limit_s: float) -> float:
+        """The bound from how long activations live; cut down to the limit."""
+        across_s = np.concatenate((self.transfer_s, [0.0], self.transfer_s[::-1]))
+        return lifetime_bound_s(self._published(limit_s), across_s, limit_s=limit_s)
+
+    def _published(self, limit_s: float) -> dict[str, Any]:
+        """The splits of the space, with room for what the published order holds."""
+        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        return self._nearly_even(self._problem(limit_s, *self._wide(*held)))
 
     def _nearly_even(self, problem: dict[str, Any]) -> dict[str, Any]:
         """The problem with all other stages of a kind that cannot be run."""
@@ -230,7 +270,7 @@ class _Question:
                 least_s = _core.peel(**problem)[0]
                 if math.isfinite(least_s):
                     problem["limit_s"] = min(_EVEN_WITHIN * least_s, problem["limit_s"])
-                    return self._decoded(*_core.peel_evenly(**problem, chunk_s=chunk_s)[1:])
+                    return self._decoded(*_core.peel_evenly(**problem, chunk_s=chunk_s)[1:5])
                 tried_s *= following
         return (), ()
 
