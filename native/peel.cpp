@@ -15,10 +15,19 @@ struct Points {
   int64_t far = -1;
 };
 
+// One rank with its two kinds at some points of their fronts: what it takes by itself in a step.
 struct RankTime {
   double step_s = kInfinite;
-  double near_s = 0;
-  double far_s = 0;
+  int64_t rank = 0;
+  int64_t near = 0;
+  int64_t far = 0;
+  Points points;
+};
+
+// Seconds of the points of both chunks count so much when the best two are chosen.
+struct Weights {
+  double near = 1;
+  double far = 1;
 };
 
 struct Pick {
@@ -28,22 +37,63 @@ struct Pick {
 
 // The longest rank counts.
 struct Shortest {
-  double own(double rank_s, double, double) const { return rank_s; }
+  Weights weights(int64_t) const { return {}; }
+  double own(const PeelProblem&, const RankTime& rank) const { return rank.step_s; }
   double with(double own, double later) const { return std::max(own, later); }
   double enough(double least, double limit_s) const { return std::min(least, limit_s); }
   bool settled(double least, double floor_s) const { return least <= floor_s; }
+  bool within(const RankTime& rank, double limit_s) const { return rank.step_s <= limit_s; }
 };
 
 // How far chunks are from one length counts, in squares.
 struct Even {
   double chunk_s;
-  double own(double, double near_s, double far_s) const {
-    return square(near_s / chunk_s - 1) + square(far_s / chunk_s - 1);
+  Weights weights(int64_t) const { return {}; }
+  double own(const PeelProblem& x, const RankTime& rank) const {
+    return square(x.front_time_s[rank.points.near] / chunk_s - 1) +
+           square(x.front_time_s[rank.points.far] / chunk_s - 1);
   }
   double with(double own, double later) const { return own + later; }
   double enough(double, double limit_s) const { return limit_s; }
   bool settled(double, double) const { return false; }
+  bool within(const RankTime& rank, double limit_s) const { return rank.step_s <= limit_s; }
   static double square(double x) { return x * x; }
+};
+
+double ends_s(const PeelProblem& x, int64_t near, int64_t far) {
+  const double places =
+      std::min(static_cast<double>(x.max_activations), 2 * static_cast<double>(x.num_microbatches));
+  const double between_s = std::min(x.forward_s[near], x.forward_s[far]) +
+                           std::min(x.weight_grad_s[near], x.weight_grad_s[far]);
+  return (places - 1) / 2 * between_s + x.tail_s[near] + x.tail_s[far] + x.optimizer_s[near] +
+         x.optimizer_s[far];
+}
+
+// A weighted sum counts. What a front's point takes but for forward and weight gradient is its
+// input gradient with all that it recomputes.
+struct Weighted {
+  PeelWeights w;
+  double num_microbatches;
+  int64_t far_stage(int64_t r) const { return 2 * static_cast<int64_t>(w.ranks.size()) - 1 - r; }
+  Weights weights(int64_t r) const {
+    const double whole = num_microbatches * w.ranks[r];
+    return {whole + w.input_grads[r], whole + w.input_grads[far_stage(r)]};
+  }
+  double own(const PeelProblem& x, const RankTime& rank) const {
+    const int64_t r = rank.rank, far = far_stage(r);
+    const auto chunk = [&](int64_t stage, int64_t kind, int64_t point) {
+      const double forward_s = x.forward_s[kind], weight_s = x.weight_grad_s[kind];
+      return w.forwards[stage] * forward_s + w.weight_grads[stage] * weight_s +
+             w.input_grads[stage] * (x.front_time_s[point] - forward_s - weight_s);
+    };
+    return chunk(r, rank.near, rank.points.near) + chunk(far, rank.far, rank.points.far) +
+           w.ranks[r] * rank.step_s + w.ends[r] * ends_s(x, rank.near, rank.far);
+  }
+  double with(double own, double later) const { return own + later; }
+  double enough(double, double limit_s) const { return limit_s; }
+  bool settled(double, double) const { return false; }
+  // Other points of the same kinds may be faster.
+  bool within(const RankTime&, double) const { return true; }
 };
 
 template <typename Aim>
@@ -57,7 +107,7 @@ class Peeler {
   }
 
   PeelResult run() {
-    PeelResult result{kInfinite, {}, {}, {}, {}};
+    PeelResult result{kInfinite, {}, {}, {}, {}, {}, {}};
     if (most_ * p_ < size_) return result;
     const size_t states = static_cast<size_t>((size_ + 1) * (size_ + 1));
     std::vector<double> later(states, kInfinite), best(states, kInfinite);
@@ -81,7 +131,17 @@ class Peeler {
     return x_.kind_of[static_cast<size_t>(first * (size_ + 1) + after)];
   }
 
-  bool can_run(int64_t kind) const { return x_.front_offset[kind] < x_.front_offset[kind + 1]; }
+  bool can_run(int64_t kind) const { return x_.level_offset[kind] < x_.level_offset[kind + 1]; }
+
+  int64_t last_level(int64_t kind) const { return x_.level_offset[kind + 1] - 1; }
+
+  double fastest_s(int64_t kind) const {
+    return x_.front_time_s[x_.front_offset[last_level(kind) + 1] - 1];
+  }
+
+  double leanest_bytes(int64_t kind) const {
+    return x_.front_bytes[x_.front_offset[last_level(kind)]];
+  }
 
   // The most layers of a chunk and of a rank by their least time and memory.
   void measure_lengths() {
@@ -90,8 +150,8 @@ class Peeler {
       for (int64_t after = first + 1; after <= size_; ++after) {
         const int64_t k = kind(first, after);
         if (!can_run(k)) continue;
-        const double least_s = x_.num_microbatches * x_.front_time_s[x_.front_offset[k + 1] - 1];
-        const double held = x_.static_bytes[k] + x_.front_bytes[x_.front_offset[k]];
+        const double least_s = x_.num_microbatches * fastest_s(k);
+        const double held = x_.static_bytes[k] + leanest_bytes(k);
         time_s[after - first] = std::min(time_s[after - first], least_s);
         bytes[after - first] = std::min(bytes[after - first], held);
       }
@@ -131,8 +191,8 @@ class Peeler {
         const double later_cost = later[at(a2, b2)];
         if (!(later_cost < least)) continue;
         const RankTime own = rank(r, a, a2, b2, b, aim_.enough(least, x_.limit_s));
-        if (!(own.step_s <= x_.limit_s)) continue;
-        const double cost = aim_.with(aim_.own(own.step_s, own.near_s, own.far_s), later_cost);
+        if (own.points.near < 0 || !aim_.within(own, x_.limit_s)) continue;
+        const double cost = aim_.with(aim_.own(x_, own), later_cost);
         if (cost < least) {
           least = cost;
           pick = {static_cast<int32_t>(near), static_cast<int32_t>(taken - near)};
@@ -154,31 +214,44 @@ class Peeler {
     const int64_t near = kind(a, a2), far = kind(b2, b);
     if (!can_run(near) || !can_run(far)) return {};
     const double m = static_cast<double>(x_.num_microbatches);
-    const double least_s = x_.front_time_s[x_.front_offset[near + 1] - 1] +
-                           x_.front_time_s[x_.front_offset[far + 1] - 1];
+    const double least_s = fastest_s(near) + fastest_s(far);
     if (m * least_s > enough_s) return {};
     const double idle_s = wait_s(r, a, a2, b2, b, near, far);
     if (m * least_s + idle_s > enough_s) return {};
     const Points points = fastest(r, a, b2, near, far);
     if (points.near < 0) return {};
-    return {m * points.time_s + idle_s, x_.front_time_s[x_.front_offset[near] + points.near],
-            x_.front_time_s[x_.front_offset[far] + points.far]};
+    const double time_s = x_.front_time_s[points.near] + x_.front_time_s[points.far];
+    return {m * time_s + idle_s, r, near, far, points};
   }
 
+  // Points count from the first of all kinds.
   Points fastest(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far) const {
     Points found;
     const double whole = x_.weight_bytes[near] + x_.weight_bytes[far];
     const double heaviest = std::max(x_.largest_weight_bytes[near], x_.largest_weight_bytes[far]);
     const double room = x_.usable_bytes - x_.static_bytes[near] - x_.static_bytes[far] -
                         std::min(x_.gathered_share * heaviest, whole);
+    const Weights weights = aim_.weights(r);
+    for (int64_t u = last_level(near); u >= x_.level_offset[near]; --u) {
+      for (int64_t v = last_level(far); v >= x_.level_offset[far]; --v) {
+        const Points own = fastest_of_levels(r, a, b2, u, v, room, weights);
+        if (own.time_s < found.time_s) found = own;
+      }
+    }
+    return found;
+  }
+
+  Points fastest_of_levels(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far, double room,
+                           const Weights& weights) const {
+    Points found;
     const double once = room - x_.transient_bytes[far];
-    const double many = room - std::max(x_.beside_bytes[near], x_.beside_bytes[far]);
+    const double many =
+        room - std::max({x_.beside_bytes[near], x_.beside_bytes[far],
+                         std::min(x_.transient_bytes[near], x_.transient_bytes[far])});
     const auto row = [&](std::span<const double> held, int64_t instant, int64_t layer) {
       return held[static_cast<size_t>((instant * p_ + r) * (size_ + 1) + layer)];
     };
     const int64_t instants = static_cast<int64_t>(x_.near_in_flight.size()) / (p_ * (size_ + 1));
-    int64_t j = x_.front_offset[far + 1] - 1;
-    const int64_t first = x_.front_offset[far], last = x_.front_offset[near + 1] - 1;
     const auto fits = [&](int64_t i, int64_t j) {
       const double own = x_.front_bytes[i], other = x_.front_bytes[j];
       if (own + x_.transient_bytes[near] > room || own + other > once) return false;
@@ -189,14 +262,16 @@ class Peeler {
       }
       return true;
     };
-    if (fits(last, j)) {
-      return {x_.front_time_s[last] + x_.front_time_s[j], last - x_.front_offset[near], j - first};
-    }
+    int64_t j = x_.front_offset[far + 1] - 1;
+    const int64_t first = x_.front_offset[far], last = x_.front_offset[near + 1] - 1;
+    const auto time_s = [&](int64_t i, int64_t j) {
+      return weights.near * x_.front_time_s[i] + weights.far * x_.front_time_s[j];
+    };
+    if (fits(last, j)) return {time_s(last, j), last, j};
     for (int64_t i = x_.front_offset[near]; i <= last; ++i) {
       while (j >= first && !fits(i, j)) --j;
       if (j < first) break;
-      const double time_s = x_.front_time_s[i] + x_.front_time_s[j];
-      if (time_s < found.time_s) found = {time_s, i - x_.front_offset[near], j - first};
+      if (time_s(i, j) < found.time_s) found = {time_s(i, j), i, j};
     }
     return found;
   }
@@ -247,11 +322,13 @@ class Peeler {
     for (int64_t r = 0; r < p_; ++r) {
       const Pick pick = picks_[r][at(a, b)];
       const int64_t a2 = a + pick.near, b2 = b - pick.far;
-      const Points points = fastest(r, a, b2, kind(a, a2), kind(b2, b));
+      const RankTime own = rank(r, a, a2, b2, b, kInfinite);
       result.near.push_back(pick.near);
       result.far.push_back(pick.far);
-      result.near_point.push_back(points.near);
-      result.far_point.push_back(points.far);
+      result.near_point.push_back(own.points.near);
+      result.far_point.push_back(own.points.far);
+      result.rank_s.push_back(own.step_s);
+      result.ends_s.push_back(ends_s(x_, own.near, own.far));
       a = a2;
       b = b2;
     }
@@ -270,6 +347,10 @@ PeelResult peel(const PeelProblem& problem) { return Peeler(problem, Shortest{})
 
 PeelResult peel_evenly(const PeelProblem& problem, double chunk_s) {
   return Peeler(problem, Even{chunk_s}).run();
+}
+
+PeelResult peel_weighted(const PeelProblem& problem, const PeelWeights& weights) {
+  return Peeler(problem, Weighted{weights, static_cast<double>(problem.num_microbatches)}).run();
 }
 
 }  // namespace trainwright

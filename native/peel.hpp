@@ -8,7 +8,9 @@
 // What comes before and after is known from a and b alone, because only the backward of a layer
 // depends on what it recomputes. A rank takes the fastest two points of its chunks' fronts that fit
 // into memory together, and is bounded by its work and by the time it must wait with room for no
-// more than so many activations (`scheduling.window_bound`).
+// more than so many activations (`scheduling.window_bound`). A kind has a front for each level of
+// transients, of all ways that need no more; beside all microbatches in flight lie the transients
+// of one of both chunks.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,8 @@
 
 namespace trainwright {
 
-// Kinds are indexed as in `kind_of`; a kind whose front is empty cannot be run.
+// Kinds are indexed as in `kind_of`; a kind without levels cannot be run. Its levels ascend, and
+// the last has the fastest way and that which keeps least.
 struct PeelProblem {
   int64_t num_ranks;
   int64_t num_layers;
@@ -36,9 +39,10 @@ struct PeelProblem {
   std::span<const double> static_bytes;
   std::span<const double> weight_bytes;          // all weights, whole
   std::span<const double> largest_weight_bytes;  // of one layer, whole
-  std::span<const double> transient_bytes;       // lies beside one microbatch
-  std::span<const double> beside_bytes;          // lies beside all microbatches in flight
-  std::span<const int64_t> front_offset;
+  std::span<const int64_t> level_offset;         // [K + 1] levels of each kind
+  std::span<const double> transient_bytes;       // of a level: lies beside one microbatch
+  std::span<const double> beside_bytes;      // of a level: lies beside all in flight in any case
+  std::span<const int64_t> front_offset;     // points of each level
   std::span<const double> front_bytes;       // ascending, of one microbatch
   std::span<const double> front_time_s;      // descending, forward and backward of one microbatch
   std::span<const double> forward_before_s;  // [L + 1] of all layers before one
@@ -50,13 +54,16 @@ struct PeelProblem {
 };
 
 // `cost` is infinite where no split stays within the limit. Else `near` and `far` [p] count the
-// layers of both chunks, and the points [p] say which of their front they run.
+// layers of both chunks, and the points [p], counted from the first of all kinds, say how they run;
+// `rank_s` [p] is what each rank takes by itself in a step, `ends_s` [p] as in `PeelWeights`.
 struct PeelResult {
   double cost;
   std::vector<int64_t> near;
   std::vector<int64_t> far;
   std::vector<int64_t> near_point;
   std::vector<int64_t> far_point;
+  std::vector<double> rank_s;
+  std::vector<double> ends_s;
 };
 
 // The least step: `cost` is a lower bound on it in seconds.
@@ -65,5 +72,22 @@ PeelResult peel(const PeelProblem& problem);
 // Of the splits within the limit, that whose chunks are most nearly of `chunk_s` seconds each:
 // `cost` is the sum of the squares of their relative differences.
 PeelResult peel_evenly(const PeelProblem& problem, double chunk_s);
+
+// How often times count in a sum: actions by stage [2p], an input gradient with what it recomputes;
+// what each rank takes by itself [p], as in `peel`; what lies around the activations that it keeps
+// [p], `ends_s` of its two kinds.
+struct PeelWeights {
+  std::span<const double> forwards;
+  std::span<const double> input_grads;
+  std::span<const double> weight_grads;
+  std::span<const double> ranks;
+  std::span<const double> ends;
+};
+
+// The least such sum of all splits of which no rank exceeds the limit: `cost` is in seconds.
+//
+// Ends: what follows the last weight gradient of a rank, and half of the time in which its places
+// fill one forward after the other and are left one weight gradient after the other.
+PeelResult peel_weighted(const PeelProblem& problem, const PeelWeights& weights);
 
 }  // namespace trainwright

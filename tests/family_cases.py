@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
-from trainwright.model import TRAIN_ALL, LayerKind, Tuning
+from trainwright.model import TRAIN_ALL, Tuning
 from trainwright.plan import Plan, Stage
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.family_split import CHAIN, LOOPED
@@ -125,25 +125,26 @@ def is_searched(asked: Case, family: str, cuts, rows, step) -> bool:
 
 
 def published_order_fits(asked: Case, family: str, cuts, rows, step) -> bool:
-    """Whether every rank has room for the counts of `published_in_flight`, of all bytes kept."""
-    costs, p, layers = asked.profile.costs, asked.degrees.pipeline, asked.profile.structure.layers
-    kept = [sum(costs.saved_bytes[row] for row in rows[a:b]) for a, b in pairwise(cuts)]
+    """Whether every rank has room for the counts of `published_in_flight`, of all bytes kept.
+
+    Beside them lies what the gradient of one of both chunks needs.
+    """
+    costs, p = asked.profile.costs, asked.degrees.pipeline
+    stages = [rows[a:b] for a, b in pairwise(cuts)]
+    kept = [sum(costs.saved_bytes[row] for row in own) for own in stages]
+    transient = [max(costs.transient_bytes[row] for row in own) for own in stages]
     near, far = published_in_flight(family, p, asked.num_microbatches)
-    blocks = {layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK}
-    transient = min(costs.transient_bytes[row] for c in blocks for row in costs.rows_of(c))
     for rank, part in enumerate(step.stages):
         memory = part.memory
         held = memory.weight_bytes + memory.gradient_bytes + memory.optimizer_bytes
-        own = [
-            *rows[cuts[rank] : cuts[rank + 1]],
-            *rows[cuts[2 * p - 1 - rank] : cuts[2 * p - rank]],
-        ]
+        own = [*stages[rank], *stages[2 * p - 1 - rank]]
         weights = [costs.static_bytes[row, :, StaticKind.WEIGHT].sum() for row in own]
         gathered = 0.0
         if asked.degrees.zero_stage == 3:
             gathered = min(2 * max(weights) * (1 - 1 / asked.degrees.data), sum(weights))
         full = near[:, rank] * kept[rank] + far[:, rank] * kept[2 * p - 1 - rank]
-        if held + gathered + transient + full.max() > asked.cluster.accelerator.usable_bytes:
+        beside = min(transient[rank], transient[2 * p - 1 - rank])
+        if held + gathered + beside + full.max() > asked.cluster.accelerator.usable_bytes:
             return False
     return True
 

@@ -19,8 +19,9 @@ from trainwright.plan.axis_order import AXIS_ORDERS
 from trainwright.planning.ahead import Foresight, PlanAsk, SplitAsk
 from trainwright.planning.aims import Aim, StepAim
 from trainwright.planning.device_room import room_of_candidate
-from trainwright.planning.family_split import CHAIN, best_family_split, bound_family_splits
+from trainwright.planning.family_split import CHAIN, IN_V, best_family_split, bound_family_splits
 from trainwright.planning.frontier import Frontier, Shelf
+from trainwright.planning.v_split import bound_v_lifetimes
 from trainwright.pricing.placement import RankSpacing, group_replicas
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def plan_model(
     search = _Search(shelf, frontier, budget, aim, Foresight(shelf, budget, crew))
     search.run()
     search.add_runners_up(num_alternatives)
+    search.sharpen_priced()
     best_s, bound_s = search.best_s, search.bound_s
     proved = is_complete and math.isfinite(bound_s)
     all_s = bound_s if proved else 0.0
@@ -118,9 +120,10 @@ def plan_model(
 class _Search:
     """Best-first: a candidate is bounded coarsely, then by its best split, then priced.
 
-    `splits` holds (bound, serial number, candidate, its best split); `undecided` counts candidates
-    whose best split fits by the bound, but no plan did. Bounds, `best_s` among them, are on what
-    the aim makes least: seconds of a step, unless it is another.
+    `splits` holds (bound, serial, candidate, its best split), `bounds` (bound, serial, candidate)
+    of those that were priced; `undecided` counts candidates whose best split fits by the bound, but
+    no plan did. Bounds, `best_s` among them, are on what the aim makes least: seconds of a step,
+    unless it is another.
     """
 
     shelf: Shelf
@@ -131,7 +134,7 @@ class _Search:
     splits: list[tuple[float, int, Candidate, Split]] = field(default_factory=list)
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
-    least_priced_s: float = math.inf
+    bounds: list[tuple[float, int, Candidate]] = field(default_factory=list)
     least_priced_chain_s: float = math.inf
     undecided: int = 0
     serial: int = 0
@@ -157,7 +160,8 @@ class _Search:
     def bound_s(self) -> float:
         """No plan of the space is faster."""
         waiting_s = min(self.frontier.least_s, self._least_split_s)
-        return min(self.best_s, self.least_priced_s, waiting_s)
+        priced_s = self.bounds[0][0] if self.bounds else math.inf
+        return min(self.best_s, priced_s, waiting_s)
 
     @property
     def chain_bound_s(self) -> float:
@@ -205,6 +209,26 @@ class _Search:
                     self._sharpen(*taken, limit=math.inf)
             else:
                 return
+
+    def sharpen_priced(self) -> None:
+        """Bound V splits of the least bounds in another way, while that may raise the least."""
+        done: set[Candidate] = set()
+        while self.bounds and self.bounds[0][0] < self.best_s:
+            if self.budget.poll(self._progress):
+                return
+            key, _, candidate = self.bounds[0]
+            if candidate.schedule not in IN_V or candidate in done:
+                return
+            done.add(candidate)
+            heapq.heappop(self.bounds)
+            devices = candidate.num_devices
+            limit_s = self.aim.longest_s(self.best_s, devices)
+            found = self._split_by(bound_v_lifetimes, candidate, limit_s=limit_s)
+            self._keep_bound(max(key, self.aim.key(found.bound_s, devices)), candidate)
+
+    def _keep_bound(self, key: float, candidate: Candidate) -> None:
+        self.serial += 1
+        heapq.heappush(self.bounds, (key, self.serial, candidate))
 
     def _sharpen(self, bound: float, candidate: Candidate, *, limit: float) -> None:
         """Find the best split; one far above the coarse bound is left for later the first time.
@@ -306,7 +330,7 @@ class _Search:
     def _price(self, candidate: Candidate, split: Split) -> None:
         devices = candidate.num_devices
         key = self.aim.key(split.bound_s, devices)
-        self.least_priced_s = min(self.least_priced_s, key)
+        self._keep_bound(key, candidate)
         if candidate.schedule in CHAIN:
             self.least_priced_chain_s = min(self.least_priced_chain_s, key)
         if not split.cuts and candidate.virtual_stages > 1:

@@ -18,41 +18,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PackedFronts:
-    """`kept_bytes` and `time_s` of kind k lie from `offset[k]` to `offset[k + 1]`.
+    """`kept_bytes` and `time_s` at level l lie from `offset[l]` to `offset[l + 1]`.
 
-    `level_bytes` [K] are the least transients of any way to run the kind, `most_level_bytes` of all
-    ways. Kinds that cannot be run, and those longer than asked for, have none.
+    Levels of kind k are `levels[k]` to `levels[k + 1]`, those of fewest transients first: at each
+    all ways to run the kind that need `level_bytes` or less. A kind that cannot be run, or is
+    longer than asked for, has none.
     """
 
+    levels: Ints
     offset: Ints
     kept_bytes: Floats
     time_s: Floats
     level_bytes: Floats
-    most_level_bytes: Floats
 
     @classmethod
     def of(cls, kinds: StageKinds, longest: int) -> PackedFronts:
         """Of all kinds of up to `longest` layers, whichever transients their ways need."""
-        sizes = kinds.counts.sum(axis=1)
-        lengths, kept, times = [0], [], []
-        lowest, highest = np.zeros(len(sizes)), np.zeros(len(sizes))
-        for kind, levels in enumerate(kinds.levels_of):
-            found = 0
-            if levels and sizes[kind] <= longest:
-                front = kinds.front(kind, levels[-1])
-                found = len(front.time_s)
+        levels, lengths, kept, times, level_bytes = [0], [0], [], [], []
+        sizes = kinds.counts.sum(axis=1).tolist()
+        for kind, (size, own) in enumerate(zip(sizes, kinds.levels_of, strict=True)):
+            for level in own if size <= longest else ():
+                front = kinds.front(kind, level)
+                lengths.append(len(front.time_s))
                 kept.append(front.kept_bytes)
                 times.append(front.time_s)
-                lowest[kind] = kinds.level_bytes[levels[0]]
-                highest[kind] = kinds.level_bytes[levels[-1]]
-            lengths.append(found)
+                level_bytes.append(kinds.level_bytes[level])
+            levels.append(len(level_bytes))
         return cls(
+            levels=np.array(levels),
             offset=np.cumsum(lengths),
             kept_bytes=np.concatenate([*kept, np.zeros(0)]),
             time_s=np.concatenate([*times, np.zeros(0)]),
-            level_bytes=lowest,
-            most_level_bytes=highest,
+            level_bytes=np.array(level_bytes, dtype=np.float64),
         )
+
+    def place(self, kind: int, point: int) -> tuple[int, int]:
+        """Which of the levels of its kind a point is of, and where in that front."""
+        level = int(np.searchsorted(self.offset, point, side="right")) - 1
+        return level - int(self.levels[kind]), point - int(self.offset[level])
 
 
 def packed_fronts(kinds: StageKinds, longest: int) -> PackedFronts:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.model import LayerKind
 from trainwright.planning.kind_costs import (
     LayerTimes,
     Sharing,
@@ -29,6 +28,7 @@ from trainwright.planning.nearly_even import nearly_even
 from trainwright.planning.packed_fronts import packed_fronts
 from trainwright.planning.split_bound import Split, longest_stage
 from trainwright.planning.undivided import undivided_work_s
+from trainwright.planning.v_lifetimes import lifetime_bound_s
 from trainwright.planning.v_memory import MOST_ACTIVATIONS, most_in_flight, published_in_flight
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
@@ -77,6 +77,36 @@ def bound_v_splits(
     if question is None:
         return Split(bound_s=math.inf)
     return Split(bound_s=min(question.least_step_s(limit_s - overhead_s) + overhead_s, limit_s))
+
+
+def bound_v_lifetimes(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    *,
+    family: str,
+    num_microbatches: int,
+    limit_s: float = math.inf,
+) -> Split:
+    """Another bound on the same splits, of all ranks together: up to a hundred times the work.
+
+    It is 0 where replicas exchange with every microbatch.
+    """
+    overhead_s = cluster.accelerator.step_overhead_s
+    left_s = limit_s - overhead_s
+    question = _Question.of(
+        kinds,
+        degrees,
+        cluster,
+        family=family,
+        num_microbatches=num_microbatches,
+        limit_s=left_s,
+    )
+    if question is None:
+        return Split(bound_s=math.inf)
+    if degrees.zero_stage > 1:
+        return Split(bound_s=0.0)
+    return Split(bound_s=question.least_lifetimes_s(left_s) + overhead_s)
 
 
 def best_v_split(
@@ -185,8 +215,7 @@ class _Question:
 
     def least_step_s(self, limit_s: float) -> float:
         """The bound; infinite where no split of the space is within the limit."""
-        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
-        problem = self._nearly_even(self._problem(limit_s, *self._wide(*held)))
+        problem = self._published(limit_s)
         tried_s = _FIRST_LIMIT * self.floor_s
         while tried_s < min(limit_s, _LAST_LIMIT * self.floor_s):
             found_s = _core.peel(**(problem | {"limit_s": tried_s}))[0]
@@ -195,22 +224,22 @@ class _Question:
             tried_s *= _NEXT_LIMIT
         return _core.peel(**problem)[0]
 
+    def least_lifetimes_s(self, limit_s: float) -> float:
+        """The bound from how long activations live; cut down to the limit."""
+        across_s = np.concatenate((self.transfer_s, [0.0], self.transfer_s[::-1]))
+        return lifetime_bound_s(self._published(limit_s), across_s, limit_s=limit_s)
+
+    def _published(self, limit_s: float) -> dict[str, Any]:
+        """The splits of the space, with room for what the published order holds."""
+        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        return self._nearly_even(self._problem(limit_s, *self._wide(*held)))
+
     def _nearly_even(self, problem: dict[str, Any]) -> dict[str, Any]:
         """The problem with all other stages of a kind that cannot be run."""
-        offset, is_stage = problem["front_offset"], self.even.stages(self.kinds.num_layers)
-        kind_of = np.where(is_stage, self.kinds.kind_of, len(offset) - 1)
-        never = np.append(offset, offset[-1])
-        return problem | {"kind_of": kind_of, "front_offset": never}
-
-    @property
-    def least_transient_bytes(self) -> float:
-        """Of a block: at a rank's fullest instants a gradient of either chunk is computed."""
-        costs, layers = self.kinds.profile.costs, self.kinds.profile.structure.layers
-        classes = {layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK}
-        return min(
-            (float(costs.transient_bytes[row]) for c in classes for row in costs.rows_of(c)),
-            default=0.0,
-        )
+        levels, is_stage = problem["level_offset"], self.even.stages(self.kinds.num_layers)
+        kind_of = np.where(is_stage, self.kinds.kind_of, len(levels) - 1)
+        never = np.append(levels, levels[-1])
+        return problem | {"kind_of": kind_of, "level_offset": never}
 
     @property
     def max_activations(self) -> int:
@@ -236,13 +265,12 @@ class _Question:
             while tried_s < min(following * limit_s, _LAST_LIMIT * bound_s):
                 problem = self._problem(min(tried_s, limit_s), *held)
                 problem["usable_bytes"] *= share
-                problem["transient_bytes"] = self.fronts.most_level_bytes
-                problem["beside_bytes"] = self.fronts.most_level_bytes
+                problem["beside_bytes"] = self.fronts.level_bytes
                 problem["max_activations"] = _UNLIMITED  # else chunks that hide waits look best
                 least_s = _core.peel(**problem)[0]
                 if math.isfinite(least_s):
                     problem["limit_s"] = min(_EVEN_WITHIN * least_s, problem["limit_s"])
-                    return self._decoded(*_core.peel_evenly(**problem, chunk_s=chunk_s)[1:])
+                    return self._decoded(*_core.peel_evenly(**problem, chunk_s=chunk_s)[1:5])
                 tried_s *= following
         return (), ()
 
@@ -257,8 +285,9 @@ class _Question:
             "floor_s": self.floor_s,
             "limit_s": limit_s,
             "kind_of": self.kinds.kind_of,
+            "level_offset": fronts.levels,
             "transient_bytes": fronts.level_bytes,
-            "beside_bytes": np.minimum(fronts.level_bytes, self.least_transient_bytes),
+            "beside_bytes": np.zeros_like(fronts.level_bytes),  # but for one of both chunks
             "front_offset": fronts.offset,
             "front_bytes": fronts.kept_bytes,
             "front_time_s": fronts.time_s,
@@ -279,8 +308,9 @@ class _Question:
         chosen = []
         for first, after, point in zip(cuts, cuts[1:], points, strict=False):
             kind = int(self.kinds.kind_of[first, after])
-            front = self.kinds.front(kind, self.kinds.levels_of[kind][-1])
-            chosen.append(tuple(front.chosen[point].tolist()))
+            level, place = self.fronts.place(kind, point)
+            front = self.kinds.front(kind, self.kinds.levels_of[kind][level])
+            chosen.append(tuple(front.chosen[place].tolist()))
         return cuts, tuple(chosen)
 
 
@@ -289,7 +319,8 @@ def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> Pa
     if sharing.zero_stage < 2:
         return fronts
     time_s = fronts.time_s.copy()
-    for kind in np.flatnonzero(np.diff(fronts.offset)).tolist():
-        own = slice(int(fronts.offset[kind]), int(fronts.offset[kind + 1]))
+    for kind in np.flatnonzero(np.diff(fronts.levels)).tolist():
+        first, after = fronts.offset[fronts.levels[kind : kind + 2]].tolist()
+        own = slice(first, after)
         time_s[own] = sharing.with_added(kind, float(kinds.forward_s[kind]), time_s[own])
     return replace(fronts, time_s=time_s)

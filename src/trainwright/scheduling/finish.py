@@ -43,6 +43,7 @@ _PASSES = 40  # simulations of the schedule while placing weight gradients, in e
 _ROUNDS = 4
 _IMPROVABLE = 6_500_000  # actions times ranks
 _NUM_LARGE = 5  # orders tried in full where they can be improved
+_NUM_IMPROVED = 3  # of these that get better places for their weight gradients
 _POLISHED = 40_000  # actions of all orders that are polished, which are 3 to 24
 
 
@@ -103,10 +104,14 @@ def _best_of_large(
         if closed.timeline.span_s <= enough_s:
             return closed.schedule
         finalists.append(closed)
+    if is_improvable:  # the shortest as they are may not be so in the end
+        improved = sorted(finalists, key=lambda trial: trial.cost)[:_NUM_IMPROVED]
+        finalists = [
+            _with_schedule(trial, _improved(trial.schedule, costs, rounds=1), costs)
+            for trial in improved
+        ]
     best = min(finalists, key=lambda trial: trial.cost, default=None)
-    if best is None or not is_improvable:
-        return None if best is None else best.schedule
-    return _improved(best.schedule, costs, rounds=1)
+    return None if best is None else best.schedule
 
 
 def _is_improvable(costs: ScheduleCosts, num_microbatches: int) -> bool:

@@ -1,0 +1,94 @@
+"""Random chains for the V peel (`native/peel.hpp`), and what one of their ranks can do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float = 1.0):
+    """A chain whose stages' kinds are drawn at random, each with a front of one to three ways."""
+    points = rng.integers(1, 4, num_kinds)
+    times, kept = [], []
+    for count in points.tolist():
+        times += sorted(rng.uniform(1, 5, count).tolist(), reverse=True)
+        kept += sorted(rng.uniform(1, 9, count).tolist())
+    kind_of = np.full((size, size + 1), -1, dtype=np.int64)
+    for first in range(size):
+        for after in range(first + 1, size + 1):
+            kind_of[first, after] = rng.integers(num_kinds)
+
+    def each():
+        return rng.uniform(0, 2, num_kinds)
+
+    return {
+        "num_ranks": num_ranks,
+        "num_microbatches": int(rng.integers(1, 9)),
+        "max_activations": 2**40,  # no waits but for the head
+        "usable_bytes": 60.0 * tight,
+        "gathered_share": 0.5,
+        "floor_s": 0.0,
+        "limit_s": math.inf,
+        "kind_of": kind_of,
+        "forward_s": each(),
+        "input_grad_s": np.zeros(num_kinds),
+        "weight_grad_s": np.full(num_kinds, 1e3),  # work enough to do at the end of a step
+        "tail_s": each(),
+        "optimizer_s": each(),
+        "static_bytes": each(),
+        "weight_bytes": each(),
+        "largest_weight_bytes": each(),
+        "level_offset": np.arange(num_kinds + 1),
+        "transient_bytes": each(),
+        "beside_bytes": each(),
+        "front_offset": np.concatenate(([0], np.cumsum(points))),
+        "front_bytes": np.array(kept),
+        "front_time_s": np.array(times),
+        "forward_before_s": np.concatenate(([0.0], np.cumsum(rng.uniform(0, 1, size)))),
+        "input_grad_before_s": np.zeros(size + 1),
+        "transfer_s": rng.uniform(0, 1, num_ranks - 1),
+        "near_in_flight": rng.uniform(0, 4, (2 * num_ranks, size + 1)),
+        "far_in_flight": rng.uniform(0, 4, (2 * num_ranks, size + 1)),
+    }
+
+
+def fitting(x, rank: int, near: tuple[int, int], far: tuple[int, int]) -> list[tuple[int, int]]:
+    """The points of both chunks of a rank that fit into memory together."""
+    p, kinds = x["num_ranks"], (x["kind_of"][near], x["kind_of"][far])
+    ways = [range(x["front_offset"][k], x["front_offset"][k + 1]) for k in kinds]
+    whole = sum(x["weight_bytes"][k] for k in kinds)
+    heaviest = max(x["largest_weight_bytes"][k] for k in kinds)
+    held = sum(x["static_bytes"][k] for k in kinds)
+    room = x["usable_bytes"] - held - min(x["gathered_share"] * heaviest, whole)
+    beside = max(
+        *(x["beside_bytes"][k] for k in kinds), min(x["transient_bytes"][k] for k in kinds)
+    )
+    found = []
+    for i in ways[0]:
+        for j in ways[1]:
+            own, other = x["front_bytes"][i], x["front_bytes"][j]
+            instants = [
+                x["near_in_flight"][row * p + rank, near[0]] * own
+                + x["far_in_flight"][row * p + rank, far[0]] * other
+                + beside
+                for row in range(2)
+            ]
+            instants.append(own + x["transient_bytes"][kinds[0]])
+            instants.append(own + other + x["transient_bytes"][kinds[1]])
+            if max(instants) <= room:
+                found.append((i, j))
+    return found
+
+
+def beside_work_s(x, rank: int, near: tuple[int, int], far: tuple[int, int]) -> float:
+    """What a rank without limits on activations waits for, and what follows its work.
+
+    It waits for its first forward, or runs all forwards before its first backward can begin.
+    """
+    m, kinds = x["num_microbatches"], (x["kind_of"][near], x["kind_of"][far])
+    head = x["forward_before_s"][near[0]] + x["transfer_s"][:rank].sum()
+    there_and_back = x["forward_before_s"][-1] + 2 * x["transfer_s"].sum()
+    to_backward = there_and_back + x["transfer_s"][:rank].sum()
+    idle = to_backward - m * sum(x["forward_s"][k] for k in kinds)
+    return max(head, idle) + sum(x["tail_s"][k] + x["optimizer_s"][k] for k in kinds)
