@@ -280,6 +280,11 @@ def test_a_document_stands_for_the_chips_of_its_search(tmp_path: Path) -> None:
     sizes: tuple[dict[str, int], ...] = ({}, {"devices": 12}, {"nodes": 2})
     made = [trainwright.plan("bert-large", **workload, **size) for size in sizes]  # type: ignore[arg-type]
     assert [one.to_dict()["request"]["num_devices"] for one in made] == [10, 12, 8]
+    used = [
+        trainwright.estimate("bert-large", **workload | {"global_batch": 240}, **size)  # type: ignore[arg-type]
+        for size in sizes
+    ]
+    assert [one.to_dict()["devices_used"] for one in used] == [10, 12, 8]
 
 
 @pytest.mark.parametrize("told", [{}, {"tensor_overlap": 0.5, "gradient_overlap": 0.25}])
@@ -293,6 +298,12 @@ def test_what_a_search_hid_and_pricing_does_not_is_said(
     for command in (trainwright.plan, trainwright.estimate):
         made = command("bert-large", **workload)  # type: ignore[operator]
         assert (said in "; ".join(made.to_dict()["warnings"])) is bool(told)
+    job = tmp_path / "job.json"
+    job.write_text('{"train_batch_size": 64}', encoding="utf-8")
+    made = trainwright.improve(
+        source=("deepspeed", job), model="bert-large", cluster=path, sequence=512
+    )
+    assert (said in "; ".join(made.document.warnings)) is bool(told)
 
 
 @pytest.mark.parametrize("name", ["chip.json", "chip.txt", "chip"])

@@ -123,6 +123,29 @@ def test_data_parallelism_fills_the_devices_unless_given(run):
     assert grown.document["devices_used"] == 32
 
 
+@pytest.mark.parametrize("devices", [4, 8, 12])
+def test_data_parallelism_fills_the_devices_that_are_given_and_not_their_nodes(run, devices):
+    asked = ("estimate", "gpt2", "--cluster", "dgx-h100", "--devices", str(devices), "--tp", "2")
+    found = run(*asked, "--global-batch", "24", "--sequence", "512", "--json").document
+    assert found["devices_used"] == devices
+    assert found["request"]["configuration"]["parallelism"]["data"] == devices // 2
+
+
+def test_degrees_beyond_the_devices_that_are_given_are_refused(refused):
+    asked = (
+        "estimate",
+        "gpt2",
+        "--cluster",
+        "dgx-h100",
+        "--global-batch",
+        "8",
+        "--sequence",
+        "512",
+    )
+    said = refused(*asked, "--devices", "4", "--dp", "8")
+    assert "devices: tp x pp x dp x cp must be at most the 4 devices, got 8" in said
+
+
 OPTIONS = [
     ("--cp", "2"),
     ("--zero", "3"),

@@ -82,7 +82,7 @@ def estimate(
 
     given = tuned(given, run)
     whole = opened(cluster)
-    where, _ = resolve_cluster(
+    where, num_devices = resolve_cluster(
         whole,
         nodes=nodes,
         devices=devices if devices is not None or nodes is not None else devices_asked_for(run),
@@ -95,7 +95,10 @@ def estimate(
     not_used = _given(bandwidth=bandwidth, microbatches=microbatches, point=point)
     warnings = [f"{name} applies to profiles only and was not used" for name in not_used]
     warnings = [*read, *whole.warnings, *warnings]
-    return Report(estimate_model(given, cluster=where, options=run, warnings=warnings))
+    document = estimate_model(
+        given, cluster=where, num_devices=num_devices, options=run, warnings=warnings
+    )
+    return Report(document)
 
 
 def _estimate_profile(

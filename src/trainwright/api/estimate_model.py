@@ -9,6 +9,7 @@ from trainwright._version import __version__
 from trainwright.api.inputs import embed, naming_options
 from trainwright.api.model_records import memory_assumption
 from trainwright.api.run_options import OPTION_OF, configuration_of
+from trainwright.errors import InvalidInput
 from trainwright.plan.results.model_estimate import (
     ModelEstimateRequest,
     ModelEstimateResult,
@@ -31,13 +32,25 @@ _CLASSES = ("weight", "gradient", "optimizer", "activation", "logits", "transien
 
 
 def estimate_model(
-    given: ModelInput, *, cluster: Cluster, options: RunOptions, warnings: Sequence[str] = ()
+    given: ModelInput,
+    *,
+    cluster: Cluster,
+    num_devices: int,
+    options: RunOptions,
+    warnings: Sequence[str] = (),
 ) -> ModelEstimateResult:
-    """Price the run; raises `InvalidInput` naming every rule it breaks, by its option."""
+    """Price the run; raises `InvalidInput` naming every rule it breaks, by its option.
+
+    Data parallelism that is not given fills `num_devices`, of which the last node may have more.
+    """
     from trainwright.formats.document_json import encode
 
     with naming_options(OPTION_OF):
-        run = configuration_of(options, num_devices=cluster.num_devices)
+        run = configuration_of(options, num_devices=num_devices)
+        used = run.parallelism.num_devices
+        if num_devices < used <= cluster.num_devices:
+            wanted = f"tp x pp x dp x cp must be at most the {num_devices} devices"
+            raise InvalidInput.of("devices", f"{wanted}, got {used}")
         request = ModelEstimateRequest(
             trainwright_version=__version__,
             model=given.embedded,

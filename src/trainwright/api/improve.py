@@ -76,16 +76,17 @@ def _of_file(
     nodes: int | None,
     sequence: int | None,
 ) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
-    from trainwright.api.clusters import resolve_cluster
+    from trainwright.api.clusters import opened, resolve_cluster
     from trainwright.api.run_options import configuration_of, devices_asked_for
     from trainwright.api.stated import open_stated, stated_model, stated_options
 
     job = open_stated(*source)
     given, options = stated_model(job, model), stated_options(job, {"sequence": sequence})
     devices = devices_asked_for(options) if nodes is None else None
-    where, _ = resolve_cluster(cluster, nodes=nodes, devices=devices, memory_bytes=None)
-    run = configuration_of(options, num_devices=where.num_devices)
-    return given, where, run, (*given.warnings, *job.warnings)
+    whole = opened(cluster)
+    where, num_devices = resolve_cluster(whole, nodes=nodes, devices=devices)
+    run = configuration_of(options, num_devices=num_devices)
+    return given, where, run, (*given.warnings, *job.warnings, *whole.warnings)
 
 
 def _calibrated(cluster: Cluster, calibration: str | Path | None) -> Cluster:
