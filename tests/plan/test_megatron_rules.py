@@ -140,6 +140,13 @@ def test_main_weights_are_fp32_or_fp16() -> None:
     assert "weights are fp32 or fp16, got bf16 (rule 30)" in str(fault)
 
 
+def test_moments_are_floats() -> None:
+    sharded = replace(GOOD, distributed_optimizer=True)
+    assert broken_megatron_rules(replace(sharded, moments=("fp8", "bf16"))) == ()
+    (fault,) = broken_megatron_rules(replace(sharded, moments=("int8", "fp16")))
+    assert "moments are fp32, fp16, bf16 or fp8, got int8 (rule 30)" in str(fault)
+
+
 def test_all_rules_are_reported_at_once() -> None:
     wrong = replace(GOOD, sequence=129, global_batch=30, layers=9, pipeline_dtype=False)
     text = " ".join(map(str, broken_megatron_rules(wrong)))

@@ -261,6 +261,8 @@ def _low_precision_state(s: MegatronSetup) -> Iterator[str]:
         yield f"optimizer state below 32 bits is Adam's alone, got {s.optimizer}"
     if s.main_weights not in ("fp32", "fp16"):
         yield f"the optimizer's weights are fp32 or fp16, got {s.main_weights}"
+    for dtype in sorted({*s.moments} - {"fp32", "fp16", "bf16", "fp8"}):
+        yield f"the optimizer's moments are fp32, fp16, bf16 or fp8, got {dtype}"
 
 
 def _mapping(s: MegatronSetup) -> Iterator[str]:
