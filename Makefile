@@ -44,6 +44,7 @@ TITAN_NEEDS ?= tyro spmd_types==0.2.3 torchdata torch_checkpointing tensorboard 
 MEGATRON := build/megatron
 MEGATRON_NEEDS ?= --ignore-requires-python --python-version 3.12 --only-binary=:all: \
   megatron-core==0.17.0
+MEGATRON_SRC ?= $(abspath $(MEGATRON))
 
 DEEPSPEED := build/deepspeed
 DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
@@ -93,7 +94,7 @@ test-all: venv $(VENV)/.extras $(VENV)/.exports $(VENV)/.docs
 test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed \
   $(MEGATRON)/.installed
 	TRAINWRIGHT_TITAN=$(abspath $(TITAN)) TRAINWRIGHT_DEEPSPEED=$(abspath $(DEEPSPEED)) \
-	  MEGATRON_SRC=$(abspath $(MEGATRON)) $(PYTEST) -m exports
+	  MEGATRON_SRC=$(MEGATRON_SRC) $(PYTEST) -m exports
 
 # Published figures at length: tens of minutes, beside the tests that every change runs.
 test-papers: venv
@@ -123,7 +124,7 @@ $(TITAN)/.installed: | $(VENV)/.extras
 	touch $@
 
 $(MEGATRON)/.installed: | $(VENV)/.extras
-	$(BIN)/python -m pip install --quiet --no-deps --target $(MEGATRON) $(MEGATRON_NEEDS)
+	$(PIP) --no-deps --target $(MEGATRON) $(MEGATRON_NEEDS)
 	touch $@
 
 $(DEEPSPEED)/.installed: | $(VENV)/.extras
