@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.reporting.improvement_words import (
     added_kernels,
-    bound_settings,
+    bounded_plans,
     changes_title,
     choice_gain,
     choice_title,
@@ -73,7 +73,7 @@ def _best_lines(found: ImprovementResult) -> Iterator[str]:
         yield f"best known{where}: {format_seconds(found.best_known_s)}, {known}"
     if found.lower_bound_s is not None:
         bound = format_seconds(found.lower_bound_s)
-        yield f"no plan with {bound_settings(found)} takes less than {bound} (proved)"
+        yield f"{bounded_plans(found)} takes less than {bound} (proved)"
 
 
 def _changes(found: ImprovementResult) -> RenderableType:

@@ -90,7 +90,9 @@ def added_kernels(plan: BestPlanRecord) -> str:
     return f", {plan.options}" if plan.options else ""
 
 
-def bound_settings(found: ImprovementResult) -> str:
+def bounded_plans(found: ImprovementResult) -> str:
     """What the plans have in common that are bounded."""
+    where = f" for {found.framework}" if found.framework else ""
     kernels = found.best_plan.options if found.best_plan is not None else ""
-    return f"the run's settings{f', {kernels} or not,' if kernels else ''}"
+    added = f", {kernels} or not," if kernels else ""
+    return f"no plan{where} with the run's settings{added}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainwright.plan.results.export import PricedLayout
 from trainwright.plan.results.improvement import BestPlanRecord, ImprovementRecord
 from trainwright.reporting.improvement_words import (
-    bound_settings,
+    bounded_plans,
     changes_title,
     choice_gain,
     choice_title,
@@ -122,7 +122,7 @@ def _best_card(document: ImprovementResult) -> Card:
     bound = ""
     if document.lower_bound_s is not None:
         floor = format_seconds(document.lower_bound_s)
-        bound = f"; no plan with {bound_settings(document)} takes less than {floor}"
+        bound = f"; {bounded_plans(document)} takes less than {floor}"
     if plan is not None:
         return Card(
             label="best plan",
