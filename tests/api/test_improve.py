@@ -257,6 +257,14 @@ def test_an_edited_run_is_refused(name: str) -> None:
                 read_again(changed)
 
 
+@pytest.mark.parametrize("count", [0, 40])
+def test_a_change_of_no_decision_or_of_many_is_refused_at_once(count: int) -> None:
+    found = wasteful()
+    many = replace(found.changes[0], dimensions=("schedule",) * count)
+    with pytest.raises(InvalidInput, match=f"must be one decision or two, got {count}"):
+        read_again(encode(replace(found, changes=(many, *found.changes[1:]))))
+
+
 def test_a_bound_above_what_is_known_and_changed_decisions_of_the_run_are_refused() -> None:
     found = wasteful()
     best_s = found.best_known_s

@@ -84,6 +84,9 @@ def _changes(document: ImprovementResult, bare: Surroundings) -> Iterator[Improv
 
     run, pool = document.request.configuration, bare.cluster.pool_of()
     for index, one in enumerate(document.changes):
+        if len(one.dimensions) not in (1, 2):
+            problem = f"must be one decision or two, got {len(one.dimensions)}"
+            raise InvalidInput.of(f"changes[{index}].dimensions", problem)
         changed = reachable(run, bare.model, pool, dimensions=one.dimensions, options=one.options)
         if changed is None:
             problem = f'is no change of {" and ".join(one.dimensions)}: "{one.options}"'
