@@ -40,6 +40,11 @@ TITAN_VERSIONS ?= 0.2.2 0.3.0
 TITAN_NEEDS ?= tyro spmd_types==0.2.3 torchdata torch_checkpointing tensorboard pillow einops \
   docstring_parser shtab typeguard absl-py protobuf werkzeug tensorboard_data_server grpcio markdown
 
+# The first wheel with the parser of arguments; it asks for Python 3.12, and its modules run before.
+MEGATRON := build/megatron
+MEGATRON_NEEDS ?= --ignore-requires-python --python-version 3.12 --only-binary=:all: \
+  megatron-core==0.17.0
+
 DEEPSPEED := build/deepspeed
 DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 
@@ -85,9 +90,10 @@ test-all: venv $(VENV)/.extras $(VENV)/.exports $(VENV)/.docs
 	$(PYTEST) -m 'slow or torch or exact or serve or browser or exports'
 
 # Exported files through the parsers of more frameworks, which lie beside the environment.
-test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed
+test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed \
+  $(MEGATRON)/.installed
 	TRAINWRIGHT_TITAN=$(abspath $(TITAN)) TRAINWRIGHT_DEEPSPEED=$(abspath $(DEEPSPEED)) \
-	  $(PYTEST) -m exports
+	  MEGATRON_SRC=$(abspath $(MEGATRON)) $(PYTEST) -m exports
 
 # Published figures at length: tens of minutes, beside the tests that every change runs.
 test-papers: venv
@@ -114,6 +120,10 @@ $(TITAN)/.installed: | $(VENV)/.extras
 	$(PIP) --target $(TITAN)/data datasets tokenizers 'click>=8.2,<8.4'
 	for version in $(TITAN_VERSIONS); do $(PIP) --no-deps \
 	  --target $(TITAN)/$$version torchtitan==$$version || exit 1; done
+	touch $@
+
+$(MEGATRON)/.installed: | $(VENV)/.extras
+	$(BIN)/python -m pip install --quiet --no-deps --target $(MEGATRON) $(MEGATRON_NEEDS)
 	touch $@
 
 $(DEEPSPEED)/.installed: | $(VENV)/.extras

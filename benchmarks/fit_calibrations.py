@@ -37,7 +37,7 @@ STAGED_PRIORS = (
 )
 STAGED_MEMORY_PRIORS = (
     Prior(name="parameter_bytes", value=20.0, width=0.1),
-    Prior(name="saved_ratio", value=1.1, width=0.2),
+    Prior(name="saved_ratio", value=1.05, width=0.2),
     Prior(name="fixed_bytes", value=4.0 * GIB, width=0.3),
 )
 DEFAULTS = {

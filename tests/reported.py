@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import trainwright
 from small_placements import chain_file
@@ -29,10 +30,21 @@ SPEC = EXAMPLES / "schedule_spec.json"
 HOSTILE = '</script><img src=x onerror=alert(1)>"&'
 
 
+Document = TypeVar("Document")
+
+
+def planned(kind: type[Document], model: str | Path, **options: Any) -> Document:
+    """What `plan` makes of a model or a file, which must be a document of this kind."""
+    document = trainwright.plan(model, **options).document
+    assert isinstance(document, kind)
+    return document
+
+
 @cache
 def model_plan() -> ModelPlanResult:
     """A model on two nodes: a pipeline, and layers that recompute."""
-    made = trainwright.plan(
+    return planned(
+        ModelPlanResult,
         "llama3-8b",
         cluster="dgx-h100",
         nodes=2,
@@ -41,8 +53,6 @@ def model_plan() -> ModelPlanResult:
         sequence=8192,
         pp="2..",
     )
-    assert isinstance(made.document, ModelPlanResult)
-    return made.document
 
 
 @cache
@@ -65,9 +75,7 @@ def model_estimate() -> ModelEstimateResult:
 @cache
 def profile_plan() -> PlanResult:
     """A plan of the example's profile, with its baselines."""
-    made = trainwright.plan(PROFILE, devices=16, compare=True)
-    assert isinstance(made.document, PlanResult)
-    return made.document
+    return planned(PlanResult, PROFILE, devices=16, compare=True)
 
 
 @cache
@@ -98,15 +106,14 @@ def placement() -> PlacementResult:
     """Six layers with a strategy of their own."""
     with TemporaryDirectory() as folder:
         chain_file(Path(folder))
-        made = trainwright.plan(Path(folder) / "chain.json")
-    assert isinstance(made.document, PlacementResult)
-    return made.document
+        return planned(PlacementResult, Path(folder) / "chain.json")
 
 
 @cache
 def small_plan(memory: str | None = None) -> ModelPlanResult:
     """A small model on one node, one way of it."""
-    made = trainwright.plan(
+    return planned(
+        ModelPlanResult,
         "gpt2",
         cluster="dgx-h100",
         devices=8,
@@ -117,8 +124,6 @@ def small_plan(memory: str | None = None) -> ModelPlanResult:
         recompute="none",
         schedule="1f1b",
     )
-    assert isinstance(made.document, ModelPlanResult)
-    return made.document
 
 
 @cache
@@ -131,7 +136,8 @@ def what_if() -> WhatIfResult:
 def mixed_plan(layout: str = "across") -> MixedPlanResult:
     """Stages on two kinds of devices, or replicas on each."""
     pipeline, data = {"across": (2, 8), "beside": (1, 16)}[layout]
-    made = trainwright.plan(
+    document = planned(
+        MixedPlanResult,
         "llama2-7b",
         cluster=EXAMPLES / "old-and-new.toml",
         global_batch=64,
@@ -146,9 +152,8 @@ def mixed_plan(layout: str = "across") -> MixedPlanResult:
         schedule="1f1b",
         top=2,
     )
-    assert isinstance(made.document, MixedPlanResult)
-    assert made.document.layout == layout
-    return made.document
+    assert document.layout == layout
+    return document
 
 
 @cache

@@ -22,6 +22,7 @@ from trainwright.cli.main import main
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.model_explanation import GainRecord, ModelExplanation, WithoutRecord
 from trainwright.plan.status import Status
+from trainwright.reporting.gantt_figure import SCRIPTS
 from trainwright.units import format_bytes, format_seconds
 
 KINDS = {
@@ -193,7 +194,7 @@ def test_names_are_escaped_wherever_they_stand():
     text = trainwright.report(document, title=reported.HOSTILE, date=reported.HOSTILE).html
     page = Page(text)
     assert not page.all("img")
-    assert len(page.all("script")) == 8
+    assert len(page.all("script")) == len(SCRIPTS) + 2
     assert page.all("h1")[0][1] == reported.HOSTILE
     (command,) = (text for _, text in page.all("pre"))
     assert shlex.split(command)[2] == reported.HOSTILE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import zlib
 
@@ -326,6 +327,16 @@ def test_ranks_that_a_schedule_has_not_leave_it_whole_and_steps_skip_hidden_ones
     assert browser.run("gantt.panels[0].rank(gantt.selected.i)") == 9
 
 
+@pytest.mark.parametrize(("ranks", "panel"), [("", 0), ("1", None), ("0", 0)])
+def test_a_step_starts_where_there_is_an_action(browser, page, ranks, panel):
+    browser.open(page(pictures.idle_rank()))
+    asked_for_ranks(browser, ranks)
+    browser.run("gantt.bars.focus(); gantt.leave()")
+    browser.key("ArrowRight", shift=True)
+    assert browser.run("gantt.selected && gantt.panels[0].rank(gantt.selected.i)") == panel
+    assert browser.messages == []
+
+
 def test_neighbours_are_the_ends_of_the_tensors(browser, page, small):
     browser.open(page(small))
     rows = {str(small.schedule.action(row)): row for row in range(small.schedule.num_actions)}
@@ -411,4 +422,23 @@ def test_it_prints_everything_on_white(browser, page, small):
     browser.settle()
     x, y, _, _ = box_of(browser, 1)
     assert pixel(browser, round(x) + 4, round(y) + 4) == rgb(DARK.kind[0])  # and back again
+    assert browser.messages == []
+
+
+def test_paper_gets_the_whole_picture_in_pieces_that_end_between_rows(browser, page, large):
+    browser.open(page(large))
+    browser.run("""addEventListener('beforeprint', () => {
+      const rows = gantt.layout.sections.flatMap((section) => [...section.bars, ...section.memory]);
+      window.printed = {
+        rows: rows.map((row) => [row.y, row.y + row.height]), whole: gantt.layout.height,
+        pieces: [...gantt.pieces.children].map((piece) => piece.height / gantt.painter.ratio),
+      };
+    })""")
+    browser.pdf()
+    printed = browser.run("window.printed")
+    ends = list(itertools.accumulate(printed["pieces"]))
+    assert ends[-1] == printed["whole"] > 2000
+    assert max(printed["pieces"]) < 150
+    assert not any(low < end < high for end in ends for low, high in printed["rows"])
+    assert browser.run("gantt.pieces.children.length") == 0
     assert browser.messages == []

@@ -1,8 +1,9 @@
 """What a page needs to show schedules: data and colours for the canvas, words for those who read.
 
 The canvas is drawn by plain scripts: `gantt_data.js` unpacks, `gantt_draw.js` and `gantt_pixels.js`
-draw with a level of detail that follows the zoom, `gantt_input.js` listens, `gantt_page.js` holds
-what is in view. Several panels share one time scale, which is how two schedules are compared.
+draw with a level of detail that follows the zoom, `gantt_print.js` cuts the picture for paper,
+`gantt_input.js` listens, `gantt_page.js` holds what is in view. Several panels share one time
+scale, which is how two schedules are compared.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ SCRIPTS: Final = (
     "gantt_pixels.js",
     "gantt_ranks.js",
     "gantt_draw.js",
+    "gantt_print.js",
     "gantt_input.js",
     "gantt_page.js",
 )
