@@ -60,7 +60,12 @@ CONSTANTS = {
     "megatron-2022": BASIC,
     "megatron-deepspeed-2021": ("gemm_max",),
     "megatron-core": (*BASIC, "step_overhead_s"),
-    "megatron-core-2025-b200": (*BASIC, "gemm_half_flops", *ATTENTION, "scale_up_efficiency"),
+    "megatron-core-2025-b200": (
+        "gemm_max",
+        "gemm_half_flops",
+        "attention_backward",
+        "scale_up_efficiency",
+    ),
     "llm-foundry": (*BASIC, *ATTENTION, "host_pass_s", "scale_out_efficiency", "fp8_ratio"),
     "torchtitan": (*BASIC, *ATTENTION, "fp8_ratio"),
     "torchtitan-eager": BASIC,

@@ -260,7 +260,8 @@ def test_the_planner_is_no_slower_on_the_chip_than_the_plan_it_was_found_with(
     report.save(path)
     best = report.document.best
     assert best is not None
-    plan = trainwright.plan("bert-large", cluster=path, global_batch=256, sequence=512)
+    job = {"global_batch": 256, "sequence": 512, "schedule": "1f1b"}
+    plan = trainwright.plan("bert-large", cluster=path, **job)  # type: ignore[arg-type]
     assert plan.to_dict()["step_time_s"] <= best.plan.step_time_s
 
 

@@ -160,7 +160,14 @@ def test_the_figures_of_a_profile_plan_are_those_of_its_document():
     assert values(page, "plan") == [other.name for other in document.baselines]
 
 
-@pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(reported.model_plan, marks=pytest.mark.slow),
+        reported.small_plan,
+        reported.model_estimate,
+    ],
+)
 def test_every_rank_fills_the_step(make):
     document = make()
     priced = subject_of(document, name="x").priced
@@ -169,7 +176,14 @@ def test_every_rank_fills_the_step(make):
         assert min(parts_s.values()) >= 0
 
 
-@pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(reported.model_plan, marks=pytest.mark.slow),
+        reported.small_plan,
+        reported.model_estimate,
+    ],
+)
 def test_the_schedule_drawn_is_the_one_that_was_priced(make):
     subject = subject_of(make(), name="x")
     timeline, step = subject.panel.timeline, subject.priced.step
@@ -179,7 +193,14 @@ def test_the_schedule_drawn_is_the_one_that_was_priced(make):
     assert np.isfinite(timeline.costs.memory.limit_bytes).all()
 
 
-@pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(reported.model_plan, marks=pytest.mark.slow),
+        reported.small_plan,
+        reported.model_estimate,
+    ],
+)
 def test_levels_carry_all_that_is_communicated(make):
     priced = subject_of(make(), name="x").priced
     carried = sum(level.busy_s for level in priced.network)
@@ -360,7 +381,14 @@ def test_the_command_of_a_sweep_gives_it_again(capsys):
     assert found == [(row.devices, row.step_time_s, row.cost) for row in document.rows]
 
 
-@pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(reported.model_plan, marks=pytest.mark.slow),
+        reported.small_plan,
+        reported.model_estimate,
+    ],
+)
 def test_the_command_gives_the_document_again(make, capsys):
     document = make()
     words = command_of(document).words

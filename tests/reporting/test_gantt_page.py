@@ -12,6 +12,7 @@ import pictures
 from browser import chromium, needs_chromium
 from trainwright.reporting.gantt_html import gantt_html
 from trainwright.reporting.gantt_palette import DARK, LIGHT, rgb
+from trainwright.reporting.gantt_panel import GanttPanel, MemoryUnit
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 NARROWEST_BOX = 14  # mean width in pixels from which bars are drawn one by one
@@ -365,6 +366,21 @@ def test_compared_schedules_share_the_time_scale(browser, page, small):
     assert first[0] == second[0]
     assert first[2] == pytest.approx(second[2])
     assert first[1] < second[1]
+
+
+def test_memory_has_a_scale_of_its_own_for_each_unit(browser, tmp_path, small):
+    """Three activations are not a speck beside gibibytes: the curve fills its row."""
+    counted = GanttPanel(
+        timeline=pictures.activations(), title="activations", memory_unit=MemoryUnit.ACTIVATIONS
+    )
+    path = tmp_path / "both.html"
+    path.write_text(gantt_html(counted, pictures.panel(small)), encoding="utf-8")
+    browser.open(path)
+    row = browser.run("gantt.layout.sections[0].memory[0]")
+    at = browser.run("gantt.painter.x(gantt.panels[0].makespan / 2)")
+    top = browser.run("gantt.bars.getBoundingClientRect().y")
+    assert pixel(browser, round(at), round(top + row["y"] + 0.7 * row["height"])) != rgb(LIGHT.row)
+    assert browser.messages == []
 
 
 def test_two_fingers_zoom(browser, page, small):

@@ -38,11 +38,20 @@ def figure_data(panels: Sequence[GanttPanel]) -> dict[str, Any]:
     return {
         "panels": [pack_panel(panel) for panel in panels],
         "numChunks": num_chunks,
-        "memoryTop": memory_top(panels),
+        "memoryTops": _memory_tops(panels),
         "timeUnits": UNITS_OF[_time_unit(panels)],
         "kindNames": [KIND_NAMES[kind] for kind in ActionKind],
         "textures": [TEXTURES[kind] for kind in ActionKind],
         "themes": {name: _theme_data(theme, num_chunks) for name, theme in THEMES.items()},
+    }
+
+
+def _memory_tops(panels: Sequence[GanttPanel]) -> dict[str, float]:
+    """The scale of memory of each unit: activations are not compared with bytes."""
+    units = {panel.memory_unit for panel in panels}
+    return {
+        unit.value: memory_top([panel for panel in panels if panel.memory_unit is unit])
+        for unit in sorted(units, key=lambda unit: unit.value)
     }
 
 
