@@ -54,6 +54,13 @@ def too_large() -> ImprovementResult:
 
 
 OTHERWISE: dict[str, dict[str, Any]] = {
+    "all otherwise": {
+        "precision": "fp32",
+        "optimizer": "sgd",
+        "overlap": {"gradients": 0.0, "parameters": 0.0},
+        "flash_attention": False,
+        "reserve": "8GiB",
+    },
     "fp32": {"precision": "fp32"},
     "sgd": {"optimizer": "sgd", "gradient_dtype": "bf16"},
     "nothing overlaps": {"overlap": {"gradients": 0.0, "parameters": 0.0, "pipeline": 0.0}},
@@ -66,7 +73,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(options, id=name, marks=() if name == "fp32" else pytest.mark.slow)
+        pytest.param(options, id=name, marks=() if name == "all otherwise" else pytest.mark.slow)
         for name, options in OTHERWISE.items()
     ],
 )

@@ -7,6 +7,7 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -180,6 +181,20 @@ def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
         least = with_exchanges(question, point, least_layers(question, point))
         floors = sum(each.time_s * each.num_layers for each in least)
         assert floors <= float(work.trade.time_s[-1]) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize(("tensor", "expert", "expert_tensor"), [(1, 2, 1), (2, 2, 2), (2, 4, 1)])
+def test_no_dealing_of_experts_costs_less_than_its_floor(tensor, expert, expert_tensor, settings):
+    """With four sequences exchanges are long enough to tell whether they hide."""
+    question = asked("experts", 70, settings=settings)
+    point = Point(
+        microbatch_size=4, tensor=tensor, expert=expert, expert_tensor=expert_tensor, context=1
+    )
+    work = PointWork.of(estimate_profile(question.estimator(), question, point))
+    least = with_exchanges(question, point, least_layers(question, point))
+    floor_s = sum(each.time_s * each.num_layers for each in least)
+    assert 0 < floor_s <= float(work.trade.time_s[-1]) * (1 + 1e-9)
 
 
 @given(st.floats(0, 1), st.sampled_from(sorted(MODELS)))
