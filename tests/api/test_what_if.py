@@ -36,15 +36,16 @@ def improvable(request):
 
 
 def test_a_change_gives_the_plan_of_the_changed_question(tight):
-    report = trainwright.what_if(tight, memory="80GiB", global_batch=64)
-    asked = {**JOB, "global_batch": 64}
+    report = trainwright.what_if(tight, memory="80GiB", global_batch=64, devices=32)
+    asked = {**JOB, "global_batch": 64, "devices": 32}
     again = trainwright.plan("llama3-8b", memory="80GiB", zero_stage=1, **asked).document
     after = report.document.after
     assert after.stages == again.stages
     assert after.step_time_s == again.step_time_s
     assert after.request.space == tight.document.request.space
     assert report.document.before == tight.document
-    assert [change.key for change in report.document.changes] == ["global_batch", "memory_bytes"]
+    changed = [change.key for change in report.document.changes]
+    assert changed == ["num_devices", "global_batch", "memory_bytes"]
     assert report.document.time_ratio == after.step_time_s / tight.step_time_s
 
 
