@@ -17,8 +17,10 @@ from model_questions import (
     question,
 )
 from trainwright.execution import Budget
+from trainwright.formats import catalog
 from trainwright.planning.allowed import ANY, Span
 from trainwright.planning.model_infeasible import diagnose_model, eased
+from trainwright.planning.model_relaxations import priced_relaxations, relaxed
 from trainwright.profile import Recompute
 
 # The leanest layout of the first is its widest and deepest; of the second a shallower one, whose
@@ -39,6 +41,22 @@ LARGE = (
         tensor=ONE,
     ),
 )
+
+
+def v_of_23_blocks(memory_gib):
+    """Four ranks in V, whose nearly even splits need more than 1F1B does."""
+    return question(
+        replace(catalog.model("llama3-8b").config, num_layers=23),
+        batch=8,
+        sequence=4096,
+        memory_gib=memory_gib,
+        num_devices=4,
+        tensor=ONE,
+        context=ONE,
+        pipeline=Span.only(4),
+        microbatch_size=ONE,
+        schedules=("zb-v",),
+    )
 
 
 @cache
@@ -124,6 +142,23 @@ class TestInfeasible:
         assert 'allow the option "selective"' in described
         for _, allowed in eased(asked.allowed):
             assert allowed != asked.allowed
+
+    def test_where_1f1b_would_fit_the_schedule_binds_and_nothing_else_is_offered(self):
+        found = diagnosed(v_of_23_blocks(40))
+        assert found.binding.kind == "schedule"
+        assert "zb-v" in found.binding.description
+        (fix,) = found.relaxations
+        assert fix.change == "schedule"
+        eased_question = relaxed(v_of_23_blocks(40), fix)
+        assert [found.plan.schedule for found in planned(eased_question).priced] == ["1f1b"]
+
+    def test_what_is_too_little_for_the_families_asked_for_is_not_offered(self):
+        asked = v_of_23_blocks(24)
+        offered = diagnosed(asked).relaxations
+        assert "memory" in {fix.change for fix in offered}  # enough for 1F1B
+        kept = list(priced_relaxations(asked, offered, Budget()))
+        assert "memory" not in {fix.change for fix in kept}
+        assert all(fix.step_time_s is not None for fix in kept)
 
     def test_it_is_deterministic(self):
         assert diagnose_model(LARGE[0], Budget()) == diagnosed(LARGE[0])

@@ -2,7 +2,7 @@
 
 Smaller microbatches and larger data degrees never need more memory, so only the smallest and the
 largest count. Every change that is offered was tried: a layout with room for its transients was
-found.
+found. All layouts are tried under 1F1B; where one fits, it is the families asked for that do not.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from trainwright.planning.model_space import (
     microbatch_sizes,
 )
 from trainwright.planning.relax import Diagnosis, find_binding
+from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import Recompute, StaticKind
 from trainwright.units import format_bytes, format_bytes_up
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _MAX_DOUBLINGS: Final = 6
 _MAX_HALVINGS: Final = 4
 _TOLERANCE: Final = 1e-4
+_SCHEDULE: Final = "schedule"
 _SPANS: Final = (
     ("tensor", "tensor-parallel", "allow other tensor degrees"),
     ("data", "data-parallel", "allow other data degrees"),
@@ -73,16 +75,34 @@ class _Layout:
 
 def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     """What binds in the leanest layout, and single changes that are enough."""
-    relaxations = tuple(_relaxations(question, budget))
     layouts = list(_layouts(question, budget))
     found = _leanest(layouts, budget)
     if found is None:
+        relaxations = tuple(_relaxations(question, budget))
         return Diagnosis(binding=_no_layout(question, layouts, budget), relaxations=relaxations)
     layout, least_bytes = found
-    memory = _memory(least_bytes + layout.reserve_bytes, question)
+    needed_bytes = least_bytes + layout.reserve_bytes
+    if layout.fits_into(room_of_devices(question).accelerator.usable_bytes):
+        fix = next((fix for fix, _ in eased(question.allowed) if fix.change == _SCHEDULE), None)
+        return Diagnosis(
+            binding=_of_schedule(question, needed_bytes),
+            relaxations=() if fix is None else (fix,),
+        )
+    memory = _memory(needed_bytes, question)
     return Diagnosis(
         binding=find_binding(layout.question, least_bytes, reserve_bytes=layout.reserve_bytes),
-        relaxations=(memory, *relaxations),
+        relaxations=(memory, *_relaxations(question, budget)),
+    )
+
+
+def _of_schedule(question: ModelQuestion, needed_bytes: float) -> Binding:
+    named = ", ".join(question.allowed.schedules or ()) or "the families with more stages per rank"
+    return Binding(
+        kind=_SCHEDULE,
+        layers=(),
+        missing_bytes=0.0,
+        description=f"{ONE_F_ONE_B} fits into {format_bytes(needed_bytes)} per device; no plan "
+        f"searched for {named} fits into what there is",
     )
 
 
@@ -241,6 +261,9 @@ def eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
             if mode not in allowed.recompute:
                 fix = Relaxation(change="exclude-option", description=f'allow the option "{mode}"')
                 yield fix, replace(allowed, recompute=(*allowed.recompute, mode))
+    if ONE_F_ONE_B not in (allowed.schedules or (ONE_F_ONE_B,)):
+        fix = Relaxation(change=_SCHEDULE, description=f"allow the schedule {ONE_F_ONE_B}")
+        yield fix, replace(allowed, schedules=(*(allowed.schedules or ()), ONE_F_ONE_B))
     for name, change, description in _SPANS:
         if getattr(allowed, name) != ANY:
             fix = Relaxation(change=change, description=description)

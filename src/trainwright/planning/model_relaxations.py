@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.planning.framework import plan_runnable
 from trainwright.planning.model_infeasible import eased
+from trainwright.planning.schedules import ONE_F_ONE_B
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
@@ -20,7 +21,11 @@ SHARE_S: Final = 20.0  # wall seconds of the search under one change
 def priced_relaxations(
     question: ModelQuestion, relaxations: tuple[Relaxation, ...], budget: Budget
 ) -> Iterator[Relaxation]:
-    """The changes with the step of the best plan found under each, where time sufficed."""
+    """The changes with the step of the best plan found under each, where time sufficed.
+
+    They were tried under 1F1B; those that prove too little for the families asked for are left out.
+    """
+    is_tried = ONE_F_ONE_B in (question.allowed.schedules or (ONE_F_ONE_B,))
     for fix in relaxations:
         changed = None if budget.stopped else relaxed(question, fix)
         if changed is None:
@@ -28,7 +33,8 @@ def priced_relaxations(
             continue
         outcome = plan_runnable(changed, budget.part(SHARE_S), num_alternatives=0)
         if not outcome.priced:
-            yield fix
+            if is_tried or not outcome.exhausted:
+                yield fix
             continue
         best = outcome.priced[0]
         yield replace(fix, step_time_s=best.step.step_time_s, devices_used=best.plan.devices_used)
