@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trainwright.cluster import Accelerator, Saturating
 from trainwright.costing.compute import memory_time_s, operator_time_s
 from trainwright.formats import catalog
-from trainwright.model import Operator, OperatorKind, Phase, Work
+from trainwright.model import MatrixShape, Operator, OperatorKind, Phase, Work
 
 DEVICE = catalog.accelerator("H100-80GB-SXM")
 
@@ -97,3 +97,19 @@ def test_more_work_never_takes_less_time(
     base = time_s(operator(kind, flops, traffic), DEVICE)
     assert time_s(operator(kind, flops * more, traffic), DEVICE) >= base * (1 - 1e-12)
     assert time_s(operator(kind, flops, traffic * more), DEVICE) >= base * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(("matrices", "alike"), [(1, 1), (3, 1), (4, 1), (8, 2), (64, 16)])
+def test_grouped_products_are_as_efficient_as_four_of_them_at_once(
+    matrices: int, alike: int
+) -> None:
+    """64 products of 1e9 FLOPs run like 16 of 4e9."""
+    grouped = replace(
+        operator(OperatorKind.GEMM, matrices * 1e9, 1.0),
+        matrix=MatrixShape(rows=1, inputs=1, outputs=1, matrices=matrices),
+    )
+    single = operator(OperatorKind.GEMM, matrices * 1e9 / alike, 1.0)
+    overhead_s = DEVICE.launch_overhead_s
+    assert time_s(grouped, DEVICE) - overhead_s == pytest.approx(
+        alike * (time_s(single, DEVICE) - overhead_s)
+    )

@@ -2,8 +2,9 @@
 
     time = launch overhead + max( FLOPs / (peak · e(FLOPs)), bytes / (bandwidth · e_m(bytes)) )
 
-All efficiencies grow with size, which is that of one product where a kernel does many (experts);
-attention kernels have one per direction. Kernels do not overlap. Where the host cannot start
+All efficiencies grow with size, which is that of the products that run at once where a kernel does
+many (experts: four, the streams of Transformer Engine's grouped products); attention kernels have
+one per direction. Kernels do not overlap. Where the host cannot start
 kernels as fast as they run is settled per layer, in `layer`.
 """
 
@@ -15,6 +16,7 @@ from trainwright.cluster import Accelerator, Saturating
 from trainwright.model import Operator, OperatorKind, Phase, Work
 
 _NARROW: Final = ("fp8", "fp4")
+_PRODUCTS_AT_ONCE: Final = 4
 
 
 def operator_time_s(
@@ -54,7 +56,7 @@ def _compute_efficiency(
     efficiency = accelerator.efficiency
     if operator.kind is not OperatorKind.ATTENTION:
         products = 1 if operator.matrix is None else operator.matrix.matrices
-        return efficiency.gemm.at(work.flops / products)
+        return efficiency.gemm.at(work.flops / max(1.0, products / _PRODUCTS_AT_ONCE))
     share = efficiency.attention_forward
     if phase is Phase.INPUT_GRAD:
         share = efficiency.attention_backward
