@@ -16,6 +16,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Most of what is installed is never imported: what is gets compiled then.
+PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/$(PIP_INSTALL)
 SANITIZE_VENV := .venv-sanitize
 # What the pipeline adapter is tested with; pip takes the CPU build where one is offered.
 TORCH ?= torch==2.13.0
@@ -37,6 +40,11 @@ TITAN_VERSIONS ?= 0.2.2 0.3.0
 TITAN_NEEDS ?= tyro spmd_types==0.2.3 torchdata torch_checkpointing tensorboard pillow einops \
   docstring_parser shtab typeguard absl-py protobuf werkzeug tensorboard_data_server grpcio markdown
 
+# The first wheel with the parser of arguments; it asks for Python 3.12, and its modules run before.
+MEGATRON := build/megatron
+MEGATRON_NEEDS ?= --ignore-requires-python --python-version 3.12 --only-binary=:all: \
+  megatron-core==0.17.0
+
 DEEPSPEED := build/deepspeed
 DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 
@@ -50,14 +58,18 @@ venv: $(VENV)/.installed
 $(VENV)/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
+	$(PIP) 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
 	touch $@
 
 # An editable install that keeps its build folder: only what changed is compiled again.
 $(VENV)/.installed: $(VENV)/.python $(NATIVE_SOURCES)
-	$(BIN)/python -m pip install --quiet --no-build-isolation \
-	  --config-settings=build-dir=build/venv -e '.[dev]'
+	$(PIP) --no-build-isolation \
+	  --config-settings=build-dir=build/venv -e '.[test]'
+	touch $@
+
+# The extras of the project that is installed, without building it again.
+$(VENV)/.check $(VENV)/.bench: $(VENV)/.%: pyproject.toml | $(VENV)/.installed
+	$(PIP) 'trainwright[$*]'
 	touch $@
 
 demo: venv
@@ -68,7 +80,7 @@ demo: venv
 	@echo 'open out/report.html in a browser'
 
 serve: venv
-	$(BIN)/python -m pip install --quiet $(SERVE)
+	$(PIP) $(SERVE)
 	$(BIN)/trainwright serve
 
 test: venv
@@ -78,9 +90,10 @@ test-all: venv $(VENV)/.extras $(VENV)/.exports $(VENV)/.docs
 	$(PYTEST) -m 'slow or torch or exact or serve or browser or exports'
 
 # Exported files through the parsers of more frameworks, which lie beside the environment.
-test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed
+test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed \
+  $(MEGATRON)/.installed
 	TRAINWRIGHT_TITAN=$(abspath $(TITAN)) TRAINWRIGHT_DEEPSPEED=$(abspath $(DEEPSPEED)) \
-	  $(PYTEST) -m exports
+	  MEGATRON_SRC=$(abspath $(MEGATRON)) $(PYTEST) -m exports
 
 # Published figures at length: tens of minutes, beside the tests that every change runs.
 test-papers: venv
@@ -90,43 +103,47 @@ test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough
 
 $(VENV)/.extras: | $(VENV)/.python
-	$(BIN)/python -m pip install --quiet '$(TORCH)' '$(SOLVER)' '$(CLUSTER)' $(SERVE)
+	$(PIP) '$(TORCH)' '$(SOLVER)' '$(CLUSTER)' $(SERVE)
 	touch $@
 
 $(VENV)/.docs: | $(VENV)/.python
-	$(BIN)/python -m pip install --quiet $(DOCS)
+	$(PIP) $(DOCS)
 	touch $@
 
 $(VENV)/.exports: $(VENV)/.extras
-	$(BIN)/python -m pip install --quiet $(EXPORTS_NEED)
-	$(BIN)/python -m pip install --quiet --no-deps $(EXPORTS)
+	$(PIP) $(EXPORTS_NEED)
+	$(PIP) --no-deps $(EXPORTS)
 	touch $@
 
 $(TITAN)/.installed: | $(VENV)/.extras
-	$(BIN)/python -m pip install --quiet --no-deps --target $(TITAN)/common $(TITAN_NEEDS)
-	$(BIN)/python -m pip install --quiet --target $(TITAN)/data datasets tokenizers 'click>=8.2,<8.4'
-	for version in $(TITAN_VERSIONS); do $(BIN)/python -m pip install --quiet --no-deps \
+	$(PIP) --no-deps --target $(TITAN)/common $(TITAN_NEEDS)
+	$(PIP) --target $(TITAN)/data datasets tokenizers 'click>=8.2,<8.4'
+	for version in $(TITAN_VERSIONS); do $(PIP) --no-deps \
 	  --target $(TITAN)/$$version torchtitan==$$version || exit 1; done
 	touch $@
 
+$(MEGATRON)/.installed: | $(VENV)/.extras
+	$(BIN)/python -m pip install --quiet --no-deps --target $(MEGATRON) $(MEGATRON_NEEDS)
+	touch $@
+
 $(DEEPSPEED)/.installed: | $(VENV)/.extras
-	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
+	DS_BUILD_OPS=0 $(PIP) --no-deps --no-build-isolation \
 	  --target $(DEEPSPEED) $(DEEPSPEED_NEEDS)
 	touch $@
 
-check: venv
+check: venv $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(wildcard native/*.cpp native/*.hpp)
 
-format: venv
+format: venv $(VENV)/.check
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(wildcard native/*.cpp native/*.hpp)
 
-bench: venv
+bench: venv $(VENV)/.bench
 	$(PYTEST) benchmarks/smoke --benchmark-only --override-ini addopts=''
 
 # What pages of the site show and is stored beside them: pictures, tables of targets and accuracy.
@@ -153,10 +170,10 @@ wheel: venv
 # The interpreter itself is not instrumented, so the runtime is preloaded and leaks are not judged.
 sanitize:
 	$(PYTHON) -m venv $(SANITIZE_VENV)
-	$(SANITIZE_VENV)/bin/python -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
-	$(SANITIZE_VENV)/bin/python -m pip install --quiet --no-build-isolation \
+	$(SANITIZE_VENV)/bin/$(PIP_INSTALL) 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
+	$(SANITIZE_VENV)/bin/$(PIP_INSTALL) --no-build-isolation \
 	  --config-settings=build-dir=build/sanitize \
-	  --config-settings=cmake.define.TRAINWRIGHT_SANITIZE=ON -e '.[dev]'
+	  --config-settings=cmake.define.TRAINWRIGHT_SANITIZE=ON -e '.[test]'
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	  $(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider

@@ -37,7 +37,7 @@ STAGED_PRIORS = (
 )
 STAGED_MEMORY_PRIORS = (
     Prior(name="parameter_bytes", value=20.0, width=0.1),
-    Prior(name="saved_ratio", value=1.1, width=0.2),
+    Prior(name="saved_ratio", value=1.05, width=0.2),
     Prior(name="fixed_bytes", value=4.0 * GIB, width=0.3),
 )
 DEFAULTS = {
@@ -60,7 +60,12 @@ CONSTANTS = {
     "megatron-2022": BASIC,
     "megatron-deepspeed-2021": ("gemm_max",),
     "megatron-core": (*BASIC, "step_overhead_s"),
-    "megatron-core-2025-b200": (*BASIC, "gemm_half_flops", *ATTENTION, "scale_up_efficiency"),
+    "megatron-core-2025-b200": (
+        "gemm_max",
+        "gemm_half_flops",
+        "attention_backward",
+        "scale_up_efficiency",
+    ),
     "llm-foundry": (*BASIC, *ATTENTION, "host_pass_s", "scale_out_efficiency", "fp8_ratio"),
     "torchtitan": (*BASIC, *ATTENTION, "fp8_ratio"),
     "torchtitan-eager": BASIC,

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "numpy_arrays.hpp"
 #include "partition.hpp"
 
 namespace nb = nanobind;
@@ -23,18 +24,16 @@ using trainwright::PartitionResult;
 using trainwright::PartitionStage;
 using trainwright::PartitionStatus;
 using trainwright::RejectedStage;
+using trainwright::numpy::Array;
 
 namespace {
-
-template <typename T>
-using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 template <typename T>
 std::vector<T> copy(const Array<T>& array) {
   return std::vector<T>(array.data(), array.data() + array.size());
 }
 
-PartitionProblem make_problem(
+PartitionProblem partition_problem(
     const Array<int32_t>& edge_source, const Array<int32_t>& edge_target,
     const Array<double>& edge_bytes, const Array<int32_t>& tensor_degrees,
     const Array<int64_t>& option_offset, const Array<double>& option_time_s,
@@ -120,9 +119,9 @@ std::map<std::string, int64_t> counters_of(const PartitionResult& result) {
 
 void bind_partition(nb::module_& module) {
   nb::class_<PartitionProblem>(module, "PartitionProblem")
-      .def(nb::new_(&make_problem), nb::kw_only(), nb::arg("edge_source"), nb::arg("edge_target"),
-           nb::arg("edge_bytes"), nb::arg("tensor_degrees"), nb::arg("option_offset"),
-           nb::arg("option_time_s"), nb::arg("option_gradient_bytes"),
+      .def(nb::new_(&partition_problem), nb::kw_only(), nb::arg("edge_source"),
+           nb::arg("edge_target"), nb::arg("edge_bytes"), nb::arg("tensor_degrees"),
+           nb::arg("option_offset"), nb::arg("option_time_s"), nb::arg("option_gradient_bytes"),
            nb::arg("option_saved_bytes"), nb::arg("option_static_bytes"),
            nb::arg("option_boundary_offset"), nb::arg("option_boundary_bytes"),
            nb::arg("num_layers"), nb::arg("memory_bytes"), nb::arg("bandwidth_bytes_per_s"),

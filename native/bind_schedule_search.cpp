@@ -6,7 +6,6 @@
 
 #include <exception>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "bind_schedule.hpp"
@@ -23,6 +22,7 @@ using trainwright::SearchResult;
 using trainwright::StreamProblem;
 using trainwright::Words;
 using trainwright::numpy::Array;
+using trainwright::numpy::column;
 using trainwright::numpy::OrderArrays;
 using trainwright::numpy::span_of;
 using trainwright::numpy::Table;
@@ -48,13 +48,13 @@ std::vector<Resource> resources_of(const Table<double>& delta, const Table<doubl
   return resources;
 }
 
-StreamProblem make_problem(const Array<int32_t>& rank_of_stage, int32_t num_ranks,
-                           int32_t num_microbatches, const Table<double>& duration_s,
-                           const Array<double>& forward_transfer_s,
-                           const Array<double>& backward_transfer_s, const Array<bool>& fused,
-                           const Array<bool>& recomputed, const Table<double>& resource_delta,
-                           const Table<double>& resource_transient,
-                           const Table<double>& resource_room, const std::string& objective) {
+StreamProblem stream_problem(const Array<int32_t>& rank_of_stage, int32_t num_ranks,
+                             int32_t num_microbatches, const Table<double>& duration_s,
+                             const Array<double>& forward_transfer_s,
+                             const Array<double>& backward_transfer_s, const Array<bool>& fused,
+                             const Array<bool>& recomputed, const Table<double>& resource_delta,
+                             const Table<double>& resource_transient,
+                             const Table<double>& resource_room, const std::string& objective) {
   const trainwright::ActionCosts costs{.duration_s = span_of(duration_s),
                                        .forward_transfer_s = span_of(forward_transfer_s),
                                        .backward_transfer_s = span_of(backward_transfer_s),
@@ -95,13 +95,6 @@ FoundOrders search(const StreamProblem& problem, const std::vector<OrderArrays>&
   return found;
 }
 
-template <auto member>
-auto column(const FoundOrders& found) {
-  const auto& values = found.*member;
-  using Value = typename std::decay_t<decltype(values)>::value_type;
-  return nb::ndarray<nb::numpy, const Value, nb::ndim<1>>(values.data(), {values.size()});
-}
-
 const char* phase_name(const FoundOrders& found) {
   switch (found.result.winner) {
     case SearchPhase::none:
@@ -122,7 +115,7 @@ const char* phase_name(const FoundOrders& found) {
 
 void bind_schedule_search(nb::module_& module) {
   nb::class_<StreamProblem>(module, "StreamProblem")
-      .def(nb::new_(&make_problem), nb::kw_only(), nb::arg("rank_of_stage"), nb::arg("num_ranks"),
+      .def(nb::new_(&stream_problem), nb::kw_only(), nb::arg("rank_of_stage"), nb::arg("num_ranks"),
            nb::arg("num_microbatches"), nb::arg("duration_s"), nb::arg("forward_transfer_s"),
            nb::arg("backward_transfer_s"), nb::arg("fused"), nb::arg("recomputed"),
            nb::arg("resource_delta"), nb::arg("resource_transient"), nb::arg("resource_room"),

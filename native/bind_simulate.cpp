@@ -15,23 +15,13 @@ namespace nb = nanobind;
 using trainwright::FixedOrder;
 using trainwright::Simulation;
 using trainwright::numpy::Array;
+using trainwright::numpy::column;
 using trainwright::numpy::CostArrays;
 using trainwright::numpy::MemoryArrays;
 using trainwright::numpy::OrderArrays;
 using trainwright::numpy::span_of;
 using trainwright::numpy::Table;
 using trainwright::numpy::to_numpy;
-
-namespace {
-
-template <auto member>
-auto column(const Simulation& simulation) {
-  const auto& values = simulation.*member;
-  using Value = typename std::decay_t<decltype(values)>::value_type;
-  return nb::ndarray<nb::numpy, const Value, nb::ndim<1>>(values.data(), {values.size()});
-}
-
-}  // namespace
 
 void bind_simulate(nb::module_& module) {
   nb::class_<OrderArrays>(module, "Orders")

@@ -15,11 +15,10 @@
 #include <cstdint>
 
 #include "fill_weight_grads.hpp"
+#include "objective.hpp"
 #include "simulate.hpp"
 
 namespace trainwright {
-
-enum class Objective { makespan, span };
 
 // `budget` counts actions simulated; orders must be complete, W included. Never worse than given.
 FilledOrders improve_weight_grads(const Orders& orders, const ActionCosts& costs,

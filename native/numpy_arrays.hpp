@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,22 @@ std::span<const T> span_of(const Array<T>& array) {
 template <typename T>
 std::span<const T> span_of(const Table<T>& table) {
   return {table.data(), table.size()};
+}
+
+template <typename Member>
+struct OwnerOf;
+template <typename Owner, typename Value>
+struct OwnerOf<Value Owner::*> {
+  using type = Owner;
+};
+
+// A read-only view of a vector inside a bound object, which must outlive it.
+template <auto member>
+auto column(const typename OwnerOf<decltype(member)>::type& owner) {
+  const auto& values = owner.*member;
+  using Value = typename std::decay_t<decltype(values)>::value_type;
+  return nanobind::ndarray<nanobind::numpy, const Value, nanobind::ndim<1>>(values.data(),
+                                                                            {values.size()});
 }
 
 // A read-only array that owns `values`.

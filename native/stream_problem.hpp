@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "objective.hpp"
 #include "simulate.hpp"
 
 namespace trainwright {
@@ -35,8 +36,6 @@ struct Stream {
 struct Resource {
   std::vector<double> delta, transient, room;
 };
-
-enum class Objective { makespan, span };
 
 struct StreamProblem {
   int32_t num_ranks = 0, num_stages = 0, num_microbatches = 0;

@@ -7,7 +7,6 @@ from functools import cache
 from itertools import accumulate, combinations, pairwise, product
 from operator import mul
 
-from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.plan import Plan, Stage
@@ -22,6 +21,7 @@ from trainwright.planning.family_split import LOOPED, chunks_per_rank
 from trainwright.planning.loop_split import nearly_even
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, Workload
+from trainwright.planning.run_settings import USUAL_SETTINGS
 from trainwright.pricing.step import predict_step
 from trainwright.profile import Recompute
 
@@ -44,6 +44,7 @@ def asked(
     batch=4,
     sequence=2048,
     overheads=NO_OVERHEADS,
+    settings=USUAL_SETTINGS,
     cluster=None,
     **allowed,
 ):
@@ -55,6 +56,7 @@ def asked(
         workload=Workload(global_batch=batch, sequence_length=sequence),
         num_devices=devices,
         overheads=overheads,
+        settings=settings,
         allowed=Allowed(**{"recompute": MODES, "schedules": ("1f1b",)} | allowed),
     )
 
@@ -66,6 +68,14 @@ def two_nodes_of_two(between_bytes_per_s):
     joint = replace(outer, bandwidth_bytes_per_s=between_bytes_per_s)
     pool = replace(cluster.pools[0], levels=(replace(inner, size=2), joint))
     return replace(cluster, pools=(pool,))
+
+
+def eight_over_three_levels(rack_bytes_per_s, hall_bytes_per_s):
+    """H100 devices in pairs, two pairs to a rack, two racks to a hall."""
+    cluster = two_nodes_of_two(rack_bytes_per_s)
+    inner, rack = cluster.levels
+    hall = replace(rack, name="hall", bandwidth_bytes_per_s=hall_bytes_per_s)
+    return replace(cluster, pools=(replace(cluster.pools[0], levels=(inner, rack, hall)),))
 
 
 def every_candidate(question):
@@ -86,7 +96,8 @@ def every_candidate(question):
         for ep, etp, zero, order in product(counts, cuts, allowed.zero_stages, orders):
             if etp not in (None, 1, tp):
                 continue
-            if order != orders[0] and ep * (etp or tp) != tp * cp:
+            inside = order == PIPELINE_INSIDE and min(pp, dp) > 1
+            if inside and ep * (etp or tp) != tp * cp:
                 continue
             uniform = Parallelism(
                 tensor=tp,
@@ -113,6 +124,7 @@ def candidates_of(question, degrees, size, alone):
         microbatch_size=size,
         global_batch=question.workload.global_batch,
         sequence_length=question.workload.sequence_length,
+        recipe=question.settings.recipe,
     )
     if broken_rules(configuration, model, question.cluster.pool_of()):
         return
@@ -192,7 +204,13 @@ def every_step_s(question, candidate, profile):
                 parallelism=candidate.degrees,
             )
             try:
-                step = predict_step(plan, profile, question.cluster, overheads=overheads)
+                step = predict_step(
+                    plan,
+                    profile,
+                    question.cluster,
+                    overlap=question.settings.overlap,
+                    overheads=overheads,
+                )
             except InvalidInput:  # a rule of the family
                 return
             if question.holds(step.peak_memory_bytes + own_bytes):
@@ -209,7 +227,7 @@ def _in_order(options) -> bool:
 @cache
 def least_steps_s(question):
     """The least step of each number of devices that some plan uses."""
-    estimator = Estimator(model=question.model, cluster=question.cluster)
+    estimator = question.estimator()
     profiles, least_s = {}, {}
     for candidate in every_candidate(question):
         point, devices = candidate.point, candidate.num_devices

@@ -67,4 +67,6 @@ def best_s(asked: ModelQuestion) -> float:
 
 
 SMALL = question()
-TIGHT = question("llama3-8b", batch=16, sequence=4096, memory_gib=24)
+TIGHT = question(
+    "llama3-8b", batch=16, sequence=4096, memory_gib=24, schedules=("1f1b", "interleaved", "zb-h1")
+)

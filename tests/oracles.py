@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import combinations
-from operator import add
 
 MEMORY_SLACK = Fraction(1, 10**12)
 
@@ -137,12 +136,13 @@ def least_time(piper, *, data_degrees=None) -> float | None:
         for larger in downsets:
             if not placed < larger:
                 continue
+            inside = larger - placed
             for t in tensor_degrees:
                 for d in degrees:
                     if devices + d * t > num_devices or replicas + d > num_microbatches:
                         continue
                     in_flight = math.ceil((replicas + d) / d)
-                    slowest = stage_time(larger - placed, t, d, in_flight)
+                    slowest = stage_time(inside, t, d, in_flight)
                     if slowest < best:
                         before = rest(larger, devices + d * t, replicas + d)
                         best = min(best, max(slowest, before))
@@ -188,7 +188,11 @@ def _stage_timer(piper):
         sums = {(0.0, 0.0, 0.0, 0.0, 0.0)}
         for v in inside:
             shares = {share(v, c, inside) for c in configs_by_degree(nodes[v]).get(t, [])}
-            sums = {tuple(map(add, total, one)) for total in sums for one in shares}
+            sums = {
+                (p + more_p, x + more_x, w + more_w, a + more_a, b + more_b)
+                for p, x, w, a, b in sums
+                for more_p, more_x, more_w, more_a, more_b in shares
+            }
         return sums
 
     def stage_time(inside, t, d, in_flight):

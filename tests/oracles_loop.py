@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainwright.planning.loop_sharing import UNDER_BACKWARD
-
 
 def least_recompute_s(blocks, least, spare, instants, room_bytes):
     """Seconds that a rank must recompute per microbatch; infinite if no recomputation suffices.
@@ -55,7 +53,7 @@ def rank_times_s(chain, rank, ends, instants, running):
     fits = (room.min(axis=1) >= 0) & np.isfinite(recomputed_s)
     recomputed_s = np.where(fits, recomputed_s, 0.0)
     shared = chain.sharing[rank]
-    exposed_s = np.maximum(0.0, shared.backward_s - UNDER_BACKWARD * recomputed_s)
+    exposed_s = np.maximum(0.0, shared.backward_s - chain.under_backward * recomputed_s)
     added = _Added(forward_s=shared.forward_s, backward_s=recomputed_s + exposed_s)
     work_s = count * float(chain.blocks.time_s[0]) + edge_s + added.forward_s + added.backward_s
     idle_s = _idle_s(chain, rank, ends, extra=extra, added=added)

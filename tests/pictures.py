@@ -58,5 +58,17 @@ def paired() -> Timeline:
     return simulate(schedule, ScheduleCosts.of(schedule.placement, pair_s=2.5))
 
 
+def activations() -> Timeline:
+    """Unit costs: memory counts what forwards leave."""
+    schedule = generate("1f1b", FamilyRequest(num_ranks=3, num_microbatches=4))
+    return simulate(schedule, ScheduleCosts.of(schedule.placement))
+
+
+def idle_rank() -> Timeline:
+    """Two ranks, and nothing to do for the second."""
+    schedule = Schedule.from_orders([[Action.parse("0F0"), Action.parse("0B0")], []])
+    return simulate(schedule, ScheduleCosts.of(schedule.placement))
+
+
 def panel(drawn: Timeline, title: str = "Pipeline schedule") -> GanttPanel:
     return GanttPanel(timeline=drawn, title=title, critical=critical_path(drawn))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import trainwright
 from small_placements import chain_file
@@ -29,20 +30,29 @@ SPEC = EXAMPLES / "schedule_spec.json"
 HOSTILE = '</script><img src=x onerror=alert(1)>"&'
 
 
+Document = TypeVar("Document")
+
+
+def planned(kind: type[Document], model: str | Path, **options: Any) -> Document:
+    """What `plan` makes of a model or a file, which must be a document of this kind."""
+    document = trainwright.plan(model, **options).document
+    assert isinstance(document, kind)
+    return document
+
+
 @cache
-def model_plan(memory: str = "40GiB") -> ModelPlanResult:
+def model_plan() -> ModelPlanResult:
     """A model on two nodes: a pipeline, and layers that recompute."""
-    made = trainwright.plan(
+    return planned(
+        ModelPlanResult,
         "llama3-8b",
         cluster="dgx-h100",
         nodes=2,
-        memory=memory,
+        memory="40GiB",
         global_batch=64,
         sequence=8192,
         pp="2..",
     )
-    assert isinstance(made.document, ModelPlanResult)
-    return made.document
 
 
 @cache
@@ -65,9 +75,7 @@ def model_estimate() -> ModelEstimateResult:
 @cache
 def profile_plan() -> PlanResult:
     """A plan of the example's profile, with its baselines."""
-    made = trainwright.plan(PROFILE, devices=16, compare=True)
-    assert isinstance(made.document, PlanResult)
-    return made.document
+    return planned(PlanResult, PROFILE, devices=16, compare=True)
 
 
 @cache
@@ -78,15 +86,15 @@ def schedule() -> ScheduleResult:
 
 @cache
 def model_sweep() -> ModelSweepResult:
-    """The same model on one node and on two."""
+    """A small model on one node and on two."""
     return trainwright.sweep(
-        "llama3-8b",
+        "gpt2",
         cluster="dgx-h100",
         devices="8,16",
-        schedule="1f1b,interleaved",
+        schedule="1f1b",
         objective="tokens-per-device",
         global_batch=64,
-        sequence=4096,
+        sequence=1024,
         zero_stage=1,
         tokens=1e12,
         price=2.0,
@@ -98,26 +106,24 @@ def placement() -> PlacementResult:
     """Six layers with a strategy of their own."""
     with TemporaryDirectory() as folder:
         chain_file(Path(folder))
-        made = trainwright.plan(Path(folder) / "chain.json")
-    assert isinstance(made.document, PlacementResult)
-    return made.document
+        return planned(PlacementResult, Path(folder) / "chain.json")
 
 
 @cache
-def small_plan() -> ModelPlanResult:
+def small_plan(memory: str | None = None) -> ModelPlanResult:
     """A small model on one node, one way of it."""
-    made = trainwright.plan(
+    return planned(
+        ModelPlanResult,
         "gpt2",
         cluster="dgx-h100",
         devices=8,
+        memory=memory,
         global_batch=32,
         sequence=1024,
         tp=1,
         recompute="none",
         schedule="1f1b",
     )
-    assert isinstance(made.document, ModelPlanResult)
-    return made.document
 
 
 @cache
@@ -130,7 +136,8 @@ def what_if() -> WhatIfResult:
 def mixed_plan(layout: str = "across") -> MixedPlanResult:
     """Stages on two kinds of devices, or replicas on each."""
     pipeline, data = {"across": (2, 8), "beside": (1, 16)}[layout]
-    made = trainwright.plan(
+    document = planned(
+        MixedPlanResult,
         "llama2-7b",
         cluster=EXAMPLES / "old-and-new.toml",
         global_batch=64,
@@ -145,9 +152,8 @@ def mixed_plan(layout: str = "across") -> MixedPlanResult:
         schedule="1f1b",
         top=2,
     )
-    assert isinstance(made.document, MixedPlanResult)
-    assert made.document.layout == layout
-    return made.document
+    assert document.layout == layout
+    return document
 
 
 @cache
@@ -157,9 +163,8 @@ def improvement() -> ImprovementResult:
         "gpt2",
         cluster="dgx-h100",
         tp=2,
-        pp=2,
         dp=2,
-        global_batch=32,
+        global_batch=8,
         sequence=1024,
         recompute="full",
     )
@@ -182,7 +187,8 @@ def verification() -> VerificationResult:
 def codesign() -> CodesignResult:
     """A chip for a small model, with its front."""
     ranges = {"width": (32, 64, 128), "depth": (32, 64, 128), "glb_mib": (8, 32)}
-    return trainwright.codesign(["bert-base"], devices=8, ranges=ranges).document
+    made = trainwright.codesign(["bert-base"], devices=8, ranges=ranges, schedule=("1f1b",))
+    return made.document
 
 
 def renamed(document: ModelPlanResult, name: str) -> ModelPlanResult:

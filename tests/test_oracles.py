@@ -100,7 +100,10 @@ def every_plan(piper):
             ]
 
 
-@pytest.mark.parametrize(("max_layers", "most_microbatches", "seeds"), [(2, 6, 30), (3, 2, 5)])
+@pytest.mark.parametrize(
+    ("max_layers", "most_microbatches", "seeds"),
+    [(2, 6, 30), pytest.param(3, 2, 5, marks=pytest.mark.slow)],
+)
 def test_the_least_time_is_that_of_all_conceivable_plans(max_layers, most_microbatches, seeds):
     for seed in range(seeds):
         piper = random_piper(Random(seed), max_layers=max_layers, max_devices=4)

@@ -22,7 +22,13 @@ from trainwright.model import TransformerConfig
 from trainwright.plan import Plan
 from trainwright.plan.status import Status
 
-LLAMA = {"cluster": "dgx-h100", "nodes": 2, "global_batch": 128, "sequence": 4096}
+LLAMA = {
+    "cluster": "dgx-h100",
+    "nodes": 2,
+    "global_batch": 128,
+    "sequence": 4096,
+    "schedule": "1f1b",
+}
 
 
 def same(first, second):
@@ -201,7 +207,11 @@ def test_a_cluster_file_is_taken_like_a_catalog_name(tmp_path):
         encoding="utf-8",
     )
     result = trainwright.plan(
-        "llama3-8b", cluster=tmp_path / "mine.toml", global_batch=16, sequence=2048
+        "llama3-8b",
+        cluster=tmp_path / "mine.toml",
+        global_batch=16,
+        sequence=2048,
+        schedule="1f1b",
     )
     assert result.document.devices_used == 4
     assert result.document.request.cluster.name == "mine"

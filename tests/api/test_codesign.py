@@ -13,13 +13,19 @@ from trainwright.api.codesign import Extras, recheck_document
 from trainwright.api.codesign_chip import cluster_of, plan_on_chip
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.execution import Budget
+from trainwright.formats.catalog import open_cluster
 from trainwright.plan.status import Status
 
 SMALL = {"glb_mib": (8, 32), "width": (32, 128), "depth": (32, 128)}
 
 
 def small(**options: object) -> trainwright.CodesignReport:
-    given: dict[str, object] = {"devices": 64, "global_batch": 256, "ranges": SMALL}
+    given: dict[str, object] = {
+        "devices": 64,
+        "global_batch": 256,
+        "ranges": SMALL,
+        "schedule": ("1f1b",),
+    }
     return trainwright.codesign("bert-large", **(given | options))  # type: ignore[arg-type]
 
 
@@ -254,7 +260,8 @@ def test_the_planner_is_no_slower_on_the_chip_than_the_plan_it_was_found_with(
     report.save(path)
     best = report.document.best
     assert best is not None
-    plan = trainwright.plan("bert-large", cluster=path, global_batch=256, sequence=512)
+    job = {"global_batch": 256, "sequence": 512, "schedule": "1f1b"}
+    plan = trainwright.plan("bert-large", cluster=path, **job)  # type: ignore[arg-type]
     assert plan.to_dict()["step_time_s"] <= best.plan.step_time_s
 
 
@@ -265,6 +272,56 @@ def test_a_flat_network_of_chips_has_as_many_as_were_searched_for(
     report.save(path)
     with pytest.raises(InvalidInput, match="devices: must be at most the 64 of"):
         plan_on_chip("bert-large", chip=str(path), devices=65, sequence=512)
+
+
+def test_a_document_stands_for_the_chips_of_its_search(tmp_path: Path) -> None:
+    path = tmp_path / "chip.json"
+    small(devices=10, node_devices=4, global_batch=20).save(path)
+    workload = {"cluster": path, "global_batch": 20, "sequence": 512}
+    sizes: tuple[dict[str, int], ...] = ({}, {"devices": 12}, {"nodes": 2})
+    made = [trainwright.plan("bert-large", **workload, **size) for size in sizes]  # type: ignore[arg-type]
+    assert [one.to_dict()["request"]["num_devices"] for one in made] == [10, 12, 8]
+
+
+@pytest.mark.parametrize("told", [{}, {"tensor_overlap": 0.5, "gradient_overlap": 0.25}])
+def test_what_a_search_hid_and_pricing_does_not_is_said(
+    told: dict[str, float], tmp_path: Path
+) -> None:
+    path = tmp_path / "chip.json"
+    small(**told).save(path)
+    workload = {"cluster": path, "global_batch": 64, "sequence": 512}
+    said = "hid tensor exchanges under 50% and gradients under 25%"
+    for command in (trainwright.plan, trainwright.estimate):
+        made = command("bert-large", **workload)  # type: ignore[operator]
+        assert (said in "; ".join(made.to_dict()["warnings"])) is bool(told)
+
+
+@pytest.mark.parametrize("name", ["chip.json", "chip.txt", "chip"])
+def test_a_document_is_known_by_its_content(
+    report: trainwright.CodesignReport, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    report.save(path)
+    assert open_cluster(str(path)).num_devices == 64
+
+
+def test_a_file_that_is_neither_says_what_it_may_be(tmp_path: Path) -> None:
+    path = tmp_path / "chip.csv"
+    path.write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(InvalidInput, match="must be TOML, or the JSON document of a co-design"):
+        open_cluster(str(path))
+
+
+def test_another_document_is_refused_by_its_kind(tmp_path: Path) -> None:
+    path = tmp_path / "plan.txt"
+    path.write_text('{"kind": "model-plan"}', encoding="utf-8")
+    with pytest.raises(InvalidInput, match='kind: must be one of "codesign", got "model-plan"'):
+        open_cluster(str(path))
+
+
+def test_what_cannot_be_read_is_called_as_it_was_given(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="chip: cannot be read, it is a folder"):
+        plan_on_chip("gpt2-xl", chip=str(tmp_path), devices=16, sequence=1024)
 
 
 def test_a_document_without_a_design_is_no_cluster(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import trainwright
 from trainwright.api.inputs import content_hash
 from trainwright.errors import InvalidInput
 
-MODEL = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024}
+MODEL = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024, "schedule": "1f1b"}
 # Only the search, or the clock, knows these.
 UNCHECKED = (
     "counters",

@@ -22,6 +22,7 @@ from trainwright.cli.main import main
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.model_explanation import GainRecord, ModelExplanation, WithoutRecord
 from trainwright.plan.status import Status
+from trainwright.reporting.gantt_figure import SCRIPTS
 from trainwright.units import format_bytes, format_seconds
 
 KINDS = {
@@ -159,7 +160,14 @@ def test_the_figures_of_a_profile_plan_are_those_of_its_document():
     assert values(page, "plan") == [other.name for other in document.baselines]
 
 
-@pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(reported.model_plan, marks=pytest.mark.slow),
+        reported.small_plan,
+        reported.model_estimate,
+    ],
+)
 def test_every_rank_fills_the_step(make):
     document = make()
     priced = subject_of(document, name="x").priced
@@ -168,7 +176,14 @@ def test_every_rank_fills_the_step(make):
         assert min(parts_s.values()) >= 0
 
 
-@pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(reported.model_plan, marks=pytest.mark.slow),
+        reported.small_plan,
+        reported.model_estimate,
+    ],
+)
 def test_the_schedule_drawn_is_the_one_that_was_priced(make):
     subject = subject_of(make(), name="x")
     timeline, step = subject.panel.timeline, subject.priced.step
@@ -178,7 +193,14 @@ def test_the_schedule_drawn_is_the_one_that_was_priced(make):
     assert np.isfinite(timeline.costs.memory.limit_bytes).all()
 
 
-@pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(reported.model_plan, marks=pytest.mark.slow),
+        reported.small_plan,
+        reported.model_estimate,
+    ],
+)
 def test_levels_carry_all_that_is_communicated(make):
     priced = subject_of(make(), name="x").priced
     carried = sum(level.busy_s for level in priced.network)
@@ -193,7 +215,7 @@ def test_names_are_escaped_wherever_they_stand():
     text = trainwright.report(document, title=reported.HOSTILE, date=reported.HOSTILE).html
     page = Page(text)
     assert not page.all("img")
-    assert len(page.all("script")) == 8
+    assert len(page.all("script")) == len(SCRIPTS) + 2
     assert page.all("h1")[0][1] == reported.HOSTILE
     (command,) = (text for _, text in page.all("pre"))
     assert shlex.split(command)[2] == reported.HOSTILE
@@ -264,7 +286,7 @@ def test_a_plan_that_does_not_exist_has_a_page_that_says_why():
 
 
 def test_several_documents_are_compared():
-    first, second = reported.model_plan(), reported.model_plan("60GiB")
+    first, second = reported.model_plan(), reported.small_plan()
     page = Page(trainwright.report(first, second, reported.model_estimate()).html)
     times = [d.step_time_s for d in (first, second, reported.model_estimate())]
     assert list(map(float, values(page, "step_time_s"))) == times
@@ -359,7 +381,14 @@ def test_the_command_of_a_sweep_gives_it_again(capsys):
     assert found == [(row.devices, row.step_time_s, row.cost) for row in document.rows]
 
 
-@pytest.mark.parametrize("make", [reported.model_plan, reported.model_estimate])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(reported.model_plan, marks=pytest.mark.slow),
+        reported.small_plan,
+        reported.model_estimate,
+    ],
+)
 def test_the_command_gives_the_document_again(make, capsys):
     document = make()
     words = command_of(document).words

@@ -114,6 +114,35 @@ def test_an_improvement_lists_every_change_beside_the_run_and_the_best_plan(tmp_
     assert len(points) == len(document.changes) + 2
 
 
+@pytest.mark.slow
+def test_the_page_of_a_run_that_does_not_fit_says_what_makes_it_fit(tmp_path):
+    run = trainwright.estimate(
+        "gpt2",
+        cluster="dgx-h100",
+        memory="8GiB",
+        dp=8,
+        micro_batch=16,
+        global_batch=128,
+        sequence=1024,
+    )
+    document = trainwright.improve(run).document
+    assert not document.run_fits
+    html = trainwright.report(saved(document, tmp_path)).html
+    text = text_of(html)
+    assert f"does not fit in the {format_bytes(document.memory_limit_bytes)} usable" in text
+    assert "Changes that make it fit, fastest first" in text
+    best = format_seconds(document.recommended.step_time_s)
+    assert f"best small change that makes it fit {best}" in text
+    assert cells(html, "gain_share") == []
+    needed = list(map(float, cells(html, "needed_bytes")))
+    assert needed
+    assert max(needed) <= document.memory_limit_bytes < needed_of_run(document)
+
+
+def needed_of_run(document):
+    return document.request.configuration.overheads.needed_bytes(document.run.peak_memory_bytes)
+
+
 @pytest.mark.parametrize("field", ["run", "changes"])
 def test_an_edited_improvement_is_refused(field, tmp_path):
     document = reported.improvement()
@@ -138,7 +167,7 @@ def test_a_validation_lists_errors_by_file_and_every_run(tmp_path):
 
 
 def test_a_difference_is_refused_with_what_to_do_instead(tmp_path):
-    made = trainwright.diff(reported.model_plan(), reported.model_plan("60GiB"))
+    made = trainwright.diff(reported.small_plan("40GiB"), reported.small_plan("60GiB"))
     with pytest.raises(InvalidInput, match=r'"diff" has no page; put the two .* report A B'):
         trainwright.report(saved(made.document, tmp_path))
 
@@ -159,7 +188,7 @@ def test_the_command_of_a_plan_on_two_kinds_names_its_cluster_as_embedded():
 
 
 def test_a_difference_names_what_differs_inside_clusters_of_one_name():
-    before, after = reported.model_plan(), reported.model_plan("60GiB")
+    before, after = reported.small_plan("40GiB"), reported.small_plan("60GiB")
     changes = trainwright.diff(before, after).document.request_changes
     (memory,) = (one for one in changes if one.key.startswith("cluster."))
     assert memory.key == "cluster.pools[0].accelerator.memory_bytes"

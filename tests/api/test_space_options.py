@@ -25,7 +25,7 @@ from trainwright.plan.results.request import SpaceRecord
 from trainwright.planning.allowed import ANY, ZERO_STAGES, Allowed, Span
 from trainwright.profile import Recompute
 
-JOB = {"cluster": "dgx-h100", "devices": 8, "global_batch": 32, "sequence": 1024}
+JOB = {"cluster": "dgx-h100", "devices": 8, "global_batch": 32, "sequence": 1024, "cp": 1}
 
 spans = st.builds(
     lambda least, more: Span(least=least, most=None if more is None else least + more),
@@ -209,7 +209,7 @@ def test_options_that_leave_nothing_say_what_is_offered(options, fault):
 
 def test_top_says_how_many_runners_up_are_shown():
     for top in (0, 1, 3):
-        others = trainwright.plan("gpt2", **JOB, top=top).document.alternatives
+        others = trainwright.plan("gpt2", **JOB, schedule="1f1b", top=top).document.alternatives
         assert len(others) == top
         times = [other.step_time_s for other in others]
         assert times == sorted(times)

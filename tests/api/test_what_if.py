@@ -52,10 +52,10 @@ def test_a_change_gives_the_plan_of_the_changed_question(tight):
     "change",
     [
         {"memory": "60GiB"},
-        {"bandwidth": "intra=4TB/s"},
+        pytest.param({"bandwidth": "intra=4TB/s"}, marks=pytest.mark.slow),
         {"bandwidth": ["inter=400GB/s", "nvlink=4TB/s"]},
-        {"flops_scale": 1.5},
-        {"devices": 32},
+        pytest.param({"flops_scale": 1.5}, marks=pytest.mark.slow),
+        pytest.param({"devices": 32}, marks=pytest.mark.slow),
     ],
 )
 def test_more_of_anything_is_never_slower(improvable, change):

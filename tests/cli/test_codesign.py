@@ -10,6 +10,7 @@ import pytest
 from trainwright.cli.main import main
 
 FAST = ["codesign", "bert-large", "--devices", "64", "--tp", "1", "--max-area", "20"]
+FAST += ["--schedule", "1f1b"]
 
 
 def run(*arguments: str) -> int:

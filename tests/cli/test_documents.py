@@ -14,6 +14,10 @@ LLAMA = (
     *("plan", "llama3-8b", "--cluster", "dgx-h100", "--nodes", "2"),
     *("--global-batch", "512", "--sequence", "8192"),
 )
+GPT2 = (
+    *("plan", "gpt2", "--cluster", "dgx-h100", "--devices", "8", "--global-batch", "32"),
+    *("--sequence", "1024", "--schedule", "1f1b", "--cp", "1"),
+)
 
 
 def without_value(value) -> bool:
@@ -153,7 +157,7 @@ class TestTimeUnit:
         content = run(*PLAN, "--json").document["request"]["model"]["content"]
         write_json(folder / "own.json", content)
         unused = "time-unit applies to Piper profiles only and was not used"
-        for asked in (("plan", "own.json"), LLAMA):
+        for asked in (("plan", "own.json"), GPT2):
             document = run(*asked, "--time-unit", "ms", "--json").document
             assert document["warnings"] == [unused]
 
@@ -177,7 +181,7 @@ def test_a_model_plan_is_one_document(run):
 
 
 def test_degrees_are_uniform_unless_asked_otherwise(run):
-    stages = run(*LLAMA, "--json").document["stages"]
+    stages = run(*GPT2, "--json").document["stages"]
     assert len({(stage["data_parallel"], stage["tensor_parallel"]) for stage in stages}) == 1
 
 
@@ -233,7 +237,7 @@ def test_the_same_profile_under_another_name_is_the_same_model(run, folder):
 
 def test_diff_does_not_compare_a_step_with_a_microbatch(run):
     run(*PLAN, "-o", "a.json")
-    run(*LLAMA, "-o", "b.json")
+    run(*GPT2, "-o", "b.json")
     document = run("diff", "a.json", "b.json", "--json").document
     assert document["same_model"] is False
     assert "time_ratio" not in document

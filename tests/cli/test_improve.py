@@ -102,6 +102,8 @@ def test_improve_refuses_a_document_beside_what_it_states(run: Callable[..., Any
     assert done.code == 2
     assert "cluster: belongs to --from" in done.err
     assert "sequence: belongs to --from" in done.err
+    done = run("improve", "run.json", "--calibration", "fitted.json")
+    assert "calibration: belongs to --from" in done.err
 
 
 @pytest.mark.slow
@@ -114,6 +116,11 @@ def test_improve_takes_what_the_file_does_not_say(run: Callable[..., Any], tmp_p
     assert "--sequence" in refused.err
     found = run(*asked, "--sequence", "1024", "--json").document
     assert found["request"]["configuration"]["sequence_length"] == 1024
+    fitted = ("--calibration", "megatron-core", "--sequence", "1024")
+    found = run(*asked, *fitted, "--json").document
+    assert found["assumptions"]["times"].startswith("fitted: ")
+    run_alone = ("estimate", "gpt2", "--from", "deepspeed", str(job), *WHERE, *fitted, "--json")
+    assert found["run"]["step_time_s"] == run(*run_alone).document["step_time_s"]
 
 
 @pytest.mark.slow
@@ -132,17 +139,43 @@ def test_improve_says_how_far_and_what_helps(run: Callable[..., Any], arguments:
         assert each["speedup"] > 1
 
 
+BASES = {
+    "wasteful": ("--tp", "4", "--pp", "2", "--recompute", "full"),
+    "a stated split": ("--tp", "2", "--pp", "2", "--virtual-stages", "2", "--blocks", "7,8,8,9"),
+    "sequences whole": ("--tp", "2", "--no-sequence-parallel", "--dp", "8"),
+}
+BATCH = ("--global-batch", "32", "--sequence", "2048")
+
+
 @pytest.mark.slow
-def test_a_recommended_change_is_what_estimate_prices(
-    run: Callable[..., Any], tmp_path: Path
+@pytest.mark.parametrize("options", BASES.values(), ids=BASES)
+def test_every_change_is_what_estimate_prices_with_its_options(
+    run: Callable[..., Any], tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     document = tmp_path / "run.json"
-    options = ("--tp", "4", "--pp", "2", "--global-batch", "32", "--sequence", "2048")
-    base = ("estimate", "llama3-8b", *WHERE, *options, "--recompute", "full")
+    base = ("estimate", "llama3-8b", *WHERE, *BATCH, *options)
     assert run(*base, "-o", str(document)).code == 0
-    chosen = run("improve", str(document), "--json").document["recommended"]
-    changed = run(*base, *chosen["options"].split(), "--json").document
-    assert changed["step_time_s"] == pytest.approx(chosen["step_time_s"], rel=1e-12)
+    found = run("improve", str(document), "--json").document
+    assert found["recommended"] in found["changes"]
+    for each in found["changes"]:
+        changed = run(*base, *each["options"].split(), "--json").document
+        assert changed["step_time_s"] == pytest.approx(each["step_time_s"], rel=1e-12)
+        assert changed["peak_memory_bytes"] == pytest.approx(each["peak_memory_bytes"], rel=1e-12)
+        assert changed["fits"]
+
+
+@pytest.mark.slow
+def test_so_it_is_beside_a_file_that_turns_sequence_parallelism_off(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    job = tmp_path / "job.args"
+    job.write_text(VOCABULARY + ARGS.replace("--sequence-parallel", ""))
+    asked = ("--from", "megatron", str(job), *WHERE)
+    found = run("improve", *asked, "--json").document
+    assert "lower_bound_s" not in found
+    for each in found["changes"]:
+        changed = run("estimate", *asked, *each["options"].split(), "--json").document
+        assert changed["step_time_s"] == pytest.approx(each["step_time_s"], rel=1e-12)
 
 
 @pytest.mark.slow
@@ -150,3 +183,33 @@ def test_the_table_of_improve_is_readable(run: Callable[..., Any], arguments: Pa
     done = run("improve", "--from", "megatron", str(arguments), *WHERE)
     assert "your run: " in done.out
     assert "smallest change with most of the gain: --" in done.out
+    assert "5% fragmentation" in done.out
+    assert "no plan with the run's settings takes less than" in " ".join(done.out.split())
+    assert "taken for granted:" in done.out
+
+
+def test_a_run_that_does_not_fit_is_told_what_makes_it_fit(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    document = tmp_path / "run.json"
+    options = ("--tp", "1", "--dp", "8", "--zero", "1", "--global-batch", "64")
+    options += ("--micro-batch", "8", "--sequence", "4096", "-o", str(document))
+    assert run("estimate", "llama3-8b", "--cluster", "dgx-h100", *options).code == 3
+    done = run("improve", str(document))
+    said = " ".join(done.out.split())
+    assert done.code == 0
+    assert "does not fit: needs 227.34 GiB of 77.21 GiB usable" in said
+    assert "best small change that makes it fit: --micro-batch 2 --zero 2: " in said
+    assert "slower than your run would be" in said
+    assert "of the gain" not in said
+
+
+@pytest.mark.slow
+def test_where_nothing_fits_improve_says_so(run: Callable[..., Any], tmp_path: Path) -> None:
+    document = tmp_path / "run.json"
+    options = ("--dp", "8", "--global-batch", "8", "--sequence", "4096", "-o", str(document))
+    assert run("estimate", "llama3-405b", "--cluster", "dgx-h100", *options).code == 3
+    done = run("improve", str(document))
+    assert done.code == 3
+    assert "best plan: none was found that fits" in done.out
+    assert "no change of one or two decisions makes it fit" in done.out

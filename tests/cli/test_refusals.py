@@ -252,7 +252,7 @@ def test_standard_input_goes_by_its_name(refused):
 
 
 def test_a_file_without_an_end_is_refused(refused):
-    assert "must be at most 4 MiB" in refused(*MODEL, *WORK, "--cluster", "/dev/zero")
+    assert "must be at most 64 MiB" in refused(*MODEL, *WORK, "--cluster", "/dev/zero")
 
 
 @pytest.mark.parametrize(

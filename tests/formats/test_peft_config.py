@@ -70,7 +70,8 @@ def test_the_folder_of_an_adapter_is_its_base_model_with_adapters(tmp_path: Path
     assert found.name == "my-adapter"
     assert found.config.tuning.low_rank == read_adapter(ADAPTER)
     assert replace(found.config, tuning=TRAIN_ALL) == catalog.model("llama2-7b").config
-    options = {"cluster": "dgx-a100", "global_batch": 8, "sequence": 512, "devices": 1}
+    job = {"global_batch": 8, "sequence": 512, "schedule": "1f1b"}
+    options = {"cluster": "dgx-a100", "devices": 1} | job
     light = trainwright.plan(folder, **options)
     assert light.document.request.model.name == "my-adapter"
     assert light.document.status != "infeasible"

@@ -9,7 +9,7 @@ import pytest
 from wide_graphs import WideSpec, operator_profile, wide_profile, wide_setting
 
 from instances import profile_of, setting_of
-from oracles import least_time
+from seeded_pipers import least_time_of
 from strategies import random_piper
 from trainwright._native import _core
 from trainwright.partitioning.compile import compile_problem
@@ -27,7 +27,7 @@ def test_without_a_list_the_bound_lies_below_the_best_of_all_plans():
     found_plans = 0
     for seed in range(200):
         piper = random_piper(Random(seed))
-        least = least_time(piper)
+        least = least_time_of(seed)
         found = solved(profile_of(piper), setting_of(piper), max_downsets=1)
         if least is None:
             assert found.status == "unknown"

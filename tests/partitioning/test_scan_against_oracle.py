@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from instances import profile_of, setting_of
-from oracles import least_time
+from seeded_pipers import least_time_of
 from strategies import random_piper
 from trainwright._native import _core
 from trainwright.partitioning.compile import compile_problem
@@ -39,7 +39,7 @@ def assert_scan_equals(piper, least):
 def test_a_scan_equals_exhaustive_search_on_a_fixed_corpus():
     for seed in range(300):
         piper = random_piper(Random(seed))
-        assert_scan_equals(piper, least_time(piper))
+        assert_scan_equals(piper, least_time_of(seed))
 
 
 def test_a_scan_equals_cursors_when_the_batch_has_many_divisors():

@@ -38,6 +38,7 @@ degrees = st.builds(
     virtual_stages=st.sampled_from((1, 2, 3)),
     sequence_parallel=st.booleans(),
     zero_stage=st.integers(0, 3),
+    state_copies=st.sampled_from((1, 2)),
 )
 demands = st.builds(
     Demands,
@@ -49,7 +50,6 @@ demands = st.builds(
     recompute=st.sampled_from(RecomputeForm),
     has_experts=st.booleans(),
     num_mtp_layers=st.integers(0, 1),
-    state_copies=st.sampled_from((1, 2)),
     optimizer=st.sampled_from(("adam", "sgd", "momentum", "muon")),
     offload=st.booleans(),
 )
@@ -117,7 +117,7 @@ def test_demanding_less_never_opens_a_gap(demands: Demands, target: str) -> None
         unequal_chunks=False,
         recompute=RecomputeForm.NONE,
         num_mtp_layers=0,
-        state_copies=1,
+        parallelism=replace(demands.parallelism, state_copies=1),
         offload=False,
     )
     fields = {gap.field for gap in unsupported(demands, target)}
@@ -129,6 +129,27 @@ def test_megatron_shards_gradients_only_without_a_pipeline() -> None:
     assert own.zero_stages(1) == (0, 1, 2, 3)
     assert own.zero_stages(4) == (0, 1)
     assert capability_of("torchtitan").zero_stages(4) == (0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("experts", "zero", "gap"),
+    [
+        ({"expert": 2}, 3, True),
+        ({"expert": 2}, 2, True),
+        ({"tensor": 2, "expert_tensor": 1}, 3, True),
+        ({"expert": 2}, 1, False),
+        ({}, 3, False),
+    ],
+)
+def test_megatron_copies_shards_of_split_experts_with_zero_1_only(
+    experts: dict[str, int], zero: int, gap: bool
+) -> None:
+    copied = Parallelism(data=8, state_copies=2, zero_stage=zero, **experts)
+    for target in ("megatron", "megatron-bridge", "primus"):
+        wanted = Demands(parallelism=copied, has_experts=True)
+        assert ("state_copies" in {g.field for g in unsupported(wanted, target)}) is gap
+        dense = replace(wanted, has_experts=False)
+        assert "state_copies" not in {g.field for g in unsupported(dense, target)}
 
 
 def test_v_half_with_any_recomputation_runs_in_primus_and_pytorch_only() -> None:

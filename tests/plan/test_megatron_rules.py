@@ -112,6 +112,7 @@ BROKEN: dict[int, tuple[dict[str, Any], str]] = {
         {"pipeline_inside": True, "cp": 2, "world": 32},
         "with the pipeline inside data parallelism, etp*ep = 2 must be tp*cp = 4",
     ),
+    30: ({"moments": ("fp16", "fp32")}, "needs the distributed optimizer; choose ZeRO 1"),
 }
 
 
@@ -120,16 +121,23 @@ def test_a_legal_setup_breaks_nothing() -> None:
 
 
 def test_every_rule_is_numbered_in_order() -> None:
-    assert [rule.number for rule in MEGATRON_RULES] == list(range(1, 30))
+    assert [rule.number for rule in MEGATRON_RULES] == list(range(1, 31))
     assert all(rule.where for rule in MEGATRON_RULES)
     assert all(Where.NOBODY not in rule.where or len(rule.where) == 1 for rule in MEGATRON_RULES)
 
 
-@pytest.mark.parametrize("number", range(1, 30))
+@pytest.mark.parametrize("number", range(1, 31))
 def test_a_broken_rule_says_so_with_its_numbers(number: int) -> None:
     changes, message = BROKEN[number]
     found = [str(fault) for fault in broken_megatron_rules(replace(GOOD, **changes))]
     assert any(message in each and f"(rule {number})" in each for each in found), found
+
+
+def test_main_weights_are_fp32_or_fp16() -> None:
+    sharded = replace(GOOD, distributed_optimizer=True)
+    assert broken_megatron_rules(replace(sharded, main_weights="fp16")) == ()
+    (fault,) = broken_megatron_rules(replace(sharded, main_weights="bf16"))
+    assert "weights are fp32 or fp16, got bf16 (rule 30)" in str(fault)
 
 
 def test_all_rules_are_reported_at_once() -> None:

@@ -11,11 +11,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
-from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.model import LowRank, Tuning
+from trainwright.model import ContextExchange, LowRank, Optimizer, Recipe, Tuning
 from trainwright.plan import Plan, Stage
+from trainwright.plan.overlap import Overlap
 from trainwright.planning.allowed import Allowed, Span
 from trainwright.planning.coarse_bound import CoarseBounds
 from trainwright.planning.expert_floor import least_layers, with_exchanges
@@ -26,6 +26,7 @@ from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, Point, Workload
 from trainwright.planning.point_work import PointWork
 from trainwright.planning.ramps import Ramp, Shares, split_backward_s
+from trainwright.planning.run_settings import USUAL_SETTINGS, RunSettings
 from trainwright.planning.schedules import Space, schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, pipeline_ends_s
@@ -52,14 +53,40 @@ CLUSTERS = {
 }
 
 
+NOTHING_HIDES = Overlap(gradients=0, parameters=0, pipeline=0)
+SETTINGS = {
+    "usual": USUAL_SETTINGS,
+    "nothing overlaps": RunSettings(overlap=NOTHING_HIDES, fused_cross_entropy=True),
+    "all overlaps": RunSettings(
+        overlap=Overlap(gradients=1, parameters=1, tensor=1, experts=1, pipeline=0.5)
+    ),
+    "no flash attention": RunSettings(fused_attention=False, vocabulary_multiple=1000),
+    "another recipe": RunSettings(
+        recipe=Recipe(
+            optimizer=Optimizer.SGD,
+            gradient_dtype="bf16",
+            main_weight_dtype="none",
+            dropout=0.1,
+            context_exchange=ContextExchange.ALL_TO_ALL,
+            expert_imbalance=1.5,
+        ),
+        recompute_modules=("norm",),
+    ),
+    "tokens dropped": RunSettings(recipe=Recipe(capacity_factor=0.5, context_balanced=False)),
+}
+
+
 @cache
-def asked(model: str, memory_gib: int, cluster: str = "devices") -> ModelQuestion:
+def asked(
+    model: str, memory_gib: int, cluster: str = "devices", settings: str = "usual"
+) -> ModelQuestion:
     cluster = CLUSTERS[cluster].with_memory(memory_gib * 2**30)
     return ModelQuestion(
         model=MODELS[model],
         cluster=cluster,
         workload=Workload(global_batch=32, sequence_length=1024),
         num_devices=cluster.num_devices,
+        settings=SETTINGS[settings],
     )
 
 
@@ -70,6 +97,7 @@ def plans(draw):
         draw(st.sampled_from(sorted(MODELS))),
         draw(st.sampled_from([4, 12, 70])),
         draw(st.sampled_from(sorted(CLUSTERS))),
+        draw(st.sampled_from(sorted(SETTINGS))),
     )
     tensor, context, data = (draw(st.sampled_from([1, 2])) for _ in range(3))
     expert = draw(st.sampled_from([1, 2])) if question.model.experts else 1
@@ -96,9 +124,7 @@ def plans(draw):
         schedule=family,
         virtual_stages=chunks,
     )
-    profile = estimate_profile(
-        Estimator(model=question.model, cluster=question.cluster), question, point
-    )
+    profile = estimate_profile(question.estimator(), question, point)
     layers = profile.structure.layers
     count = pipeline * chunks
     cuts = draw(st.sets(st.integers(1, len(layers) - 1), min_size=count - 1, max_size=count - 1))
@@ -127,7 +153,8 @@ def plans(draw):
 def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
     question, candidate, profile, plan = case
     try:
-        step = predict_step(plan, profile, question.cluster)
+        overlap = question.settings.overlap
+        step = predict_step(plan, profile, question.cluster, overlap=overlap)
     except InvalidInput:
         assume(False)
     assume(step.peak_memory_bytes <= question.cluster.accelerator.usable_bytes)
@@ -141,11 +168,11 @@ def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
     )
     (schedule,) = schedules_of(Allowed(schedules=(candidate.schedule,)))
     work = PointWork.of(profile)
-    (bounds_s,) = CoarseBounds(question.cluster).bounds_s(
+    (bounds_s,) = CoarseBounds(question.cluster, overlap).bounds_s(
         work,
         point,
         [Space(schedule, candidate.zero_stage, layouts)],
-        chain=ChainWork.of(StageKinds.of(profile)),
+        chain=ChainWork.of(StageKinds.of(profile, overlap)),
     )
     assert bounds_s.shape == (1,)
     assert bounds_s[0] <= step.step_time_s * (1 + 1e-9)
@@ -159,7 +186,7 @@ def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
 def test_more_room_never_costs_time(share, model):
     question = asked(model, 70)
     point = Point(microbatch_size=1, tensor=1, expert_tensor=1 if question.model.experts else None)
-    estimator = Estimator(model=question.model, cluster=question.cluster)
+    estimator = question.estimator()
     trade = PointWork.of(estimate_profile(estimator, question, point)).trade
     low, high = float(trade.kept_bytes[0]), float(trade.kept_bytes[-1])
     room = np.array([low, low + share * (high - low), high])
@@ -201,7 +228,7 @@ def test_no_zero_bubble_step_is_shorter_than_its_ramps(
 def test_layers_that_no_device_can_hold_have_no_step():
     question = asked("dense", 4)
     point = Point(microbatch_size=32, tensor=1)
-    estimator = Estimator(model=question.model, cluster=question.cluster)
+    estimator = question.estimator()
     work = PointWork.of(estimate_profile(estimator, question, point))
     head = work.classes[-1]
     device_bytes = question.cluster.accelerator.usable_bytes

@@ -6,9 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from exhaustive import LLAMA, TINY_MIXTURE, asked, distinct, least_step_s
+from exhaustive import (
+    LLAMA,
+    TINY_MIXTURE,
+    asked,
+    distinct,
+    eight_over_three_levels,
+    least_step_s,
+)
 from exhaustive import two_nodes_of_two as pairs
 from trainwright.execution import Budget
+from trainwright.plan.axis_order import PIPELINE_INSIDE
 from trainwright.planning.allowed import Span
 from trainwright.planning.model_planner import plan_model
 
@@ -36,6 +44,21 @@ def assert_found(asked_for):
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])
 def test_the_planner_finds_what_exhaustion_finds_with_copies(zero_stage):
     assert_found(question(zero_stages=(zero_stage,), pipeline=ONE))
+
+
+def test_so_it_does_under_the_second_mapping_alone():
+    alone = {"mappings": (PIPELINE_INSIDE,), "zero_stages": (3,), "data": Span.only(4)}
+    best = assert_found(question(**alone, pipeline=ONE, batch=16))
+    assert (best.state_copies, best.axis_order) == (2, PIPELINE_INSIDE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copies", [Span(), TWO])
+def test_so_it_does_beside_a_pipeline_over_three_levels(copies):
+    given = {"zero_stages": (1,) if copies == TWO else (2, 3), "state_copies": copies}
+    cluster = eight_over_three_levels(20e9, 5e9)
+    asked_for = question(**given, cluster=cluster, devices=8, mappings=(PIPELINE_INSIDE,))
+    assert_found(asked_for)
 
 
 @pytest.mark.slow

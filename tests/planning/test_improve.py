@@ -9,6 +9,7 @@ import pytest
 
 from export_jobs import cluster_of, config_of
 from trainwright.execution import Budget
+from trainwright.plan.axis_order import mapping_named
 from trainwright.plan.configuration import Configuration
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.improve import (
@@ -16,9 +17,11 @@ from trainwright.planning.improve import (
     Improvement,
     Neighbourhood,
     improvements,
+    reachable,
     recommended,
+    worth_listing,
 )
-from trainwright.planning.neighbours import moves
+from trainwright.planning.neighbours import moves, options_between
 from trainwright.pricing.configuration import price_configuration
 from trainwright.profile import Recompute
 
@@ -82,6 +85,7 @@ def test_pairs_reach_what_no_single_change_reaches() -> None:
     assert fastest.step.step_time_s < min(singles)
 
 
+@pytest.mark.slow
 def test_only_wanted_runs_are_offered() -> None:
     found = improvements(WASTEFUL, around(schedule="1f1b"), Budget())
     assert found
@@ -109,3 +113,107 @@ def test_nothing_is_recommended_where_nothing_is_faster() -> None:
     step = price_configuration(LLAMA, WHERE, WASTEFUL)
     same = Improvement(dimensions=("zero",), options="--zero 1", run=WASTEFUL, step=step)
     assert recommended([same], base_s=step.step_time_s, best_s=step.step_time_s) is None
+
+
+def made(options: str, step_s: float, *dimensions: str) -> Improvement:
+    step = replace(price_configuration(LLAMA, WHERE, WASTEFUL), step_time_s=step_s)
+    return Improvement(dimensions=dimensions, options=options, run=WASTEFUL, step=step)
+
+
+def test_of_a_run_that_does_not_fit_the_smallest_change_near_the_fastest_is_recommended() -> None:
+    slow = made("--zero 3", 2.0, "zero")
+    near = made("--tp 8", 1.2, "tensor")
+    pair = made("--tp 8 --zero 2", 1.0, "tensor", "zero")
+    assert recommended([slow, near, pair], base_s=None, best_s=1.0) is near
+    assert recommended([slow, pair], base_s=None, best_s=1.0) is pair
+    assert recommended([slow], base_s=None, best_s=1.0) is slow
+    assert recommended([], base_s=None, best_s=1.0) is None
+
+
+def test_equal_changes_are_told_apart_by_what_is_quicker_to_say() -> None:
+    one, other = made("--micro-batch 2", 1.0, "microbatch"), made("--cp 2 --dp 4", 1.0, "context")
+    assert worth_listing([other, one]) == worth_listing([one, other]) == (one, other)
+
+
+def test_pairs_are_listed_where_they_beat_every_single_change() -> None:
+    single = made("--zero 2", 1.0, "zero")
+    better, worse = made("--tp 2 --zero 2", 0.9, "a", "b"), made("--tp 4 --zero 2", 1.1, "a", "b")
+    assert worth_listing([worse, single, better]) == (better, single)
+
+
+@pytest.mark.slow
+def test_a_run_that_does_not_fit_is_offered_changes_that_do_and_none_else() -> None:
+    run = replace(
+        WASTEFUL,
+        parallelism=Parallelism(data=16, zero_stage=1),
+        microbatch_size=2,
+        recompute=Recompute.NONE,
+    )
+    limit_bytes = 30e9
+    assert price_configuration(LLAMA, WHERE, run).peak_memory_bytes > limit_bytes
+    found = improvements(run, around(limit_bytes), Budget())
+    assert found
+    assert all(each.step.peak_memory_bytes <= limit_bytes for each in found)
+
+
+BASES = {
+    "two chunks, stated split": Configuration(
+        parallelism=Parallelism(
+            tensor=2, pipeline=4, data=2, virtual_stages=2, sequence_parallel=True, zero_stage=1
+        ),
+        microbatch_size=1,
+        global_batch=32,
+        sequence_length=2048,
+        schedule="interleaved",
+        blocks_per_stage=(3, 4, 4, 4, 4, 4, 4, 5),
+    ),
+    "sequences whole": replace(
+        WASTEFUL, parallelism=replace(WASTEFUL.parallelism, sequence_parallel=False)
+    ),
+    "no flash attention": replace(WASTEFUL, fused_attention=False),
+}
+
+
+@pytest.mark.parametrize("run", BASES.values(), ids=BASES)
+def test_what_a_move_says_is_all_that_it_changes(run: Configuration) -> None:
+    """Added to the options of the run, as the command line takes them."""
+    for move in moves(run, LLAMA, WHERE.pool_of()):
+        options = options_between(run, move.run)
+        assert with_options(run, options) == move.run, options
+        again = reachable(
+            run, LLAMA, WHERE.pool_of(), dimensions=(move.dimension,), options=options
+        )
+        assert again == move.run
+
+
+def with_options(run: Configuration, options: str) -> Configuration:
+    """The run with options added, read here by hand; sequence parallelism needs a tensor group."""
+    words = options.split()
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    said = {flag: value for flag, value in pairs if flag.startswith("--")}
+    names = {"tp": "tensor", "pp": "pipeline", "cp": "context", "dp": "data", "ep": "expert"}
+    names |= {"zero": "zero_stage", "state-copies": "state_copies"}
+    names |= {"virtual-stages": "virtual_stages"}
+    changed = {name: int(said.pop(f"--{f}")) for f, name in names.items() if f"--{f}" in said}
+    if "--mapping" in said:
+        changed["axis_order"] = mapping_named(said.pop("--mapping"))
+    degrees = replace(run.parallelism, **changed)
+    sequence = degrees.sequence_parallel or said.pop("--sequence-parallel", None) is not None
+    degrees = replace(degrees, sequence_parallel=sequence and degrees.tensor > 1)
+    fields: dict[str, object] = {"parallelism": degrees}
+    if "--micro-batch" in said:
+        fields["microbatch_size"] = int(said.pop("--micro-batch"))
+    if "--recompute" in said:
+        mode, _, first = said.pop("--recompute").partition(":")
+        fields["recompute"] = Recompute(mode)
+        fields["recompute_blocks"] = int(first) if first else None
+    if "--schedule" in said:
+        fields["schedule"] = said.pop("--schedule")
+    if "--blocks" in said:
+        fields["blocks_per_stage"] = tuple(map(int, said.pop("--blocks").split(",")))
+    if said.pop("--flash-attention", None) is not None:
+        fields["fused_attention"] = True
+    if said.pop("--fused-cross-entropy", None) is not None:
+        fields["fused_cross_entropy"] = True
+    assert not said
+    return replace(run, **fields)

@@ -8,15 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exhaustive import LLAMA, TINY_MIXTURE, asked, crossings, distinct, least_step_s
+from exhaustive import (
+    LLAMA,
+    TINY_MIXTURE,
+    asked,
+    crossings,
+    distinct,
+    eight_over_three_levels,
+    least_step_s,
+)
 from exhaustive import two_nodes_of_two as pairs
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.plan.axis_order import AXIS_ORDERS, DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.plan.configuration import Configuration
 from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.aims import StepAim
 from trainwright.planning.allowed import Span
 from trainwright.planning.framework import plan_runnable
+from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.layouts import layouts_of
 from trainwright.planning.mappings import exchanges_no_nearer, with_mappings
 from trainwright.planning.model_planner import plan_model
@@ -133,6 +143,43 @@ def test_experts_fill_what_lies_inside_the_pipeline():
     outcome = plan_model(asked_for, Budget())
     assert outcome.considered == sum(1 for _ in distinct(asked_for))
     assert outcome.priced[0].step.step_time_s == pytest.approx(least_step_s(asked_for), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"pipeline": TWO, "data": TWO},
+        {"pipeline": TWO, "batch": 32, "cluster": eight_over_three_levels(200e9, 200e9)},
+        {"zero_stages": (0, 3)},
+        {"zero_stages": (1, 2), "state_copies": TWO},
+        {"context": Span(least=2, most=4)},
+        {"cluster": eight_over_three_levels(50e9, 50e9)},
+    ],
+)
+def test_no_plan_of_experts_under_the_second_mapping_alone_is_below_the_roots(given):
+    """With its experts on all of its devices a point has pairs that it has not with whole ones."""
+    asked_for = asked(
+        TINY_MIXTURE,
+        memory_gib=40,
+        devices=8,
+        mappings=(PIPELINE_INSIDE,),
+        **SPACE
+        | {
+            "batch": 8,
+            "context": TWO,
+            "zero_stages": (1,),
+            "cluster": eight_over_three_levels(20e9, 5e9),
+        }
+        | given,
+    )
+    frontier = Frontier(asked_for, Shelf.of(asked_for), StepAim())
+    assert frontier.open(Budget())
+    least_s = least_step_s(asked_for)
+    assert frontier.least_s <= least_s * (1 + 1e-12)
+    outcome = plan_model(asked_for, Budget())
+    assert outcome.considered == sum(1 for _ in distinct(asked_for))
+    assert outcome.lower_bound_s <= least_s * (1 + 1e-12)
+    assert outcome.priced[0].step.step_time_s == pytest.approx(least_s, rel=1e-9)
 
 
 def test_a_pipeline_in_the_node_beats_replicas_in_it_on_a_slow_network():

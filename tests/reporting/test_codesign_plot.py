@@ -18,7 +18,8 @@ HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 @pytest.fixture(scope="module")
 def found() -> CodesignResult:
     ranges = {"num_tc": (4, 8), "num_vc": (2, 8), "width": (64, 128), "depth": (64, 128)}
-    return trainwright.codesign("bert-large", devices=8, global_batch=64, ranges=ranges).document
+    job = {"devices": 8, "global_batch": 64, "schedule": ("1f1b",)}
+    return trainwright.codesign("bert-large", ranges=ranges, **job).document
 
 
 def test_area_parts_add_up(found: CodesignResult) -> None:

@@ -12,6 +12,7 @@ import pictures
 from html_page import Page
 from strategies_schedule import schedules_with_costs
 from trainwright.errors import InvalidInput
+from trainwright.reporting.gantt_figure import SCRIPTS
 from trainwright.reporting.gantt_html import gantt_html
 from trainwright.reporting.gantt_pack import pack_panel
 from trainwright.reporting.gantt_panel import GanttPanel
@@ -72,7 +73,7 @@ def test_the_policy_admits_exactly_the_style_and_the_scripts():
     inline = scripts + [text for _, text in page.all("style")]
     digests = {hashlib.sha256(text.encode()).digest() for text in inline}
     hashes = {f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests}
-    assert len(scripts) == 6
+    assert len(scripts) == len(SCRIPTS)
     assert policy.startswith("default-src 'none';")
     assert set(re.findall(r"'sha256-[^']+'", policy)) == hashes
     assert "unsafe" not in policy
@@ -81,7 +82,7 @@ def test_the_policy_admits_exactly_the_style_and_the_scripts():
 @pytest.mark.parametrize("title", ["</script><script>x()</script>", '"><b>&', "<!--<script>"])
 def test_titles_are_escaped(title):
     page = Page(gantt_html(pictures.panel(pictures.timeline(), title)))
-    assert len(page.all("script")) == 6 + 1
+    assert len(page.all("script")) == len(SCRIPTS) + 1
     assert not page.all("b")
     ((_, heading),) = page.all("h1")
     assert heading == title

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import zlib
 
@@ -11,6 +12,7 @@ import pictures
 from browser import chromium, needs_chromium
 from trainwright.reporting.gantt_html import gantt_html
 from trainwright.reporting.gantt_palette import DARK, LIGHT, rgb
+from trainwright.reporting.gantt_panel import GanttPanel, MemoryUnit
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 NARROWEST_BOX = 14  # mean width in pixels from which bars are drawn one by one
@@ -326,6 +328,16 @@ def test_ranks_that_a_schedule_has_not_leave_it_whole_and_steps_skip_hidden_ones
     assert browser.run("gantt.panels[0].rank(gantt.selected.i)") == 9
 
 
+@pytest.mark.parametrize(("ranks", "panel"), [("", 0), ("1", None), ("0", 0)])
+def test_a_step_starts_where_there_is_an_action(browser, page, ranks, panel):
+    browser.open(page(pictures.idle_rank()))
+    asked_for_ranks(browser, ranks)
+    browser.run("gantt.bars.focus(); gantt.leave()")
+    browser.key("ArrowRight", shift=True)
+    assert browser.run("gantt.selected && gantt.panels[0].rank(gantt.selected.i)") == panel
+    assert browser.messages == []
+
+
 def test_neighbours_are_the_ends_of_the_tensors(browser, page, small):
     browser.open(page(small))
     rows = {str(small.schedule.action(row)): row for row in range(small.schedule.num_actions)}
@@ -354,6 +366,21 @@ def test_compared_schedules_share_the_time_scale(browser, page, small):
     assert first[0] == second[0]
     assert first[2] == pytest.approx(second[2])
     assert first[1] < second[1]
+
+
+def test_memory_has_a_scale_of_its_own_for_each_unit(browser, tmp_path, small):
+    """Three activations are not a speck beside gibibytes: the curve fills its row."""
+    counted = GanttPanel(
+        timeline=pictures.activations(), title="activations", memory_unit=MemoryUnit.ACTIVATIONS
+    )
+    path = tmp_path / "both.html"
+    path.write_text(gantt_html(counted, pictures.panel(small)), encoding="utf-8")
+    browser.open(path)
+    row = browser.run("gantt.layout.sections[0].memory[0]")
+    at = browser.run("gantt.painter.x(gantt.panels[0].makespan / 2)")
+    top = browser.run("gantt.bars.getBoundingClientRect().y")
+    assert pixel(browser, round(at), round(top + row["y"] + 0.7 * row["height"])) != rgb(LIGHT.row)
+    assert browser.messages == []
 
 
 def test_two_fingers_zoom(browser, page, small):
@@ -411,4 +438,23 @@ def test_it_prints_everything_on_white(browser, page, small):
     browser.settle()
     x, y, _, _ = box_of(browser, 1)
     assert pixel(browser, round(x) + 4, round(y) + 4) == rgb(DARK.kind[0])  # and back again
+    assert browser.messages == []
+
+
+def test_paper_gets_the_whole_picture_in_pieces_that_end_between_rows(browser, page, large):
+    browser.open(page(large))
+    browser.run("""addEventListener('beforeprint', () => {
+      const rows = gantt.layout.sections.flatMap((section) => [...section.bars, ...section.memory]);
+      window.printed = {
+        rows: rows.map((row) => [row.y, row.y + row.height]), whole: gantt.layout.height,
+        pieces: [...gantt.pieces.children].map((piece) => piece.height / gantt.painter.ratio),
+      };
+    })""")
+    browser.pdf()
+    printed = browser.run("window.printed")
+    ends = list(itertools.accumulate(printed["pieces"]))
+    assert ends[-1] == printed["whole"] > 2000
+    assert max(printed["pieces"]) < 150
+    assert not any(low < end < high for end in ends for low, high in printed["rows"])
+    assert browser.run("gantt.pieces.children.length") == 0
     assert browser.messages == []

@@ -76,6 +76,13 @@ def test_no_point_beats_one_of_the_front(pairs):
         assert any(other.x <= one.x and other.y <= one.y for other in best)
 
 
+def test_what_is_above_the_limit_is_not_on_the_front():
+    drawn = time_against_memory([point(1, 9.0), point(2, 4.0), point(3, 2.0)], limit_bytes=5.0)
+    assert [mark.on_front for mark in drawn.marks] == [False, True, True]
+    assert len(drawn.front) == 2
+    assert time_against_memory([point(1, 9.0)], limit_bytes=5.0).front == ()
+
+
 @given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=12))
 def test_every_point_lies_inside_the_plot(pairs):
     drawn = time_against_memory([point(x, y) for x, y in pairs], limit_bytes=None)

@@ -289,3 +289,14 @@ def test_nothing_moves_for_those_who_ask_for_it(browser, written):
     features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     browser.call("Emulation.setEmulatedMedia", features=features)
     assert browser.run("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
+
+
+def test_nothing_is_printed_over_the_picture(browser, written):
+    browser.open(written("several"))
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    picture = "document.getElementById('pieces').getBoundingClientRect()"
+    assert browser.run(f"{picture}.height") > 100
+    assert browser.run(f"document.getElementById('scroller').clientHeight >= {picture}.height")
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="")

@@ -189,6 +189,7 @@ def test_options_out_of_range_are_refused(options, problem):
     assert str(refused.value) == problem
 
 
+@pytest.mark.slow
 def test_sixty_four_ranks_and_256_microbatches_take_a_fifth_of_a_second():
     """CPU seconds of 98,304 actions: two chunks, split backward; PyTorch's own is quadratic."""
     request = FamilyRequest(num_ranks=64, num_microbatches=256, virtual_stages=2)

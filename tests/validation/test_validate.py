@@ -81,3 +81,43 @@ def test_repeats_are_collapsed_to_their_median(tmp_path: Path) -> None:
     assert dataset.time is not None and dataset.time.n == 2
     repeated = next(run for run in dataset.runs if run.repeats == 2)
     assert repeated.measured_step_time_s == pytest.approx(19.13)
+
+
+def write_jobs(folder: Path, rows: list[dict[str, str]]) -> None:
+    """Variants of the first example row, each changed in some columns."""
+    source = Path(__file__).parents[2] / "examples" / "measured" / "korthikanti.csv"
+    with source.open() as file:
+        first = next(csv.DictReader(file))
+    made = [
+        {**first, "release": "1", **row, "row_id": f"row-{i}", "step_time_s": f"{18 + i}"}
+        for i, row in enumerate(rows)
+    ]
+    with (folder / "korthikanti.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(made[0]))
+        writer.writeheader()
+        writer.writerows(made)
+
+
+@pytest.mark.parametrize(
+    ("change", "jobs"), [({}, 1), ({"precision": "bf16"}, 0), ({"release": "2"}, 0)]
+)
+def test_layouts_are_ranked_within_one_number_format_and_release(
+    tmp_path: Path, change: dict[str, str], jobs: int
+) -> None:
+    layouts: list[dict[str, str]] = [{"vpp": "1"}, {"vpp": "2"}, {"vpp": "3", **change}]
+    write_jobs(tmp_path, layouts)
+    (dataset,) = validate(tmp_path).document.datasets
+    assert (dataset.modelled, dataset.ranked_groups) == (3, jobs)
+
+
+def test_a_plan_is_ranked_by_its_time_in_the_release_it_is_compared_in(tmp_path: Path) -> None:
+    """A faster repeat under a later release does not move the comparison under the first."""
+    layouts: list[dict[str, str]] = [{"vpp": "1"}, {"vpp": "2"}, {"vpp": "3"}]
+    write_jobs(tmp_path, layouts)
+    (alone,) = validate(tmp_path).document.datasets
+    later = {"vpp": "3", "release": "2"}
+    write_jobs(tmp_path, [*layouts, later])
+    (dataset,) = validate(tmp_path).document.datasets
+    assert (dataset.rows, dataset.ranked_groups) == (4, 1)
+    assert dataset.top1_regret == alone.top1_regret
+    assert max(run.repeats for run in dataset.runs) == 2

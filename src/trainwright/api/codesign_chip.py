@@ -11,6 +11,7 @@ import difflib
 from typing import TYPE_CHECKING, Final, Unpack
 
 from trainwright.api.codesign_request import DEFAULT_GLOBAL_BATCH, CodesignOptions
+from trainwright.api.inputs import naming_options
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -61,18 +62,19 @@ def plan_on_chip(
             raise InvalidInput.of(named, "must not be given: the chip is fixed")
     sizes = tuple(options.get("micro_batch") or (1,))
     degrees = tuple(options.get("tensor_parallel") or ())
-    return plan(
-        model,
-        devices=devices,
-        cluster=cluster_of(chip, devices=devices, options=options),
-        global_batch=options.get("global_batch") or DEFAULT_GLOBAL_BATCH,
-        sequence=options.get("sequence"),
-        micro_batch=_span("micro-batch", sizes),
-        tp=_span("tp", degrees) if degrees else None,
-        recompute=",".join(options.get("recompute") or ("none", "full")),
-        schedule=",".join(options.get("schedule") or ()) or None,
-        budget=budget,
-    )
+    with naming_options({"cluster": "chip"}):
+        return plan(
+            model,
+            devices=devices,
+            cluster=cluster_of(chip, devices=devices, options=options),
+            global_batch=options.get("global_batch") or DEFAULT_GLOBAL_BATCH,
+            sequence=options.get("sequence"),
+            micro_batch=_span("micro-batch", sizes),
+            tp=_span("tp", degrees) if degrees else None,
+            recompute=",".join(options.get("recompute") or ("none", "full")),
+            schedule=",".join(options.get("schedule") or ()) or None,
+            budget=budget,
+        )
 
 
 def cluster_of(chip: str, *, devices: int, options: CodesignOptions) -> str | Cluster:

@@ -75,14 +75,15 @@ def estimate(
         return _estimate_profile(given, plan, overrides, not_used)
     if plan is not None:
         raise InvalidInput.of("plan", "belongs to a profile; a model is given its degrees")
-    from trainwright.api.clusters import resolve_cluster
+    from trainwright.api.clusters import opened, resolve_cluster
     from trainwright.api.estimate_model import estimate_model
     from trainwright.api.run_options import devices_asked_for
     from trainwright.api.tuning import tuned
 
     given = tuned(given, run)
+    whole = opened(cluster)
     where, _ = resolve_cluster(
-        cluster,
+        whole,
         nodes=nodes,
         devices=devices if devices is not None or nodes is not None else devices_asked_for(run),
         memory_bytes=overrides.get("memory_bytes"),
@@ -93,7 +94,7 @@ def estimate(
         where = calibrated(where, calibration)
     not_used = _given(bandwidth=bandwidth, microbatches=microbatches, point=point)
     warnings = [f"{name} applies to profiles only and was not used" for name in not_used]
-    warnings = [*read, *warnings]
+    warnings = [*read, *whole.warnings, *warnings]
     return Report(estimate_model(given, cluster=where, options=run, warnings=warnings))
 
 

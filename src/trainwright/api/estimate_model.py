@@ -86,7 +86,7 @@ def price_request(
         verdict=Verdict.FITS if fits else verdict,
         changes=() if fits else _changes(model, cluster, run, step),
         warnings=tuple(_warnings(model, cluster, run)),
-        assumptions=_assumptions(cluster, run, spread.source),
+        assumptions=assumptions_of(cluster, run, spread.source),
         request=request,
     )
 
@@ -168,7 +168,8 @@ def _warnings(model: TransformerConfig, cluster: Cluster, run: Configuration) ->
         yield "recompute-modules: have no effect unless recompute is selective"
 
 
-def _assumptions(cluster: Cluster, run: Configuration, interval: str) -> dict[str, str]:
+def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[str, str]:
+    """What the figures of a run rest on, by subject; `interval` says where the range comes from."""
     device, recipe = cluster.accelerator, run.recipe
     numbers = recipe.numbers(recipe.precision or device.default_precision)
     degrees = run.parallelism

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,22 +12,15 @@ from trainwright.api.printed import Report
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from trainwright.api.improve_document import Surroundings
+    from trainwright.api.improve_plan import PricedPlan
     from trainwright.api.models import ModelInput
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
-    from trainwright.plan import StepPrediction
     from trainwright.plan.configuration import Configuration
-    from trainwright.plan.results.improvement import (
-        BestPlanRecord,
-        ImprovementRecord,
-        ImprovementResult,
-    )
-    from trainwright.plan.results.model_plan import ModelPlanResult
-    from trainwright.planning.improve import Improvement
-
-NUM_CHANGES = 8
+    from trainwright.plan.results.improvement import ImprovementResult
 
 
 def improve(
@@ -37,23 +31,27 @@ def improve(
     cluster: str | Path | Cluster | None = None,
     nodes: int | None = None,
     sequence: int | None = None,
+    calibration: str | Path | None = None,
     framework: str | None = None,
     budget: Budget | None = None,
 ) -> Report[ImprovementResult]:
     """Compare a run with the best plan of its model, devices and batch, and with small changes.
 
     The run is an estimate of a model (`document`), or the file of a framework (`source`, its name
-    and path) on `cluster`, of `sequence` tokens where the file does not say. With `framework`, only
-    what that framework can run is considered. Raises `InvalidInput` where the run is not legal, is
-    missing a part, or is stated twice.
+    and path) on `cluster`, of `sequence` tokens where the file does not say, timed with what
+    `calibration` fitted (a file of `calibrate`, or a built-in software line). With `framework`,
+    only what that framework can run is considered. Raises `InvalidInput` where the run is not
+    legal, is missing a part, or is stated twice.
     """
     from trainwright.execution import Budget as NoLimit
 
     budget = budget or NoLimit()
     if source is not None and document is None:
         given, where, run, warnings = _of_file(source, model, cluster, nodes, sequence)
+        where = _calibrated(where, calibration)
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
+        beside |= {"calibration": calibration}
         _refuse_restated(beside)
         given, where, run, warnings = _of_document(document)
     else:
@@ -88,6 +86,12 @@ def _of_file(
     where, _ = resolve_cluster(cluster, nodes=nodes, devices=devices, memory_bytes=None)
     run = configuration_of(options, num_devices=where.num_devices)
     return given, where, run, (*given.warnings, *job.warnings)
+
+
+def _calibrated(cluster: Cluster, calibration: str | Path | None) -> Cluster:
+    from trainwright.api.calibrate import calibrated
+
+    return cluster if calibration is None else calibrated(cluster, calibration)
 
 
 def _of_document(
@@ -127,134 +131,103 @@ def _improved(
     warnings: tuple[str, ...],
     budget: Budget,
 ) -> ImprovementResult:
+    from trainwright.api.improve_document import Surroundings, document_of
     from trainwright.api.inputs import embed, naming_options
     from trainwright.api.run_options import OPTION_OF
     from trainwright.formats.document_json import encode
     from trainwright.plan.capability import target_named
-    from trainwright.plan.results.export import PricedLayout
-    from trainwright.plan.results.improvement import ImprovementResult
     from trainwright.plan.results.model_estimate import ModelEstimateRequest
-    from trainwright.planning.improve import Neighbourhood, improvements, recommended
     from trainwright.pricing.configuration import price_configuration
 
-    target = None if framework is None else target_named(framework)
-    limit_bytes = cluster.accelerator.usable_bytes
-
-    def fits(step: StepPrediction) -> bool:
-        return run.overheads.needed_bytes(step.peak_memory_bytes) <= limit_bytes
-
-    def wanted(other: Configuration) -> bool:
-        if target is None:
-            return True
-        from trainwright.api.jobs import job_of_configuration
-        from trainwright.formats.exports import gaps_of
-
-        job = job_of_configuration(other, given.config, cluster, model_name=given.embedded.name)
-        return not gaps_of(job, target)
-
+    with naming_options({"target": "framework"}):
+        target = None if framework is None else target_named(framework)
     with naming_options(OPTION_OF):
         step = price_configuration(given.config, cluster, run)
-    plan = _best_plan(given, cluster, run, target, budget)
-    around = Neighbourhood(model=given.config, cluster=cluster, wanted=wanted, fits=fits)
-    found = improvements(run, around, budget)
-    times_s = [each.step.step_time_s for each in found]
-    if plan is not None and plan.step_time_s is not None:
-        times_s.append(plan.step_time_s)
-    best_s = min([step.step_time_s, *times_s])
-    chosen = recommended(found, base_s=step.step_time_s, best_s=best_s)
-    faster = [each for each in found if each.step.step_time_s < step.step_time_s]
-    return ImprovementResult(
-        framework=target,
-        run=PricedLayout(step_time_s=step.step_time_s, peak_memory_bytes=step.peak_memory_bytes),
-        run_fits=fits(step),
-        memory_limit_bytes=limit_bytes,
-        best_plan=None if plan is None else _plan_record(plan, step.step_time_s),
-        recommended=None if chosen is None else _record(chosen, step.step_time_s, best_s),
-        changes=tuple(_records(faster, step.step_time_s, best_s)),
-        warnings=(*warnings, *_unlike_the_plan(run)),
+    bare = Surroundings(
+        model=given.config,
+        cluster=cluster,
         request=ModelEstimateRequest(
             trainwright_version=__version__,
             model=given.embedded,
             cluster=embed("cluster", cluster.name, encode(cluster)),
             configuration=run,
         ),
+        framework=target,
+        step=step,
+        changes=(),
+        plan=None,
+        bound_s=0.0,
     )
+    found = _searched(bare, budget)
+    document = document_of(found)
+    said = (*warnings, *_gaps_of(found), *found.warnings, *_limits(found, document, budget))
+    return replace(document, warnings=said)
 
 
-def _best_plan(
-    given: ModelInput, cluster: Cluster, run: Configuration, target: str | None, budget: Budget
-) -> ModelPlanResult | None:
-    """The planner's answer to the same question; None where it has none."""
-    from trainwright.api.model_options import model_call
-    from trainwright.api.plan_model import plan_model
+def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
+    """The changes first, which take seconds, then the best plan with what is left of the budget."""
+    from trainwright.api.improve_gaps import gaps_of_run
+    from trainwright.api.improve_plan import kernels_between, with_kernels
+    from trainwright.planning.improve import Neighbourhood, improvements
 
-    call = model_call(
-        given,
-        {
-            "cluster": cluster,
-            "global_batch": run.global_batch,
-            "sequence": run.sequence_length,
-            "framework": target,
-            "top": 0,
-        },
-        devices=run.parallelism.num_devices,
-        memory_bytes=None,
-    )
-    workload = replace(call.question.workload, precision=run.recipe.precision)
-    question = replace(call.question, workload=workload, overheads=run.overheads)
-    found = plan_model(replace(call, question=question), budget)
-    return found if found.stages else None
+    run, target = bare.request.configuration, bare.framework
+
+    def wanted(other: Configuration) -> bool:
+        return target is None or not gaps_of_run(other, bare.model, bare.cluster, target)
+
+    around = Neighbourhood(model=bare.model, cluster=bare.cluster, wanted=wanted, fits=bare.fits)
+    changes = improvements(run, around, budget)
+    fastest = min(changes, key=lambda each: each.step.step_time_s, default=None)
+    plan, bound_s, unable = _planned(bare, run, "", wanted, budget)
+    kernels = "" if fastest is None else kernels_between(run, fastest.run)
+    least_s = math.inf if plan is None else plan.step.step_time_s
+    if fastest is not None and kernels and fastest.step.step_time_s < least_s:
+        other = with_kernels(run, kernels)
+        found, other_s, unable = _planned(bare, other, kernels, wanted, budget)
+        plan, bound_s = found or plan, min(bound_s, other_s)
+    return replace(bare, changes=changes, plan=plan, bound_s=bound_s, warnings=unable)
 
 
-def _unlike_the_plan(run: Configuration) -> Iterator[str]:
-    """What the planner does not take over from the run, so that the two compare only roughly."""
-    from trainwright.model import DEFAULT_RECIPE
-    from trainwright.plan.overlap import DEFAULT_OVERLAP
+def _planned(
+    bare: Surroundings,
+    asked: Configuration,
+    kernels: str,
+    wanted: Callable[[Configuration], bool],
+    budget: Budget,
+) -> tuple[PricedPlan | None, float, tuple[str, ...]]:
+    """The best plan that the framework runs, what none is faster than, and why there is none."""
+    from trainwright.api.improve_plan import allowed_for, best_plan, question_of, unrunnable
 
-    recipe = replace(run.recipe, precision=DEFAULT_RECIPE.precision)
-    if (recipe, run.overlap) != (DEFAULT_RECIPE, DEFAULT_OVERLAP):
+    allowed = allowed_for(asked, bare.framework, wanted)
+    question = question_of(bare.model, bare.cluster, asked, allowed)
+    plan, bound_s = best_plan(question, asked, kernels, budget)
+    gaps = () if plan is None else unrunnable(plan, question)
+    if gaps:
+        return None, 0.0, tuple(f"no plan of {bare.framework} is for this run: {g}" for g in gaps)
+    return plan, bound_s, ()
+
+
+def _gaps_of(found: Surroundings) -> Iterator[str]:
+    """What the framework cannot express of the run itself."""
+    from trainwright.api.improve_gaps import gaps_of_run
+
+    if found.framework is not None:
+        run = found.request.configuration
+        for gap in gaps_of_run(run, found.model, found.cluster, found.framework):
+            yield f"your run: {gap}"
+
+
+def _limits(found: Surroundings, document: ImprovementResult, budget: Budget) -> Iterator[str]:
+    """What the comparison leaves out."""
+    from trainwright.api.improve_plan import not_taken_over
+    from trainwright.units import format_seconds
+
+    yield from not_taken_over(found.request.configuration)
+    if found.plan is not None and document.best_plan is None:
+        what = "your run" if not document.changes else "the fastest change"
         yield (
-            "the best plan is priced with the usual kernels, optimizer and overlap, not with those "
-            "of the run: it and its bound are for comparison only"
+            f"the planner's own plan takes {format_seconds(found.plan.step.step_time_s)}, more "
+            f"than {what}, which is the best that is known"
         )
-
-
-def _plan_record(plan: ModelPlanResult, base_s: float) -> BestPlanRecord:
-    from trainwright.plan.results.improvement import BestPlanRecord
-
-    step_s = plan.step_time_s or 0.0
-    return BestPlanRecord(
-        parallelism=plan.parallelism,
-        schedule=plan.schedule,
-        micro_batch=plan.micro_batch,
-        num_recomputed=sum(stage.num_recomputed for stage in plan.stages),
-        step_time_s=step_s,
-        lower_bound_s=plan.lower_bound_s or 0.0,
-        peak_memory_bytes=max(plan.peak_memory_bytes_per_rank, default=0.0),
-        speedup=base_s / step_s,
-    )
-
-
-def _records(
-    found: Iterable[Improvement], base_s: float, best_s: float
-) -> Iterable[ImprovementRecord]:
-    """The fastest of each size first: single changes, then pairs that beat them."""
-    singles = [each for each in found if len(each.dimensions) == 1]
-    pairs = [each for each in found if len(each.dimensions) > 1]
-    half = NUM_CHANGES // 2
-    for each in (*singles[:half], *pairs[:half]):
-        yield _record(each, base_s, best_s)
-
-
-def _record(each: Improvement, base_s: float, best_s: float) -> ImprovementRecord:
-    from trainwright.plan.results.improvement import ImprovementRecord
-
-    step_s = each.step.step_time_s
-    return ImprovementRecord(
-        dimensions=each.dimensions,
-        options=each.options,
-        step_time_s=step_s,
-        peak_memory_bytes=each.step.peak_memory_bytes,
-        speedup=base_s / step_s,
-        gain_share=(base_s - step_s) / (base_s - best_s) if base_s > best_s else 0.0,
-    )
+    if budget.stopped:
+        yield "the time limit ended the search: there may be better changes, and a better plan"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from trainwright.api.clusters import refuse_several_pools, resolve_pools
+from trainwright.api.clusters import opened, refuse_several_pools, resolve_pools
 from trainwright.api.inputs import naming_options
 from trainwright.api.model_request import DEFAULT_TOP, ModelCall
 from trainwright.api.run_options import OPTION_OF as RUN_OPTION_OF
@@ -80,8 +80,9 @@ def model_call(
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Workload
 
+    where = opened(options.get("cluster"))
     cluster, num_devices = resolve_pools(
-        options.get("cluster"),
+        where,
         nodes=options.get("nodes"),
         devices=devices,
         memory_bytes=memory_bytes,
@@ -132,6 +133,7 @@ def model_call(
         excluded_options=excluded,
         per_stage_degrees=options.get("per_stage_degrees", False),
         top=DEFAULT_TOP if top is None else top,
+        warnings=where.warnings,
     )
 
 

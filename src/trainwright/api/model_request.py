@@ -23,7 +23,7 @@ class ModelCall:
     """A question about a model, and how much of the answer is wanted.
 
     `model` is what the document embeds; `excluded_options` are names as they were given, known or
-    not; `top` is the number of runners-up.
+    not; `top` is the number of runners-up; `warnings` are about what was read for it.
     """
 
     model: Embedded
@@ -31,6 +31,7 @@ class ModelCall:
     excluded_options: frozenset[str] = frozenset()
     per_stage_degrees: bool = False
     top: int = DEFAULT_TOP
+    warnings: tuple[str, ...] = ()
 
 
 def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:

@@ -15,7 +15,7 @@ from trainwright.errors import Inexpressible, Infeasible, InvalidInput
 from trainwright.formats.exports import able_targets, gaps_of
 from trainwright.formats.exports.nanotron import own_split
 from trainwright.plan.axis_order import mapping_name
-from trainwright.plan.capability import capability_of
+from trainwright.plan.capability import capability_of, copy_features
 from trainwright.plan.configuration import even_blocks
 from trainwright.plan.demands import RecomputeForm
 from trainwright.plan.feature import Feature
@@ -108,7 +108,8 @@ def _base(job: Job, own: Capability) -> Configuration:
     if job.model.experts is not None and not own.can(Feature.EXPERT_TENSOR):
         shards = degrees.tensor if own.can(Feature.EXPERTS_CUT) else 1
         degrees = replace(degrees, expert_tensor=shards)
-    if not (own.can(Feature.HYBRID_SHARD) and degrees.zero_stage):
+    copied = copy_features(degrees, has_experts=job.model.experts is not None)
+    if not (degrees.zero_stage and all(map(own.can, copied))):
         degrees = replace(degrees, state_copies=1)
     if degrees.axis_order not in own.axis_orders:
         degrees = replace(degrees, axis_order=own.axis_orders[0])

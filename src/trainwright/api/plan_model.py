@@ -82,6 +82,7 @@ def _status(outcome: ModelOutcome) -> Status:
 def _warnings(call: ModelCall, outcome: ModelOutcome) -> Iterator[str]:
     from trainwright.profile import Recompute
 
+    yield from call.warnings
     for option in sorted(call.excluded_options - set(Recompute)):
         offered = ", ".join(f'"{mode}"' for mode in Recompute)
         yield f'exclude-option: layers of a model offer {offered}, none is "{option}"'

@@ -56,7 +56,7 @@ def recheck(document: CheckedT, *, source: str | None = None) -> CheckedT:
     """
     warning = None
     try:
-        refuse(_hash_faults(document.request))
+        refuse(hash_faults(document.request))
         if document.stages:
             computed = _recomputed(document)
             document = cast("CheckedT", _with_newer_figures(document, computed))
@@ -75,7 +75,7 @@ def recheck_estimate(
 
     request = document.request
     try:
-        refuse(_hash_faults(request))
+        refuse(hash_faults(request))
         changed = tuple(changes(recompute_model_estimate(document), document, ""))
         if changed and request.trainwright_version != __version__:
             made = f"made by version {request.trainwright_version}"
@@ -127,7 +127,8 @@ def _recomputed(document: Checked) -> Checked:
     return recompute_model_plan(document)
 
 
-def _hash_faults(request: PlanRequest | ModelEstimateRequest) -> Iterator[Fault]:
+def hash_faults(request: PlanRequest | ModelEstimateRequest) -> Iterator[Fault]:
+    """Contents that their hash does not belong to."""
     for name, part in (("model", request.model), ("cluster", request.cluster)):
         if part is not None and (found := content_hash(part.content)) != part.sha256:
             wanted = f"must be {found}, the hash of the content"

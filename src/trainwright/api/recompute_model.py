@@ -76,11 +76,10 @@ def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
 
 def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
     """What the layers cost on the question's cluster at the plan's degrees."""
-    from trainwright.costing.estimate import Estimator
     from trainwright.planning.model_question import estimate_profile_of_degrees
 
     return estimate_profile_of_degrees(
-        Estimator(model=question.model, cluster=question.cluster),
+        question.estimator(),
         question,
         _point(plan),
         tensor=_tensor_degrees(plan, question),
@@ -98,6 +97,7 @@ def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPred
         profile,
         question.cluster,
         model_flops_per_sequence=flops,
+        overlap=question.settings.overlap,
         overheads=question.overheads,
     )
 

@@ -103,5 +103,5 @@ def _rechecked(document: Any, source: str) -> Any:
         case "improvement":
             from trainwright.api.improve_recheck import recheck_improvement
 
-            recheck_improvement(document, source=source)
+            return recheck_improvement(document, source=source)
     return document

@@ -27,6 +27,7 @@ def improve(
         str | None,
         typer.Option(help="Tokens per sequence, where the file does not say.", metavar="N"),
     ] = None,
+    calibration: options.Calibration = None,
     framework: Annotated[
         str | None,
         typer.Option(help="Consider only what this framework can run.", metavar="TARGET"),
@@ -50,8 +51,10 @@ def improve(
             cluster=cluster,
             nodes=parse_count(nodes, "nodes"),
             sequence=parse_count(sequence, "sequence"),
+            calibration=calibration,
             framework=framework,
             budget=limited,
         )
     emit(report, as_json=as_json, output=output)
-    finish(0, interrupted=limited.interrupted)
+    nothing_fits = report.document.best_known_s is None
+    finish(3 if nothing_fits and not limited.stopped else 0, interrupted=limited.interrupted)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -98,6 +99,9 @@ class Estimator:
         context, then data; experts over all three. Raises `InvalidInput` where the model cannot run
         so.
         """
+        return _profile(self, point)
+
+    def _priced(self, point: ProfilePoint) -> Profile:
         pool = self.cluster.pool_of(point.device_kind)
         point = self._completed(point, pool)
         model = self.recipe.applied(self.model)
@@ -187,6 +191,11 @@ class Estimator:
             if self.model.experts is not None or not axis.startswith("expert")
         )
         return replace(filled, network_levels=tuple(pair for pair in crossed if pair[1]))
+
+
+@lru_cache(maxsize=256)  # a search, its runners-up and what explains them ask for the same points
+def _profile(estimator: Estimator, point: ProfilePoint) -> Profile:
+    return estimator._priced(point)
 
 
 def _point_faults(point: ProfilePoint, pool: Pool) -> Iterator[Fault]:

@@ -13,18 +13,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.atomic_file import exists
+from trainwright.formats.atomic_file import exists, read_bytes
 from trainwright.formats.hf_config import ModelDescription, load_config, read_config
 from trainwright.formats.hub_cache import cached_config, hub_cache, is_hub_id
 from trainwright.formats.peft_config import is_adapter, load_adapter
 from trainwright.model import RunShape, Tuning, layer_graph
+from trainwright.units import MIB
 
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Cluster
+    from trainwright.formats.chip_document import FoundChip
 
+LARGEST_DOCUMENT: Final = 64 * MIB  # of a co-design; cluster files are far smaller
 _ACCELERATORS = "accelerators"
 
 
@@ -142,15 +145,28 @@ def _model_published_as(hub_id: str) -> str | None:
 
 def open_cluster(name_or_path: str) -> Cluster:
     """A built-in cluster, the cluster file at a path, or the chips of a co-design document."""
-    if name_or_path not in cluster_names() and exists(name_or_path):
-        if Path(name_or_path).suffix == ".json":
-            from trainwright.formats.chip_document import load_chip
+    from trainwright.cluster import Cluster
 
-            return load_chip(Path(name_or_path))
-        from trainwright.formats.cluster_toml import load_cluster
+    found = open_cluster_or_chip(name_or_path)
+    return found if isinstance(found, Cluster) else found.cluster
 
-        return load_cluster(Path(name_or_path), accelerators=accelerators())
-    return cluster(name_or_path)
+
+def open_cluster_or_chip(name_or_path: str) -> Cluster | FoundChip:
+    """Like `open_cluster`, with what else the search of a co-design document knows of its chip.
+
+    A file is a document where it is named or begins as JSON, else a cluster file.
+    """
+    if name_or_path in cluster_names() or not exists(name_or_path):
+        return cluster(name_or_path)
+    path = Path(name_or_path)
+    data = read_bytes(path, name="cluster", most=LARGEST_DOCUMENT)
+    if path.suffix == ".json" or data.lstrip().startswith(b"{"):
+        from trainwright.formats.chip_document import read_chip
+
+        return read_chip(data, source=name_or_path)
+    from trainwright.formats.cluster_toml import parse_cluster
+
+    return parse_cluster(data, path, accelerators=accelerators())
 
 
 def _stems(package: str) -> tuple[str, ...]:

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainwright.cluster import ChipTemplate, networked, template_device
 from trainwright.errors import InvalidInput
-from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import decode_document
 from trainwright.formats.json_text import parse_json
 from trainwright.plan.results.codesign import CodesignResult
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Cluster
+    from trainwright.cluster import Cluster, Surroundings
     from trainwright.plan.results.codesign import DesignRecord
 
 
-def load_chip(path: Path) -> Cluster:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundChip:
+    """A design as a cluster of whole nodes, and what its search held beside that.
+
+    `num_devices` is the number of chips it planned for, of which the last node may be partly used.
+    """
+
+    cluster: Cluster
+    num_devices: int
+    surroundings: Surroundings
+
+
+def read_chip(data: bytes, *, source: str) -> FoundChip:
     """Read a document of `codesign`; raises `InvalidInput` where it is none or has no design."""
-    value = parse_json(read_bytes(path, name="cluster"), source=str(path))
-    document = decode_document(value, {"codesign": CodesignResult}, source=str(path))
+    value = parse_json(data, source=source)
+    document = decode_document(value, {"codesign": CodesignResult}, source=source)
     if document.best is None:
-        raise InvalidInput.of("best", "must be there: the search found no design", source=str(path))
-    return cluster_of_design(document.best, num_devices=document.request.num_devices)
+        raise InvalidInput.of("best", "must be there: the search found no design", source=source)
+    count = document.request.num_devices
+    return FoundChip(
+        cluster=_cluster(document.best, num_devices=count),
+        num_devices=count,
+        surroundings=document.best.architecture.surroundings.surroundings(),
+    )
 
 
-def cluster_of_design(design: DesignRecord, *, num_devices: int) -> Cluster:
+def _cluster(design: DesignRecord, *, num_devices: int) -> Cluster:
     """A design in its surroundings, with its mean power over a step, as a cluster."""
     made = design.architecture
     chip = ChipTemplate(

@@ -53,7 +53,12 @@ Table: TypeAlias = Mapping[str, Any]
 
 def load_cluster(path: Path, *, accelerators: Mapping[str, Accelerator]) -> Cluster:
     """Read a cluster file; raises `InvalidInput` where it is missing, not TOML or breaks a rule."""
-    document = _with_measured_levels(_load_toml(path), path)
+    return parse_cluster(read_bytes(path, name="cluster"), path, accelerators=accelerators)
+
+
+def parse_cluster(data: bytes, path: Path, *, accelerators: Mapping[str, Accelerator]) -> Cluster:
+    """Like `load_cluster`, of a file that was read; files it names lie beside `path`."""
+    document = _with_measured_levels(_parse_toml(data, path), path)
     return read_cluster(document, name=path.stem, accelerators=accelerators, source=str(path))
 
 
@@ -115,12 +120,15 @@ def make_accelerators(document: Table) -> dict[str, Accelerator]:
     return {name: _accelerator(name, table) for name, table in tables.items()}
 
 
-def _load_toml(path: Path) -> dict[str, Any]:
-    data = read_bytes(path, name="cluster", most=MAX_FILE_BYTES)
+def _parse_toml(data: bytes, path: Path) -> dict[str, Any]:
+    if len(data) > MAX_FILE_BYTES:
+        most = f"{MAX_FILE_BYTES / MIB:g} MiB"
+        raise InvalidInput.of("cluster", f'must be at most {most}, got more in "{path}"')
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InvalidInput.of("cluster", f"must be TOML: {error}", source=str(path)) from None
+        wanted = "must be TOML, or the JSON document of a co-design"
+        raise InvalidInput.of("cluster", f"{wanted}: {error}", source=str(path)) from None
 
 
 def _with_measured_levels(document: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -42,15 +42,20 @@ def fewer_layers(stages: tuple[Stage, ...], *, most: int = MOST_LAYERS) -> tuple
 
     Of a stage, every k-th block is kept, so that the share that is recomputed stays about the same.
     """
-    total = sum(kind_of(name) == BLOCK for stage in stages for name in stage)
+    counts = [sum(kind_of(name) == BLOCK for name in stage) for stage in stages]
+    total, filled = sum(counts), sum(map(bool, counts))
     if total <= most:
         return stages
-    return tuple(_thinned(stage, most / total) for stage in stages)
+    # Every stage with blocks keeps one; what is left is given out in proportion.
+    spare = max(0, most - filled)
+    return tuple(
+        _thinned(stage, 1 + (count - 1) * spare // max(1, total - filled)) if count else stage
+        for stage, count in zip(stages, counts, strict=True)
+    )
 
 
-def _thinned(stage: Stage, share: float) -> Stage:
+def _thinned(stage: Stage, count: int) -> Stage:
     blocks = [at for at, name in enumerate(stage) if kind_of(name) == BLOCK]
-    count = max(1, int(len(blocks) * share)) if blocks else 0
     kept = {blocks[index * len(blocks) // count] for index in range(count)}
     return tuple(name for at, name in enumerate(stage) if at in kept or at not in blocks)
 

@@ -241,14 +241,24 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
     for feature in _zero_features(demands.zero_stage, degrees.pipeline):
         yield feature, "zero_stage", str(demands.zero_stage)
     yield _RECOMPUTE[demands.recompute], "recompute", demands.recompute.value
-    if demands.state_copies > 1:
-        yield Feature.HYBRID_SHARD, "state_copies", str(demands.state_copies)
+    for feature in copy_features(degrees, has_experts=demands.has_experts):
+        yield feature, "state_copies", str(degrees.state_copies)
     if demands.offload:
         yield Feature.OFFLOAD, "offload", "on"
     if demands.num_mtp_layers:
         yield Feature.MTP, "num_mtp_layers", str(demands.num_mtp_layers)
     if demands.has_pipeline:
         yield from _demanded_stages(demands)
+
+
+def copy_features(degrees: Parallelism, *, has_experts: bool) -> Iterator[Feature]:
+    """What copies of sharded state need; Megatron-FSDP 0.16 copies on its dense mesh alone."""
+    if degrees.state_copies == 1:
+        return
+    yield Feature.HYBRID_SHARD
+    are_split = degrees.expert > 1 or degrees.expert_shards != degrees.tensor
+    if degrees.zero_stage >= 2 and has_experts and are_split:
+        yield Feature.HYBRID_SHARD_EXPERTS
 
 
 def _demanded_stages(demands: Demands) -> Iterator[tuple[Feature, str, str]]:

@@ -193,6 +193,14 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         "yes parallelism_config_dp_replicate_size",
         "no shards over all replicas",
     ),
+    Feature.HYBRID_SHARD_EXPERTS: (
+        *("no copies what its FSDP shards on the mesh of dense layers only",) * 3,
+        *("yes data_parallel_replicate_degree",) * 2,
+        "yes a mesh of two axes",
+        "no copies sharded state with MiCS only, which is not exported",
+        "no has no expert parallelism",
+        "no shards over all replicas",
+    ),
     Feature.OFFLOAD: (
         *("yes optimizer_cpu_offload",) * 3,
         *("yes enable_cpu_offload",) * 2,

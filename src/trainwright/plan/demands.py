@@ -74,8 +74,7 @@ class Demands:
     repeats, "mlp_activation" where it is that of a dense block and "expert_activation" else.
     `ends_apart`: embedding or head make a stage without blocks. `has_experts` and `num_mtp_layers`
     are the model's. `axis_order` lists the axes "tensor", "context", "data", "pipeline" from the
-    innermost out, where the plan depends on it; `state_copies` is how many groups each hold all
-    sharded state (hybrid shard; 1 is none).
+    innermost out, where the plan depends on it.
     """
 
     parallelism: Parallelism = _ONE_DEVICE
@@ -90,7 +89,6 @@ class Demands:
     has_experts: bool = False
     num_mtp_layers: int = 0
     axis_order: tuple[str, ...] | None = None
-    state_copies: int = 1
     optimizer: str = "adam"
     offload: bool = False
 

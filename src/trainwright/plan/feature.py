@@ -31,6 +31,7 @@ class Feature(StrEnum):
     UNSHARDED_BESIDE = "ZeRO 0 beside context or expert parallel"
     UNSHARDED_TENSOR = "ZeRO 0 replicas beside tensor parallel"
     HYBRID_SHARD = "state sharded inside groups of replicas"
+    HYBRID_SHARD_EXPERTS = "such groups with ZeRO 2 or 3 beside split experts"
     OFFLOAD = "optimizer state on the host"
     TENSOR = "tensor parallel"
     SEQUENCE_PARALLEL = "sequence parallel beside it"

@@ -229,7 +229,6 @@ class Job:
             has_experts=self.model.experts is not None,
             num_mtp_layers=self.model.num_mtp_layers,
             axis_order=self._axis_order,
-            state_copies=1 if self.parallelism is None else self.parallelism.state_copies,
             optimizer=str(self.recipe.optimizer),
         )
 

@@ -252,6 +252,17 @@ def _optimizer(s: MegatronSetup) -> Iterator[str]:
         yield "muon excludes the distributed optimizer and FSDP; choose ZeRO 0"
 
 
+def _low_precision_state(s: MegatronSetup) -> Iterator[str]:
+    if {s.main_weights, *s.moments} == {"fp32"}:
+        return
+    if not s.distributed_optimizer:
+        yield "optimizer state below 32 bits needs the distributed optimizer; choose ZeRO 1"
+    if s.optimizer != "adam":
+        yield f"optimizer state below 32 bits is Adam's alone, got {s.optimizer}"
+    if s.main_weights not in ("fp32", "fp16"):
+        yield f"the optimizer's weights are fp32 or fp16, got {s.main_weights}"
+
+
 def _mapping(s: MegatronSetup) -> Iterator[str]:
     inside, spanned = s.tp * s.cp, s.ep * (s.etp or s.tp)
     if s.pipeline_inside and s.pp > 1 and spanned != inside:
@@ -302,4 +313,5 @@ MEGATRON_RULES: Final = (
     _rule(27, "hidden", "heads divide the hidden size", _hidden, _VA),
     _rule(28, "optimizer", "Muon shards nothing", _optimizer, _VA),
     _rule(29, "axis_order", "tp-pp-dp has experts on all of tp*cp", _mapping, _RT),
+    _rule(30, "moment_dtypes", "Adam shards what it keeps in 16 bits", _low_precision_state, _RT),
 )

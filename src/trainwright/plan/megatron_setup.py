@@ -69,6 +69,8 @@ class MegatronSetup:
     padded_vocabulary: int | None = None
     vocabulary_multiple: int = 128
     optimizer: str = "adam"
+    main_weights: str = "fp32"
+    moments: tuple[str, ...] = ("fp32",)
 
     @property
     def data(self) -> int:
@@ -134,7 +136,7 @@ def setup_of(job: Job, *, letters: tuple[str, ...] | None) -> MegatronSetup:
         recompute_method=method if full else None,
         recompute_layers=count if full else None,
         megatron_fsdp=zero >= 2,
-        distributed_optimizer=zero == 1,
+        distributed_optimizer=zero >= 1,
         tied_embeddings=model.tied_embeddings,
         fp16=job.precision == "fp16",
         ckpt_format="fsdp_dtensor" if zero >= 2 else "torch_dist",
@@ -143,4 +145,12 @@ def setup_of(job: Job, *, letters: tuple[str, ...] | None) -> MegatronSetup:
         padded_vocabulary=-(-model.vocabulary_size // padded) * padded,
         vocabulary_multiple=job.vocabulary_multiple,
         optimizer=str(job.recipe.optimizer),
+        main_weights=main_weights_of(job),
+        moments=job.recipe.moment_dtypes,
     )
+
+
+def main_weights_of(job: Job) -> str:
+    """The format in which the optimizer keeps weights; those of a run in fp32 are its own."""
+    stated = job.recipe.main_weight_dtype or "fp32"
+    return "fp32" if stated == "none" and job.precision == "fp32" else stated

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster, NetworkLevel
+    from trainwright.plan.overlap import Overlap
     from trainwright.planning.family_bounds import ChainWork
     from trainwright.planning.layouts import Layouts
     from trainwright.planning.like_layers import LikeLayers
@@ -198,6 +199,7 @@ class CoarseBounds:
     """Bounds of a point's pairs; groups of replicas are looked up once."""
 
     cluster: Cluster
+    overlap: Overlap = DEFAULT_OVERLAP
     _groups: dict[tuple[int, ...], Replicas] = field(default_factory=dict)
 
     def bounds_s(
@@ -219,7 +221,9 @@ class CoarseBounds:
         held_bytes = batch.of_pairs((work.static_bytes / shards).sum(axis=(2, 3)))
         work_s = _work_s(work, chain, batch, gathered, held_bytes, device.usable_bytes)
         backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
-        added_s, sync_s = _exchanged(shared, batch, work.forward_s, backward_s)
+        added_s, sync_s = _exchanged(
+            shared, batch, work.forward_s, backward_s, overlap=self.overlap
+        )
         total_s = work_s + added_s
         bounds_s = (m * total_s + sync_s) / p
         layer_held = np.tensordot(1 / shards, work.layer_static_bytes, axes=([2, 3], [1, 2]))
@@ -227,7 +231,7 @@ class CoarseBounds:
         for like, held in zip(work.classes, np.moveaxis(layer_held, 2, 0), strict=True):
             busiest_s = like.busiest_s(
                 Rooms(device.usable_bytes, batch.of_pairs(held), gathered),
-                _tail(like, shared, batch),
+                _tail(like, shared, batch, self.overlap),
                 pipeline=p,
                 num_microbatches=m,
                 in_flight=warm_up,
@@ -342,14 +346,14 @@ def _ramp_s(
 
 
 def _exchanged(
-    shared: _Shared, batch: _Batch, forward_s: float, backward_s: Floats
+    shared: _Shared, batch: _Batch, forward_s: float, backward_s: Floats, *, overlap: Overlap
 ) -> tuple[Floats, Floats]:
     """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
     zero, group = batch.zero_stage, batch.group
-    under_s = DEFAULT_OVERLAP.gradients * backward_s
+    under_s = overlap.gradients * backward_s
     gather_s = np.where(zero == 3, shared.gather_s[group], shared.update_s[group])
     scatter_s, between_s = shared.scatter_s[group], shared.between_s[group]
-    gathered_s = np.maximum(0.0, gather_s - DEFAULT_OVERLAP.parameters * forward_s)
+    gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
     scattered_s = np.maximum(0.0, scatter_s - under_s)
     both_s = gathered_s + np.maximum(0.0, gather_s + scatter_s - under_s)
     reduced_s = np.maximum(0.0, shared.reduce_s[group] - under_s)
@@ -387,7 +391,7 @@ def _transient_bytes(work: PointWork, family: str) -> Floats:
     return work.transients.with_largest if family in CHAIN else work.transients.anywhere
 
 
-def _tail(like: LikeLayers, shared: _Shared, batch: _Batch) -> Tail:
+def _tail(like: LikeLayers, shared: _Shared, batch: _Batch, overlap: Overlap) -> Tail:
     """What a rank with some of these layers exchanges after the last microbatch, at least."""
     zero, group = batch.zero_stage, batch.group
     sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)
@@ -405,8 +409,8 @@ def _tail(like: LikeLayers, shared: _Shared, batch: _Batch) -> Tail:
     parameters_s = np.where((zero == 1) | (zero == 2), gathered_s, 0.0)
     return Tail(
         (
-            (gradients_s, DEFAULT_OVERLAP.gradients * like.longest.backward_s),
-            (parameters_s, DEFAULT_OVERLAP.parameters * like.longest.forward_s),
+            (gradients_s, overlap.gradients * like.longest.backward_s),
+            (parameters_s, overlap.parameters * like.longest.forward_s),
         )
     )
 

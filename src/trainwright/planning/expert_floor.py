@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainwright.costing.communication import collective_time_s
 from trainwright.costing.compute import operator_time_s
 from trainwright.costing.estimate import axis_hops
-from trainwright.model import Phase, layer_graph, precision_named
+from trainwright.model import Phase, layer_graph
 from trainwright.model.feed_forward import expert_exchanges
 from trainwright.planning.model_space import Point, run_of
 
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Hop
-    from trainwright.model import LayerClass, Operator
+    from trainwright.model import LayerClass, Operator, RunShape
+    from trainwright.plan.overlap import Overlap
     from trainwright.planning.model_question import ModelQuestion
 
 _PHASES = (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
@@ -40,15 +41,16 @@ def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ..
     assert experts is not None, "a model without experts has a profile per point"
     pool = question.cluster.pool_of()
     dealt = replace(point, expert=experts.num_experts, expert_tensor=1)
-    run = run_of(dealt, question.workload.sequence_length)
-    name = question.workload.precision or pool.accelerator.default_precision
-    run = replace(run, precision=precision_named(name))
-    graph = layer_graph(question.model, run)
+    run = _run_at(question, dealt)
+    graph = layer_graph(question.settings.recipe.applied(question.model), run)
     hops = axis_hops(pool, tensor=point.tensor, context=point.context, expert=1, expert_tensor=1)
+    overlap = question.settings.overlap
     spare = 1 - 1 / max(2, run.expert_rows(experts.experts_per_token))
     return tuple(
         LeastLayers(
-            time_s=_floor_s(layer, hops, pool.accelerator, run.precision.base_dtype, spare),
+            time_s=_floor_s(
+                layer, hops, pool.accelerator, run.precision.base_dtype, spare, overlap
+            ),
             num_layers=graph.layers.count(number),
             has_experts=any(map(_of_experts, layer.operators)),
         )
@@ -72,8 +74,12 @@ def _floor_s(
     device: Accelerator,
     dtype: str,
     spare: float,
+    overlap: Overlap,
 ) -> float:
-    """All phases of one layer; `spare` allows for tokens that other ways of dealing round up."""
+    """All phases of one layer; `spare` allows for tokens that other ways of dealing round up.
+
+    Exchanges of a tensor group that may hide are left out.
+    """
     total_s = 0.0
     for phase in _PHASES:
         operator_s = {
@@ -85,6 +91,8 @@ def _floor_s(
         total_s += math.fsum(operator_s.values())
         for exchange in layer.exchanges:
             if exchange.phase is not phase or exchange.axis.startswith("expert"):
+                continue
+            if exchange.hides_under is None and exchange.axis == "tensor" and overlap.tensor > 0:
                 continue
             time_s = collective_time_s(exchange.kind, exchange.bytes, hops[exchange.axis])
             if exchange.hides_under is not None:
@@ -110,13 +118,20 @@ def _expert_floor_s(operator: Operator, phase: Phase, device: Accelerator, dtype
     return operator.work(phase).flops / (device.peak(dtype) * device.efficiency.gemm.max)
 
 
+def _run_at(question: ModelQuestion, point: Point) -> RunShape:
+    device = question.cluster.pool_of().accelerator
+    recipe = question.settings.recipe
+    name = question.workload.precision or recipe.precision or device.default_precision
+    run = run_of(point, question.workload.sequence_length)
+    return question.settings.shape(run, precision=name)
+
+
 def _exchange_s(question: ModelQuestion, point: Point) -> float:
-    """Seconds of one layer that tokens travel between devices that hold other experts."""
+    """Seconds of one layer that tokens travel to other devices; 0 where that may hide."""
     model, pool = question.model, question.cluster.pool_of()
     assert model.experts is not None
-    name = question.workload.precision or pool.accelerator.default_precision
-    run = replace(run_of(point, question.workload.sequence_length), precision=precision_named(name))
-    if not run.shares_tokens_to_experts:
+    run = _run_at(question, point)
+    if not run.shares_tokens_to_experts or question.settings.overlap.experts > 0:
         return 0.0
     hops = axis_hops(
         pool,

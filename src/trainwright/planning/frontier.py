@@ -57,7 +57,7 @@ class Shelf:
     @classmethod
     def of(cls, question: ModelQuestion) -> Shelf:
         """An empty one."""
-        return cls(question, Estimator(model=question.model, cluster=question.cluster))
+        return cls(question, question.estimator())
 
     def profile(self, point: Point) -> Profile:
         """What layers cost at a point."""
@@ -74,7 +74,7 @@ class Shelf:
             profile = self.profile(point)
             costs = _fingerprint(profile)
             if costs not in self.alike:
-                self.alike[costs] = StageKinds.of(profile)
+                self.alike[costs] = StageKinds.of(profile, self.question.settings.overlap)
             self.cut[point] = self.alike[costs]
         return self.cut[point]
 
@@ -193,7 +193,7 @@ class Frontier:
     _counts: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._coarse = CoarseBounds(room_of_devices(self.question))
+        self._coarse = CoarseBounds(room_of_devices(self.question), self.question.settings.overlap)
         self._schedules = schedules_of(self.question.allowed)
 
     @property
@@ -213,6 +213,10 @@ class Frontier:
         ):
             if budget.stopped:
                 return False
+            if not asked.settings.cuts_heads(
+                asked.model, tensor=point.tensor, context=point.context
+            ):
+                continue
             dealt = [
                 _Priced(point=each, count=count)
                 for each in expert_points(asked.model, point, asked.allowed)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.costing.communication import point_to_point_time_s
-from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.pricing.placement import RankSpacing
 from trainwright.profile import StaticKind
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.costing.communication import Lines
+    from trainwright.plan.overlap import Overlap
     from trainwright.plan.parallelism import Parallelism
     from trainwright.planning.stage_kinds import StageKinds
     from trainwright.pricing.sharding import Replicas
@@ -121,6 +121,7 @@ class Sharing:
     """Seconds of collectives among replicas by kind, [K]; see `pricing.sharding`."""
 
     zero_stage: int
+    overlap: Overlap
     reduce_s: Floats
     gather_s: Floats
     scatter_s: Floats
@@ -131,6 +132,7 @@ class Sharing:
         """Of whole stages, nothing hidden."""
         return cls(
             zero_stage=replicas.zero_stage,
+            overlap=kinds.overlap,
             reduce_s=lines_s(replicas.reduce, kinds.sync_bytes),
             gather_s=lines_s(replicas.gather, gathered_bytes(kinds, replicas.zero_stage)),
             scatter_s=lines_s(replicas.gather, kinds.sync_bytes),
@@ -141,20 +143,20 @@ class Sharing:
         """Seconds per microbatch of one kind, from those without replicas."""
         if self.zero_stage < 2:
             return time_s
-        under_s = DEFAULT_OVERLAP.gradients * np.maximum(0.0, time_s - forward_s)
+        under_s = self.overlap.gradients * np.maximum(0.0, time_s - forward_s)
         waiting_s, gathered_s = float(self.scatter_s[kind]), 0.0
         if self.zero_stage == 3:
             gather_s = float(self.gather_s[kind])
             waiting_s += gather_s
-            gathered_s = max(0.0, gather_s - DEFAULT_OVERLAP.parameters * forward_s)
+            gathered_s = max(0.0, gather_s - self.overlap.parameters * forward_s)
         total: Floats = time_s + gathered_s + np.maximum(0.0, waiting_s - under_s)
         return total
 
     def tail_s(self, forward_s: Floats, slowest_s: Floats) -> Floats:
         """What is exposed after the last microbatch, by kind; `slowest_s` of any way to run it."""
-        under_s = DEFAULT_OVERLAP.gradients * np.maximum(0.0, slowest_s - forward_s)
+        under_s = self.overlap.gradients * np.maximum(0.0, slowest_s - forward_s)
         scattered_s = np.maximum(0.0, self.scatter_s + self.between_s - under_s)
-        gathered_s = np.maximum(0.0, self.gather_s - DEFAULT_OVERLAP.parameters * forward_s)
+        gathered_s = np.maximum(0.0, self.gather_s - self.overlap.parameters * forward_s)
         tail_s: Floats
         match self.zero_stage:
             case 0:

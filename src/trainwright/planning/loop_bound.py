@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainwright._native import _core
+from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.schedule import ActionKind
-from trainwright.planning.loop_sharing import UNDER_BACKWARD
 from trainwright.planning.order_facts import orders_of
 from trainwright.pricing.pipeline_run import peak_shape
 
@@ -147,7 +147,7 @@ class LoopChain:
     of both. `least` [S] and `most` [S] blocks are in each stage. `forward_all_s` and
     `backward_all_s` are of one microbatch through all layers, `optimizer_s` of one block.
     `gathered_bytes` lie beside on every rank; `sharing` is of each rank with its least blocks, one
-    more, ...
+    more, ..., and hides under the share `under_backward` of what they recompute.
     """
 
     blocks: Blocks
@@ -167,6 +167,7 @@ class LoopChain:
     usable_bytes: float
     gathered_bytes: float
     sharing: tuple[RankSharing, ...]
+    under_backward: float = DEFAULT_OVERLAP.gradients
 
     def stages_of(self, rank: int) -> slice:
         """Of one rank, in order."""
@@ -261,7 +262,7 @@ def rank_times_s(
         usable_bytes=chain.usable_bytes,
         gathered_bytes=chain.gathered_bytes,
         transient_bytes=blocks.transient_bytes,
-        under_backward=UNDER_BACKWARD,
+        under_backward=chain.under_backward,
         option_time_s=blocks.time_s,
         option_kept_bytes=blocks.kept_bytes,
         least=chain.least,

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.planning.kind_costs import LayerTimes, Sharing, slowest_s
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
-
-UNDER_BACKWARD: Final = DEFAULT_OVERLAP.gradients  # the share of it that exchanges hide under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,7 +51,7 @@ def rank_sharing(
 
     Those of a chunk are in the order of its blocks, from its least on.
     """
-    sharing, stage = Sharing.of(kinds, replicas), replicas.zero_stage
+    sharing, stage, overlap = Sharing.of(kinds, replicas), replicas.zero_stage, kinds.overlap
     forward_s = kinds.forward_s
     backward_s = kinds.counts @ LayerTimes.of(kinds).total_s - forward_s
     none_s = np.zeros_like(forward_s)
@@ -63,8 +60,8 @@ def rank_sharing(
         waiting_s, gathered_s = sharing.scatter_s, none_s
         if stage == 3:
             waiting_s = waiting_s + sharing.gather_s
-            gathered_s = np.maximum(0.0, sharing.gather_s - DEFAULT_OVERLAP.parameters * forward_s)
-        added_s = gathered_s, np.maximum(0.0, waiting_s - UNDER_BACKWARD * backward_s)
+            gathered_s = np.maximum(0.0, sharing.gather_s - overlap.parameters * forward_s)
+        added_s = gathered_s, np.maximum(0.0, waiting_s - overlap.gradients * backward_s)
     each = (*added_s, sharing.tail_s(forward_s, slowest_s(kinds)))
     made: dict[bytes, RankSharing] = {}
     found = []

@@ -212,6 +212,7 @@ class Loop:
             usable_bytes=self.cluster.accelerator.usable_bytes,
             gathered_bytes=0.0 if missing else self._gathered_bytes(main),
             sharing=self._sharing(missing),
+            under_backward=kinds.overlap.gradients,
         )
 
     def _sharing(self, missing: int) -> tuple[RankSharing, ...]:

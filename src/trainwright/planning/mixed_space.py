@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from trainwright.costing.estimate import Estimator
 from trainwright.errors import UnsupportedFeature
 from trainwright.plan.axis_order import DATA_INSIDE
 from trainwright.plan.parallelism import Parallelism
@@ -118,7 +117,7 @@ class MixedShelf:
             question, workload=replace(question.workload, precision=common_precision(question))
         )
         estimators = [
-            Estimator(model=question.model, cluster=question.cluster.alone(pool))
+            question.estimator(question.cluster.alone(pool))
             for pool in range(len(question.cluster.pools))
         ]
         return cls(asked, lambda pool, point: estimate_profile(estimators[pool], asked, point))

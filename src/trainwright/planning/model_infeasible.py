@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.costing.estimate import Estimator
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.plan import Binding, Relaxation
 from trainwright.planning.allowed import ANY, Allowed, Span
@@ -97,7 +96,7 @@ def _layouts(
     workload = question.workload
     usable_bytes = room_of_devices(question).accelerator.usable_bytes
     size = min(microbatch_sizes(workload, question.allowed.microbatch_size))
-    estimator = Estimator(model=question.model, cluster=question.cluster)
+    estimator = question.estimator()
     points = [
         dealt
         for point in dense_points(
@@ -107,6 +106,7 @@ def _layouts(
             replace(question.allowed, microbatch_size=Span.only(size)),
             num_devices=question.num_devices,
         )
+        if question.settings.cuts_heads(question.model, tensor=point.tensor, context=point.context)
         for dealt in expert_points(question.model, point, question.allowed)
     ]
     for point in sorted(points, key=lambda p: (-p.devices, -p.expert_devices, p)):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.overlap import NO_OVERHEADS
 from trainwright.planning.allowed import EVERYTHING, Allowed
+from trainwright.planning.run_settings import USUAL_SETTINGS
 from trainwright.profile import ProfilePoint
 
 if TYPE_CHECKING:
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.plan.overlap import MemoryOverheads
     from trainwright.planning.model_space import Point, Workload
+    from trainwright.planning.run_settings import RunSettings
     from trainwright.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelQuestion:
-    """A model to train on a cluster, what the plan may use, what it leaves free of each device."""
+    """A model to train on a cluster, what the plan may use, what it leaves free of each device.
+
+    `settings` are those of the run beside what the plan decides.
+    """
 
     model: TransformerConfig
     cluster: Cluster
@@ -31,11 +36,16 @@ class ModelQuestion:
     num_devices: int
     allowed: Allowed = EVERYTHING
     overheads: MemoryOverheads = NO_OVERHEADS
+    settings: RunSettings = USUAL_SETTINGS
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
         if faults:
             raise InvalidInput(faults)
+
+    def estimator(self, cluster: Cluster | None = None) -> Estimator:
+        """What prices the layers, on the question's cluster where no other is given."""
+        return self.settings.estimator(self.model, cluster or self.cluster)
 
     def holds(self, peak_bytes: float) -> bool:
         """Whether a device has room for a plan that peaks there, by the rule of `estimate`."""
@@ -74,4 +84,5 @@ def _profile_point(question: ModelQuestion, point: Point, tensor: tuple[int, ...
         sequence_parallel=max(tensor) > 1,
         precision=question.workload.precision,
         recompute=tuple(map(str, question.allowed.recompute)),
+        kernels=question.settings.kernels,
     )

@@ -56,7 +56,7 @@ def plan_per_stage(
     """
     workload = question.workload
     uniform = plan_model(question, budget, num_alternatives=num_alternatives, crew=crew)
-    estimator = Estimator(model=question.model, cluster=question.cluster)
+    estimator = question.estimator()
     degrees = tensor_degrees(question.model, question.cluster, workload, question.allowed.tensor)
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
     offered = [
@@ -135,6 +135,7 @@ def _price(
         profile,
         question.cluster,
         model_flops_per_sequence=flops,
+        overlap=question.settings.overlap,
         overheads=question.overheads,
     )
     if not question.holds(step.peak_memory_bytes):

@@ -26,7 +26,6 @@ import numpy as np
 
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.costing.compute import memory_time_s
-from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.kind_costs import TOUCHED, exposed_after, gathered_bytes
 from trainwright.pricing.placement import RankSpacing, group_replicas
@@ -227,7 +226,7 @@ def with_replicas(
 ) -> KindTimes:
     """What data parallelism adds per microbatch and at the end; see `pricing.sharding`."""
     sync = kinds.sync_bytes[used]
-    overlap, stage = DEFAULT_OVERLAP, replicas.zero_stage
+    overlap, stage = kinds.overlap, replicas.zero_stage
     with np.errstate(invalid="ignore"):
         backward_s = np.where(np.isfinite(time_s), time_s - forward_s, 0.0)
     under_backward_s = overlap.gradients * backward_s

@@ -140,6 +140,7 @@ def _priced(
         profile,
         question.cluster,
         model_flops_per_sequence=flops,
+        overlap=question.settings.overlap,
         overheads=question.overheads,
     )
     if not question.holds(step.peak_memory_bytes):

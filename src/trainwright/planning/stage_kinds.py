@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainwright.plan.overlap import Overlap
     from trainwright.planning.kind_ways import PackedWays, Ways
     from trainwright.planning.packed_fronts import PackedFronts
     from trainwright.profile import Profile
@@ -49,7 +51,7 @@ class StageKinds:
     empty, `forward_s` [K] of one microbatch, `static_bytes` [K, 2, 3], `sync_bytes` [K, 2] and
     `trained_bytes` [K, 2] as in the cost table with tied parameters once, `weight_bytes` [K] of the
     heaviest layer. At a level a stage needs `level_bytes` [levels] for transients; `levels_of` [K]
-    are those that may be best.
+    are those that may be best. `overlap` says what exchanges of replicas hide under.
     """
 
     profile: Profile
@@ -64,6 +66,7 @@ class StageKinds:
     weight_bytes: Floats
     level_bytes: Floats
     levels_of: tuple[tuple[int, ...], ...]
+    overlap: Overlap = DEFAULT_OVERLAP
     packed: dict[int, PackedFronts] = field(default_factory=dict)
     ways: dict[tuple[tuple[int, tuple[int, ...]], ...], Ways] = field(default_factory=dict)
     rows_worth: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
@@ -72,7 +75,7 @@ class StageKinds:
     _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, profile: Profile) -> StageKinds:
+    def of(cls, profile: Profile, overlap: Overlap = DEFAULT_OVERLAP) -> StageKinds:
         """The kinds of `profile`, whose layers form a chain."""
         costs = profile.costs
         assert costs.phases is not None, "an estimate has phases"
@@ -106,6 +109,7 @@ class StageKinds:
             weight_bytes=np.where(counts > 0, weights, 0.0).max(axis=1),
             level_bytes=level_bytes,
             levels_of=levels_of,
+            overlap=overlap,
         )
 
     @property

@@ -185,7 +185,12 @@ class _Numbered:
             degrees.adjacent_devices % spanned,
             degrees.num_devices <= self._num_devices,
             copies == 1
-            or (degrees.zero_stage, degrees.data % copies, degrees.expert_data % copies),
+            or (
+                degrees.zero_stage,
+                degrees.data % copies,
+                degrees.data == copies,
+                degrees.expert_data % copies,
+            ),
         )
         broken: tuple[Fault, ...] = self._kept(
             ("legal", layers, *pipeline, *stages, *fits, is_whole),

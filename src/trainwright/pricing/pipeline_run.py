@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 TIMELESS: Final = frozenset(
     {"gpipe", "1f1b", "eager-1f1b", "interleaved", "depth-first", "breadth-first", "zb-h1", "zb-h2"}
 )
+_ORDER_BITS: Final = 32  # of a time that a family looks at: 2e-10 of it
 # Those of them whose activations in flight stop growing with the microbatches.
 _BOUNDED: Final = frozenset({"1f1b", "eager-1f1b", "interleaved", "depth-first", "zb-h1", "zb-h2"})
 # Those of them that take microbatches in groups of p.
@@ -117,11 +118,21 @@ def placement_of(shape: PipelineShape) -> Placement:
 
 
 def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
-    """The orders; a family that looks at times gets them. Raises `InvalidInput` by its rules."""
+    """The orders; a family that looks at times gets them. Raises `InvalidInput` by its rules.
+
+    It gets them rounded (`_ORDER_BITS`), so that an order hangs on no last bit: times that are
+    summed in another way, as a batch does, make the same order.
+    """
     if shape.family in TIMELESS:
         return _timeless(shape)
     durations = (times.forward_s, times.input_grad_s, times.weight_grad_s, times.transfer_s)
-    return _timed(shape, *(np.asarray(each, np.float64).tobytes() for each in durations))
+    return _timed(shape, *(_rounded(each).tobytes() for each in durations))
+
+
+def _rounded(times_s: Floats) -> Floats:
+    fraction, exponent = np.frexp(np.asarray(times_s, np.float64))
+    rounded: Floats = np.ldexp(np.round(np.ldexp(fraction, _ORDER_BITS)), exponent - _ORDER_BITS)
+    return rounded
 
 
 @lru_cache(maxsize=4)  # ends and memory of a step ask for the same order, which takes a while

@@ -248,7 +248,8 @@ class Painter {
   /** The most a rank holds within each pixel column, as a filled curve, with limit and peak. */
   paintMemoryRow(panel, rank, y, height) {
     const { context, theme, layout } = this, bottom = y + height;
-    const levelY = (bytes) => bottom - (bytes / this.config.memoryTop) * height;
+    const top = this.config.memoryTops[panel.memoryUnit];
+    const levelY = (amount) => bottom - (amount / top) * height;
     this.rankLabel(rank, y, height);
     context.fillStyle = theme.row;
     context.fillRect(layout.left, y, layout.plotWidth, height);
@@ -270,7 +271,7 @@ class Painter {
     context.strokeStyle = theme.memory;
     context.lineWidth = 1;
     context.stroke(curve);
-    this.paintLimit(panel.limit[rank], levelY);
+    this.paintLimit(panel.limit[rank], top, levelY);
     this.paintPeak(panel, rank, y, height, levelY);
     this.counters.memoryRows++;
   }
@@ -296,8 +297,8 @@ class Painter {
     return levels;
   }
 
-  paintLimit(limit, levelY) {
-    if (limit === null || limit > this.config.memoryTop) return;
+  paintLimit(limit, top, levelY) {
+    if (limit === null || limit > top) return;
     const { context, layout } = this;
     context.strokeStyle = this.theme.limit;
     context.lineWidth = 1.3;

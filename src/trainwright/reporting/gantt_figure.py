@@ -1,8 +1,9 @@
 """What a page needs to show schedules: data and colours for the canvas, words for those who read.
 
 The canvas is drawn by plain scripts: `gantt_data.js` unpacks, `gantt_draw.js` and `gantt_pixels.js`
-draw with a level of detail that follows the zoom, `gantt_input.js` listens, `gantt_page.js` holds
-what is in view. Several panels share one time scale, which is how two schedules are compared.
+draw with a level of detail that follows the zoom, `gantt_print.js` cuts the picture for paper,
+`gantt_input.js` listens, `gantt_page.js` holds what is in view. Several panels share one time
+scale, which is how two schedules are compared.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ SCRIPTS: Final = (
     "gantt_pixels.js",
     "gantt_ranks.js",
     "gantt_draw.js",
+    "gantt_print.js",
     "gantt_input.js",
     "gantt_page.js",
 )
@@ -36,11 +38,20 @@ def figure_data(panels: Sequence[GanttPanel]) -> dict[str, Any]:
     return {
         "panels": [pack_panel(panel) for panel in panels],
         "numChunks": num_chunks,
-        "memoryTop": memory_top(panels),
+        "memoryTops": _memory_tops(panels),
         "timeUnits": UNITS_OF[_time_unit(panels)],
         "kindNames": [KIND_NAMES[kind] for kind in ActionKind],
         "textures": [TEXTURES[kind] for kind in ActionKind],
         "themes": {name: _theme_data(theme, num_chunks) for name, theme in THEMES.items()},
+    }
+
+
+def _memory_tops(panels: Sequence[GanttPanel]) -> dict[str, float]:
+    """The scale of memory of each unit: activations are not compared with bytes."""
+    units = {panel.memory_unit for panel in panels}
+    return {
+        unit.value: memory_top([panel for panel in panels if panel.memory_unit is unit])
+        for unit in sorted(units, key=lambda unit: unit.value)
     }
 
 

@@ -12,6 +12,7 @@ class Page {
     this.bars = document.getElementById("bars");
     this.overlay = document.getElementById("overlay");
     this.tip = document.getElementById("tip");
+    this.pieces = document.getElementById("pieces");
     this.painter = new Painter(this.bars, config);
     this.whole = Math.max(...panels.map((panel) => panel.makespan)) || 1;
     this.options = { showCritical: true, showMemory: true, ranks: null };
@@ -255,8 +256,9 @@ class Page {
 
   /** Shift and arrows: to the next action of the rank, or to the one at the same time above or below. */
   step(along, across) {
-    const { section, i } = this.selected ?? this.firstInView();
-    const { panel } = section, rank = panel.rank(i);
+    const from = this.selected ?? this.firstInView();
+    if (!from) return;
+    const { section, i } = from, { panel } = section, rank = panel.rank(i);
     let next = i + along;
     if (across) {
       let other = rank + across;
@@ -271,11 +273,15 @@ class Page {
     this.reveal(section, next);
   }
 
+  /** An action of the first shown rank that has any; null where the shown ranks have none. */
   firstInView() {
-    const section = this.layout.sections[0], { panel } = section;
-    const rank = panel.offsets.findIndex((at, r) => section.isShown(r) && panel.offsets[r + 1] > at);
-    const i = Math.min(panel.firstEndingAfter(rank, this.from), panel.offsets[rank + 1] - 1);
-    return { section, i };
+    for (const section of this.layout.sections) {
+      const { panel } = section;
+      const rank = panel.offsets.findIndex((at, r) => section.isShown(r) && panel.offsets[r + 1] > at);
+      if (rank < 0) continue;
+      return { section, i: Math.min(panel.firstEndingAfter(rank, this.from), panel.offsets[rank + 1] - 1) };
+    }
+    return null;
   }
 
   reveal(section, i) {
@@ -295,6 +301,7 @@ class Page {
     this.isPrinting = isPrinting;
     this.leave();
     this.restyle();
+    this.pieces.replaceChildren(...(isPrinting ? piecesOf(this.bars, this.layout) : []));
   }
 }
 

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainwright.reporting.improvement_words import (
+    added_kernels,
+    bound_settings,
+    changes_title,
+    choice_gain,
+    choice_title,
+    needed_bytes,
+    needed_line,
+    no_choice,
+    speed,
+    verdict,
+)
+from trainwright.reporting.layout import layout_line
 from trainwright.reporting.text import add_row, table
 from trainwright.units import format_bytes, format_seconds
 
@@ -12,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from trainwright.plan.results.improvement import BestPlanRecord, ImprovementResult
+    from trainwright.plan.results.improvement import ImprovementResult
 
 
 def improvement_report(found: ImprovementResult) -> RenderableType:
@@ -23,65 +36,63 @@ def improvement_report(found: ImprovementResult) -> RenderableType:
     parts: list[RenderableType] = [Text(line, overflow="fold") for line in _lines(found)]
     if found.changes:
         parts.append(_changes(found))
+    if found.assumptions:
+        parts.append(Text("taken for granted:"))
+    parts += [Text(f"  {name}: {text}") for name, text in found.assumptions.items()]
     parts += [Text(f"warning: {line}", overflow="fold") for line in found.warnings]
     return Group(*parts)
 
 
 def _lines(found: ImprovementResult) -> Iterator[str]:
-    run = found.run
-    verdict = "fits" if found.run_fits else "does not fit"
+    run, chosen = found.run, found.recommended
     yield (
-        f"your run: {format_seconds(run.step_time_s)} per step, "
-        f"{format_bytes(run.peak_memory_bytes)} of {format_bytes(found.memory_limit_bytes)}, "
-        f"{verdict}"
+        f"your run: {format_seconds(run.step_time_s)} per step, {verdict(found)}: "
+        f"{needed_line(found, run.peak_memory_bytes)}"
     )
-    if found.best_plan is not None:
-        yield _plan_line(found.best_plan, found.framework)
-    else:
-        yield "best plan: none was found"
-    chosen = found.recommended
+    yield from _best_lines(found)
     if chosen is None:
-        yield "no change of one or two decisions is faster"
+        yield no_choice(found)
     else:
+        step = format_seconds(chosen.step_time_s)
+        yield f"{choice_title(found)}: {chosen.options}: {step}, {choice_gain(found, chosen)}"
+
+
+def _best_lines(found: ImprovementResult) -> Iterator[str]:
+    plan, where = found.best_plan, f" for {found.framework}" if found.framework else ""
+    if plan is not None:
         yield (
-            f"smallest change with most of the gain: {chosen.options}: "
-            f"{format_seconds(chosen.step_time_s)}, {chosen.speedup - 1:+.1%} speed, "
-            f"{chosen.gain_share:.0%} of the gain"
+            f"best plan{where}: {format_seconds(plan.step_time_s)}, {speed(found, plan.speedup)}, "
+            f"needs {format_bytes(needed_bytes(found, plan.peak_memory_bytes))}: "
+            f"{layout_line(plan.parallelism)}{added_kernels(plan)}, microbatch {plan.micro_batch}, "
+            f"schedule {plan.schedule}, {plan.num_recomputed} layers recomputed"
         )
-
-
-def _plan_line(plan: BestPlanRecord, framework: str | None) -> str:
-    where = "" if framework is None else f" for {framework}"
-    degrees = plan.parallelism
-    layout = "degrees per stage"
-    if degrees is not None:
-        layout = (
-            f"tp {degrees.tensor} pp {degrees.pipeline} dp {degrees.data} cp {degrees.context} "
-            f"ep {degrees.expert} zero {degrees.zero_stage}"
-        )
-    return (
-        f"best plan{where}: {format_seconds(plan.step_time_s)} ({plan.speedup - 1:+.1%} speed), "
-        f"{format_bytes(plan.peak_memory_bytes)}: {layout}, microbatch {plan.micro_batch}, "
-        f"{plan.schedule}, {plan.num_recomputed} layers recomputed"
-    )
+    elif found.best_known_s is None:
+        yield f"best plan{where}: none was found that fits"
+    else:
+        known = "your run" if not found.changes else "the first change below"
+        yield f"best known{where}: {format_seconds(found.best_known_s)}, {known}"
+    if found.lower_bound_s is not None:
+        bound = format_seconds(found.lower_bound_s)
+        yield f"no plan with {bound_settings(found)} takes less than {bound} (proved)"
 
 
 def _changes(found: ImprovementResult) -> RenderableType:
+    shares = found.run_fits
     columns = (
         ("change", "left"),
         ("step", "right"),
         ("speed", "right"),
-        ("of the gain", "right"),
-        ("memory", "right"),
+        *((("of the gain", "right"),) if shares else ()),
+        ("memory needed", "right"),
     )
-    made = table("changes that fit and are faster", columns)
+    made = table(f"{changes_title(found)}, fastest first", columns)
     for each in found.changes:
         add_row(
             made,
             each.options,
             format_seconds(each.step_time_s),
             f"{each.speedup - 1:+.1%}",
-            f"{each.gain_share:.0%}",
-            format_bytes(each.peak_memory_bytes),
+            *((f"{each.gain_share or 0.0:.0%}",) if shares else ()),
+            format_bytes(needed_bytes(found, each.peak_memory_bytes)),
         )
     return made

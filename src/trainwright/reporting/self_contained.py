@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
+@cache  # a page is compiled once by a process that writes several
 def environment() -> Environment:
     """Templates of this package; they escape, and an unknown name is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined

@@ -19,6 +19,7 @@ from trainwright.units import GIB
 from trainwright.validation.lines import line_of
 from trainwright.validation.machines import Known
 from trainwright.validation.predict import RunPrediction
+from trainwright.validation.staged_memory import stage_peak_bytes
 
 _DEVICE_NAMES = {"GH-96": "GH200-96GB"}
 
@@ -38,7 +39,7 @@ DEFAULTS: Final = {
     "reduce_bytes_per_s": 10e9,
     "send_bytes_per_s": 10e9,
     "parameter_bytes": 20.0,
-    "saved_ratio": 1.1,
+    "saved_ratio": 1.05,
     "fixed_bytes": 4.0 * GIB,
 }
 Constants = Mapping[str, float]
@@ -86,7 +87,14 @@ def predict_staged(
     update_s = [_update_s(run, layers, r, own) for r, own in zip(stages, ranges, strict=True)]
     step_s = max(map(sum, zip(ends_s, reduce_s, update_s, strict=True)))
     peaks = [
-        _peak_bytes(run, layers, replicas, own, stage.in_flight, constants)
+        stage_peak_bytes(
+            run,
+            _sizes(run, layers, replicas[0].tensor),
+            own,
+            tensor=replicas[0].tensor,
+            in_flight=stage.in_flight,
+            constants=constants,
+        )
         for replicas, own, stage in zip(stages, ranges, pipeline, strict=True)
     ]
     return RunPrediction(
@@ -165,19 +173,3 @@ def _update_s(
     """The optimizer's pass over a stage's parameters, on its slowest replica."""
     every = [_times(run, layers, replica) for replica in set(replicas)]
     return max(sum(times[i][2] for i in own) for times in every)
-
-
-def _peak_bytes(
-    run: MeasuredRun,
-    layers: MeasuredLayers,
-    replicas: list[StagedReplica],
-    own: range,
-    in_flight: int,
-    constants: Constants,
-) -> float:
-    assert run.microbatch_size is not None
-    held = _sizes(run, layers, replicas[0].tensor)
-    parameters = sum(held[i][0] for i in own)
-    saved = sum(held[i][2] for i in own) * run.microbatch_size * in_flight
-    held_bytes = constants["parameter_bytes"] * parameters + constants["saved_ratio"] * saved
-    return held_bytes + constants["fixed_bytes"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from trainwright.errors import TrainwrightError
@@ -200,15 +200,39 @@ def _repeats(found: Sequence[Outcome]) -> list[list[float]]:
 
 
 def _rank_groups(found: Sequence[Outcome]) -> list[list[Pair]]:
-    """Runs of one job under several layouts, where there are enough of them."""
-    groups: dict[object, dict[object, Pair]] = defaultdict(dict)
+    """Runs of one job under several layouts, where there are enough of them.
+
+    A job fixes what a layout is chosen for: model, devices, batch, number format, and the software
+    with its release. Repeats count within their release alone.
+    """
+    jobs: dict[object, dict[object, Pair]] = defaultdict(dict)
     for outcome in found:
-        pair, run = _time_pair(outcome), outcome.run
-        if pair is None:
-            continue
-        job = (run.model, run.accelerator, run.num_devices, run.sequence_length, run.global_batch)
-        groups[job].setdefault((run.layout, run.precision), pair)
-    return [list(pairs.values()) for pairs in groups.values() if len(pairs) >= LEAST_LAYOUTS]
+        for release, runs in _by_release(outcome).items():
+            pair = _time_pair(replace(outcome, runs=runs))
+            if pair is not None:
+                jobs[*_job(outcome.run), release].setdefault(outcome.run.layout, pair)
+    return [list(pairs.values()) for pairs in jobs.values() if len(pairs) >= LEAST_LAYOUTS]
+
+
+def _by_release(outcome: Outcome) -> dict[str | None, tuple[MeasuredRun, ...]]:
+    """The repeats of a configuration by the release of the software; `None` where unstated."""
+    releases = sorted({run.setting("release") for run in outcome.runs}, key=str)
+    return {
+        release: tuple(run for run in outcome.runs if run.setting("release") == release)
+        for release in releases
+    }
+
+
+def _job(run: MeasuredRun) -> tuple[object, ...]:
+    return (
+        run.model,
+        run.accelerator,
+        run.num_devices,
+        run.sequence_length,
+        run.global_batch,
+        run.precision,
+        line_of(run).name,
+    )
 
 
 def _scored(outcome: Outcome) -> ScoredRun:

@@ -23,6 +23,7 @@ def main():
     hopper = types.SimpleNamespace(major=9, minor=0)
     torch.cuda.get_device_properties = lambda *_: hopper
     torch.cuda.get_device_capability = lambda *_: (9, 0)
+    from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
     from megatron.training.arguments import (
         core_transformer_config_from_args,
         parse_args,
@@ -34,6 +35,14 @@ def main():
         args = parse_args()
         validate_args(args)
         config = core_transformer_config_from_args(args)
+        init_num_microbatches_calculator(  # as Megatron does once it has its arguments
+            args.rank,
+            args.rampup_batch_size,
+            args.global_batch_size,
+            args.micro_batch_size,
+            args.data_parallel_size,
+            args.decrease_batch_size_if_needed,
+        )
     except (AssertionError, ValueError, RuntimeError) as error:
         print(json.dumps({"refused": f"{type(error).__name__}: {error}"[:300]}))
         return
@@ -50,6 +59,7 @@ def main():
     found = {name: getattr(config, name) for name in wanted}
     found["data_parallel_size"] = args.data_parallel_size
     found["global_batch_size"] = args.global_batch_size
+    found["arguments"] = {name: getattr(args, name) for name in asked["arguments"]}
     print(json.dumps(found))
 
 

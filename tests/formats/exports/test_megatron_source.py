@@ -1,6 +1,7 @@
-"""Exported flags through the argument parser of a Megatron-LM source tree, on a CPU.
+"""Exported flags through the argument parser of Megatron-LM, on a CPU.
 
-The wheel of megatron-core has no parser of arguments. MEGATRON_SRC names a checkout.
+MEGATRON_SRC names a checkout, or an unpacked wheel of megatron-core from 0.17.0 on, the first that
+has the parser.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from typing import Any
 
 import pytest
 
-from export_jobs import bundle, golden_jobs
+from export_jobs import bundle, golden_jobs, job
 from trainwright.errors import Inexpressible
 from trainwright.formats.exports.megatron_fields import megatron_fields
+from trainwright.plan.axis_order import PIPELINE_INSIDE
 from trainwright.plan.job import Job
 
 WHERE = os.environ.get("MEGATRON_SRC")
 pytestmark = [
     pytest.mark.exports,
-    pytest.mark.skipif(not WHERE, reason="MEGATRON_SRC names no checkout of Megatron-LM"),
+    pytest.mark.skipif(not WHERE, reason="needs MEGATRON_SRC: make test-exports-all"),
 ]
 # What the files leave to the user, and what a machine without a device needs.
 BESIDE = (
-    *("--transformer-impl", "local", "--no-gradient-accumulation-fusion"),
+    *("--transformer-impl", "local", "--no-gradient-accumulation-fusion", "--no-rope-fusion"),
     *("--tokenizer-type", "NullTokenizer", "--vocab-size", "32000", "--mock-data"),
     *("--train-iters", "1", "--lr", "1e-4"),
 )
@@ -34,12 +36,12 @@ BESIDE = (
 
 def expressible() -> dict[str, Job]:
     found = {}
-    for name, job in golden_jobs().items():
+    for name, each in golden_jobs().items():
         try:
-            bundle(job, "megatron")
+            bundle(each, "megatron")
         except Inexpressible:
             continue
-        found[name] = job
+        found[name] = each
     return found
 
 
@@ -59,11 +61,27 @@ def environment(job: Job) -> dict[str, str]:
     return {**outside, "PYTHONPATH": WHERE or "", **({name: "1"} if asked == "1" else {})}
 
 
+def arguments_of(job: Job) -> dict[str, Any]:
+    """What is planned, by names that the parser has too."""
+    fields = megatron_fields(job)
+    found = {**fields.run, **fields.ddp, **fields.optimizer}
+    found["accumulate_allreduce_grads_in_fp32"] = found.pop("grad_reduce_in_fp32")
+    if "data_parallel_sharding_strategy" in found:
+        found |= {"use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor"}
+    return found
+
+
 def parsed(job: Job, *more: str) -> dict[str, Any]:
     flags = flags_of(job)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", Path(__file__).with_name("megatron_source_check.py")],
-        input=json.dumps({"flags": [*flags, *BESIDE, *more], "world": job.degrees.num_devices}),
+        input=json.dumps(
+            {
+                "flags": [*flags, *BESIDE, *more],
+                "world": job.degrees.num_devices,
+                "arguments": [*arguments_of(job)],
+            }
+        ),
         capture_output=True,
         text=True,
         timeout=300,
@@ -74,9 +92,21 @@ def parsed(job: Job, *more: str) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize("name", expressible())
+def asked() -> dict[str, Job]:
+    inside = {"data": 8, "pipeline": 2, "axis_order": PIPELINE_INSIDE, "zero_stage": 1}
+    return {
+        **expressible(),
+        "copies": job("llama3-8b", data=16, zero_stage=1, state_copies=4, global_batch=16),
+        "copies of shards": job(
+            "llama3-8b", data=16, zero_stage=2, state_copies=2, global_batch=16
+        ),
+        "second mapping": job("llama3-8b", **inside, global_batch=16),
+    }
+
+
+@pytest.mark.parametrize("name", asked())
 def test_the_parser_makes_of_the_flags_what_was_planned(name: str) -> None:
-    job = expressible()[name]
+    job = asked()[name]
     found, wanted = parsed(job), megatron_fields(job).model
     assert "refused" not in found
     assert found["data_parallel_size"] == job.degrees.data
@@ -84,6 +114,7 @@ def test_the_parser_makes_of_the_flags_what_was_planned(name: str) -> None:
     for key in set(found) & set(wanted):
         if wanted[key] is not None:
             assert found[key] == wanted[key], key
+    assert found["arguments"] == arguments_of(job)
 
 
 def test_an_unknown_flag_ends_the_parser() -> None:

@@ -234,6 +234,21 @@ def test_a_rule_that_the_configuration_object_does_not_know(number: int) -> None
     assert not megatron_refuses(setup)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"distributed_optimizer": False}, {"distributed_optimizer": True, "optimizer": "sgd"}],
+)
+def test_state_below_32_bits_is_refused_by_both(changes: dict[str, Any]) -> None:
+    setup = replace(GOOD, moments=("fp16", "fp16"), **changes)
+    assert "(rule 30)" in " ".join(map(str, broken_megatron_rules(setup)))
+    with pytest.raises(AssertionError, match="use-precision-aware-optimizer only supported with"):
+        load("optimizer.optimizer_config.OptimizerConfig")(
+            optimizer=setup.optimizer,
+            use_distributed_optimizer=setup.distributed_optimizer,
+            use_precision_aware_optimizer=True,
+        )
+
+
 def test_the_known_modules_are_those_of_megatron() -> None:
     for module in MODULES:
         one = replace(

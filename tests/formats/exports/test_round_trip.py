@@ -260,3 +260,21 @@ def test_hybrid_shard_is_said_by_every_target_that_has_it() -> None:
         assert READERS[target][1](files[name]).state_copies == 4
     with pytest.raises(Inexpressible, match=r"state_copies: 4: deepspeed copies .* with MiCS"):
         write(made, STAMP, "deepspeed", launcher=Launcher.TORCHRUN)
+
+
+def test_copies_of_split_experts_are_refused_by_megatron_fsdp_and_sent_where_they_run() -> None:
+    split = {"data": 16, "expert": 2, "state_copies": 2, "global_batch": 16}
+    made = job("mixtral-8x7b", zero_stage=3, **split)
+    with pytest.raises(Inexpressible, match="state_copies: 2: megatron copies what its FSDP") as e:
+        write(made, STAMP, "megatron", launcher=Launcher.TORCHRUN)
+    assert "torchtitan@0.3" in e.value.alternatives
+    inside = job("mixtral-8x7b", zero_stage=1, **split)
+    files = write(inside, STAMP, "megatron", launcher=Launcher.TORCHRUN).files
+    assert "--num-distributed-optimizer-instances 2" in files["megatron_args.sh"]
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_megatron_shards_with_its_distributed_optimizer_at_every_stage(zero: int) -> None:
+    made = job("llama3-8b", data=8, zero_stage=zero, global_batch=8)
+    files = write(made, STAMP, "megatron", launcher=Launcher.TORCHRUN).files
+    assert "  --use-distributed-optimizer\n" in files["megatron_args.sh"]

@@ -16,6 +16,7 @@ from trainwright.model.config import Activation, Norm
 from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
 from trainwright.plan.capability import capability_of
 from trainwright.plan.demands import RecomputeForm
+from trainwright.plan.megatron_setup import main_weights_of
 
 if TYPE_CHECKING:
     from trainwright.plan.job import Job
@@ -166,7 +167,7 @@ def _kernels(job: Job) -> Values:
 
 def _data_parallel(job: Job) -> Values:
     stage = job.demands.zero_stage
-    found: Values = {"use_distributed_optimizer": stage == 1}
+    found: Values = {"use_distributed_optimizer": stage >= 1}
     if job.degrees.state_copies > 1:
         found["num_distributed_optimizer_instances"] = job.degrees.state_copies
     if stage >= 2:
@@ -183,15 +184,15 @@ def _optimizer(job: Job) -> Values:
     name = {"momentum": "sgd"}.get(job.recipe.optimizer, str(job.recipe.optimizer))
     found: Values = {
         "optimizer": name,
-        "use_distributed_optimizer": job.demands.zero_stage == 1,
+        "use_distributed_optimizer": job.demands.zero_stage >= 1,
     }
     if name == "sgd":
         found["sgd_momentum"] = 0.9 if job.recipe.optimizer == "momentum" else 0.0
-    moments, main = job.recipe.moment_dtypes, job.recipe.main_weight_dtype
-    if {*moments} != {"fp32"} or main not in (None, "fp32"):
+    moments, main = job.recipe.moment_dtypes, main_weights_of(job)
+    if {main, *moments} != {"fp32"}:
         found |= {
             "use_precision_aware_optimizer": True,
-            "main_params_dtype": main or "fp32",
+            "main_params_dtype": main,
             "exp_avg_dtype": moments[0],
             "exp_avg_sq_dtype": moments[-1],
         }

@@ -68,7 +68,7 @@ def describe(job: Job, stamp: Stamp, missing: tuple[str, ...]) -> dict[str, Any]
         "expert_tensor": degrees.expert_shards if job.model.experts else None,
         "sequence_parallel": degrees.sequence_parallel,
         "zero_stage": job.demands.zero_stage,
-        "state_copies": job.demands.state_copies,
+        "state_copies": degrees.state_copies,
         "schedule": job.schedule,
         "num_microbatches": job.num_microbatches,
         "microbatch_size": job.microbatch_size,

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainwright.plan.results.export import PricedLayout
+from trainwright.plan.results.improvement import BestPlanRecord, ImprovementRecord
+from trainwright.reporting.improvement_words import (
+    bound_settings,
+    changes_title,
+    choice_gain,
+    choice_title,
+    needed_bytes,
+    needed_line,
+    needed_parts,
+    no_choice,
+    speed,
+    verdict,
+)
 from trainwright.reporting.layout import layout_line
 from trainwright.reporting.page.blocks import (
     Bar,
@@ -28,7 +43,7 @@ from trainwright.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainwright.plan.results.improvement import ImprovementRecord, ImprovementResult
+    from trainwright.plan.results.improvement import ImprovementResult
     from trainwright.reporting.page.subject import Subject
 
 
@@ -68,49 +83,64 @@ def _sections(subject: Subject[ImprovementResult]) -> Iterator[Section]:
     found: tuple[Table | Notes, ...] = (
         (_changes(document),)
         if document.changes
-        else (Notes(lines=("No change of one or two decisions is faster.",)),)
+        else (Notes(lines=(f"There is {no_choice(document)}.",)),)
     )
-    yield Section(
-        name="changes", label="Changes", title="Changes that fit and are faster", blocks=found
-    )
+    title = f"{changes_title(document).capitalize()}, fastest first"
+    yield Section(name="changes", label="Changes", title=title, blocks=found)
     yield provenance_section(subject, document.assumptions)
     yield reproduce_section(subject, (document.request.model, document.request.cluster))
 
 
 def _cards(document: ImprovementResult) -> Iterator[Card]:
-    run, limit = document.run, document.memory_limit_bytes
-    yield Card(label="your run", value=format_seconds(run.step_time_s), note="per step")
+    run, chosen = document.run, document.recommended
     yield Card(
-        label="its peak memory",
-        value=format_bytes(run.peak_memory_bytes),
-        note=f"of {format_bytes(limit)}: {'fits' if document.run_fits else 'does not fit'}",
+        label="your run",
+        value=format_seconds(run.step_time_s),
+        note="per step" if document.run_fits else "per step, if devices had the memory",
+    )
+    yield Card(
+        label="what it needs of a device",
+        value=format_bytes(needed_bytes(document, run.peak_memory_bytes)),
+        note=f"{verdict(document)} in the {format_bytes(document.memory_limit_bytes)} usable; "
+        f"{needed_parts(document, run.peak_memory_bytes)}",
         tone="plain" if document.run_fits else "bad",
     )
-    plan, chosen = document.best_plan, document.recommended
-    if plan is None:
-        yield Card(label="best plan", value="none was found", tone="warn")
-    else:
-        yield Card(
-            label="best plan",
-            value=format_seconds(plan.step_time_s),
-            note=f"{plan.speedup - 1:+.1%} speed; no plan takes less than "
-            f"{format_seconds(plan.lower_bound_s)}",
-        )
+    yield _best_card(document)
     if chosen is None:
-        yield Card(label="smallest change", value="none", note="no small change is faster")
+        yield Card(label="smallest change", value="none", note=no_choice(document))
         return
     yield Card(
-        label="smallest change with most of the gain",
-        value=f"{chosen.speedup - 1:+.1%} speed",
-        note=f"{chosen.options}: {format_seconds(chosen.step_time_s)}, "
-        f"{chosen.gain_share:.0%} of the gain",
+        label=choice_title(document),
+        value=format_seconds(chosen.step_time_s),
+        note=f"{chosen.options}: {choice_gain(document, chosen)}",
         tone="good",
     )
 
 
+def _best_card(document: ImprovementResult) -> Card:
+    plan, best_s = document.best_plan, document.best_known_s
+    bound = ""
+    if document.lower_bound_s is not None:
+        floor = format_seconds(document.lower_bound_s)
+        bound = f"; no plan with {bound_settings(document)} takes less than {floor}"
+    if plan is not None:
+        return Card(
+            label="best plan",
+            value=format_seconds(plan.step_time_s),
+            note=speed(document, plan.speedup) + bound,
+        )
+    if best_s is None:
+        return Card(label="best plan", value="none was found that fits", tone="warn")
+    known = "your run" if not document.changes else document.changes[0].options
+    return Card(label="best known", value=format_seconds(best_s), note=known + bound)
+
+
 def _steps(document: ImprovementResult) -> BarChart:
     steps = [("your run", document.run.step_time_s)]
-    if document.recommended is not None:
+    if document.changes:
+        steps.append(("fastest change", document.changes[0].step_time_s))
+    if document.recommended not in (None, *document.changes[:1]):
+        assert document.recommended is not None
         steps.append(("smallest change", document.recommended.step_time_s))
     if document.best_plan is not None:
         steps.append(("best plan", document.best_plan.step_time_s))
@@ -128,36 +158,43 @@ def _steps(document: ImprovementResult) -> BarChart:
 
 def _scatter(document: ImprovementResult) -> Scatter:
     run = document.run
-    points = [_point("your run", run.step_time_s, run.peak_memory_bytes, is_winner=True)]
-    points += [
-        _point(one.options, one.step_time_s, one.peak_memory_bytes, change=one)
-        for one in document.changes
-    ]
+    points = [_point(document, "your run", run, is_winner=True)]
+    points += [_point(document, one.options, one) for one in document.changes]
     if (plan := document.best_plan) is not None:
-        points.append(_point("best plan", plan.step_time_s, plan.peak_memory_bytes))
-    return time_against_memory(
+        points.append(_point(document, "best plan", plan))
+    made = time_against_memory(
         points, limit_bytes=document.memory_limit_bytes, winner_text="your run"
+    )
+    return replace(
+        made,
+        title="Step time against the memory that is needed",
+        y_title="needed of the fullest device, overheads included, GiB",
     )
 
 
 def _point(
+    document: ImprovementResult,
     name: str,
-    step_s: float,
-    peak_bytes: float,
+    one: PricedLayout | ImprovementRecord | BestPlanRecord,
     *,
-    change: ImprovementRecord | None = None,
     is_winner: bool = False,
 ) -> Point:
-    facts = [("step", format_seconds(step_s)), ("peak memory", format_bytes(peak_bytes))]
-    if change is not None:
-        facts.append(("speed", f"{change.speedup - 1:+.1%}"))
-        facts.append(("of the gain", f"{change.gain_share:.0%}"))
+    needed = needed_bytes(document, one.peak_memory_bytes)
+    facts = [
+        ("step", format_seconds(one.step_time_s)),
+        ("needed", format_bytes(needed)),
+        ("peak memory", format_bytes(one.peak_memory_bytes)),
+    ]
+    if not isinstance(one, PricedLayout):
+        facts.append(("speed", f"{one.speedup - 1:+.1%}"))
+    if isinstance(one, ImprovementRecord) and one.gain_share is not None:
+        facts.append(("of the gain", f"{one.gain_share:.0%}"))
     return Point(
         name=name,
-        x=step_s,
-        y=peak_bytes,
-        x_text=format_seconds(step_s),
-        y_text=format_bytes(peak_bytes),
+        x=one.step_time_s,
+        y=needed,
+        x_text=format_seconds(one.step_time_s),
+        y_text=format_bytes(needed),
         facts=tuple(facts),
         is_winner=is_winner,
     )
@@ -166,22 +203,23 @@ def _point(
 def _plan(document: ImprovementResult) -> Facts:
     plan = document.best_plan
     assert plan is not None, "asked for where there is one"
-    degrees = layout_line(plan.parallelism) if plan.parallelism else "degrees per stage"
+    layers = sum(len(stage.layers) for stage in plan.stages)
     return Facts(
         title="The best plan",
         rows=(
-            ("layout", degrees),
-            ("microbatch", str(plan.micro_batch or "")),
-            ("schedule", plan.schedule or ""),
-            ("layers recomputed", str(plan.num_recomputed)),
-            ("peak memory", format_bytes(plan.peak_memory_bytes)),
+            ("layout", layout_line(plan.parallelism)),
+            *((("kernels to add", plan.options),) if plan.options else ()),
+            ("microbatch", str(plan.micro_batch)),
+            ("schedule", plan.schedule),
+            ("layers of each stage", ", ".join(str(len(stage.layers)) for stage in plan.stages)),
+            ("layers recomputed", f"{plan.num_recomputed} of {layers}"),
+            ("memory", needed_line(document, plan.peak_memory_bytes)),
         ),
     )
 
 
 def _changes(document: ImprovementResult) -> Table:
-    chosen = document.recommended
-    options = None if chosen is None else chosen.options
+    shares = document.run_fits
     return Table(
         title="Changes",
         columns=(
@@ -189,7 +227,8 @@ def _changes(document: ImprovementResult) -> Table:
             Column(title="decisions", key="decisions"),
             Column(title="step", key="step_time_s"),
             Column(title="speed", key="faster"),
-            Column(title="of the gain", key="gain_share"),
+            *((Column(title="of the gain", key="gain_share"),) if shares else ()),
+            Column(title="memory needed", key="needed_bytes"),
             Column(title="peak memory", key="peak_memory_bytes"),
         ),
         rows=tuple(
@@ -198,12 +237,15 @@ def _changes(document: ImprovementResult) -> Table:
                 Cell.of(len(one.dimensions)),
                 seconds(one.step_time_s),
                 Cell(text=f"{one.speedup - 1:+.1%}", value=one.speedup - 1),
-                share(one.gain_share, digits=0),
+                *((share(one.gain_share or 0.0, digits=0),) if shares else ()),
+                size(needed_bytes(document, one.peak_memory_bytes)),
                 size(one.peak_memory_bytes),
             )
             for one in document.changes
         ),
-        marked=frozenset(at for at, one in enumerate(document.changes) if one.options == options),
-        note="Options are written as trainwright estimate takes them. The marked row is the "
-        "smallest change that gets most of the gain.",
+        marked=frozenset(
+            at for at, one in enumerate(document.changes) if one == document.recommended
+        ),
+        note="Options are written as trainwright estimate takes them, to be added to the run's. "
+        f"The marked row is the {choice_title(document)}.",
     )

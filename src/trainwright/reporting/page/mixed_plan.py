@@ -6,10 +6,8 @@ schedule drawn is that of the chain that ends the step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from trainwright.plan.status import Status
-from trainwright.reporting.layout import layout_line
 from trainwright.reporting.mixed_plan_table import LAYOUTS, layers_of
 from trainwright.reporting.page.blocks import Card, Facts, Gantt, Notes, Section
 from trainwright.reporting.page.mixed_blocks import (
@@ -20,65 +18,32 @@ from trainwright.reporting.page.mixed_blocks import (
     rank_table,
     time_bars,
 )
-from trainwright.reporting.page.provenance import provenance_section, reproduce_section
-from trainwright.reporting.page.subject import Content, Figure
-from trainwright.units import format_bytes, format_percent_up, format_seconds
+from trainwright.reporting.page.planned import (
+    closing_sections,
+    cost_cards,
+    gap_card,
+    plan_content,
+    searched_row,
+    throughput_cards,
+)
+from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.plan.results.mixed_plan import MixedPlanResult
-    from trainwright.reporting.page.subject import Subject
-
-_VERDICTS: Final = {
-    Status.OPTIMAL: "optimal, proved",
-    Status.GAP: "a plan with a proved bound",
-    Status.INFEASIBLE: "infeasible, proved",
-    Status.UNKNOWN: "unknown",
-}
+    from trainwright.reporting.page.subject import Content, Subject
 
 
 def mixed_plan_content(subject: Subject[MixedPlanResult]) -> Content:
     """Everything the page says about a plan on several kinds of devices."""
     document = subject.document
-    request = document.request
-    cluster = request.cluster.name if request.cluster else "?"
-    devices = document.devices_used or request.num_devices
-    return Content(
-        title=f"{request.model.name} on {devices} devices of {cluster}",
-        subtitle=_subtitle(document),
-        figures=tuple(_figures(document)),
-        sections=tuple(_sections(subject)),
+    return plan_content(
+        document,
+        _sections(subject),
+        peak_bytes=max((rank.memory_bytes for rank in document.ranks), default=None),
+        kind=None if document.layout is None else LAYOUTS[document.layout],
     )
-
-
-def _subtitle(document: MixedPlanResult) -> str:
-    workload = document.request.workload
-    parts = [f"Plan: {_VERDICTS[document.status]}"]
-    if document.layout is not None and document.parallelism is not None:
-        parts += [LAYOUTS[document.layout], layout_line(document.parallelism)]
-        parts.append(f"microbatch {document.micro_batch}, schedule {document.schedule}")
-    if workload is not None:
-        parts.append(
-            f"{workload.global_batch:,} sequences of {workload.sequence_length:,} tokens per step"
-        )
-    return " · ".join(parts)
-
-
-def _figures(document: MixedPlanResult) -> Iterator[Figure]:
-    step_s, tokens, mfu = document.step_time_s, document.tokens_per_s, document.mfu
-    peak = max((rank.memory_bytes for rank in document.ranks), default=None)
-    layout = layout_line(document.parallelism) if document.parallelism else str(document.status)
-    shown = (
-        ("step_time_s", "step", step_s, format_seconds(step_s) if step_s else ""),
-        ("tokens_per_s", "tokens/s", tokens, f"{tokens:,.0f}" if tokens else ""),
-        ("mfu", "MFU", mfu, f"{mfu:.1%}" if mfu else ""),
-        ("peak_memory_bytes", "peak memory", peak, format_bytes(peak) if peak else ""),
-        ("devices_used", "devices", document.devices_used, f"{document.devices_used or ''}"),
-        ("layout", "layout", layout, layout),
-    )
-    for key, title, value, text in shown:
-        yield Figure(key=key, title=title, value=value, text=text)
 
 
 def _sections(subject: Subject[MixedPlanResult]) -> Iterator[Section]:
@@ -108,9 +73,7 @@ def _sections(subject: Subject[MixedPlanResult]) -> Iterator[Section]:
             title="Other ways to use the devices",
             blocks=other_ways(document),
         )
-    yield provenance_section(subject, document.assumptions)
-    request = document.request
-    yield reproduce_section(subject, tuple(filter(None, (request.model, request.cluster))))
+    yield from closing_sections(subject)
 
 
 def _cards(document: MixedPlanResult) -> Iterator[Card]:
@@ -123,12 +86,7 @@ def _cards(document: MixedPlanResult) -> Iterator[Card]:
         value=format_seconds(document.step_time_s),
         note=f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90 %",
     )
-    devices, tokens = document.devices_used or 1, document.tokens_per_s or 0.0
-    per_device = f"{tokens / devices:,.0f} per device"
-    yield Card(label="tokens per second", value=f"{tokens:,.0f}", note=per_device)
-    yield Card(
-        label="MFU", value=f"{document.mfu or 0:.1%}", note="of the peak of all devices used"
-    )
+    yield from throughput_cards(document, peak="peak of all devices used")
     fullest = max(document.ranks, key=lambda rank: rank.memory_bytes / rank.memory_limit_bytes)
     yield Card(
         label="fullest device",
@@ -137,21 +95,8 @@ def _cards(document: MixedPlanResult) -> Iterator[Card]:
         f"{format_bytes(fullest.memory_limit_bytes)}",
         tone="plain" if document.fits else "bad",
     )
-    if tokens:
-        hours = devices * 1e9 / tokens / 3600
-        yield Card(label="cost", value=f"{hours:,.4g}", note="device hours per billion tokens")
-    yield _gap_card(document)
-
-
-def _gap_card(document: MixedPlanResult) -> Card:
-    bound_s = document.lower_bound_s
-    if not bound_s:
-        return Card(label="optimality", value="open", note="the search ended before a bound")
-    note = f"no plan of the space takes less than {format_seconds(bound_s)}"
-    if document.status is Status.OPTIMAL:
-        return Card(label="optimality", value="proved", note=note, tone="good")
-    gap = format_percent_up(document.gap or 0.0)
-    return Card(label="optimality gap", value=f"≤ {gap}", note=note)
+    yield from cost_cards(document)
+    yield gap_card(document, bound_s=document.lower_bound_s, gap=document.gap or 0.0)
 
 
 def _why(document: MixedPlanResult) -> Section:
@@ -165,9 +110,7 @@ def _why(document: MixedPlanResult) -> Section:
             ("gradients exposed", format_seconds(document.exposed_gradient_sync_s or 0.0)),
             ("optimizer", format_seconds(document.optimizer_s or 0.0)),
         ]
-    left = f", {document.not_reached:,} not reached" if document.not_reached else ""
-    excluded = f"{document.pruned:,} of them excluded by their bounds{left}"
-    rows.append(("layouts", f"{document.considered:,} considered, {excluded}"))
+    rows.append(searched_row(document))
     blocks: list[Facts | Notes] = [Facts(title="What blocks a better plan", rows=tuple(rows))]
     if document.interrupted:
         blocks.append(Notes(lines=("Interrupted: this is the best plan found.",), tone="warn"))

@@ -8,10 +8,9 @@ from trainwright.plan.results.model_estimate import Verdict
 from trainwright.reporting.layout import layout_line
 from trainwright.reporting.page.blocks import Card, Cell, Column, Facts, Notes, Section, Table
 from trainwright.reporting.page.cells import seconds, share, size
-from trainwright.reporting.page.network_blocks import network_bars, network_table
 from trainwright.reporting.page.provenance import provenance_section, reproduce_section
-from trainwright.reporting.page.step_blocks import gantt, memory_bars, rank_table, time_bars
-from trainwright.reporting.page.subject import Content, Figure
+from trainwright.reporting.page.step_sections import step_figures, step_sections
+from trainwright.reporting.page.subject import Content
 from trainwright.reporting.page.why_blocks import step_bar, term_table
 from trainwright.units import format_bytes, format_seconds
 
@@ -36,29 +35,19 @@ def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
     return Content(
         title=f"{request.model.name} on {document.devices_used} devices of {request.cluster.name}",
         subtitle=subtitle,
-        figures=tuple(_figures(document)),
+        figures=tuple(
+            step_figures(
+                document,
+                peak_bytes=document.peak_memory_bytes,
+                layout=layout_line(run.parallelism),
+            )
+        ),
         sections=tuple(_sections(subject)),
     )
 
 
-def _figures(document: ModelEstimateResult) -> Iterator[Figure]:
-    peak, tokens = document.peak_memory_bytes, document.tokens_per_s
-    layout = layout_line(document.request.configuration.parallelism)
-    shown = (
-        ("step_time_s", "step", document.step_time_s, format_seconds(document.step_time_s)),
-        ("tokens_per_s", "tokens/s", tokens, f"{tokens:,.0f}"),
-        ("mfu", "MFU", document.mfu, f"{document.mfu:.1%}"),
-        ("peak_memory_bytes", "peak memory", peak, format_bytes(peak)),
-        ("devices_used", "devices", document.devices_used, str(document.devices_used)),
-        ("layout", "layout", layout, layout),
-    )
-    for key, title, value, text in shown:
-        yield Figure(key=key, title=title, value=value, text=text)
-
-
 def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
     document, priced = subject.document, subject.priced
-    limit = document.memory_limit_bytes
     yield Section(name="summary", label="Summary", title="Summary", cards=tuple(_cards(document)))
     if document.changes or not document.fits:
         yield Section(
@@ -70,21 +59,7 @@ def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
     if priced is not None:
         why = (step_bar(priced), term_table(priced), _facts(document))
         yield Section(name="why", label="Why", title="Why it is not faster", blocks=why)
-        table = rank_table(priced, limit_bytes=limit)
-        yield Section(name="plan", label="Plan", title="The run", blocks=(table,))
-        bars = (time_bars(priced), memory_bars(priced, limit))
-        yield Section(
-            name="ranks", label="Ranks", title="Time and memory of the ranks", blocks=bars
-        )
-    if priced is not None and subject.panel is not None:
-        blocks = (gantt(subject.panel, priced),)
-        yield Section(
-            name="schedule", label="Schedule", title="Schedule and memory over time", blocks=blocks
-        )
-    if priced is not None and priced.network:
-        step_s = priced.step.step_time_s
-        network = (network_bars(priced.network, step_s), network_table(priced.network, step_s))
-        yield Section(name="network", label="Network", title="Network", blocks=network)
+    yield from step_sections(subject, title="The run")
     yield provenance_section(subject, document.assumptions)
     yield reproduce_section(subject, (document.request.model, document.request.cluster))
 

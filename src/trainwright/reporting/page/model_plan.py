@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.plan.status import Status
 from trainwright.provenance import Origin
-from trainwright.reporting.layout import layout_line
 from trainwright.reporting.page.alternatives import alternative_blocks
 from trainwright.reporting.page.blocks import Card, Facts, Notes, Section
-from trainwright.reporting.page.network_blocks import network_bars, network_table
-from trainwright.reporting.page.provenance import provenance_section, reproduce_section
-from trainwright.reporting.page.step_blocks import gantt, memory_bars, rank_table, time_bars
-from trainwright.reporting.page.subject import Content, Figure
+from trainwright.reporting.page.planned import (
+    closing_sections,
+    cost_cards,
+    gap_card,
+    plan_content,
+    searched_row,
+    throughput_cards,
+)
+from trainwright.reporting.page.step_sections import step_sections
 from trainwright.reporting.page.why_blocks import step_bar, term_table
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
@@ -20,81 +24,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.plan.results.model_plan import ModelPlanResult
-    from trainwright.reporting.page.subject import PricedStep, Subject
+    from trainwright.reporting.page.subject import Content, PricedStep, Subject
 
 _ZERO_STAGES: Final = 4
-_VERDICTS = {
-    Status.OPTIMAL: "optimal, proved",
-    Status.GAP: "a plan with a proved bound",
-    Status.INFEASIBLE: "infeasible, proved",
-    Status.UNKNOWN: "unknown",
-}
 
 
 def model_plan_content(subject: Subject[ModelPlanResult]) -> Content:
     """Everything the page says about a plan of a model."""
     document = subject.document
-    request = document.request
-    cluster = request.cluster.name if request.cluster else "?"
-    devices = document.devices_used or request.num_devices
-    return Content(
-        title=f"{request.model.name} on {devices} devices of {cluster}",
-        subtitle=_subtitle(document),
-        figures=tuple(_figures(document)),
-        sections=tuple(_sections(subject)),
-    )
-
-
-def _subtitle(document: ModelPlanResult) -> str:
-    workload = document.request.workload
-    parts = [f"Plan: {_VERDICTS[document.status]}"]
-    if document.parallelism is not None:
-        parts.append(layout_line(document.parallelism))
-        parts.append(f"microbatch {document.micro_batch}, schedule {document.schedule}")
-    if workload is not None:
-        parts.append(
-            f"{workload.global_batch:,} sequences of {workload.sequence_length:,} tokens per step"
-        )
-    return " · ".join(parts)
-
-
-def _figures(document: ModelPlanResult) -> Iterator[Figure]:
-    step_s, tokens, mfu = document.step_time_s, document.tokens_per_s, document.mfu
-    peak = max(document.peak_memory_bytes_per_rank, default=None)
-    shown = (
-        ("step_time_s", "step", step_s, format_seconds(step_s) if step_s else ""),
-        ("tokens_per_s", "tokens/s", tokens, f"{tokens:,.0f}" if tokens else ""),
-        ("mfu", "MFU", mfu, f"{mfu:.1%}" if mfu else ""),
-        ("peak_memory_bytes", "peak memory", peak, format_bytes(peak) if peak else ""),
-        ("devices_used", "devices", document.devices_used, f"{document.devices_used or ''}"),
-    )
-    for key, title, value, text in shown:
-        yield Figure(key=key, title=title, value=value, text=text)
-    layout = layout_line(document.parallelism) if document.parallelism else str(document.status)
-    yield Figure(key="layout", title="layout", value=layout, text=layout)
+    peak_bytes = max(document.peak_memory_bytes_per_rank, default=None)
+    return plan_content(document, _sections(subject), peak_bytes=peak_bytes)
 
 
 def _sections(subject: Subject[ModelPlanResult]) -> Iterator[Section]:
     document, priced = subject.document, subject.priced
     yield Section(name="summary", label="Summary", title="Summary", cards=tuple(_cards(document)))
     yield _why(document, priced)
-    if priced is not None:
-        limit = document.memory_limit_bytes
-        table = rank_table(priced, limit_bytes=limit)
-        yield Section(name="plan", label="Plan", title="The plan", blocks=(table,))
-        bars = (time_bars(priced), memory_bars(priced, limit))
-        yield Section(
-            name="ranks", label="Ranks", title="Time and memory of the ranks", blocks=bars
-        )
-    if priced is not None and subject.panel is not None:
-        blocks = (gantt(subject.panel, priced),)
-        yield Section(
-            name="schedule", label="Schedule", title="Schedule and memory over time", blocks=blocks
-        )
-    if priced is not None and priced.network:
-        step_s = priced.step.step_time_s
-        network = (network_bars(priced.network, step_s), network_table(priced.network, step_s))
-        yield Section(name="network", label="Network", title="Network", blocks=network)
+    yield from step_sections(subject, title="The plan")
     if document.alternatives:
         found = alternative_blocks(document)
         yield Section(
@@ -103,9 +49,7 @@ def _sections(subject: Subject[ModelPlanResult]) -> Iterator[Section]:
             title="What else was considered",
             blocks=found,
         )
-    yield provenance_section(subject, document.assumptions)
-    request = document.request
-    yield reproduce_section(subject, tuple(filter(None, (request.model, request.cluster))))
+    yield from closing_sections(subject)
 
 
 def _cards(document: ModelPlanResult) -> Iterator[Card]:
@@ -117,17 +61,12 @@ def _cards(document: ModelPlanResult) -> Iterator[Card]:
         value=format_seconds(document.step_time_s),
         note=_interval(document),
     )
-    devices, tokens = document.devices_used or 1, document.tokens_per_s or 0.0
-    per_device = f"{tokens / devices:,.0f} per device"
-    yield Card(label="tokens per second", value=f"{tokens:,.0f}", note=per_device)
-    yield Card(label="MFU", value=f"{document.mfu or 0:.1%}", note="of the devices' dense peak")
+    yield from throughput_cards(document, peak="devices' dense peak")
     yield _memory_card(document)
     bubble = document.bubble_of_makespan or 0.0
     yield Card(label="bubble", value=f"{bubble:.1%}", note="of the pipeline, on the busiest rank")
-    if tokens:
-        hours = devices * 1e9 / tokens / 3600
-        yield Card(label="cost", value=f"{hours:,.4g}", note="device hours per billion tokens")
-    yield _gap_card(document)
+    yield from cost_cards(document)
+    yield gap_card(document, bound_s=_bound_s(document), gap=_gap(document))
     yield Card(label="verification", value="not run", note="no real run of this schedule is stated")
 
 
@@ -152,15 +91,13 @@ def _memory_card(document: ModelPlanResult) -> Card:
     return Card(label="peak memory", value=format_bytes(peak), note=note, tone=tone)
 
 
-def _gap_card(document: ModelPlanResult) -> Card:
-    bound = document.lower_bound_all_s or document.lower_bound_s
-    if not bound:
-        return Card(label="optimality", value="open", note="the search ended before a bound")
-    note = f"no plan of the space takes less than {format_seconds(bound)}"
-    if document.status is Status.OPTIMAL:
-        return Card(label="optimality", value="proved", note=note, tone="good")
-    gap = format_percent_up(max(document.gap or 0.0, document.gap_all or 0.0))
-    return Card(label="optimality gap", value=f"≤ {gap}", note=note)
+def _bound_s(document: ModelPlanResult) -> float | None:
+    """That of all plans where it is known, or of the uniform ones."""
+    return document.lower_bound_all_s or document.lower_bound_s
+
+
+def _gap(document: ModelPlanResult) -> float:
+    return max(document.gap or 0.0, document.gap_all or 0.0)
 
 
 def _why(document: ModelPlanResult, priced: PricedStep | None) -> Section:
@@ -181,12 +118,11 @@ def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tu
     if document.binding is not None:
         yield "what cannot fit", document.binding.description
     if document.step_time_s is not None and document.lower_bound_s:
-        gap = max(document.gap or 0.0, document.gap_all or 0.0)
-        left = f"at most {format_percent_up(gap)} can be won in this space"
+        left = f"at most {format_percent_up(_gap(document))} can be won in this space"
         if document.status is Status.OPTIMAL:
             left = "no plan of this space is faster"
         kind = document.bound_kind or "unproved"
-        bound_s = document.lower_bound_all_s or document.lower_bound_s
+        bound_s = _bound_s(document) or 0.0
         yield f"bound ({kind})", f"{format_seconds(bound_s)}: {left}"
     if priced is not None:
         step, limit = priced.step, document.memory_limit_bytes
@@ -197,12 +133,7 @@ def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tu
                 f"rank {step.fullest_stage} fills {fullest / limit:.1%} of what is usable; "
                 f"rank {priced.busiest_rank} sets the pace",
             )
-    left = f", {document.not_reached:,} not reached" if document.not_reached else ""
-    yield (
-        "layouts",
-        f"{document.considered:,} considered, {document.pruned:,} of them excluded by their "
-        f"bounds{left}",
-    )
+    yield searched_row(document)
     off = tuple(_switched_off(document))
     if off:
         yield "not searched", ", ".join(off)

@@ -101,6 +101,6 @@ def _styles(panels: Sequence[GanttPanel]) -> tuple[str, ...]:
         *theme_css(),
         *palette_css(),
         asset("gantt.css"),
-        asset("page/report_page.css"),
         f"#scroller {{ height: {height}px }}",
+        asset("page/report_page.css"),
     )

@@ -48,7 +48,10 @@ def lay_out(
     x_title: str,
     y_title: str,
 ) -> Scatter:
-    """Where points, front, ticks in multiples of the units and a near limit are drawn."""
+    """Where points, front, ticks in multiples of the units and a near limit are drawn.
+
+    What is above the limit is not on the front: it cannot be had.
+    """
     x_low, x_high = _range([point.x for point in points])
     y_low, y_high = _range([point.y for point in points])
     if y_limit is not None and y_low < y_limit < y_high + 0.5 * (y_high - y_low):
@@ -60,7 +63,7 @@ def lay_out(
     def y_at(value: float) -> str:
         return percent((y_high - value) / (y_high - y_low))
 
-    best = front(points)
+    best = front([point for point in points if y_limit is None or point.y <= y_limit])
     is_near = y_limit is not None and y_low < y_limit <= y_high
     return Scatter(
         title=title,

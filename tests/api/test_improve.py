@@ -1,0 +1,298 @@
+"""`improve` as a function: what it compares a run with, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainwright
+from random_cases import cases
+from trainwright.api.improve_recheck import recheck_improvement
+from trainwright.errors import InvalidInput
+from trainwright.execution import Budget
+from trainwright.formats.document_json import decode_document, encode
+from trainwright.plan.results.improvement import ImprovementResult
+
+RUN = {"cluster": "dgx-h100", "tp": 2, "pp": 2, "dp": 2, "global_batch": 32, "sequence": 1024}
+TOO_LARGE = {
+    "cluster": "dgx-h100",
+    "tp": 1,
+    "pp": 1,
+    "dp": 8,
+    "zero": 1,
+    "micro_batch": 8,
+    "global_batch": 64,
+    "sequence": 4096,
+}
+
+
+def improved(model: str = "gpt2", framework: str | None = None, **options: Any) -> Any:
+    run = trainwright.estimate(model, **{**RUN, **options})
+    return trainwright.improve(run, framework=framework).document
+
+
+@cache
+def wasteful() -> ImprovementResult:
+    found = improved(recompute="full")
+    assert isinstance(found, ImprovementResult)
+    return found
+
+
+@cache
+def too_large() -> ImprovementResult:
+    run = trainwright.estimate("llama3-8b", **TOO_LARGE)
+    found = trainwright.improve(run).document
+    assert isinstance(found, ImprovementResult)
+    return found
+
+
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "fp32": {"precision": "fp32"},
+    "sgd": {"optimizer": "sgd", "gradient_dtype": "bf16"},
+    "nothing overlaps": {"overlap": {"gradients": 0.0, "parameters": 0.0, "pipeline": 0.0}},
+    "unfused": {"flash_attention": False, "dropout": 0.1},
+    "kept free": {"reserve": "40GiB", "fragmentation": 0.2},
+    "selective": {"recompute": "selective", "recompute_modules": ["norm"]},
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name, marks=() if name == "fp32" else pytest.mark.slow)
+        for name, options in OTHERWISE.items()
+    ],
+)
+def test_the_best_plan_trains_as_the_run_does(options: dict[str, Any]) -> None:
+    """A plan whose blocks all run alike costs what `estimate` says of it with the run's options."""
+    found = improved(**options)
+    plan = found.best_plan
+    assert plan is not None
+    (stage,) = plan.stages
+    (mode,) = {stage.options[str(layer)] for layer in stage.layers[1:-3]}
+    degrees = plan.parallelism
+    said = {
+        **RUN,
+        **options,
+        "tp": degrees.tensor,
+        "pp": degrees.pipeline,
+        "dp": degrees.data,
+        "cp": degrees.context,
+        "zero": degrees.zero_stage,
+        "micro_batch": plan.micro_batch,
+        "recompute": mode,
+    }
+    said |= {flag[2:].replace("-", "_"): True for flag in plan.options.split()}
+    priced = trainwright.estimate("gpt2", **said).document
+    assert plan.step_time_s == pytest.approx(priced.step_time_s, rel=1e-12)
+    assert plan.peak_memory_bytes == pytest.approx(priced.peak_memory_bytes, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_a_run_in_more_bits_is_compared_with_plans_in_as_many() -> None:
+    usual, wide = wasteful(), improved(precision="fp32")
+    assert wide.best_plan.step_time_s > 1.5 * usual.best_plan.step_time_s
+    assert wide.lower_bound_s > usual.best_plan.step_time_s
+
+
+@pytest.mark.slow
+def test_nothing_that_is_listed_beats_the_best_that_is_known_or_the_bound() -> None:
+    for found in (wasteful(), too_large(), improved(flash_attention=False)):
+        times_s = [each.step_time_s for each in found.changes]
+        times_s.append(found.best_plan.step_time_s)
+        if found.run_fits:
+            times_s.append(found.run.step_time_s)
+        assert found.best_known_s == min(times_s)
+        assert 0 < found.lower_bound_s <= min(times_s) * (1 + 1e-9)
+        assert found.best_plan.step_time_s <= min(times_s) * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_a_run_that_no_plan_is_like_gets_no_bound() -> None:
+    found = improved(sequence_parallel=False)
+    assert found.lower_bound_s is None
+    assert "sequence parallelism" in " ".join(found.warnings)
+
+
+@pytest.mark.slow
+def test_kernels_that_a_change_adds_are_those_of_the_plan_that_it_would_beat() -> None:
+    found = improved(flash_attention=False, sequence=4096, model="llama3-8b")
+    assert "--flash-attention" in found.changes[0].options
+    assert "--flash-attention" in found.best_plan.options
+    assert found.best_plan.step_time_s <= found.changes[0].step_time_s
+
+
+def test_a_run_that_does_not_fit_is_offered_what_makes_it_fit() -> None:
+    found = too_large()
+    assert not found.run_fits
+    assert found.recommended in found.changes
+    overheads = found.request.configuration.overheads
+    assert overheads.needed_bytes(found.run.peak_memory_bytes) > found.memory_limit_bytes
+    times_s = [each.step_time_s for each in found.changes]
+    assert times_s == sorted(times_s)
+    assert times_s[0] > found.run.step_time_s
+    for each in found.changes:
+        assert overheads.needed_bytes(each.peak_memory_bytes) <= found.memory_limit_bytes
+        assert each.gain_share is None
+    assert any(len(each.dimensions) == 1 for each in found.changes)
+
+
+def test_every_number_says_where_it_comes_from() -> None:
+    said = wasteful().assumptions
+    assert said["times"].startswith("assumed: ")
+    assert said["peak rates"].startswith("datasheet: ")
+    assert "nvlink: bandwidth datasheet" in said["network"]
+    assert "nine of ten measured steps" in said["range"]
+    assert {"memory", "best plan", "changes", "state", "overlap", "kernels"} <= said.keys()
+
+
+def test_what_a_framework_cannot_run_is_said_and_not_compared() -> None:
+    found = improved(optimizer="muon", framework="torchtitan")
+    assert found.best_plan is None
+    assert found.lower_bound_s is None
+    assert found.changes == ()
+    assert "no plan of torchtitan@0.3 is for this run: optimizer: muon" in " ".join(found.warnings)
+
+
+def test_an_unknown_framework_is_refused_by_the_name_of_its_option() -> None:
+    with pytest.raises(InvalidInput, match="framework: must be one of megatron"):
+        improved(framework="megatrn")
+
+
+def test_a_time_limit_is_said() -> None:
+    run = trainwright.estimate("gpt2", **RUN)
+    found = trainwright.improve(run, budget=Budget(time_limit_s=1e-9)).document
+    assert found.changes == ()
+    assert "the time limit ended the search" in " ".join(found.warnings)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths of all values without parts."""
+    if isinstance(value, dict):
+        parts = list(value.items())
+    elif isinstance(value, list):
+        parts = list(enumerate(value))
+    else:
+        return [path]
+    return [leaf for key, part in parts for leaf in leaves(part, (*path, key))]
+
+
+def edited(value: Any, path: tuple[Any, ...], share: float) -> Any:
+    """The document with one value changed."""
+    copied = json.loads(json.dumps(value))
+    inner = copied
+    for key in path[:-1]:
+        inner = inner[key]
+    old = inner[path[-1]]
+    match old:
+        case bool():
+            inner[path[-1]] = not old
+        case int():
+            inner[path[-1]] = old + 1
+        case float():
+            inner[path[-1]] = old * (1 + share)
+        case str():
+            inner[path[-1]] = f"{old}x"
+        case _:
+            inner[path[-1]] = 1.0
+    return copied
+
+
+# Known to the search alone (`lower_bound_s` is held below everything that fits), or words.
+UNKNOWN = {("framework",), ("lower_bound_s",), ("kind",), ("format_version",)}
+DOCUMENTS = {"fits": wasteful, "does not fit": too_large}
+
+
+def read_again(value: Any) -> ImprovementResult:
+    found = decode_document(value, {"improvement": ImprovementResult}, source="edited.json")
+    return recheck_improvement(found)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_that_nobody_edited_is_let_through(name: str) -> None:
+    document = DOCUMENTS[name]()
+    assert read_again(json.loads(json.dumps(encode(document)))) == document
+
+
+@cases(20)
+@given(st.data())
+def test_an_edited_figure_or_decision_is_refused(data: st.DataObject) -> None:
+    value = encode(DOCUMENTS[data.draw(st.sampled_from(sorted(DOCUMENTS)))]())
+    paths = [path for path in leaves(value) if path[0] != "request" and path not in UNKNOWN]
+    path = data.draw(st.sampled_from(paths))
+    share = data.draw(st.sampled_from([-0.5, -1e-6, 1e-6, 0.01, 2.0]))
+    with pytest.raises(InvalidInput):
+        read_again(edited(value, path, share))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_edit_is_refused(name: str) -> None:
+    value = encode(DOCUMENTS[name]())
+    for path in leaves(value):
+        if path[0] == "request" or path in UNKNOWN:
+            continue
+        with pytest.raises(InvalidInput):
+            read_again(edited(value, path, 0.01))
+
+
+WITHOUT_EFFECT = {"context_balanced", "expert_imbalance"}  # on one rank, without experts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_an_edited_run_is_refused(name: str) -> None:
+    value = encode(DOCUMENTS[name]())
+    for path in leaves(value["request"]["configuration"], ("request", "configuration")):
+        changed = edited(value, path, 0.1)
+        if path[-1] not in WITHOUT_EFFECT and changed != value:
+            with pytest.raises(InvalidInput):
+                read_again(changed)
+
+
+def test_a_bound_above_what_is_known_and_changed_decisions_of_the_run_are_refused() -> None:
+    found = wasteful()
+    best_s = found.best_known_s
+    assert best_s is not None
+    configuration = found.request.configuration
+    request = replace(found.request, configuration=replace(configuration, microbatch_size=2))
+    for wrong in (
+        replace(found, lower_bound_s=best_s * 1.001),
+        replace(found, request=request),
+        replace(found, changes=found.changes[::-1]),
+        replace(found, recommended=None),
+        replace(found, best_plan=None, best_known_s=found.changes[0].step_time_s, assumptions={}),
+    ):
+        with pytest.raises(InvalidInput):
+            recheck_improvement(wrong)
+
+
+def test_a_document_of_another_version_is_let_through_with_a_warning() -> None:
+    found = wasteful()
+    request = replace(found.request, trainwright_version="0.0.1")
+    run = replace(found.run, step_time_s=1.5 * found.run.step_time_s)
+    checked = recheck_improvement(replace(found, request=request, run=run))
+    assert "made by version 0.0.1" in checked.warnings[-1]
+
+
+def test_a_model_that_was_edited_is_refused() -> None:
+    found = wasteful()
+    content = {**found.request.model.content, "num_layers": 6}
+    request = replace(found.request, model=replace(found.request.model, content=content))
+    with pytest.raises(InvalidInput, match="sha256"):
+        recheck_improvement(replace(found, request=request))
+
+
+def test_a_saved_improvement_is_checked_before_it_is_shown(tmp_path: Path) -> None:
+    value = edited(encode(too_large()), ("run_fits",), 0)
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(value))
+    with pytest.raises(InvalidInput, match="run_fits"):
+        trainwright.report(path)
