@@ -22,11 +22,14 @@ from model_questions import (
 from trainwright.cluster import NetworkLevel
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
+from trainwright.planning import model_planner
 from trainwright.planning.allowed import ANY, Allowed, Span
 from trainwright.planning.model_infeasible import diagnose_model
 from trainwright.planning.model_planner import best_first, plan_model
 from trainwright.planning.model_question import ModelQuestion
 from trainwright.planning.per_stage import plan_per_stage
+from trainwright.planning.split_bound import Split
+from trainwright.planning.split_plan import Priced, least_step_s, price_split
 from trainwright.profile import Recompute
 
 
@@ -308,3 +311,44 @@ def test_levels_of_the_network_are_what_the_test_thinks():
     inner, outer = cluster_of(2, slow=True).levels
     assert isinstance(inner, NetworkLevel)
     assert (inner.size, outer.size, outer.bandwidth_bytes_per_s) == (8, 2, 1e9)
+
+
+def test_plans_in_chunks_that_are_left_aside_still_bound_the_search(monkeypatch):
+    asked = question("llama3-8b", sequence=4096, memory_gib=40, tensor=ONE, pipeline=Span(least=2))
+    whole = plan_model(asked, Budget())
+    assert whole.priced[0].candidate.virtual_stages > 1
+    monkeypatch.setattr(model_planner, "_MOST_IN_CHUNKS", 0)
+    some = plan_model(asked, Budget())
+    best_s = whole.priced[0].step.step_time_s
+    assert some.least_bound_s <= best_s < some.priced[0].step.step_time_s
+    assert some.not_reached > 0
+    assert some.not_reached + some.pruned + len(some.priced) <= some.considered
+    # Of plans with one stage per rank nothing is left out.
+    chains = plan_model(narrowed(asked, schedules=("1f1b", "zb-h1", "zb-h2")), Budget())
+    assert some.priced[0].step.step_time_s <= chains.priced[0].step.step_time_s * (1 + 1e-9)
+
+
+def test_a_plan_in_v_whose_pipeline_is_too_long_is_not_priced():
+    asked = narrowed(SMALL, schedules=("zb-v",), pipeline=Span.only(2), data=Span.only(1))
+    (best, *_) = plan_model(asked, Budget()).priced
+    stages = best.plan.stages
+    again = partial(price_split, asked, best.candidate, best.profile, _split_of(best), Budget())
+    pipeline_s = least_step_s(best.step, asked.cluster.accelerator)
+    assert again(limit_s=pipeline_s * (1 - 1e-9)) is None
+    found = again(limit_s=pipeline_s * (1 + 1e-9))
+    assert found.step == best.step
+    assert found.plan.stages == stages
+
+
+def _split_of(found: Priced) -> Split:
+    """The split that a plan runs."""
+    costs, cuts, chosen = found.profile.costs, [0], []
+    class_of = {layer.id: layer.layer_class for layer in found.profile.structure.layers}
+    for stage in found.plan.stages:
+        cuts.append(cuts[-1] + len(stage.layers))
+        counts = [0] * costs.num_rows
+        for layer, option in zip(stage.layers, stage.options, strict=True):
+            rows = costs.rows_of(class_of[layer])
+            counts[next(row for row in rows if costs.option_ids[row] == option)] += 1
+        chosen.append(tuple(counts))
+    return Split(bound_s=0.0, cuts=tuple(cuts), chosen=tuple(chosen))

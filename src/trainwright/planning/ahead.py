@@ -13,6 +13,7 @@ A worker that dies costs time, not the answer: what it was handed is then worked
 
 from __future__ import annotations
 
+import math
 import pickle
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
@@ -65,15 +66,22 @@ class SplitAsk:
 
 @dataclass(frozen=True, slots=True)
 class PlanAsk:
-    """The plan of a candidate's split, priced; None where it does not fit."""
+    """The plan of a candidate's split, priced; None where it does not fit.
+
+    It is None where it is known to be longer than a limit, too (`split_plan.price_split`). A limit
+    that has come down since it was handed out leaves an answer right.
+    """
 
     candidate: Candidate
     split: Split
+    limit_s: float = field(default=math.inf, compare=False)
 
     def answer(self, shelf: Shelf, budget: Budget) -> Priced | None:
         """Decode and simulate."""
         profile = shelf.profile(self.candidate.point)
-        return price_split(shelf.question, self.candidate, profile, self.split, budget)
+        return price_split(
+            shelf.question, self.candidate, profile, self.split, budget, limit_s=self.limit_s
+        )
 
 
 Ask: TypeAlias = SplitAsk | PlanAsk

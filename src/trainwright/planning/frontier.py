@@ -174,12 +174,17 @@ class Frontier:
     """The candidates that were not taken yet; `considered` counts all there are.
 
     Bounds are on the figure that the aim makes least: seconds of a step, or what follows from them.
+    Families set `aside` are looked at no more: none of their `num_aside` candidates at points that
+    were opened, and none at others, has a bound below `aside_s`.
     """
 
     question: ModelQuestion
     shelf: Shelf
     aim: Aim
     considered: int = 0
+    aside: frozenset[str] = frozenset()
+    aside_s: float = math.inf
+    num_aside: int = 0
     _coarse: CoarseBounds = field(init=False)
     _schedules: tuple[Schedule, ...] = field(init=False)
     _heap: list[tuple[float, int, _Node]] = field(default_factory=list)
@@ -250,6 +255,21 @@ class Frontier:
             if is_asked:
                 found_s = min(found_s, bound_s)
         return found_s
+
+    def set_aside(self, families: Collection[str]) -> None:
+        """Look at no more candidates of these families."""
+        self.aside, self.aside_s = frozenset(families), self.least_s
+        left = []
+        for entry in self._heap:
+            match entry[2]:
+                case _Pairs() as node if node.schedule.family in self.aside:
+                    self.num_aside += len(node.bounds_s) - node.done
+                case _One() as node if node.candidate.schedule in self.aside:
+                    self.num_aside += 1
+                case _:
+                    left.append(entry)
+        heapq.heapify(left)
+        self._heap = left
 
     def count_below(self, limit_s: float) -> int:
         """Candidates left that may be below the limit; those of an unopened node all count."""
@@ -330,6 +350,10 @@ class Frontier:
         chain = ChainWork.of(self.shelf.kinds(point))
         near = node.layouts.at(is_near)
         spaces = [each for each in self._spaces(point, near) if each.layouts.size]
+        if self.aside:
+            aside = [each for each in spaces if each.schedule.family in self.aside]
+            self.num_aside += sum(each.layouts.size for each in aside)
+            spaces = [each for each in spaces if each.schedule.family not in self.aside]
         if not spaces:  # no schedule has an order there
             return
         for space, bounds_s in zip(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Counts = NDArray[np.int16]
     Rows = tuple[int, ...]
 
 _PAIRWISE = 250  # more ways than these are kept without comparing all
@@ -34,7 +35,7 @@ class Ways(NamedTuple):
     """
 
     takes: Floats
-    chosen: Ints
+    chosen: Counts
 
     @property
     def time_s(self) -> Floats:
@@ -69,7 +70,7 @@ def ways_of(kinds: StageKinds, kind: int, level: int) -> Ways:
 def _joined(kinds: StageKinds, parts: tuple[tuple[int, Rows], ...]) -> Ways:
     """Of so many layers with each of these rows; kinds that begin alike share what they can."""
     if not parts:
-        return Ways(np.zeros((1, 3)), np.zeros((1, kinds.profile.costs.num_rows), dtype=np.int64))
+        return Ways(np.zeros((1, 3)), np.zeros((1, kinds.profile.costs.num_rows), dtype=np.int16))
     if parts not in kinds.ways:
         kinds.ways[parts] = _both(_joined(kinds, parts[:-1]), _class_ways(kinds, *parts[-1]))
     return kinds.ways[parts]
@@ -121,7 +122,7 @@ def _takes(kinds: StageKinds, rows: Sequence[int]) -> Floats:
 def _class_ways(kinds: StageKinds, count: int, rows: Rows) -> Ways:
     """Of so many layers of one class."""
     dealt = dealings(count, len(rows))
-    chosen = np.zeros((len(dealt), kinds.profile.costs.num_rows), dtype=np.int64)
+    chosen = np.zeros((len(dealt), kinds.profile.costs.num_rows), dtype=np.int16)
     chosen[:, list(rows)] = dealt
     takes = dealt @ _takes(kinds, rows)
     order = np.argsort(-takes[:, 2], kind="stable")

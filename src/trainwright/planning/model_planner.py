@@ -21,6 +21,7 @@ from trainwright.planning.aims import Aim, StepAim
 from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import CHAIN, IN_V, best_family_split, bound_family_splits
 from trainwright.planning.frontier import Frontier, Shelf
+from trainwright.planning.split_plan import least_step_s
 from trainwright.planning.v_split import bound_v_lifetimes
 from trainwright.pricing.placement import RankSpacing, group_replicas
 
@@ -42,6 +43,7 @@ _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simp
 # in between it grows evenly.
 _EFFORTS: Final = (600, 1200, 4800)
 _GAPS: Final = (0.0, 0.005, 0.01)
+_MOST_IN_CHUNKS: Final = 6000  # splits of several chunks per rank that are searched beside others
 _MOST: Final = 12000  # splits after which whatever gap is left stays
 _PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
 _TRIES: Final = 6  # nodes opened for each runner-up
@@ -104,6 +106,7 @@ def plan_model(
     one_bound = bool(question.allowed.schedules) or not frontier.families & set(CHAIN)
     reached = len(search.priced) + search.undecided
     not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
+    not_reached += frontier.num_aside if frontier.aside_s < best_s else 0
     return ModelOutcome(
         priced=best_first(search.priced, aim)[: 1 + num_alternatives],
         lower_bound_s=all_s if one_bound or not proved else search.chain_bound_s,
@@ -111,7 +114,9 @@ def plan_model(
         considered=frontier.considered,
         pruned=frontier.considered - reached - not_reached,
         not_reached=not_reached,
-        exhausted=is_complete and not budget.stopped and not search.undecided,
+        exhausted=is_complete
+        and not budget.stopped
+        and not (search.undecided or frontier.num_aside),
         interrupted=budget.interrupted,
     )
 
@@ -139,6 +144,7 @@ class _Search:
     undecided: int = 0
     serial: int = 0
     searched: int = 0
+    in_chunks: int = 0
     too_large: dict[Candidate, int] = field(default_factory=dict)
     seen: set[Candidate] = field(default_factory=set)
     known: dict[Hashable, tuple[float, Split]] = field(default_factory=dict)
@@ -159,7 +165,7 @@ class _Search:
     @property
     def bound_s(self) -> float:
         """No plan of the space is faster."""
-        waiting_s = min(self.frontier.least_s, self._least_split_s)
+        waiting_s = min(self.frontier.least_s, self.frontier.aside_s, self._least_split_s)
         priced_s = self.bounds[0][0] if self.bounds else math.inf
         return min(self.best_s, priced_s, waiting_s)
 
@@ -176,6 +182,9 @@ class _Search:
             if self.budget.poll(self._progress):
                 return
             self.foresight.look(self._coming)
+            if self._may_leave_chunks:
+                self._set_chunks_aside()
+                continue
             if self._least_split_s <= self.frontier.least_s:
                 _, _, candidate, split = heapq.heappop(self.splits)
                 self._price(candidate, split)
@@ -183,6 +192,24 @@ class _Search:
             taken = self.frontier.take()
             if taken is not None:
                 self._sharpen(*taken, limit=_WORTH_KEEPING * self.best_s)
+
+    @property
+    def _may_leave_chunks(self) -> bool:
+        is_spent = self.in_chunks > _MOST_IN_CHUNKS and not self.frontier.aside
+        return is_spent and bool(self.frontier.families & set(CHAIN))
+
+    def _set_chunks_aside(self) -> None:
+        """Only plans with one stage per rank from now on, of which more can be proved."""
+        self.frontier.set_aside(self.frontier.families - set(CHAIN))
+        left = []
+        for entry in self.splits:
+            if entry[2].schedule in CHAIN:
+                left.append(entry)
+            else:
+                self._keep_bound(entry[0], entry[2])
+                self.undecided += 1
+        heapq.heapify(left)
+        self.splits = left
 
     @property
     def _progress(self) -> Progress:
@@ -238,7 +265,7 @@ class _Search:
         group = replace(candidate, data=1)  # of one depth, fewer replicas are never leaner
         if candidate.data <= self.too_large.get(group, 0):
             return
-        self.searched += 1
+        self._spend(1, candidate)
         devices = candidate.num_devices
         bound_s = self.aim.longest_s(bound, devices)
         to_the_end = candidate in self.seen or (not self.priced and self.searched % _BLIND == 0)
@@ -257,6 +284,11 @@ class _Search:
             else:
                 self.serial += 1
                 heapq.heappush(self.splits, (key, self.serial, candidate, sharper))
+
+    def _spend(self, splits: int, candidate: Candidate) -> None:
+        self.searched += splits
+        if candidate.schedule not in CHAIN:
+            self.in_chunks += splits
 
     def _near_s(
         self, bound: float, candidate: Candidate, limit: float, *, to_the_end: bool
@@ -333,16 +365,24 @@ class _Search:
         self._keep_bound(key, candidate)
         if candidate.schedule in CHAIN:
             self.least_priced_chain_s = min(self.least_priced_chain_s, key)
+        longest_s = self._longest_worth_pricing_s(devices)
         if not split.cuts and candidate.virtual_stages > 1:
-            self.searched += _PRICING
+            self._spend(_PRICING if math.isinf(longest_s) else _PRICING // 2, candidate)
             limit_s = _NEAR * split.bound_s
             split = self._split_by(best_family_split, candidate, limit_s=limit_s)
-        found = self.foresight.plan(PlanAsk(candidate, split))
-        if found is None:
+        found = self.foresight.plan(PlanAsk(candidate, split, longest_s))
+        device = self.shelf.question.cluster.accelerator
+        if found is None or least_step_s(found.step, device) > longest_s:
             self.undecided += 1
         else:
             self.priced.append(found)
             self.best_s = min(self.best_s, self.aim.key(found.step.step_time_s, devices))
+
+    def _longest_worth_pricing_s(self, devices: int) -> float:
+        """No plan with a longer pipeline is kept, once there are enough to tell of."""
+        if len(self.priced) <= NUM_ALTERNATIVES:
+            return math.inf
+        return self.aim.longest_s(_WORTH_KEEPING * self.best_s, devices)
 
 
 def best_first(priced: Iterable[Priced], aim: Aim | None = None) -> tuple[Priced, ...]:

@@ -7,6 +7,7 @@ is the shortest possible, is tried beside it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -15,13 +16,17 @@ from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.ties import recompute_least
 from trainwright.plan import Plan, Stage
+from trainwright.planning.family_split import IN_V
 from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
 from trainwright.planning.schedules import ONE_F_ONE_B
-from trainwright.pricing.step import predict_step
+from trainwright.pricing.assemble import pipeline_times, sharing_times
+from trainwright.pricing.pipeline_run import pipeline_ends_s
+from trainwright.pricing.step import predict_step, work_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trainwright.cluster import Accelerator
     from trainwright.execution import Budget
     from trainwright.plan import StepPrediction
     from trainwright.planning.model_question import ModelQuestion
@@ -43,12 +48,22 @@ class Priced:
 
 
 def price_split(
-    question: ModelQuestion, candidate: Candidate, profile: Profile, split: Split, budget: Budget
+    question: ModelQuestion,
+    candidate: Candidate,
+    profile: Profile,
+    split: Split,
+    budget: Budget,
+    *,
+    limit_s: float = math.inf,
 ) -> Priced | None:
-    """The faster of the plan of the split and, if that misses its bound, the partitioner's."""
+    """The faster of the plan of the split and, if that misses its bound, the partitioner's.
+
+    None where neither fits; of families in V, where `least_step_s` is above the limit, too.
+    """
     decoded = None
     if split.cuts:
-        decoded = _priced(question, candidate, profile, _stages_of(split, candidate, profile))
+        stages = _stages_of(split, candidate, profile)
+        decoded = _priced(question, candidate, profile, stages, limit_s=limit_s)
     if candidate.schedule != ONE_F_ONE_B or (
         decoded is not None and decoded.step.step_time_s <= _NEAR * split.bound_s
     ):
@@ -95,10 +110,20 @@ def _partitioned(
     return _priced(question, candidate, profile, iter(cut.plan.stages))
 
 
+def least_step_s(step: StepPrediction, device: Accelerator) -> float:
+    """The pipeline alone, before anything is synchronised."""
+    return step.pipeline_s + device.step_overhead_s
+
+
 def _priced(
-    question: ModelQuestion, candidate: Candidate, profile: Profile, stages: Iterator[Stage]
+    question: ModelQuestion,
+    candidate: Candidate,
+    profile: Profile,
+    stages: Iterator[Stage],
+    *,
+    limit_s: float = math.inf,
 ) -> Priced | None:
-    """The plan priced; None where it does not fit."""
+    """The plan priced; None where it does not fit, or is a V and its pipeline above the limit."""
     workload = question.workload
     plan = Plan(
         stages=tuple(stages),
@@ -107,6 +132,8 @@ def _priced(
         schedule=candidate.schedule,
         parallelism=candidate.degrees,
     )
+    if candidate.schedule in IN_V and _is_longer(plan, profile, question, limit_s):
+        return None
     flops = model_flops_per_sequence(question.model, workload.sequence_length)
     step = predict_step(
         plan,
@@ -119,3 +146,14 @@ def _priced(
     if not question.holds(step.peak_memory_bytes):
         return None
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
+
+
+def _is_longer(plan: Plan, profile: Profile, question: ModelQuestion, limit_s: float) -> bool:
+    """Whether the pipeline alone is; its order is found once, to price it takes another."""
+    if math.isinf(limit_s):
+        return False
+    cluster = question.cluster
+    work, layout = work_of_plan(plan, profile, cluster, overheads=question.overheads)
+    times = pipeline_times(work, sharing_times(work, layout), layout.overlap)
+    pipeline_s = float(pipeline_ends_s(layout.shape, times).max())
+    return pipeline_s + cluster.accelerator.step_overhead_s > limit_s

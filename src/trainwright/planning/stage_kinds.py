@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Counts = NDArray[np.int16]  # of layers; there are thousands of such arrays
 
 
 class Front(NamedTuple):
@@ -39,7 +40,7 @@ class Front(NamedTuple):
 
     kept_bytes: Floats
     time_s: Floats
-    chosen: Ints
+    chosen: Counts
 
 
 @dataclass(slots=True, eq=False)
@@ -142,10 +143,12 @@ class StageKinds:
         costs, own = self.profile.costs, list(rows)
         assert costs.phases is not None
         ways = dealings(count, len(rows))
-        chosen = np.zeros((len(ways), costs.num_rows), dtype=np.int64)
+        chosen = np.zeros((len(ways), costs.num_rows), dtype=np.int16)
         chosen[:, own] = ways
         kept_bytes = ways @ costs.saved_bytes[own]
-        return _pareto(kept_bytes, ways @ costs.phases.total_s[own], chosen)
+        time_s = ways @ costs.phases.total_s[own]
+        best = _pareto(kept_bytes, time_s)
+        return Front(kept_bytes[best], time_s[best], chosen[best])
 
 
 @lru_cache(maxsize=64)
@@ -216,20 +219,21 @@ def dealings(count: int, options: int) -> Ints:
 
 
 def _nothing(rows: int) -> Front:
-    return Front(np.zeros(1), np.zeros(1), np.zeros((1, rows), dtype=np.int64))
+    return Front(np.zeros(1), np.zeros(1), np.zeros((1, rows), dtype=np.int16))
 
 
 def _both(a: Front, b: Front) -> Front:
     kept_bytes = np.add.outer(a.kept_bytes, b.kept_bytes).reshape(-1)
     time_s = np.add.outer(a.time_s, b.time_s).reshape(-1)
-    chosen = (a.chosen[:, np.newaxis] + b.chosen[np.newaxis]).reshape(len(kept_bytes), -1)
-    return _pareto(kept_bytes, time_s, chosen)
+    best = _pareto(kept_bytes, time_s)
+    own, other = np.divmod(best, len(b.time_s))
+    return Front(kept_bytes[best], time_s[best], a.chosen[own] + b.chosen[other])
 
 
-def _pareto(kept_bytes: Floats, time_s: Floats, chosen: Ints) -> Front:
+def _pareto(kept_bytes: Floats, time_s: Floats) -> Ints:
+    """Which points keep fewer bytes than any as fast, by kept bytes ascending."""
     order = np.lexsort((time_s, kept_bytes))
     time_s = time_s[order]
     best_before = np.minimum.accumulate(np.concatenate(([np.inf], time_s[:-1])))
-    worth = time_s < best_before
-    order = order[worth]
-    return Front(kept_bytes[order], time_s[worth], chosen[order])
+    found: Ints = order[time_s < best_before]
+    return found
