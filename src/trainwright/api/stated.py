@@ -32,7 +32,7 @@ def open_stated(framework: str, path: str | Path) -> StatedJob:
 
     data = read_bytes(path, name="from")
     try:
-        run = read(framework, data.decode())
+        run = read(framework, data.decode(), folder=Path(path).parent)
     except UnicodeDecodeError:
         raise InvalidInput.of("from", f'must be a text file, got "{path}"') from None
     except InvalidInput as error:

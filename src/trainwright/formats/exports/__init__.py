@@ -18,6 +18,8 @@ from trainwright.plan.megatron_rules import broken_megatron_rules
 from trainwright.plan.megatron_setup import setup_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainwright.formats.exports.launch import Launcher
     from trainwright.plan.bundle import ExportBundle, Stamp
     from trainwright.plan.capability import Gap
@@ -46,6 +48,7 @@ _READERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "deepspeed": ("deepspeed", "read_deepspeed"),
     }
 )
+_OF_SHELL: Final = frozenset({"megatron"})
 _OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})
 # Targets that take the order of every action from a file.
 _WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", CHROME_TRACE})
@@ -119,13 +122,17 @@ def _refuse_illegal(job: Job, target: str) -> None:
         raise InvalidInput(broken, source=f"the plan for {target}")
 
 
-def read(name: str, text: str) -> StatedRun:
-    """The run that a framework's configuration states; raises `InvalidInput` for other formats."""
+def read(name: str, text: str, *, folder: Path | None = None) -> StatedRun:
+    """The run that a framework's configuration states; raises `InvalidInput` for other formats.
+
+    `folder` is where the file lies: a script may source others of it.
+    """
     found = _READERS.get(name)
     if found is None:
         known = ", ".join(_READERS)
         raise InvalidInput.of("from", f'must be one of {known}, got "{name}"')
-    run: StatedRun = _function(*found)(text)
+    beside = (folder,) if name in _OF_SHELL else ()
+    run: StatedRun = _function(*found)(text, *beside)
     return run
 
 

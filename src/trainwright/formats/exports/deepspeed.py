@@ -7,12 +7,12 @@ are written; what JSON has no comments for goes to a side file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import InvalidInput
 from trainwright.formats.exports.launch import commented, header
+from trainwright.formats.exports.stated_table import StatedTable
 from trainwright.formats.json_text import parse_json
 from trainwright.model import LayerKind
 from trainwright.plan.bundle import ExportBundle
@@ -42,6 +42,7 @@ KNOWN: Final = frozenset(
 )
 MICS: Final = "mics_shard_size"
 HPZ: Final = "zero_hpz_partition_size"
+_DEVICES: Final = ("none", "cpu", "nvme")
 _OFFLOADS: Final = ("offload_optimizer", "offload_param")
 
 
@@ -153,52 +154,50 @@ def pipeline(layers, loss_fn):
 
 def read_deepspeed(text: str) -> StatedRun:
     """The run that a JSON states; "auto" counts as not stated. Raises `InvalidInput`."""
-    found = parse_json(text.encode(), source="deepspeed", what="config")
-    batch, size = _count(found, "train_batch_size"), _count(found, "train_micro_batch_size_per_gpu")
-    steps = _count(found, "gradient_accumulation_steps")
+    found = StatedTable(parse_json(text.encode(), source="deepspeed", what="config"))
+    batch = found.count_or_auto("train_batch_size")
+    size = found.count_or_auto("train_micro_batch_size_per_gpu")
+    steps = found.count_or_auto("gradient_accumulation_steps")
     replicas = None
     if batch and size and steps:
-        if batch % (size * steps):
+        replicas, left = divmod(batch, size * steps)
+        if left:
             wanted = f"must be a multiple of micro-batch x accumulation ({size * steps})"
-            raise InvalidInput.of("train_batch_size", f"{wanted}, got {batch}")
-        replicas = batch // (size * steps)
-    zero = found.get("zero_optimization", {})
-    interval = found.get("pipeline", {}).get("activation_checkpoint_interval")
+            found.fault("train_batch_size", f"{wanted}, got {batch}")
+    zero = found.table("zero_optimization")
+    stage = zero.count("stage", least=0, most=3)
+    interval = found.table("pipeline").count("activation_checkpoint_interval", least=0)
+    formats = {name: found.table(name).switch_or_auto("enabled") for name in ("bf16", "fp16")}
+    copies, notes = _copies(zero, replicas), tuple(_notes(zero, replicas))
+    found.check()
     return StatedRun(
         dp=replicas,
-        zero=zero.get("stage", 0),
-        state_copies=_copies(zero, replicas),
+        zero=stage or 0,
+        state_copies=copies,
         micro_batch=size,
         global_batch=batch,
-        precision=next((n for n in ("bf16", "fp16") if found.get(n, {}).get("enabled")), None),
+        precision=next((name for name, is_on in formats.items() if is_on), None),
         recompute=None if interval is None else ("full" if interval else "none"),
         unknown=tuple(key for key in found if key not in KNOWN),
-        notes=tuple(_notes(zero, replicas)),
+        notes=notes,
     )
 
 
-def _copies(zero: Mapping[str, Any], replicas: int | None) -> int | None:
+def _copies(zero: StatedTable, replicas: int | None) -> int | None:
     """Of sharded state: MiCS shards it over so many replicas, and repeats it on the others."""
-    shards = _count(zero, MICS) if zero.get(MICS) != -1 else None
-    if shards is None or replicas is None:
+    shards = zero.count(MICS, also=-1)
+    if shards is None or shards == -1 or not replicas:
         return None
     if replicas % shards:
-        raise InvalidInput.of(MICS, f"must divide the {replicas} replicas, got {shards}")
+        zero.fault(MICS, f"must divide the {replicas} replicas, got {shards}")
     return replicas // shards
 
 
-def _notes(zero: Mapping[str, Any], replicas: int | None) -> Iterator[str]:
-    yield from (f"{key} is not priced" for key in _OFFLOADS if key in zero)
-    if zero.get(MICS, -1) != -1 and replicas is None:
+def _notes(zero: StatedTable, replicas: int | None) -> Iterator[str]:
+    for key in _OFFLOADS:
+        if zero.table(key).one_of("device", _DEVICES, "none") != "none":
+            yield f"{key} is not priced"
+    if replicas is None and zero.count(MICS, also=-1) not in (None, -1):
         yield f"{MICS} is not priced: the file does not say how many replicas there are"
-    if zero.get(HPZ, 1) not in (0, 1):
+    if zero.count(HPZ, least=0) not in (None, 0, 1):
         yield f"{HPZ} is not priced: it repeats the weights alone, and no gradients or states"
-
-
-def _count(found: Mapping[str, Any], name: str) -> int | None:
-    value = found.get(name)
-    if value is None or value == "auto":
-        return None
-    if type(value) is not int or value < 1:
-        raise InvalidInput.of(name, f"must be a whole number >= 1, got {value!r}")
-    return value

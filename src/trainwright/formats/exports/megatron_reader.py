@@ -19,6 +19,7 @@ from trainwright.plan.capability import capability_of
 from trainwright.plan.stated_run import StatedRun
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
 _RUN_FLAGS_TEXT: Final = """
@@ -66,9 +67,9 @@ _HARMLESS: Final = (
 _PRECISIONS: Final = ("bf16", "fp16")
 
 
-def read_megatron(text: str) -> StatedRun:
-    """The run that a script or a file of arguments states."""
-    flags = read_flags(text)
+def read_megatron(text: str, folder: Path | None = None) -> StatedRun:
+    """The run that a script or a file of arguments states; `folder` is where the script lies."""
+    flags = read_flags(text, folder)
     model, notes = read_model(flags)
     devices = _devices(flags)
     return StatedRun(
@@ -89,7 +90,7 @@ def read_megatron(text: str) -> StatedRun:
         model=model,
         num_devices=devices,
         unknown=tuple(f"--{name}" for name in flags.values if not _is_known(name)),
-        notes=tuple(chain(notes, _notes(flags))),
+        notes=tuple(chain(notes, flags.notes, _notes(flags))),
     )
 
 
@@ -201,7 +202,11 @@ def _numbers(flags: Flags) -> dict[str, Any]:
 def _zero(flags: Flags) -> int:
     strategy = flags.one("data-parallel-sharding-strategy") or "no_shard"
     if "use-megatron-fsdp" in flags.values:
-        return {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}[strategy]
+        stages = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+        if strategy not in stages:
+            problem = f'must be one of {", ".join(stages)}, got "{strategy}"'
+            raise InvalidInput.of("--data-parallel-sharding-strategy", problem)
+        return stages[strategy]
     return int("use-distributed-optimizer" in flags.values)
 
 

@@ -1,22 +1,32 @@
 """Flags of a training script: a bash file, or a plain list of arguments.
 
-Nothing is run. Comments go, continued lines join, variables and arrays that the file sets itself
-are put in where they are used, and what remains of the words is read as flags with their values.
+Nothing is run. Comments go, files that it sources from its own folder come in, continued lines
+join, variables and arrays that are set are put in where they are used, and what remains of the
+words is read as flags with their values.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.exports.shell_sources import NotRead, with_sourced
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SCALAR: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(?!\()(.*)$")
 _ARRAY: Final = re.compile(r"([A-Za-z_]\w*)\+?=\((.*?)\n?\s*\)\s*(?:\n|$)", re.DOTALL)
 _USE: Final = re.compile(r"\$(?:\{(\w+)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}|(\w+))")
+_OPEN_QUOTE: Final = re.compile(
+    r"""^(\s*(?:export\s+)?[A-Za-z_]\w*=)(["'])([^"'\n]*\n[^"']*)\2""", re.MULTILINE
+)
+_UNSET_ARRAY: Final = re.compile(r"\$\{(\w+)\[[@*]\]\}")
+_UNSET_LIST: Final = re.compile(r"\$\{?(\w*(?:ARGS|OPTS|OPTIONS|FLAGS|PARAMS))\}?", re.IGNORECASE)
 _NESTING: Final = 10
 
 
@@ -24,11 +34,13 @@ _NESTING: Final = 10
 class Flags:
     """Values by flag, each without its dashes; a switch has none. `variables` are the file's own.
 
-    A flag that is given twice keeps its last values, as argparse does.
+    A flag that is given twice keeps its last values, as argparse does. `notes` say which lists of
+    arguments are used and never set.
     """
 
     values: Mapping[str, tuple[str, ...]]
     variables: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
     def one(self, name: str) -> str | None:
         """The single value of a flag, None where it is absent."""
@@ -56,9 +68,13 @@ class Flags:
             raise InvalidInput.of(f"--{name}", f'must be a number, got "{text}"') from None
 
 
-def read_flags(text: str) -> Flags:
-    """The flags of a script. Raises `InvalidInput` for quotes that do not close."""
-    plain = _without_comments(text).replace("\\\n", " ")
+def read_flags(text: str, folder: Path | None = None) -> Flags:
+    """The flags of a script that lies in `folder`.
+
+    Raises `InvalidInput` for quotes that do not close and for arrays that nothing sets.
+    """
+    whole, left = with_sourced(text, folder)
+    plain = _OPEN_QUOTE.sub(_on_one_line, whole.replace("\\\n", " "))
     variables: dict[str, str] = {}
 
     def keep(found: re.Match[str]) -> str:
@@ -71,35 +87,50 @@ def read_flags(text: str) -> Flags:
     for line in rest.splitlines():
         assigned = _SCALAR.match(line)
         if assigned and not line.lstrip().startswith("--"):
-            variables[assigned[1]] = _unquoted(assigned[2].strip())
+            name, value = assigned[1], _unquoted(assigned[2].strip())
+            variables[name] = _extended(name, value, variables)
         else:
             lines.append(line)
     command = _filled("\n".join(lines), variables)
     if not any(word.startswith("--") for word in command.split()):
         command += "\n" + "\n".join(_filled(value, variables) for value in variables.values())
-    return Flags(values=dict(_flags(_words(command))), variables=variables)
+    _refuse_unset_arrays(command, left)
+    words = _words(command)
+    notes = tuple(_unset_lists(words, left))
+    return Flags(values=dict(_flags(words)), variables=variables, notes=notes)
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    return f"{found[1]}{found[2]}{found[3].replace(chr(10), ' ')}{found[2]}"
+
+
+def _extended(name: str, value: str, variables: Mapping[str, str]) -> str:
+    """A value in which its own name stands for what it was before."""
+    if name not in variables:
+        return value
+    before = variables[name]
+    return re.sub(rf"\$(?:\{{{name}\}}|{name}\b)", lambda _: before, value)
+
+
+def _refuse_unset_arrays(command: str, left: Iterable[NotRead]) -> None:
+    names = dict.fromkeys(_UNSET_ARRAY.findall(command))
+    if names:
+        problem = f"must be set in the script or a file of its folder that it sources{_from(left)}"
+        raise InvalidInput([Fault(name, problem) for name in names])
+
+
+def _unset_lists(words: Iterable[str], left: Iterable[NotRead]) -> Iterator[str]:
+    for name in dict.fromkeys(found[1] for word in words if (found := _UNSET_LIST.fullmatch(word))):
+        yield f"{name} is not set here, and what it holds is not used{_from(left)}"
+
+
+def _from(left: Iterable[NotRead]) -> str:
+    return "".join(f"; {each}" for each in left)
 
 
 def _marker(name: str) -> str:
     """Where an array was set; it is read at its use, or, where it has none, here."""
     return f"# {name}"
-
-
-def _without_comments(text: str) -> str:
-    """Lines without what follows a # that starts a word outside quotes."""
-    return "\n".join(_before_comment(line) for line in text.splitlines())
-
-
-def _before_comment(line: str) -> str:
-    quote = ""
-    for at, letter in enumerate(line):
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        elif letter == "#" and (at == 0 or line[at - 1].isspace()):
-            return line[:at]
-    return line
 
 
 def _unquoted(text: str) -> str:

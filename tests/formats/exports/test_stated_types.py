@@ -1,0 +1,289 @@
+"""Wrong types and values in the files of frameworks: refused by name, and never another error."""
+
+import copy
+import json
+import re
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from random_cases import cases
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.exports.deepspeed import read_deepspeed
+from trainwright.formats.exports.torchtitan import to_toml
+from trainwright.formats.exports.torchtitan_reader import read_torchtitan
+
+TITAN = {
+    "model": {"name": "llama3", "flavor": "8B"},
+    "training": {
+        "seq_len": 4096,
+        "global_batch_size": 64,
+        "local_batch_size": 16,
+        "mixed_precision_param": "bfloat16",
+    },
+    "parallelism": {
+        "data_parallel_replicate_degree": 1,
+        "data_parallel_shard_degree": 4,
+        "fsdp_reshard_after_forward": "default",
+        "tensor_parallel_degree": 2,
+        "context_parallel_degree": 1,
+        "expert_parallel_degree": 1,
+        "expert_tensor_parallel_degree": 1,
+        "pipeline_parallel_degree": 2,
+        "pipeline_parallel_schedule": "1F1B",
+        "pipeline_parallel_schedule_csv": "",
+        "pipeline_parallel_microbatch_size": 2,
+        "module_fqns_per_model_part": [["layers.0"], ["layers.1"]],
+        "enable_sequence_parallel": True,
+    },
+    "activation_checkpoint": {"mode": "full"},
+}
+SPEED = {
+    "train_batch_size": 64,
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "zero_optimization": {
+        "stage": 3,
+        "mics_shard_size": 4,
+        "zero_hpz_partition_size": 1,
+        "offload_param": {"device": "cpu"},
+    },
+    "bf16": {"enabled": True},
+    "fp16": {"enabled": False},
+    "pipeline": {"activation_checkpoint_interval": 1},
+}
+WRONG = ("two", {}, [1], 1.5, True, 5, -7, 0)
+# What is right among these, by field; a whole number >= 1 may be 5 everywhere else.
+RIGHT = {
+    "name": ("two",),
+    "flavor": ("two",),
+    "enable_sequence_parallel": (True,),
+    "enabled": (True,),
+    "pipeline_parallel_schedule_csv": ("two",),
+    "offload_param": ({},),
+    "stage": (0,),
+    "zero_hpz_partition_size": (0, 5),
+    "activation_checkpoint_interval": (0, 5),
+    "expert_tensor_parallel_degree": (5,),
+    "expert_parallel_degree": (5,),
+    "context_parallel_degree": (5,),
+    "tensor_parallel_degree": (5,),
+    "seq_len": (5,),
+}
+
+
+def _paths(value, path=()):
+    for key, inside in value.items():
+        yield (*path, key)
+        if isinstance(inside, dict):
+            yield from _paths(inside, (*path, key))
+
+
+def _with(document, path, value):
+    changed = copy.deepcopy(document)
+    holder = changed
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    return changed
+
+
+def _titan_text(document):
+    """As TOML, also where a table is none."""
+    plain = {name: value for name, value in document.items() if not isinstance(value, dict)}
+    tables = {name: value for name, value in document.items() if isinstance(value, dict)}
+    top = "".join(f"{name} = {_toml(value)}\n" for name, value in plain.items())
+    return top + "".join(
+        f"[{table}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
+        for table, values in tables.items()
+    )
+
+
+def _toml(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value)
+
+
+def _wrong(document):
+    for path in _paths(document):
+        is_table = isinstance(document[path[0]], dict) and len(path) == 1
+        for value in WRONG:
+            fine = ({},) if is_table else RIGHT.get(path[-1], ())
+            if not any(type(value) is type(each) and value == each for each in fine):
+                yield path, value
+
+
+def _is_count_that_fits(path, value):
+    """5 in place of a batch or degree may fit or not by arithmetic; the other tests hold it."""
+    return value == 5 and type(value) is int and path[-1] not in ("name", "mode")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [case for case in _wrong(TITAN) if not _is_count_that_fits(*case)]
+)
+def test_torchtitan_refuses_a_wrong_value_by_name(path, value):
+    text = _titan_text(_with(TITAN, path, value))
+    assert tomllib.loads(text)
+    with pytest.raises(InvalidInput) as caught:
+        read_torchtitan(text)
+    assert ".".join(path) in {fault.path for fault in caught.value.faults}
+    assert all("must be" in fault.problem for fault in caught.value.faults)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [case for case in _wrong(SPEED) if not _is_count_that_fits(*case)]
+)
+def test_deepspeed_refuses_a_wrong_value_by_name(path, value):
+    with pytest.raises(InvalidInput) as caught:
+        read_deepspeed(json.dumps(_with(SPEED, path, value)))
+    assert ".".join(path) in {fault.path for fault in caught.value.faults}
+    assert all("must be" in fault.problem for fault in caught.value.faults)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@cases(200)
+@given(path=st.sampled_from(list(_paths(SPEED))), value=JSON)
+def test_deepspeed_reads_or_refuses_anything(path, value):
+    try:
+        read_deepspeed(json.dumps(_with(SPEED, path, value)))
+    except (InvalidInput, UnsupportedFeature) as error:
+        assert str(error)
+
+
+@cases(200)
+@given(
+    path=st.sampled_from(list(_paths(TITAN))),
+    value=JSON.filter(lambda value: "null" not in json.dumps(value)) | st.dates() | st.times(),
+)
+def test_torchtitan_reads_or_refuses_anything(path, value):
+    shown = _toml(value) if isinstance(value, (bool, int, float, str, list, dict)) else str(value)
+    marked = _titan_text(_with(TITAN, path, "MARK"))
+    text = re.sub('"MARK"', lambda _: shown, marked)
+    try:
+        read_torchtitan(text)
+    except (InvalidInput, UnsupportedFeature) as error:
+        assert str(error)
+
+
+def test_every_fault_of_a_file_is_named():
+    text = _titan_text(
+        _with(_with(TITAN, ("training", "seq_len"), "x"), ("activation_checkpoint", "mode"), 5)
+    )
+    with pytest.raises(InvalidInput) as caught:
+        read_torchtitan(text + "[more]\n")
+    assert {fault.path for fault in caught.value.faults} == {
+        "training.seq_len",
+        "activation_checkpoint.mode",
+    }
+
+
+def test_a_schedule_that_is_none_of_pytorchs_is_refused():
+    text = _titan_text(_with(TITAN, ("parallelism", "pipeline_parallel_schedule"), "Foo"))
+    with pytest.raises(InvalidInput, match=r"one of 1F1B, GPipe, .*Foo"):
+        read_torchtitan(text)
+
+
+def test_a_value_in_place_of_a_table_is_refused():
+    with pytest.raises(InvalidInput, match="compile: must be a table, got 3"):
+        read_torchtitan("compile = 3\n")
+
+
+MODULE = """\
+from torchtitan.models.llama3.config_registry import llama3_8b as base
+
+def planned():
+    config = base()
+    {line}
+    return config
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("config.parallelism.tensor_parallel_degree = 'two'", "parallelism.tensor_parallel_degree"),
+        ("config.parallelism.tensor_parallel_degree = TP", "parallelism.tensor_parallel_degree"),
+        ("config.training.seq_len = {[]: 1}", "training.seq_len"),
+        ("config.activation_checkpoint = other()", "activation_checkpoint.mode"),
+        ("config.training.seq_len = (", "torchtitan"),
+    ],
+)
+def test_wrong_values_of_a_module_are_refused(line, path):
+    with pytest.raises(InvalidInput) as caught:
+        read_torchtitan(MODULE.format(line=line))
+    assert caught.value.faults[0].path == path
+
+
+def test_what_a_module_computes_elsewhere_is_passed_over():
+    found = read_torchtitan(MODULE.format(line="config.optimizer.lr = 2 * RATE"))
+    assert found.model_name == "llama3-8b"
+
+
+def _piped(local, **training):
+    return read_torchtitan(
+        to_toml(
+            {
+                "training": {"global_batch_size": 64, "local_batch_size": local, **training},
+                "parallelism": {"pipeline_parallel_degree": 2, "data_parallel_shard_degree": 2},
+            }
+        )
+    )
+
+
+def test_accumulation_of_whole_pipelines_is_said():
+    (note,) = _notes_of(_piped(8))
+    assert note.startswith("the batch takes 4 accumulation steps of local_batch_size 8 x 2")
+    assert note.endswith("local_batch_size = 32 makes one")
+    assert not _notes_of(_piped(32))
+
+
+def _notes_of(run):
+    return [note for note in run.notes if "accumulation" in note]
+
+
+def test_accumulation_on_an_unknown_number_of_replicas_is_said():
+    text = to_toml(
+        {
+            "training": {"global_batch_size": 64, "local_batch_size": 8},
+            "parallelism": {"pipeline_parallel_degree": 2},
+        }
+    )
+    (note,) = _notes_of(read_torchtitan(text))
+    assert note.startswith("on fewer than 8 replicas local_batch_size 8 is less")
+
+
+@pytest.mark.parametrize("local", [0, "a", 5, 64])
+def test_a_local_batch_that_does_not_fill_the_batch_is_refused(local):
+    with pytest.raises(InvalidInput, match="local_batch_size"):
+        _piped(local)
+
+
+def test_microbatches_fill_a_local_batch():
+    text = to_toml(
+        {
+            "training": {"local_batch_size": 5},
+            "parallelism": {
+                "pipeline_parallel_degree": 2,
+                "pipeline_parallel_microbatch_size": 2,
+            },
+        }
+    )
+    with pytest.raises(InvalidInput, match="must be a multiple of pipeline_parallel_microbatch"):
+        read_torchtitan(text)
+
+
+def test_without_a_global_batch_it_is_that_of_all_replicas():
+    assert _piped(8, global_batch_size=-1).global_batch == 16
