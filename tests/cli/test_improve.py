@@ -106,6 +106,14 @@ def test_improve_refuses_a_document_beside_what_it_states(run: Callable[..., Any
     assert "calibration: belongs to --from" in done.err
 
 
+def test_improve_refuses_a_run_that_is_stated_twice(run: Callable[..., Any]) -> None:
+    for document in ("run.json", "llama3-8b"):
+        done = run("improve", document, "--from", "megatron", "job.args")
+        assert done.code == 2
+        assert "document: must not be given beside --from" in done.err
+        assert "name a model by --model" in done.err
+
+
 @pytest.mark.slow
 def test_improve_takes_what_the_file_does_not_say(run: Callable[..., Any], tmp_path: Path) -> None:
     job = tmp_path / "ds.json"

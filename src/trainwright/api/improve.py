@@ -54,8 +54,13 @@ def improve(
         beside |= {"calibration": calibration}
         _refuse_restated(beside)
         given, where, run, warnings = _of_document(document)
-    else:
+    elif source is None:
         raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
+    else:
+        given_twice = (
+            "must not be given beside --from, which states the run; name a model by --model"
+        )
+        raise InvalidInput.of("document", given_twice)
     return Report(
         _improved(given, where, run, framework=framework, warnings=warnings, budget=budget)
     )
