@@ -61,10 +61,11 @@ class ImprovementResult:
     """A stated run beside better ones. `recommended` is the smallest change with most of the gain.
 
     Where the run does not fit, changes are those that make it fit and `recommended` is the smallest
-    of those that are nearly as fast as the fastest. `changes` come fastest first. `best_plan` is
-    absent where no plan was found that is as fast as all that is listed; `best_known_s` is the
-    least step of anything that fits, absent where nothing does. No plan of those searched takes
-    less than `lower_bound_s`, which is absent where a plan cannot run as the run does, or is
+    of those that are nearly as fast as the fastest. `changes` come fastest first; with `tried_all`
+    no other change of one or two decisions is faster than the first of them. `best_plan` is absent
+    where no plan was found that is as fast as all that is listed; `best_known_s` is the least step
+    of anything that fits, absent where nothing does. No plan of those searched takes less than
+    `lower_bound_s`, which is absent where a plan cannot run as the run does, or is
     restricted more than the changes. Peaks are of the model; what a device must have for one adds
     the overheads of the request. Times in seconds; `speedup` is the run's step over the other's.
     """
@@ -80,6 +81,7 @@ class ImprovementResult:
     best_plan: BestPlanRecord | None = None
     recommended: ImprovementRecord | None = None
     changes: tuple[ImprovementRecord, ...] = ()
+    tried_all: bool = False
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
     request: ModelEstimateRequest
