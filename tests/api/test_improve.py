@@ -159,6 +159,31 @@ def test_a_run_that_does_not_fit_is_offered_what_makes_it_fit() -> None:
     assert any(len(each.dimensions) == 1 for each in found.changes)
 
 
+@cache
+def too_large_for_all() -> ImprovementResult:
+    options = {"dp": 8, "global_batch": 8, "sequence": 4096}
+    run = trainwright.estimate("llama3-405b", cluster="dgx-h100", **options)
+    found = trainwright.improve(run, framework="torchtitan").document
+    assert isinstance(found, ImprovementResult)
+    return found
+
+
+@pytest.mark.slow
+def test_where_nothing_fits_only_what_the_framework_runs_is_enough() -> None:
+    """torchtitan shards no optimizer state alone, and more pipeline ranks leave it so."""
+    found = too_large_for_all()
+    assert found.best_known_s is None
+    assert found.enough == ()
+    options = {"dp": 8, "zero": 3, "global_batch": 8, "sequence": 4096}
+    run = trainwright.estimate("llama3-405b", cluster="dgx-h100", **options)
+    able = trainwright.improve(run, framework="torchtitan").document
+    assert able.enough
+    assert able.enough == run.document.changes
+    assert recheck_improvement(able) == able
+    with pytest.raises(InvalidInput, match="enough"):
+        recheck_improvement(replace(able, enough=()))
+
+
 def test_every_number_says_where_it_comes_from() -> None:
     said = wasteful().assumptions
     assert said["times"].startswith("assumed: ")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.plan import StepPrediction
     from trainwright.plan.results.improvement import ImprovementRecord, ImprovementResult
-    from trainwright.plan.results.model_estimate import ModelEstimateRequest
+    from trainwright.plan.results.model_estimate import ModelEstimateRequest, PricedChange
     from trainwright.planning.improve import Improvement
 
 _HAIR = 1 + 1e-9
@@ -77,10 +77,19 @@ def document_of(found: Surroundings) -> ImprovementResult:
         recommended=None if chosen is None else record(chosen),
         changes=tuple(map(record, changes)),
         tried_all=found.tried_all,
+        enough=() if math.isfinite(best_s) else _enough(found),
         warnings=found.warnings,
         assumptions=_assumptions(found),
         request=found.request,
     )
+
+
+def _enough(found: Surroundings) -> tuple[PricedChange, ...]:
+    """What would make the run fit where nothing on its devices does."""
+    from trainwright.api.estimate_model import changes_enough
+
+    run, target = found.request.configuration, found.framework
+    return changes_enough(found.model, found.cluster, run, found.step, framework=target)
 
 
 def _unbeaten(plan: PricedPlan | None, others_s: float) -> PricedPlan | None:
