@@ -14,11 +14,19 @@ from hypothesis import strategies as st
 
 import trainwright
 from random_cases import cases
+from trainwright.api.estimate_model import price_request
+from trainwright.api.improve_gaps import gaps_of_run
 from trainwright.api.improve_recheck import recheck_improvement
-from trainwright.errors import InvalidInput
+from trainwright.api.printed import Report
+from trainwright.cluster import Cluster
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
-from trainwright.formats.document_json import decode_document, encode
+from trainwright.formats.document_json import decode, decode_document, encode
+from trainwright.model import TransformerConfig
 from trainwright.plan.results.improvement import ImprovementResult
+from trainwright.planning.improve import reachable
+from trainwright.planning.neighbours import moves
+from trainwright.pricing.configuration import price_configuration
 
 RUN = {"cluster": "dgx-h100", "tp": 2, "pp": 2, "dp": 2, "global_batch": 32, "sequence": 1024}
 TOO_LARGE = {
@@ -151,6 +159,31 @@ def test_a_run_that_does_not_fit_is_offered_what_makes_it_fit() -> None:
     assert any(len(each.dimensions) == 1 for each in found.changes)
 
 
+@cache
+def too_large_for_all() -> ImprovementResult:
+    options = {"dp": 8, "global_batch": 8, "sequence": 4096}
+    run = trainwright.estimate("llama3-405b", cluster="dgx-h100", **options)
+    found = trainwright.improve(run, framework="torchtitan").document
+    assert isinstance(found, ImprovementResult)
+    return found
+
+
+@pytest.mark.slow
+def test_where_nothing_fits_only_what_the_framework_runs_is_enough() -> None:
+    """torchtitan shards no optimizer state alone, and more pipeline ranks leave it so."""
+    found = too_large_for_all()
+    assert found.best_known_s is None
+    assert found.enough == ()
+    options = {"dp": 8, "zero": 3, "global_batch": 8, "sequence": 4096}
+    run = trainwright.estimate("llama3-405b", cluster="dgx-h100", **options)
+    able = trainwright.improve(run, framework="torchtitan").document
+    assert able.enough
+    assert able.enough == run.document.changes
+    assert recheck_improvement(able) == able
+    with pytest.raises(InvalidInput, match="enough"):
+        recheck_improvement(replace(able, enough=()))
+
+
 def test_every_number_says_where_it_comes_from() -> None:
     said = wasteful().assumptions
     assert said["times"].startswith("assumed: ")
@@ -166,6 +199,54 @@ def test_what_a_framework_cannot_run_is_said_and_not_compared() -> None:
     assert found.lower_bound_s is None
     assert found.changes == ()
     assert "no plan of torchtitan@0.3 is for this run: optimizer: muon" in " ".join(found.warnings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", [None, "deepspeed"])
+def test_where_none_is_said_to_be_faster_no_pair_of_changes_is(framework: str | None) -> None:
+    """Fastest change after fastest change, until none is left; then every pair by itself."""
+    report = trainwright.estimate("gpt2", **{**RUN, "recompute": "full", "global_batch": 8})
+    request = report.document.request
+    model = decode(TransformerConfig, request.model.content, path="model")
+    cluster = decode(Cluster, request.cluster.content, path="cluster")
+    pool = cluster.pool_of()
+    while (found := trainwright.improve(report, framework=framework).document).changes:
+        first, run = found.changes[0], found.request.configuration
+        changed = reachable(run, model, pool, dimensions=first.dimensions, options=first.options)
+        assert changed is not None
+        request = replace(request, configuration=changed)
+        report = Report(price_request(model, cluster, request))
+    assert found.tried_all
+    run = found.request.configuration
+    base_s, limit_bytes = found.run.step_time_s, found.memory_limit_bytes
+    tried = 0
+    for first_move in moves(run, model, pool):
+        for second in (first_move, *moves(first_move.run, model, pool)):
+            if second is not first_move and second.dimension == first_move.dimension:
+                continue
+            try:
+                step = price_configuration(model, cluster, second.run)
+                able = framework is None or not gaps_of_run(second.run, model, cluster, framework)
+            except (InvalidInput, UnsupportedFeature):
+                continue
+            if able and run.overheads.needed_bytes(step.peak_memory_bytes) <= limit_bytes:
+                tried += 1
+                assert step.step_time_s >= base_s
+    assert tried > 10
+
+
+@pytest.mark.parametrize(
+    "framework", ["deepspeed", pytest.param("torchtitan", marks=pytest.mark.slow)]
+)
+def test_a_run_that_the_framework_cannot_run_is_offered_a_pair_that_it_can(framework: str) -> None:
+    asked = {"tp": 2, "pp": 2, "dp": 2, "recompute": "full", "global_batch": 32}
+    if framework == "deepspeed":
+        asked |= {"schedule": "v-half", "virtual_stages": 2, "zero": 0}
+    found = improved(framework=framework, **asked)
+    assert any("your run: " in line for line in found.warnings)
+    assert found.tried_all
+    assert len(found.changes[0].dimensions) == 2
+    assert found.recommended in found.changes
 
 
 def test_an_unknown_framework_is_refused_by_the_name_of_its_option() -> None:
@@ -213,7 +294,7 @@ def edited(value: Any, path: tuple[Any, ...], share: float) -> Any:
 
 
 # Known to the search alone (`lower_bound_s` is held below everything that fits), or words.
-UNKNOWN = {("framework",), ("lower_bound_s",), ("kind",), ("format_version",)}
+UNKNOWN = {("framework",), ("lower_bound_s",), ("tried_all",), ("kind",), ("format_version",)}
 DOCUMENTS = {"fits": wasteful, "does not fit": too_large}
 
 

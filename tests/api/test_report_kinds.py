@@ -114,6 +114,19 @@ def test_an_improvement_lists_every_change_beside_the_run_and_the_best_plan(tmp_
     assert len(points) == len(document.changes) + 2
 
 
+def test_the_page_of_a_run_that_nothing_makes_fit_lists_what_would_be_enough(tmp_path):
+    run = trainwright.estimate(
+        "gpt2", cluster="dgx-h100", memory="2GiB", dp=1, global_batch=8, sequence=1024
+    )
+    document = trainwright.improve(run).document
+    assert document.best_known_s is None
+    assert document.enough == run.document.changes
+    html = trainwright.report(saved(document, tmp_path)).html
+    assert "Any one of these is enough" in text_of(html)
+    assert cells(html, "options") == [one.options for one in document.enough]
+    assert document.enough
+
+
 @pytest.mark.slow
 def test_the_page_of_a_run_that_does_not_fit_says_what_makes_it_fit(tmp_path):
     run = trainwright.estimate(

@@ -190,7 +190,8 @@ def test_so_it_is_beside_a_file_that_turns_sequence_parallelism_off(
 def test_the_table_of_improve_is_readable(run: Callable[..., Any], arguments: Path) -> None:
     done = run("improve", "--from", "megatron", str(arguments), *WHERE)
     assert "your run: " in done.out
-    assert "smallest change with most of the gain: --" in done.out
+    assert "fastest small change: --" in done.out
+    assert "(none was found that reaches 80%)" in " ".join(done.out.split())
     assert "5% fragmentation" in done.out
     assert "no plan with the run's settings takes less than" in " ".join(done.out.split())
     assert "taken for granted:" in done.out
@@ -216,8 +217,14 @@ def test_a_run_that_does_not_fit_is_told_what_makes_it_fit(
 def test_where_nothing_fits_improve_says_so(run: Callable[..., Any], tmp_path: Path) -> None:
     document = tmp_path / "run.json"
     options = ("--dp", "8", "--global-batch", "8", "--sequence", "4096", "-o", str(document))
-    assert run("estimate", "llama3-405b", "--cluster", "dgx-h100", *options).code == 3
+    estimated = run("estimate", "llama3-405b", "--cluster", "dgx-h100", *options, "--json")
+    assert estimated.code == 3
+    found = run("improve", str(document), "--json").document
+    assert found["enough"] == estimated.document["changes"]
+    assert found["tried_all"]
     done = run("improve", str(document))
+    assert "any one of these is enough" in done.out
+    assert "--pp 64 --dp 8 --nodes 64" in done.out
     assert done.code == 3
     assert "best plan: none was found that fits" in done.out
     assert "no change of one or two decisions makes it fit" in done.out

@@ -16,6 +16,7 @@ from trainwright.plan.results.improvement import MOST_OF_IT
 from trainwright.planning.improve import (
     Improvement,
     Neighbourhood,
+    every_improvement,
     improvements,
     reachable,
     recommended,
@@ -92,8 +93,32 @@ def test_only_wanted_runs_are_offered() -> None:
     assert all(each.run.schedule == "1f1b" for each in found)
 
 
+def test_a_change_that_is_needed_is_tried_with_all_others_though_it_costs() -> None:
+    """Of all pairs, taken in both orders, the fastest that is wanted and fits."""
+    pool, legal = WHERE.pool_of(), []
+    wanted = replace_wanted(around(), zero_stage=2)
+    for first in moves(WASTEFUL, LLAMA, pool):
+        for second in (first, *moves(first.run, LLAMA, pool)):
+            if second is first or second.dimension != first.dimension:
+                step = wanted.price(second.run)
+                legal += [step.step_time_s] if step is not None and wanted.fits(step) else []
+    found = every_improvement(WASTEFUL, wanted, Budget())
+    assert found[0].step.step_time_s == min(legal)
+    assert found[0].options == "--zero 2 --recompute none"
+    assert all(each.run.parallelism.zero_stage == 2 for each in found)
+    for each in found:
+        dimensions = each.dimensions
+        reached = reachable(WASTEFUL, LLAMA, pool, dimensions=dimensions, options=each.options)
+        assert reached == each.run
+
+
+def replace_wanted(found: Neighbourhood, *, zero_stage: int) -> Neighbourhood:
+    return replace(found, wanted=lambda run: run.parallelism.zero_stage == zero_stage)
+
+
 def test_an_ended_budget_keeps_what_was_found() -> None:
     assert improvements(WASTEFUL, around(), Budget(time_limit_s=1e-9)) == ()
+    assert every_improvement(WASTEFUL, around(), Budget(time_limit_s=1e-9)) == ()
 
 
 @pytest.mark.slow

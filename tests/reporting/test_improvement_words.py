@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import reported
-from trainwright.reporting.improvement_words import bounded_plans, choice_gain, choice_title
+from trainwright.reporting.improvement_words import (
+    bounded_plans,
+    choice_gain,
+    choice_title,
+    no_choice,
+)
 
 
 def test_a_bound_on_plans_of_a_framework_is_said_to_be_one() -> None:
@@ -43,3 +48,12 @@ def test_so_it_is_of_a_run_that_does_not_fit() -> None:
         chosen = replace(found.recommended, gain_share=None, step_time_s=step_s)
         said = choice_gain(replace(found, recommended=chosen), chosen)
         assert ("none was found that reaches 80%" in said) == falls_short
+
+
+def test_only_where_all_changes_were_tried_none_is_said_to_be_faster() -> None:
+    found = replace(reported.improvement(), framework=None, tried_all=False)
+    assert no_choice(found) == "no change of one or two decisions was found that is faster"
+    found = replace(found, tried_all=True)
+    assert no_choice(found) == "no change of one or two decisions is faster"
+    found = replace(found, framework="deepspeed")
+    assert no_choice(found) == "no change of one or two decisions that deepspeed runs is faster"

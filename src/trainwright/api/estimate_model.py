@@ -97,17 +97,26 @@ def price_request(
         margin_bytes=_margin_bytes(step.peak_memory_bytes, run, limit_bytes),
         fits=fits,
         verdict=Verdict.FITS if fits else verdict,
-        changes=() if fits else _changes(model, cluster, run, step),
+        changes=() if fits else changes_enough(model, cluster, run, step),
         warnings=tuple(_warnings(model, cluster, run)),
         assumptions=assumptions_of(cluster, run, spread.source),
         request=request,
     )
 
 
-def _changes(
-    model: TransformerConfig, cluster: Cluster, run: Configuration, step: StepPrediction
+def changes_enough(
+    model: TransformerConfig,
+    cluster: Cluster,
+    run: Configuration,
+    step: StepPrediction,
+    *,
+    framework: str | None = None,
 ) -> tuple[PricedChange, ...]:
-    """What makes the run fit, cheapest first, compared with its own `step`."""
+    """What makes the run fit, cheapest first, compared with its own `step`.
+
+    With a framework, only what that can run.
+    """
+    from trainwright.api.improve_gaps import gaps_of_run
     from trainwright.pricing.changes import changes_that_fit
 
     limit_bytes = cluster.accelerator.usable_bytes
@@ -116,6 +125,7 @@ def _changes(
         cluster,
         run,
         lambda other: _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0,
+        wanted=lambda new: framework is None or not gaps_of_run(new, model, cluster, framework),
     )
     device_s = step.step_time_s * run.parallelism.num_devices
     return tuple(

@@ -174,7 +174,7 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     """The changes first, which take seconds, then the best plan with what is left of the budget."""
     from trainwright.api.improve_gaps import gaps_of_run
     from trainwright.api.improve_plan import kernels_between, with_kernels
-    from trainwright.planning.improve import Neighbourhood, improvements
+    from trainwright.planning.improve import Neighbourhood, every_improvement, improvements
 
     run, target = bare.request.configuration, bare.framework
 
@@ -182,7 +182,11 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
         return target is None or not gaps_of_run(other, bare.model, bare.cluster, target)
 
     around = Neighbourhood(model=bare.model, cluster=bare.cluster, wanted=wanted, fits=bare.fits)
-    changes = improvements(run, around, budget)
+    changes = improvements(run, around, budget) if wanted(run) else ()
+    tried_all = not any(map(bare.helps, changes))
+    if tried_all:
+        changes = every_improvement(run, around, budget)
+        tried_all = not budget.stopped
     fastest = min(changes, key=lambda each: each.step.step_time_s, default=None)
     plan, bound_s, unable = _planned(bare, run, "", wanted, budget)
     kernels = "" if fastest is None else kernels_between(run, fastest.run)
@@ -191,7 +195,9 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
         other = with_kernels(run, kernels)
         found, other_s, unable = _planned(bare, other, kernels, wanted, budget)
         plan, bound_s = found or plan, min(bound_s, other_s)
-    return replace(bare, changes=changes, plan=plan, bound_s=bound_s, warnings=unable)
+    return replace(
+        bare, changes=changes, tried_all=tried_all, plan=plan, bound_s=bound_s, warnings=unable
+    )
 
 
 def _planned(

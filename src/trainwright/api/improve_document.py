@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.plan import StepPrediction
     from trainwright.plan.results.improvement import ImprovementRecord, ImprovementResult
-    from trainwright.plan.results.model_estimate import ModelEstimateRequest
+    from trainwright.plan.results.model_estimate import ModelEstimateRequest, PricedChange
     from trainwright.planning.improve import Improvement
 
 _HAIR = 1 + 1e-9
@@ -22,7 +22,8 @@ _HAIR = 1 + 1e-9
 class Surroundings:
     """A run, priced, changes of it, the best plan and what no plan is faster than.
 
-    All changes and the plan fit. `bound_s` is 0 where nothing is known.
+    All changes and the plan fit. `bound_s` is 0 where nothing is known. `tried_all` says that all
+    changes of one or two decisions were priced.
     """
 
     model: TransformerConfig
@@ -33,7 +34,12 @@ class Surroundings:
     changes: tuple[Improvement, ...]
     plan: PricedPlan | None
     bound_s: float
+    tried_all: bool = False
     warnings: tuple[str, ...] = ()
+
+    def helps(self, change: Improvement) -> bool:
+        """Whether a change that fits is faster than the run, where the run fits too."""
+        return not self.fits(self.step) or change.step.step_time_s < self.step.step_time_s
 
     def fits(self, step: StepPrediction) -> bool:
         """Whether a device has room for the step, by the rule of `estimate`."""
@@ -51,9 +57,7 @@ def document_of(found: Surroundings) -> ImprovementResult:
     step = found.step
     run_fits = found.fits(step)
     base_s = step.step_time_s if run_fits else None
-    changes = worth_listing(
-        each for each in found.changes if base_s is None or each.step.step_time_s < base_s
-    )
+    changes = worth_listing(filter(found.helps, found.changes))
     others_s = min((each.step.step_time_s for each in changes), default=base_s or math.inf)
     plan = _unbeaten(found.plan, others_s)
     best_s = min(others_s, math.inf if plan is None else plan.step.step_time_s)
@@ -72,10 +76,20 @@ def document_of(found: Surroundings) -> ImprovementResult:
         best_plan=None if plan is None else record_of(plan, base_s=step.step_time_s),
         recommended=None if chosen is None else record(chosen),
         changes=tuple(map(record, changes)),
+        tried_all=found.tried_all,
+        enough=() if math.isfinite(best_s) else _enough(found),
         warnings=found.warnings,
         assumptions=_assumptions(found),
         request=found.request,
     )
+
+
+def _enough(found: Surroundings) -> tuple[PricedChange, ...]:
+    """What would make the run fit where nothing on its devices does."""
+    from trainwright.api.estimate_model import changes_enough
+
+    run, target = found.request.configuration, found.framework
+    return changes_enough(found.model, found.cluster, run, found.step, framework=target)
 
 
 def _unbeaten(plan: PricedPlan | None, others_s: float) -> PricedPlan | None:

@@ -2,7 +2,8 @@
 
 The run, each change and the best plan are decisions, and so is what they take: all are priced again
 and the document is put together as `improve` does. What only the search knows (that no other change
-is worth listing, the bound, whether a framework was asked for) is held against the rest.
+is worth listing, whether all were tried, the bound, whether a framework was asked for) is held
+against the rest.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def _made_again(document: ImprovementResult) -> ImprovementResult:
         changes=(),
         plan=None,
         bound_s=document.lower_bound_s or 0.0,
+        tried_all=document.tried_all,
         warnings=document.warnings,
     )
     found = tuple(_changes(document, bare))

@@ -3,7 +3,10 @@
 All runs that differ in one dimension are priced, whether they fit or not; then pairs of the fastest
 few and the leanest of every two dimensions, because a change of a degree often pays only together
 with another that makes it fit. Of a run that does not fit itself, only changes that need less
-memory are worth a pair. Cost: one price per run, some hundreds.
+memory are worth a pair. Cost: one price per run, about a hundred.
+
+Where that finds nothing, and where the run itself is not wanted, so that some change is needed
+whatever it costs, all pairs are priced that are wanted: `every_improvement`, some hundreds.
 """
 
 from __future__ import annotations
@@ -53,8 +56,7 @@ class Neighbourhood:
     def price(self, run: Configuration) -> StepPrediction | None:
         """The step; None where a rule forbids the run or it is not wanted."""
         try:
-            step = price_configuration(self.model, self.cluster, run)
-            return step if self.wanted(run) else None
+            return price_configuration(self.model, self.cluster, run) if self.wanted(run) else None
         except (InvalidInput, UnsupportedFeature):
             return None
 
@@ -96,6 +98,32 @@ def improvements(
             if step is not None:
                 found.append(_improvement(run, (first, second), step))
     return _best_of_each([each for each in found if around.fits(each.step)])
+
+
+def every_improvement(
+    run: Configuration, around: Neighbourhood, budget: Budget
+) -> tuple[Improvement, ...]:
+    """As `improvements`, of all changes of one dimension or two, whatever their parts take alone.
+
+    A part need be neither legal nor wanted, and two are taken in both orders: what the second may
+    be can follow from the first.
+    """
+    reached: dict[Configuration, tuple[Move, ...]] = {}
+    singles = tuple(around.moves(run))
+    for move in singles:
+        reached.setdefault(move.run, (move,))
+    for first in singles:
+        for second in around.moves(first.run):
+            if second.dimension != first.dimension:
+                reached.setdefault(second.run, (first, second))
+    found = []
+    for changed, path in reached.items():
+        if budget.stopped:
+            break
+        step = None if changed == run else around.price(changed)
+        if step is not None and around.fits(step):
+            found.append(_improvement(run, path, step))
+    return _best_of_each(found)
 
 
 def _peak(priced: tuple[Move, StepPrediction]) -> float:

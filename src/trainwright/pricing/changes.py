@@ -48,8 +48,10 @@ def changes_that_fit(
     cluster: Cluster,
     configuration: Configuration,
     fits: Callable[[StepPrediction], bool],
+    *,
+    wanted: Callable[[Configuration], bool] = lambda _: True,
 ) -> tuple[Change, ...]:
-    """Each change that alone is enough, by device time of a step; empty where none is."""
+    """Each wanted change that alone is enough, by device time of a step; empty where none is."""
     found = []
     for attempts in _families(configuration, cluster):
         for options, description, changed in attempts:
@@ -57,7 +59,7 @@ def changes_that_fit(
                 step = price_configuration(model, _grown(cluster, changed), changed)
             except InvalidInput:  # the model, the schedule or the network does not allow it
                 continue
-            if fits(step):
+            if fits(step) and wanted(changed):
                 found.append(
                     Change(
                         options=options,

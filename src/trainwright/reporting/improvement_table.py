@@ -17,6 +17,7 @@ from trainwright.reporting.improvement_words import (
     verdict,
 )
 from trainwright.reporting.layout import layout_line
+from trainwright.reporting.model_estimate_table import NONE_ENOUGH, enough_table
 from trainwright.reporting.text import add_row, table
 from trainwright.units import format_bytes, format_seconds
 
@@ -36,6 +37,8 @@ def improvement_report(found: ImprovementResult) -> RenderableType:
     parts: list[RenderableType] = [Text(line, overflow="fold") for line in _lines(found)]
     if found.changes:
         parts.append(_changes(found))
+    if found.best_known_s is None:
+        parts.append(enough_table(found.enough) if found.enough else Text(NONE_ENOUGH))
     if found.assumptions:
         parts.append(Text("taken for granted:"))
     parts += [Text(f"  {name}: {text}") for name, text in found.assumptions.items()]

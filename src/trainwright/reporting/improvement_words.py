@@ -90,7 +90,10 @@ def slowdown(speedup: float) -> str:
 def no_choice(found: ImprovementResult) -> str:
     """Why nothing is recommended."""
     lacks = "is faster" if found.run_fits else "makes it fit"
-    return f"no change of one or two decisions {lacks}"
+    where = f" that {found.framework} runs" if found.framework else ""
+    if found.tried_all:
+        return f"no change of one or two decisions{where} {lacks}"
+    return f"no change of one or two decisions{where} was found that {lacks}"
 
 
 def changes_title(found: ImprovementResult) -> str:

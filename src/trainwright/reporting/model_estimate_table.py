@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright.reporting.layout import sharding_words
 from trainwright.reporting.text import add_row, table
 from trainwright.units import GIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from rich.console import RenderableType
 
-    from trainwright.plan.results.model_estimate import ModelEstimateResult, RankMemory
+    from trainwright.plan.results.model_estimate import (
+        ModelEstimateResult,
+        PricedChange,
+        RankMemory,
+    )
 
 _CLASSES = (
     "weight",
@@ -37,6 +41,8 @@ _NAMES = {
     "buffer": "communication buffers",
 }
 
+NONE_ENOUGH: Final = "no single change of the run is enough"
+
 
 def model_estimate_report(document: ModelEstimateResult) -> RenderableType:
     """Headline, communication, memory, and the changes that would make it fit."""
@@ -48,7 +54,7 @@ def model_estimate_report(document: ModelEstimateResult) -> RenderableType:
     parts.append(_memory_table(document))
     parts.extend(Text(line) for line in _verdict(document))
     if document.changes:
-        parts.append(_changes_table(document))
+        parts.append(enough_table(document.changes))
     parts.append(Text("taken for granted:"))
     parts.extend(Text(f"  {name}: {text}") for name, text in document.assumptions.items())
     parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
@@ -149,10 +155,11 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
             missing = format_bytes(-rank.margin_bytes)
             yield f"  rank {rank.rank} misses {missing}; most goes to {_NAMES[rank.largest_class]}"
     if not document.changes:
-        yield "no single change of the run is enough"
+        yield NONE_ENOUGH
 
 
-def _changes_table(document: ModelEstimateResult) -> RenderableType:
+def enough_table(changes: Iterable[PricedChange]) -> RenderableType:
+    """Changes of a run that make it fit, each with its options."""
     made = table(
         "any one of these is enough",
         (
@@ -163,7 +170,7 @@ def _changes_table(document: ModelEstimateResult) -> RenderableType:
             ("peak memory", "right"),
         ),
     )
-    for change in document.changes:
+    for change in changes:
         add_row(
             made,
             change.description,

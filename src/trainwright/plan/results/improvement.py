@@ -7,7 +7,7 @@ from typing import Final
 
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.results.export import PricedLayout
-from trainwright.plan.results.model_estimate import ModelEstimateRequest
+from trainwright.plan.results.model_estimate import ModelEstimateRequest, PricedChange
 from trainwright.plan.results.request import FORMAT_VERSION
 
 MOST_OF_IT: Final = 0.8  # of the gain: what a smaller change must reach to be preferred
@@ -61,12 +61,14 @@ class ImprovementResult:
     """A stated run beside better ones. `recommended` is the smallest change with most of the gain.
 
     Where the run does not fit, changes are those that make it fit and `recommended` is the smallest
-    of those that are nearly as fast as the fastest. `changes` come fastest first. `best_plan` is
-    absent where no plan was found that is as fast as all that is listed; `best_known_s` is the
-    least step of anything that fits, absent where nothing does. No plan of those searched takes
-    less than `lower_bound_s`, which is absent where a plan cannot run as the run does, or is
-    restricted more than the changes. Peaks are of the model; what a device must have for one adds
-    the overheads of the request. Times in seconds; `speedup` is the run's step over the other's.
+    of those that are nearly as fast as the fastest. `changes` come fastest first; with `tried_all`
+    no other change of one or two decisions is faster than the first of them. `best_plan` is absent
+    where no plan was found that is as fast as all that is listed; `best_known_s` is the least step
+    of anything that fits, absent where nothing does: then each of `enough` would do, more devices
+    among them. No plan of those searched takes less than `lower_bound_s`, which is absent where a
+    plan cannot run as the run does, or is restricted more than the changes. Peaks are of the model;
+    what a device must have for one adds the overheads of the request. Times in seconds; `speedup`
+    is the run's step over the other's.
     """
 
     kind: str = "improvement"
@@ -80,6 +82,8 @@ class ImprovementResult:
     best_plan: BestPlanRecord | None = None
     recommended: ImprovementRecord | None = None
     changes: tuple[ImprovementRecord, ...] = ()
+    tried_all: bool = False
+    enough: tuple[PricedChange, ...] = ()
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
     request: ModelEstimateRequest

@@ -35,6 +35,7 @@ from trainwright.reporting.page.blocks import (
     Table,
 )
 from trainwright.reporting.page.cells import seconds, share, size
+from trainwright.reporting.page.model_estimate import enough_blocks
 from trainwright.reporting.page.provenance import provenance_section, reproduce_section
 from trainwright.reporting.page.scatter import time_against_memory
 from trainwright.reporting.page.subject import Content, Figure
@@ -85,6 +86,8 @@ def _sections(subject: Subject[ImprovementResult]) -> Iterator[Section]:
         if document.changes
         else (Notes(lines=(f"There is {no_choice(document)}.",)),)
     )
+    if document.best_known_s is None:
+        found += enough_blocks(document.enough)
     title = f"{changes_title(document).capitalize()}, fastest first"
     yield Section(name="changes", label="Changes", title=title, blocks=found)
     yield provenance_section(subject, document.assumptions)

@@ -15,9 +15,9 @@ from trainwright.reporting.page.why_blocks import step_bar, term_table
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from trainwright.plan.results.model_estimate import ModelEstimateResult
+    from trainwright.plan.results.model_estimate import ModelEstimateResult, PricedChange
     from trainwright.reporting.page.subject import Subject
 
 _TONES = {Verdict.FITS: "good", Verdict.TIGHT: "warn", Verdict.DOES_NOT_FIT: "bad"}
@@ -54,7 +54,7 @@ def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
             name="changes",
             label="Changes",
             title="What would make it fit",
-            blocks=_changes(document),
+            blocks=enough_blocks(document.changes),
         )
     if priced is not None:
         why = (step_bar(priced), term_table(priced), _facts(document))
@@ -110,8 +110,9 @@ def _facts(document: ModelEstimateResult) -> Facts:
     return Facts(title="The step", rows=rows)
 
 
-def _changes(document: ModelEstimateResult) -> tuple[Table | Notes, ...]:
-    if not document.changes:
+def enough_blocks(changes: Sequence[PricedChange]) -> tuple[Table | Notes, ...]:
+    """Changes of a run that make it fit, or that there is none."""
+    if not changes:
         return (Notes(lines=("No single change of the run is enough.",), tone="bad"),)
     rows = tuple(
         (
@@ -121,7 +122,7 @@ def _changes(document: ModelEstimateResult) -> tuple[Table | Notes, ...]:
             share(change.device_time_ratio - 1),
             size(change.peak_memory_bytes),
         )
-        for change in document.changes
+        for change in changes
     )
     table = Table(
         title="Any one of these is enough",
