@@ -54,11 +54,18 @@ def improve(
         beside |= {"calibration": calibration}
         _refuse_restated(beside)
         given, where, run, warnings = _of_document(document)
-    else:
+    elif source is None:
         raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
+    else:
+        problem = "stands beside a framework's file: give one of them, and a model as --model"
+        raise InvalidInput.of("document", f'{problem}; got "{_name_of(document)}"')
     return Report(
         _improved(given, where, run, framework=framework, warnings=warnings, budget=budget)
     )
+
+
+def _name_of(document: object) -> str:
+    return str(document) if isinstance(document, (str, Path)) else type(document).__name__
 
 
 def _refuse_restated(beside: Mapping[str, object]) -> None:
@@ -80,7 +87,7 @@ def _of_file(
     from trainwright.api.run_options import configuration_of, devices_asked_for
     from trainwright.api.stated import open_stated, stated_model, stated_options
 
-    job = open_stated(*source)
+    job = open_stated(*source, names_model=model is None)
     given, options = stated_model(job, model), stated_options(job, {"sequence": sequence})
     devices = devices_asked_for(options) if nodes is None else None
     whole = opened(cluster)
