@@ -136,7 +136,7 @@ def explained(path: str | Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         reason = _reason(error)
         if isinstance(error, FileNotFoundError) and not exists(Path(path).parent):
-            reason = f'the folder "{Path(path).parent}" does not exist'
+            reason = "its folder does not exist"
         problem = f'cannot be written, {reason}: "{path}"; choose another path'
         raise InvalidInput.of("output", problem) from None
 

@@ -25,6 +25,7 @@ _USE: Final = re.compile(r"\$(?:\{(\w+)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}|(\w+))"
 _OPEN_QUOTE: Final = re.compile(
     r"""^(\s*(?:export\s+)?[A-Za-z_]\w*=)(["'])([^"'\n]*\n[^"']*)\2""", re.MULTILINE
 )
+_IF_SET: Final = re.compile(r"""\$\{(\w+)\[[@*]\]:?\+"?\$\{\1\[[@*]\]\}"?\}""")
 _UNSET_ARRAY: Final = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _UNSET_LIST: Final = re.compile(r"\$\{?(\w*(?:ARGS|OPTS|OPTIONS|FLAGS|PARAMS))\}?", re.IGNORECASE)
 _NESTING: Final = 10
@@ -91,7 +92,7 @@ def read_flags(text: str, folder: Path | None = None) -> Flags:
             variables[name] = _extended(name, value, variables)
         else:
             lines.append(line)
-    command = _filled("\n".join(lines), variables)
+    command = _filled(_IF_SET.sub(r"${\1[@]:-}", "\n".join(lines)), variables)
     if not any(word.startswith("--") for word in command.split()):
         command += "\n" + "\n".join(_filled(value, variables) for value in variables.values())
     _refuse_unset_arrays(command, left)
