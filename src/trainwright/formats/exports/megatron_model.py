@@ -127,7 +127,7 @@ def _experts(flags: Flags, num_layers: int) -> Experts | None:
 
 def _routed(pattern: str, num_layers: int) -> list[int]:
     """Which layers route: one in every n, or a list such as ([0]*3+[1]*58)."""
-    if pattern.isdecimal():
+    if pattern.isdecimal() and int(pattern):
         return [int(layer % int(pattern) == 0) for layer in range(num_layers)]
     plain = pattern.replace(" ", "")
     parts = _PART.findall(plain) if _PATTERN.fullmatch(plain) else []

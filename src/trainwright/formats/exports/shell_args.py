@@ -58,6 +58,13 @@ class Flags:
         except ValueError:
             raise InvalidInput.of(f"--{name}", f'must be a whole number, got "{text}"') from None
 
+    def positive(self, name: str) -> int | None:
+        """The same, at least 1."""
+        found = self.count(name)
+        if found is not None and found < 1:
+            raise InvalidInput.of(f"--{name}", f"must be a whole number >= 1, got {found}")
+        return found
+
     def number(self, name: str) -> float | None:
         """The same as a number."""
         text = self.one(name)
