@@ -63,6 +63,12 @@ Cap CompletionCaps::cap(int32_t downset, int64_t sum) {
                   downset);
 }
 
+void CompletionCaps::set_least_left(std::vector<int32_t> least_left) {
+  least_left_ = std::move(least_left);
+  for (auto& level : levels_)
+    if (level) level->threshold_s = -1;
+}
+
 const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
   auto& entry = levels_[bounds_->slot(1 + sum)];
   if (!entry) entry = std::make_unique<Level>();
@@ -84,6 +90,12 @@ const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
       devices.remaining(group, in_->max_devices, level.devices.data() + first);
     }
   }
+  if (!least_left_.empty())
+    for (int32_t& devices : level.devices)
+      if (devices >= 0) {
+        const auto most = static_cast<int32_t>(in_->max_devices);
+        devices = most - least_left_[most - devices];
+      }
   return level;
 }
 

@@ -35,6 +35,9 @@ class CompletionCaps {
       : in_(&instance), sets_(&sets), bounds_(&bounds), levels_(bounds.num_slots()) {}
 
   void restart(double threshold_s) { threshold_s_ = threshold_s; }
+  // Labels are also dropped that have fewer devices left than this, by the devices they need at
+  // least [max_devices + 1]. Proves nothing; empty: no such limit.
+  void set_least_left(std::vector<int32_t> least_left);
   // Caps for labels with at least this sum.
   const Level& at_sum(int64_t sum);
   // The same for one downset, without filling a level.
@@ -48,6 +51,7 @@ class CompletionCaps {
   const Downsets* sets_;
   AdditiveBounds* bounds_;
   double threshold_s_ = 0;
+  std::vector<int32_t> least_left_;
   std::vector<std::unique_ptr<Level>> levels_;
 };
 

@@ -70,6 +70,12 @@ uint64_t hash_of(const std::vector<uint64_t>& set) {
   return hash;
 }
 
+bool is_smaller(const uint64_t* a, const uint64_t* b, int32_t num_words) {
+  int32_t w = num_words - 1;
+  while (w > 0 && a[w] == b[w]) --w;
+  return a[w] < b[w];
+}
+
 bool has(const std::vector<uint64_t>& set, int32_t layer) {
   return set[layer >> 6] >> (layer & 63) & 1;
 }
@@ -126,10 +132,7 @@ Downsets arrange(const Instance& in, const SetIndex& found, RawLinks links, bool
   std::vector<int32_t> order(sets.count), place(sets.count);
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    const uint64_t *x = found.row(a), *y = found.row(b);
-    int32_t w = in.num_words - 1;
-    while (w > 0 && x[w] == y[w]) --w;
-    return x[w] < y[w];
+    return is_smaller(found.row(a), found.row(b), in.num_words);
   });
   for (int32_t i = 0; i < sets.count; ++i) {
     place[order[i]] = i;
@@ -204,6 +207,19 @@ Downsets family_of(const Instance& in, const std::vector<uint64_t>& rows) {
     }
   }
   return arrange(in, found, std::move(links), false);
+}
+
+int32_t Downsets::find(const uint64_t* wanted) const {
+  int32_t first = 0, end = count;
+  while (first < end) {
+    const int32_t middle = first + (end - first) / 2;
+    if (is_smaller(row(middle), wanted, num_words)) {
+      first = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return first < count && std::equal(wanted, wanted + num_words, row(first)) ? first : -1;
 }
 
 void Downsets::add_up(const std::vector<int32_t>& per_layer, int32_t lanes,

@@ -42,6 +42,8 @@ struct Downsets {
     return true;
   }
   bool is_subset(int32_t inner, int32_t outer) const { return is_subset_of(inner, row(outer)); }
+  // The index of a member, -1 if it is none.
+  int32_t find(const uint64_t* wanted) const;
   int32_t num_groups() const { return (count + kGroup - 1) / kGroup; }
 
   // Sum of per-layer integers (num_lanes each) over every member: out[i * num_lanes + lane].

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+
+#include "restricted_cuts.hpp"
 
 namespace trainwright {
 namespace {
@@ -63,6 +66,33 @@ PassAnswer LevelSweep::run_window(double floor_s, double ceiling_s, int64_t most
   floor_s_ = floor_s;
   found_ = &found;
   return sweep(stop);
+}
+
+void LevelSweep::follow(const std::vector<PartitionStage>& stages, double time_s, int32_t slack) {
+  if (stages.empty()) return caps_.set_least_left({});
+  caps_.restart(time_s);
+  const auto most = static_cast<int32_t>(in_->max_devices);
+  const std::vector<uint64_t> rows = cuts_of(*in_, stages);
+  std::vector<int32_t> least_left(most + 1);
+  std::iota(least_left.begin(), least_left.end(), 0);
+  int32_t sum = 0, left = most, needed = most - caps_.cap(0, 0).devices;
+  for (size_t i = 0; i < stages.size(); ++i) {  // from the last stage on
+    const PartitionStage& stage = stages[stages.size() - 1 - i];
+    sum += static_cast<int32_t>(stage.data_degree);
+    const int32_t left_now = left - static_cast<int32_t>(stage.data_degree) * stage.tensor_degree;
+    const bool is_cut = i + 1 < stages.size();
+    const int32_t at = is_cut ? sets_->find(rows.data() + i * in_->num_words) : sets_->count - 1;
+    if (at < 0) return caps_.set_least_left({});  // not a plan of this family
+    const int32_t needed_now = most - caps_.cap(at, sum).devices;
+    for (int32_t n = needed_now; n <= std::min(needed, most); ++n) {
+      const double share = static_cast<double>(n - needed_now) / std::max(1, needed - needed_now);
+      const double there = left_now + share * (left - left_now);
+      least_left[n] = std::max(n, static_cast<int32_t>(there) - slack);
+    }
+    left = left_now;
+    needed = needed_now;
+  }
+  caps_.set_least_left(std::move(least_left));
 }
 
 PassAnswer LevelSweep::sweep(const Stop& stop) {

@@ -46,6 +46,9 @@ class LevelSweep {
   // "too_wide" when there were more than `most_labels`.
   PassAnswer run_window(double floor_s, double ceiling_s, int64_t most_labels, const Found& found,
                         const Stop& stop);
+  // From now on labels are extended only where they are no worse placed than this plan was there,
+  // but for `slack` devices: finds plans near it, and proves nothing. No stages: all labels again.
+  void follow(const std::vector<PartitionStage>& stages, double time_s, int32_t slack);
   int64_t num_labels() const { return labels_.size(); }  // of the last pass
   bool can_run_window() const { return !cursors_; }
 

@@ -24,7 +24,10 @@ constexpr int64_t kWindowLabels = 3;  // times those of a plain pass make a wind
 constexpr double kWindow = 2e-3;      // below the best plan: searched, and proved, in one pass
 // With so many labels per downset that a window of that width has three times those of a plain
 // pass.
-constexpr double kNarrowWindow = 5e-4;
+constexpr double kNarrowWindow = 2e-4;
+constexpr int64_t kManyLabels = 60;   // per downset, in a plain pass there
+constexpr double kFollowStep = 1e-3;  // first step of passes near the best plan
+constexpr double kLeastStep = 2e-4;
 constexpr int64_t kNarrowFrom = 64;           // devices, and several degrees
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
@@ -58,6 +61,9 @@ class Search {
   void move_cuts(int64_t per_cut, double gain);
   void descend(LevelSweep& sweep, double gain);
   void bound_by_positions();
+  // A pass has several labels to extend per downset: passes near the best plan go first.
+  bool has_many_labels() const { return in_.num_degrees > 1 && in_.max_sum > kNarrowFrom; }
+  void follow_plan(LevelSweep& sweep, double step);
   bool halve(LevelSweep& sweep, double gap);
   void close_gap(LevelSweep& sweep);
   bool accept(const std::vector<PartitionStage>& stages);
@@ -219,6 +225,7 @@ void Search::move_cuts(int64_t per_cut, double gain) {
 void Search::descend(LevelSweep& sweep, double gain) {
   for (double step = 4 * gain; !stop_();) {
     const double best = result_.time_per_sample_s;
+    if (has_many_labels()) sweep.follow(result_.stages, best, 1);
     const PassAnswer answer = ask(sweep, best * (1 - step), false);
     if (answer == PassAnswer::stopped) return;
     if (answer == PassAnswer::yes && result_.time_per_sample_s < best) {
@@ -257,14 +264,30 @@ bool Search::halve(LevelSweep& sweep, double gap) {
   return true;
 }
 
-// A step or two over all downsets, then windows below the best plan until one holds no better plan.
+// Steps down from the best plan among those near it, shorter ones after a failure.
+void Search::follow_plan(LevelSweep& sweep, double step) {
+  while (step >= kLeastStep && !stop_()) {
+    const double best = result_.time_per_sample_s;
+    sweep.follow(result_.stages, best, 0);
+    ask(sweep, best * (1 - step), false);
+    if (result_.time_per_sample_s >= best) step /= 4;
+  }
+  sweep.follow({}, 0, 0);
+  floor_s_ = result_.lower_bound_s;
+}
+
+// Steps down, then windows below the best plan until one holds no better plan.
 void Search::close_gap(LevelSweep& sweep) {
-  PassAnswer answer = ask(sweep, result_.time_per_sample_s * (1 - kFirstStep), true);
-  if (answer == PassAnswer::stopped) return;
-  double width = in_.num_degrees > 1 && in_.max_sum > kNarrowFrom ? kNarrowWindow : kWindow;
-  if (answer == PassAnswer::no && !halve(sweep, 1.3 * width)) return;
-  const int64_t most_labels =
-      kWindowLabels * std::max(sweep.num_labels(), result_.counters.downsets);
+  double width = has_many_labels() ? kNarrowWindow : kWindow;
+  if (has_many_labels()) {
+    follow_plan(sweep, kFollowStep);
+  } else {
+    const PassAnswer answer = ask(sweep, result_.time_per_sample_s * (1 - kFirstStep), true);
+    if (answer == PassAnswer::stopped) return;
+    if (answer == PassAnswer::no && !halve(sweep, 1.3 * width)) return;
+  }
+  const int64_t plain = has_many_labels() ? kManyLabels * result_.counters.downsets
+                                          : std::max(sweep.num_labels(), result_.counters.downsets);
   while (result_.time_per_sample_s > 0 && result_.lower_bound_s < last_threshold_s() && !stop_()) {
     const double best = result_.time_per_sample_s;
     const double floor_s = std::max(result_.lower_bound_s, best * (1 - width));
@@ -272,7 +295,8 @@ void Search::close_gap(LevelSweep& sweep) {
     const auto found = [&](const std::vector<PartitionStage>& stages) {
       return accept(stages) ? last_threshold_s() : kInfinity;
     };
-    answer = sweep.run_window(floor_s, last_threshold_s(), most_labels, found, stop_);
+    const PassAnswer answer =
+        sweep.run_window(floor_s, last_threshold_s(), kWindowLabels * plain, found, stop_);
     if (answer == PassAnswer::no) floor_s_ = result_.lower_bound_s = last_threshold_s();
     // Below the floor the window is left early: there the next one begins.
     if (answer == PassAnswer::too_wide) {
@@ -280,6 +304,8 @@ void Search::close_gap(LevelSweep& sweep) {
       if (!halve(sweep, 2 * width)) return;
     } else if (answer != PassAnswer::yes || result_.time_per_sample_s >= best) {
       return;
+    } else {
+      width = std::min(2 * width, kWindow);
     }
   }
 }
@@ -295,11 +321,13 @@ PartitionResult Search::run() {
       plan_on_chains(1e-2);
       if (!result_.stages.empty()) move_cuts(40, 1e-2);
       if (!result_.stages.empty()) move_cuts(120, 2e-3);
+      if (!result_.stages.empty() && !result_.restricted && has_many_labels()) move_cuts(400, 1e-3);
     }
     if (result_.restricted) {
       if (!result_.stages.empty()) bound_by_positions();
-      for (int64_t per_cut : {400, 1000, 4000})
+      for (int64_t per_cut : {400, 1000})
         if (!result_.stages.empty()) move_cuts(per_cut, 1e-4);
+      if (!result_.stages.empty()) move_cuts(4000, 1e-3);  // slow: where it gains much
     } else if (!stop_()) {
       result_.counters.downsets = sets.count;
       LevelSweep sweep(in_, sets, limits_, audit_);

@@ -72,8 +72,11 @@ def test_a_model_that_the_file_leaves_out_must_be_named(
     [
         (("estimate", *WHERE), "model: must be given, or a framework's file, as --from"),
         (("improve",), "document: must be given, or a framework's file, as --from"),
-        (("improve", "--from", "megatron", "x.sh", "job.json", *WHERE), "give one of them"),
-        (("improve", "--from", "deepspeed", "ds.json", "llama3-8b", *WHERE), "a model as --model"),
+        (("improve", "--from", "megatron", "x.sh", "job.json", *WHERE), "beside --from"),
+        (
+            ("improve", "--from", "deepspeed", "ds.json", "llama3-8b", *WHERE),
+            "name a model by --model",
+        ),
         (("estimate", "--from", "horovod", "small.json", *WHERE), "must be one of megatron"),
         (("estimate", "--from", "megatron", "nowhere", *WHERE), "cannot be read"),
     ],
@@ -109,6 +112,14 @@ def test_improve_refuses_a_document_beside_what_it_states(run: Callable[..., Any
     assert "sequence: belongs to --from" in done.err
     done = run("improve", "run.json", "--calibration", "fitted.json")
     assert "calibration: belongs to --from" in done.err
+
+
+def test_improve_refuses_a_run_that_is_stated_twice(run: Callable[..., Any]) -> None:
+    for document in ("run.json", "llama3-8b"):
+        done = run("improve", document, "--from", "megatron", "job.args")
+        assert done.code == 2
+        assert "document: must not be given beside --from" in done.err
+        assert "name a model by --model" in done.err
 
 
 @pytest.mark.slow

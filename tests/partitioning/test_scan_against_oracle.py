@@ -10,6 +10,7 @@ from math import inf
 from random import Random
 
 import pytest
+from wide_graphs import WideSpec, star_profile, wide_setting
 
 from instances import profile_of, setting_of
 from seeded_pipers import least_time_of
@@ -54,3 +55,22 @@ def test_a_scan_equals_cursors_when_the_batch_has_many_divisors():
             assert found.time_per_sample_s == pytest.approx(
                 by_cursors.time_per_sample_s, rel=1e-9, abs=0
             )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_passes_near_the_best_plan_do_not_change_what_is_proved(seed):
+    """Many devices and several degrees: such passes come before those over all labels."""
+    profile = star_profile(WideSpec(seed=seed, degrees=(1, 2)), width=11)
+    setting = wide_setting(profile, num_devices=96, tightness=0.4)
+    native = compile_problem(profile, setting, UNRESTRICTED).native
+
+    def found(**limits):
+        return _core.solve_partition(native, time_limit_s=inf, poll=None, **limits)
+
+    by_cursors, by_scan, among_few = found(), found(max_pairs=0), found(max_downsets=1000)
+    assert by_cursors.status == by_scan.status == "optimal"
+    least = by_cursors.time_per_sample_s
+    assert by_scan.time_per_sample_s == pytest.approx(least, rel=1e-9, abs=0)
+    assert among_few.lower_bound_s <= least * (1 + 1e-12)
+    assert among_few.time_per_sample_s >= least * (1 - 1e-12)

@@ -12,8 +12,8 @@ from trainwright.execution import Budget
 from trainwright.plan.axis_order import mapping_named
 from trainwright.plan.configuration import Configuration
 from trainwright.plan.parallelism import Parallelism
+from trainwright.plan.results.improvement import MOST_OF_IT
 from trainwright.planning.improve import (
-    MOST_OF_IT,
     Improvement,
     Neighbourhood,
     improvements,

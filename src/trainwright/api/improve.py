@@ -57,15 +57,13 @@ def improve(
     elif source is None:
         raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
     else:
-        problem = "stands beside a framework's file: give one of them, and a model as --model"
-        raise InvalidInput.of("document", f'{problem}; got "{_name_of(document)}"')
+        given_twice = (
+            "must not be given beside --from, which states the run; name a model by --model"
+        )
+        raise InvalidInput.of("document", given_twice)
     return Report(
         _improved(given, where, run, framework=framework, warnings=warnings, budget=budget)
     )
-
-
-def _name_of(document: object) -> str:
-    return str(document) if isinstance(document, (str, Path)) else type(document).__name__
 
 
 def _refuse_restated(beside: Mapping[str, object]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.plan.results.improvement import MOST_OF_IT
 from trainwright.planning.neighbours import Move, moves, options_between
 from trainwright.pricing.configuration import price_configuration
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from trainwright.plan.configuration import Configuration
 
 _FASTEST: Final = 3  # of a dimension, beside its leanest, are tried together with others
-MOST_OF_IT: Final = 0.8  # of the gain: what a smaller change must reach to be preferred
 MOST_LISTED: Final = 8  # changes
 
 

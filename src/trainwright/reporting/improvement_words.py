@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from trainwright.plan.results.improvement import MOST_OF_IT
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
         ImprovementRecord,
         ImprovementResult,
     )
-
-_MOST: Final = 0.5  # of the gain
 
 
 def needed_bytes(found: ImprovementResult, peak_bytes: float) -> float:
@@ -54,7 +53,7 @@ def choice_title(found: ImprovementResult) -> str:
     chosen = found.recommended
     if not found.run_fits:
         return "best small change that makes it fit"
-    if chosen is not None and (chosen.gain_share or 0.0) < _MOST:
+    if chosen is not None and _falls_short(found, chosen):
         return "fastest small change"
     return "smallest change with most of the gain"
 
@@ -62,9 +61,23 @@ def choice_title(found: ImprovementResult) -> str:
 def choice_gain(found: ImprovementResult, chosen: ImprovementRecord) -> str:
     """What the recommended change gains; where the run does not fit, how near the best it is."""
     if chosen.gain_share is not None:
-        return f"{chosen.speedup - 1:+.1%} speed, {chosen.gain_share:.0%} of the gain"
-    best = (found.best_known_s or chosen.step_time_s) / chosen.step_time_s
-    return f"{slowdown(chosen.speedup)}, {best:.0%} of the best known speed"
+        said = f"{chosen.speedup - 1:+.1%} speed, {chosen.gain_share:.0%} of the gain"
+    else:
+        of_best = f"{_share_of_best(found, chosen):.0%} of the best known speed"
+        said = f"{slowdown(chosen.speedup)}, {of_best}"
+    short = f" (none was found that reaches {MOST_OF_IT:.0%})"
+    return said + (short if _falls_short(found, chosen) else "")
+
+
+def _share_of_best(found: ImprovementResult, chosen: ImprovementRecord) -> float:
+    """Of the best known speed."""
+    return (found.best_known_s or chosen.step_time_s) / chosen.step_time_s
+
+
+def _falls_short(found: ImprovementResult, chosen: ImprovementRecord) -> bool:
+    """Whether the recommended change is the fastest because none has most of what is known."""
+    share = chosen.gain_share
+    return (_share_of_best(found, chosen) if share is None else share) < MOST_OF_IT * (1 - 1e-9)
 
 
 def slowdown(speedup: float) -> str:

@@ -18,10 +18,10 @@ from trainwright.model import LayerKind
 from trainwright.plan.job import StagePart
 
 _LETTERS: Final = {LayerKind.EMBEDDING: "E", LayerKind.BLOCK: "t", LayerKind.MTP: "m"}
-_SHORTEST_TIMES: Final = re.compile(r"\*0*(\d+)")
+_TIMES: Final = re.compile(r"\*0*(\d+)")
 _MOST_TIMES: Final = 2_048
 _MOST_DIGITS: Final = 4
-_RUN: Final = 5
+_SHORTEST_RUN: Final = 5
 _SHORTEST_GROUP: Final = 3
 _GROUP: Final = re.compile(r"\(([^()]+)\)\*(\d+)")
 _RUN: Final = re.compile(r"([EtmL|])\*(\d+)")

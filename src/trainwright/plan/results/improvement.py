@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.results.export import PricedLayout
 from trainwright.plan.results.model_estimate import ModelEstimateRequest
 from trainwright.plan.results.request import FORMAT_VERSION
+
+MOST_OF_IT: Final = 0.8  # of the gain: what a smaller change must reach to be preferred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
