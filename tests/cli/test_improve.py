@@ -61,7 +61,10 @@ def test_a_model_that_the_file_leaves_out_must_be_named(
     refused = run(*asked)
     assert refused.code == 2
     assert "no --vocab-size, which its tokenizer decides" in refused.err
-    assert run("estimate", "llama3-8b", *asked[1:]).code == 0
+    assert "not described" in refused.err
+    named = run("estimate", "llama3-8b", *asked[1:])
+    assert named.code == 0
+    assert "not described" not in named.out + named.err
 
 
 @pytest.mark.parametrize(
@@ -69,6 +72,11 @@ def test_a_model_that_the_file_leaves_out_must_be_named(
     [
         (("estimate", *WHERE), "model: must be given, or a framework's file, as --from"),
         (("improve",), "document: must be given, or a framework's file, as --from"),
+        (("improve", "--from", "megatron", "x.sh", "job.json", *WHERE), "beside --from"),
+        (
+            ("improve", "--from", "deepspeed", "ds.json", "llama3-8b", *WHERE),
+            "name a model by --model",
+        ),
         (("estimate", "--from", "horovod", "small.json", *WHERE), "must be one of megatron"),
         (("estimate", "--from", "megatron", "nowhere", *WHERE), "cannot be read"),
     ],

@@ -42,7 +42,7 @@ def test_a_written_file_has_the_usual_permissions(tmp_path):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("missing/plan.json", "there is no such file or folder"),
+        ("missing/plan.json", "its folder does not exist"),
         ("file/plan.json", "a part of its path is not a folder"),
         ("folder", "it is a folder"),
         ("n" * 300, "its name is too long"),

@@ -38,6 +38,14 @@ def test_what_cannot_be_a_folder_is_refused(tmp_path: Path, where: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="missing") as caught:
+        check_folder(tmp_path / "missing" / "deep")
+    missing = tmp_path / "missing"
+    wanted = f'must lie in a folder that exists, and "{missing}" does not'
+    assert caught.value.faults[0].problem == wanted
+
+
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
         write_folder(tmp_path / "new", {"a": "x", "no/such": "y"})

@@ -85,6 +85,15 @@ def test_the_files_of_an_export_are_those_of_the_command(client):
     assert names == list(own.files)
 
 
+@pytest.mark.parametrize("target", ["torchtitan-0.3", "torchtitan@0.3", "torchtitan"])
+def test_every_spelling_of_a_target_is_known(client, answered, target):
+    spelled = client.get(f"/api/plans/{answered['id']}/exports/{target}")
+    plain = client.get(f"/api/plans/{answered['id']}/exports/torchtitan@0.3")
+    assert (spelled.status, spelled.body) == (plain.status, plain.body)
+    assert "plan_id" not in spelled.body.decode(errors="replace")
+    assert "pattern" not in spelled.body.decode(errors="replace")
+
+
 def test_an_export_that_cannot_be_is_refused_with_its_reason(client, answered):
     for target in ("abacus", "chrome-trace"):
         assert client.get(f"/api/plans/{answered['id']}/exports/{target}").status in (200, 422)
@@ -198,15 +207,26 @@ def test_long_bodies_are_refused_without_being_read(client):
         assert b"413" in raw.recv(100)
 
 
-def test_long_bodies_without_a_length_are_refused_too(client):
+def _chunked(client, count):
+    """A question of so many chunks of a quarter MiB, without its end."""
     head = (
         f"POST /api/plans HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\n"
         "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
-    chunk = b"40000\r\n" + b" " * 0x40000 + b"\r\n"
+    return head.encode() + count * (b"40000\r\n" + b" " * 0x40000 + b"\r\n")
+
+
+def test_long_bodies_without_a_length_are_refused_too(client):
     with socket.create_connection(("127.0.0.1", client.port), timeout=20) as raw:
-        raw.sendall(head.encode() + 5 * chunk)
+        raw.sendall(_chunked(client, 5))
         assert b"413" in raw.recv(100)
+
+
+def test_who_sends_a_long_body_whole_still_hears_why(client):
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as raw:
+        raw.sendall(_chunked(client, 20) + b"0\r\n\r\n")
+        heard = b"".join(iter(lambda: raw.recv(4096), b""))
+    assert heard.endswith(b'"problem": "must be at most 1048576 bytes"}]}')
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b"[]", b"null", b"1e999", b"[" * 5000, b""])

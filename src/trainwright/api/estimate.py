@@ -61,7 +61,7 @@ def estimate(
     if source is not None:
         from trainwright.api.stated import open_stated, stated_model, stated_options
 
-        job = open_stated(*source)
+        job = open_stated(*source, names_model=model is None)
         if not (model is None or isinstance(model, (str, Path))):
             raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
         run, read = stated_options(job, run), job.warnings

@@ -85,7 +85,7 @@ def _of_file(
     from trainwright.api.run_options import configuration_of, devices_asked_for
     from trainwright.api.stated import open_stated, stated_model, stated_options
 
-    job = open_stated(*source)
+    job = open_stated(*source, names_model=model is None)
     given, options = stated_model(job, model), stated_options(job, {"sequence": sequence})
     devices = devices_asked_for(options) if nodes is None else None
     whole = opened(cluster)

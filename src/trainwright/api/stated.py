@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trainwright.api.models import ModelInput
     from trainwright.api.run_options import RunOptions
     from trainwright.plan.stated_run import StatedRun
+
+_UNDESCRIBED: Final = "the model is not described"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +27,12 @@ class StatedJob:
     warnings: tuple[str, ...]
 
 
-def open_stated(framework: str, path: str | Path) -> StatedJob:
-    """Read a framework's configuration; raises `InvalidInput` with every fault of the file."""
+def open_stated(framework: str, path: str | Path, *, names_model: bool = True) -> StatedJob:
+    """Read a framework's configuration; raises `InvalidInput` with every fault of the file.
+
+    Where a model is given beside the file (not `names_model`), that the file describes none is no
+    warning.
+    """
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.exports import read
 
@@ -39,13 +45,16 @@ def open_stated(framework: str, path: str | Path) -> StatedJob:
         if error.faults[0].path == "from":
             raise
         raise InvalidInput(error.faults, source=str(path)) from None
-    return StatedJob(name=Path(path).stem, run=run, warnings=tuple(_warnings(run, Path(path).name)))
+    warnings = tuple(_warnings(run, Path(path).name, names_model=names_model))
+    return StatedJob(name=Path(path).stem, run=run, warnings=warnings)
 
 
-def _warnings(run: StatedRun, name: str) -> Iterator[str]:
+def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
     if run.unknown:
         yield f"{name}: not known here and not used: {', '.join(run.unknown)}"
-    yield from (f"{name}: {note}" for note in run.notes)
+    for note in run.notes:
+        if names_model or _UNDESCRIBED not in note:
+            yield f"{name}: {note}"
 
 
 def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
@@ -60,7 +69,7 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
             raise InvalidInput.of("model", "must be a model, not a profile, beside --from")
         return found
     if job.run.model is None:
-        why = next((note for note in job.run.notes if "not described" in note), "it names none")
+        why = next((note for note in job.run.notes if _UNDESCRIBED in note), "it names none")
         raise InvalidInput.of("model", f"must be given beside this file: {why}")
     return ModelInput(
         config=job.run.model, embedded=embed("model", job.name, encode(job.run.model))

@@ -134,7 +134,10 @@ def explained(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        problem = f'cannot be written, {_reason(error)}: "{path}"; choose another path'
+        reason = _reason(error)
+        if isinstance(error, FileNotFoundError) and not exists(Path(path).parent):
+            reason = "its folder does not exist"
+        problem = f'cannot be written, {reason}: "{path}"; choose another path'
         raise InvalidInput.of("output", problem) from None
 
 

@@ -36,6 +36,9 @@ def check_folder(folder: str | Path, *, force: bool = False) -> None:
             problem = f'must be a new or empty folder, got "{folder}"; choose another or --force'
             raise InvalidInput.of("output", problem)
         parent = target.parent
+        if not parent.exists():
+            problem = f'must lie in a folder that exists, and "{Path(folder).parent}" does not'
+            raise InvalidInput.of("output", problem)
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             problem = f'must lie in a folder that can be written, got "{folder}"'
             raise InvalidInput.of("output", problem)

@@ -40,7 +40,7 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _PLAN_ID: Final = Path(pattern="^[0-9a-f]{24}$")
-_TARGET: Final = Path(pattern=r"^[a-z][a-z0-9-]{0,40}(@[0-9.]{1,10})?$")
+_TARGET: Final = Path(pattern=r"^[a-z][a-z0-9-]{0,40}([@-][0-9.]{1,10})?$")
 _SAID: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": Refused, "description": "The body is not JSON."},
     403: {"model": Refused, "description": "The request comes from another page."},

@@ -8,8 +8,10 @@ anything, and be small.
 from __future__ import annotations
 
 import json
+from asyncio import timeout
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
     App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+_TOO_LARGE: Final = 413
+_LINGERING: Final = 8  # times the largest body
+_LINGERING_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,8 @@ class Guard:
                 await self._app(scope, _replay(body, receive), send)
                 return
             refusal = 413, "body", f"must be at most {self._limits.max_body_bytes} bytes"
-        await _refuse(send, *refusal)
+        most = _LINGERING * self._limits.max_body_bytes if refusal[0] == _TOO_LARGE else 0
+        await _refuse(receive, send, refusal, most)
 
     def _refusal(self, method: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
         host = headers.get(b"host", b"").decode("latin-1")
@@ -106,9 +113,18 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-async def _refuse(send: Send, status: int, path: str, problem: str) -> None:
+async def _refuse(receive: Receive, send: Send, refusal: tuple[int, str, str], most: int) -> None:
+    """Say why, then read on for a moment, at most `most` bytes: a connection that is closed over
+    unread bytes is reset, and takes the answer with it.
+    """
+    status, path, problem = refusal
     body = json.dumps({"faults": [{"path": path, "problem": problem}]}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    if most:
+        with suppress(TimeoutError):
+            async with timeout(_LINGERING_S):
+                await _read(receive, most)
+    await send({"type": "http.response.body", "body": b""})

@@ -112,6 +112,17 @@ def test_faults_of_a_script_name_the_flag(text: str, path: str) -> None:
     assert caught.value.faults[0].path == path
 
 
+@pytest.mark.parametrize("count", ["9999999999", "9" * 5000])
+def test_numbers_of_repeats_have_a_limit(count: str) -> None:
+    with pytest.raises(InvalidInput, match="layout"):
+        read_megatron(f"--pipeline-model-parallel-layout 'Et*{count}|tL'")
+    with pytest.raises(InvalidInput, match="--moe-layer-freq"):
+        read_megatron(
+            "--num-layers 4 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 "
+            f"--num-experts 4 --moe-layer-freq '([0]*{count})'"
+        )
+
+
 def test_comments_inside_quotes_stay() -> None:
     assert read_flags("--data-path 'a #b' # c").values["data-path"] == ("a #b",)
 

@@ -71,6 +71,13 @@ def test_every_array_that_nothing_sets_is_named():
     assert [fault.path for fault in caught.value.faults] == ["A", "B"]
 
 
+@pytest.mark.parametrize("sign", ["+", ":+"])
+def test_an_array_used_only_if_it_is_set_may_be_unset(sign):
+    use = f'run.py --bf16 ${{MORE[@]{sign}"${{MORE[@]}}"}}'
+    assert read_megatron(use).precision == "bf16"
+    assert read_megatron(f"MORE=(--tensor-model-parallel-size 4)\n{use}").tp == 4
+
+
 def test_a_list_of_arguments_that_nothing_sets_is_said():
     found = read_megatron("run.py --bf16 $EXTRA_ARGS ${MORE_OPTS} --save $WHERE")
     assert [note for note in found.notes if "not set here" in note] == [

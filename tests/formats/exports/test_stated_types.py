@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from random_cases import cases
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.exports.deepspeed import read_deepspeed
+from trainwright.formats.exports.megatron_model import MODEL_FLAGS
+from trainwright.formats.exports.megatron_reader import RUN_FLAGS, read_megatron
 from trainwright.formats.exports.torchtitan import to_toml
 from trainwright.formats.exports.torchtitan_reader import read_torchtitan
 
@@ -176,6 +178,46 @@ def test_torchtitan_reads_or_refuses_anything(path, value):
         read_torchtitan(text)
     except (InvalidInput, UnsupportedFeature) as error:
         assert str(error)
+
+
+SCRIPT = """\
+run.py --num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --num-experts 4
+--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 1 --bf16"""
+
+
+@cases(200)
+@given(
+    flags=st.lists(
+        st.sampled_from(sorted(RUN_FLAGS | MODEL_FLAGS))
+        | st.sampled_from(["moe-layer-freq", "num-layers-per-virtual-pipeline-stage"]),
+        min_size=1,
+        max_size=3,
+    ),
+    value=st.sampled_from(["", "0", "-1", "two", "1e400", "3", "[1]", "$X", "full", "1.5"])
+    | st.text(max_size=5),
+)
+def test_megatron_reads_or_refuses_anything(flags, value):
+    try:
+        read_megatron(SCRIPT + "".join(f" --{flag} {value}" for flag in flags))
+    except (InvalidInput, UnsupportedFeature) as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "tensor-model-parallel-size",
+        "micro-batch-size",
+        "num-layers-per-virtual-pipeline-stage",
+        "num-virtual-stages-per-pipeline-rank",
+        "nnodes",
+        "moe-layer-freq",
+    ],
+)
+def test_nothing_is_no_degree(flag):
+    with pytest.raises(InvalidInput) as caught:
+        read_megatron(f"{SCRIPT} --nproc-per-node 8 --{flag} 0")
+    assert caught.value.faults[0].path == f"--{flag}"
 
 
 def test_every_fault_of_a_file_is_named():

@@ -18,6 +18,9 @@ from trainwright.model import LayerKind
 from trainwright.plan.job import StagePart
 
 _LETTERS: Final = {LayerKind.EMBEDDING: "E", LayerKind.BLOCK: "t", LayerKind.MTP: "m"}
+_TIMES: Final = re.compile(r"\*0*(\d+)")
+_MOST_TIMES: Final = 2_048
+_MOST_DIGITS: Final = 4
 _SHORTEST_RUN: Final = 5
 _SHORTEST_GROUP: Final = 3
 _GROUP: Final = re.compile(r"\(([^()]+)\)\*(\d+)")
@@ -44,6 +47,8 @@ def format_layout(stages: Iterable[str]) -> str:
 def parse_layout(text: str) -> tuple[str, ...]:
     """The letters of every stage; raises `InvalidInput` for what the grammar does not know."""
     plain = text.replace(",", "")
+    if any(len(n) > _MOST_DIGITS or int(n) > _MOST_TIMES for n in _TIMES.findall(plain)):
+        raise InvalidInput.of("layout", f"must repeat nothing more than {_MOST_TIMES} times")
     plain = _GROUP.sub(lambda found: found[1] * int(found[2]), plain)
     plain = _RUN.sub(lambda found: found[1] * int(found[2]), plain)
     wrong = sorted(set(plain) - set("EtmL|"))

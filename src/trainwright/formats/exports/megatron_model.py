@@ -27,6 +27,8 @@ _NEEDED: Final = ("num-layers", "hidden-size", "num-attention-heads")
 _PART: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
 _PATTERN: Final = re.compile(rf"\(?{_PART.pattern}(?:\+{_PART.pattern})*\)?")
 
+_MOST_DIGITS: Final = 5
+
 
 def read_model(flags: Flags) -> tuple[TransformerConfig | None, tuple[str, ...]]:
     """The model; None and the reason where the arguments leave out its vocabulary or a size."""
@@ -127,10 +129,12 @@ def _experts(flags: Flags, num_layers: int) -> Experts | None:
 
 def _routed(pattern: str, num_layers: int) -> list[int]:
     """Which layers route: one in every n, or a list such as ([0]*3+[1]*58)."""
-    if pattern.isdecimal():
+    if pattern.isdecimal() and int(pattern):
         return [int(layer % int(pattern) == 0) for layer in range(num_layers)]
     plain = pattern.replace(" ", "")
     parts = _PART.findall(plain) if _PATTERN.fullmatch(plain) else []
+    if any(len(n) > _MOST_DIGITS for _, n in parts):
+        parts = []
     found = [int(v) for vs, n in parts for v in vs.split(",") * int(n or 1)]
     if len(found) != num_layers:
         wanted = f"must be a number, or a list of {num_layers} zeros and ones"

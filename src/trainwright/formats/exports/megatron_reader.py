@@ -37,7 +37,7 @@ nproc-per-node nproc_per_node world-size use-precision-aware-optimizer main-para
 exp-avg-dtype exp-avg-sq-dtype moe-expert-capacity-factor moe-pad-expert-input-to-capacity
 use-tp-pp-dp-mapping num-distributed-optimizer-instances
 """
-_RUN_FLAGS: Final = frozenset(_RUN_FLAGS_TEXT.split())
+RUN_FLAGS: Final = frozenset(_RUN_FLAGS_TEXT.split())
 # What changes neither the time of a step nor its memory; a prefix stands for a family of flags.
 _HARMLESS: Final = (
     *("lr", "min-lr", "weight-decay", "clip-grad", "adam-", "muon-", "seed", "init-method-std"),
@@ -77,14 +77,14 @@ def read_megatron(text: str, folder: Path | None = None) -> StatedRun:
         **_pipeline(flags, None if model is None else model.num_layers),
         **_recompute(flags),
         **_numbers(flags),
-        micro_batch=flags.count("micro-batch-size"),
-        global_batch=flags.count("global-batch-size"),
-        sequence=flags.count("seq-length"),
-        vocabulary_multiple=flags.count("make-vocab-size-divisible-by"),
+        micro_batch=flags.positive("micro-batch-size"),
+        global_batch=flags.positive("global-batch-size"),
+        sequence=flags.positive("seq-length"),
+        vocabulary_multiple=flags.positive("make-vocab-size-divisible-by"),
         fused_cross_entropy="cross-entropy-loss-fusion" in flags.values or None,
         flash_attention=False if flags.one("attention-backend") == "unfused" else None,
         zero=_zero(flags),
-        state_copies=flags.count("num-distributed-optimizer-instances"),
+        state_copies=flags.positive("num-distributed-optimizer-instances"),
         mapping=mapping_of("use-tp-pp-dp-mapping" in flags.values),
         capacity_factor=flags.number("moe-expert-capacity-factor"),
         model=model,
@@ -95,31 +95,31 @@ def read_megatron(text: str, folder: Path | None = None) -> StatedRun:
 
 
 def _is_known(name: str) -> bool:
-    return name in _RUN_FLAGS or name in MODEL_FLAGS or name.startswith(_HARMLESS)
+    return name in RUN_FLAGS or name in MODEL_FLAGS or name.startswith(_HARMLESS)
 
 
 def _devices(flags: Flags) -> int | None:
-    nodes = flags.count("nnodes")
-    each = flags.count("nproc-per-node") or flags.count("nproc_per_node")
+    nodes = flags.positive("nnodes")
+    each = flags.positive("nproc-per-node") or flags.positive("nproc_per_node")
     if each is None:
-        return flags.count("world-size")
+        return flags.positive("world-size")
     return each * (nodes or 1)
 
 
 def _degrees(flags: Flags) -> dict[str, Any]:
-    tensor = flags.count("tensor-model-parallel-size") or 1
+    tensor = flags.positive("tensor-model-parallel-size") or 1
     return {
         "tp": tensor,
-        "pp": flags.count("pipeline-model-parallel-size") or 1,
-        "cp": flags.count("context-parallel-size") or 1,
-        "ep": flags.count("expert-model-parallel-size") or 1,
-        "etp": flags.count("expert-tensor-parallel-size"),
+        "pp": flags.positive("pipeline-model-parallel-size") or 1,
+        "cp": flags.positive("context-parallel-size") or 1,
+        "ep": flags.positive("expert-model-parallel-size") or 1,
+        "etp": flags.positive("expert-tensor-parallel-size"),
         "sequence_parallel": "sequence-parallel" in flags.values and tensor > 1,
     }
 
 
 def _pipeline(flags: Flags, num_layers: int | None) -> dict[str, Any]:
-    ranks = flags.count("pipeline-model-parallel-size") or 1
+    ranks = flags.positive("pipeline-model-parallel-size") or 1
     layout = flags.one("pipeline-model-parallel-layout")
     if layout is not None:
         stages = parse_layout(layout)
@@ -136,10 +136,10 @@ def _pipeline(flags: Flags, num_layers: int | None) -> dict[str, Any]:
 
 
 def _chunks(flags: Flags, ranks: int, num_layers: int | None) -> int:
-    chunks = flags.count("num-virtual-stages-per-pipeline-rank")
+    chunks = flags.positive("num-virtual-stages-per-pipeline-rank")
     if chunks is not None:
         return chunks
-    each = flags.count("num-layers-per-virtual-pipeline-stage")
+    each = flags.positive("num-layers-per-virtual-pipeline-stage")
     if each is None:
         return 1
     if num_layers is None or num_layers % (ranks * each):
@@ -172,7 +172,7 @@ def _recompute(flags: Flags) -> dict[str, Any]:
         given = flags.values.get("recompute-modules") or ("core_attn",)
         return {"recompute": "selective", "recompute_modules": _our_modules(given)}
     if flags.one("recompute-method") == "block":
-        return {"recompute": f"full:{flags.count('recompute-num-layers') or 1}"}
+        return {"recompute": f"full:{flags.positive('recompute-num-layers') or 1}"}
     return {"recompute": "full"}
 
 
@@ -216,7 +216,7 @@ def _notes(flags: Flags) -> Iterator[str]:
     for name in flags.values.get("recompute-modules", ()):
         if name not in known:
             yield f"--recompute-modules {name} is not priced: it repeats a whole module"
-    group = flags.count("microbatch-group-size-per-virtual-pipeline-stage")
-    ranks = flags.count("pipeline-model-parallel-size") or 1
+    group = flags.positive("microbatch-group-size-per-virtual-pipeline-stage")
+    ranks = flags.positive("pipeline-model-parallel-size") or 1
     if group is not None and group != ranks:
         yield f"a microbatch group of {group} is priced as {ranks}, the pipeline's size"

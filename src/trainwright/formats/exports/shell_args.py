@@ -25,6 +25,7 @@ _USE: Final = re.compile(r"\$(?:\{(\w+)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}|(\w+))"
 _OPEN_QUOTE: Final = re.compile(
     r"""^(\s*(?:export\s+)?[A-Za-z_]\w*=)(["'])([^"'\n]*\n[^"']*)\2""", re.MULTILINE
 )
+_IF_SET: Final = re.compile(r"""\$\{(\w+)\[[@*]\]:?\+"?\$\{\1\[[@*]\]\}"?\}""")
 _UNSET_ARRAY: Final = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _UNSET_LIST: Final = re.compile(r"\$\{?(\w*(?:ARGS|OPTS|OPTIONS|FLAGS|PARAMS))\}?", re.IGNORECASE)
 _NESTING: Final = 10
@@ -56,6 +57,13 @@ class Flags:
             return int(text.replace("_", ""))
         except ValueError:
             raise InvalidInput.of(f"--{name}", f'must be a whole number, got "{text}"') from None
+
+    def positive(self, name: str) -> int | None:
+        """The same, at least 1."""
+        found = self.count(name)
+        if found is not None and found < 1:
+            raise InvalidInput.of(f"--{name}", f"must be a whole number >= 1, got {found}")
+        return found
 
     def number(self, name: str) -> float | None:
         """The same as a number."""
@@ -91,7 +99,7 @@ def read_flags(text: str, folder: Path | None = None) -> Flags:
             variables[name] = _extended(name, value, variables)
         else:
             lines.append(line)
-    command = _filled("\n".join(lines), variables)
+    command = _filled(_IF_SET.sub(r"${\1[@]:-}", "\n".join(lines)), variables)
     if not any(word.startswith("--") for word in command.split()):
         command += "\n" + "\n".join(_filled(value, variables) for value in variables.values())
     _refuse_unset_arrays(command, left)
