@@ -26,9 +26,9 @@ pytestmark = [
     pytest.mark.exports,
     pytest.mark.skipif(not WHERE, reason="needs MEGATRON_SRC: make test-exports-all"),
 ]
-# What the files leave to the user, and what a machine without a device needs.
+# What a machine without a device needs, and what the files leave to the user.
+NO_ENGINE = ("--transformer-impl", "local", "--no-gradient-accumulation-fusion", "--no-rope-fusion")
 BESIDE = (
-    *("--transformer-impl", "local", "--no-gradient-accumulation-fusion", "--no-rope-fusion"),
     *("--tokenizer-type", "NullTokenizer", "--vocab-size", "32000", "--mock-data"),
     *("--train-iters", "1", "--lr", "1e-4"),
 )
@@ -77,7 +77,7 @@ def parsed(job: Job, *more: str, beside: tuple[str, ...] = BESIDE) -> dict[str, 
         [sys.executable, "-W", "ignore", Path(__file__).with_name("megatron_source_check.py")],
         input=json.dumps(
             {
-                "flags": [*flags, *beside, *more],
+                "flags": [*flags, *NO_ENGINE, *beside, *more],
                 "world": job.degrees.num_devices,
                 "arguments": [*arguments_of(job)],
             }
