@@ -239,6 +239,43 @@ def test_a_folder_without_schedule_files_is_refused(tmp_path):
         trainwright.verify(profile_plan(), exported=tmp_path)
 
 
+def one_rank():
+    return trainwright.estimate(
+        model="llama3-8b", cluster="dgx-h100", tp=8, global_batch=8, sequence=2048
+    )
+
+
+def test_the_stages_of_one_rank_are_checked_where_it_has_no_schedule(tmp_path):
+    folder = exported(tmp_path, one_rank())
+    assert not (folder / "schedule.csv").exists()
+    found = trainwright.verify(one_rank(), level=0, exported=folder).document
+    assert found.passed
+    assert outcomes(found)["0 stages.json"] == "pass"
+    with pytest.raises(InvalidInput, match=r"exported: holds no stages\.json"):
+        trainwright.verify(one_rank(), level=0, exported=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('"num_microbatches": 8', '"num_microbatches": 9', "stages: are not those of this plan"),
+        ('{"kind": "final_norm"', '{"kind": "block"', "stages: are not those of this plan"),
+        ('"mesh"', '"mush"', "stages: must be as `export --to pytorch` writes them"),
+        ('"stages": [', '"stages": [7, ', "stages: must be as `export --to pytorch` writes them"),
+        ('"stages"', "stages", "text that is not JSON"),
+    ],
+)
+def test_other_stages_of_one_rank_fail(old, new, fault, tmp_path):
+    folder = exported(tmp_path, one_rank())
+    path = folder / "stages.json"
+    changed = path.read_text().replace(old, new, 1)
+    assert changed != path.read_text()
+    path.write_text(changed)
+    found = trainwright.verify(one_rank(), level=0, exported=folder).document
+    assert not found.passed
+    assert any(fault in failure for failure in failures(found)), failures(found)
+
+
 def test_a_searched_schedule_is_searched_again_on_four_ranks():
     asked = {"search": True, "placement": "v", "evaluations": 50, "memory_limit": 8}
     made = trainwright.schedule(ranks=6, microbatches=8, **asked)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from trainwright.formats.export_folder import LIST
+
 RUN = (
     *("estimate", "llama3-8b", "--cluster", "dgx-h100", "--nodes", "2", "--tp", "4", "--pp", "2"),
     *("--dp", "2", "--global-batch", "32", "--sequence", "4096"),
@@ -35,7 +37,8 @@ def test_a_folder_of_files_is_written(
     assert done.code == 0
     found = done.document
     assert found["kind"] == "export"
-    assert {each["name"] for each in found["files"]} == {p.name for p in folder.iterdir()}
+    names = {each["name"] for each in found["files"]}
+    assert {path.name for path in folder.iterdir()} == {*names, LIST}
     assert "--tensor-model-parallel-size 4" in (folder / "megatron_args.sh").read_text()
 
 

@@ -284,6 +284,42 @@ def test_it_prints_everything_on_white(browser, written):
     assert browser.messages == []
 
 
+def test_paper_keeps_short_tables_whole_and_every_total_in_its_column(browser, written):
+    browser.open(written("model-plan"))
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    printed = browser.run("""(() => {
+      const totals = [...document.querySelectorAll('.plot td.total')];
+      totals.forEach((each) => { each.textContent = '1,141.08 GiB over'; });
+      return {
+        picture: getComputedStyle(document.getElementById('pieces')).breakInside,
+        tables: [...document.querySelectorAll('.table')].map((each) => [
+          each.querySelectorAll('tbody tr').length, getComputedStyle(each).breakInside]),
+        spills: totals.filter((each) => each.scrollWidth > each.clientWidth).length,
+        totals: totals.length,
+      };
+    })()""")
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="")
+    assert printed["picture"] == "avoid"
+    short = {kept for rows, kept in printed["tables"] if rows <= 8}
+    long = {kept for rows, kept in printed["tables"] if rows > 8}
+    assert short == {"avoid"}
+    assert long <= {"auto"}
+    assert printed["totals"] > 0
+    assert printed["spills"] == 0
+
+
+def test_paper_says_where_the_schedule_was_not_read_yet(browser, written):
+    browser.open(written("model-plan"))
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    said = "getComputedStyle(document.getElementById('pieces'), '::before').content"
+    assert browser.run(said) == "none"
+    browser.run("delete document.documentElement.dataset.ready")
+    assert "print it again" in browser.run(said)
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
 def test_nothing_moves_for_those_who_ask_for_it(browser, written):
     browser.open(written("model-plan"))
     features = [{"name": "prefers-reduced-motion", "value": "reduce"}]

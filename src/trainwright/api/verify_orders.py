@@ -7,10 +7,12 @@ against the laws of `scheduling.validate` and, with every transfer written out, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from trainwright.api.verify_subject import Pipeline
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.measuring.tiny_layers import BLOCK
+from trainwright.model.layer_kind import LayerKind
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.schedule import ScheduleResult
 from trainwright.plan.results.verification import Check, Outcome
@@ -157,7 +159,56 @@ def check_last_stage(subject: Pipeline) -> Check:
 
 
 def exported_checks(folder: Path, subject: Pipeline) -> Iterator[Check]:
-    """The schedule files of an export, against the laws and against the plan."""
+    """The schedule files of an export, against the laws and against the plan.
+
+    A pipeline of one rank has none: there its stages are held against the plan.
+    """
+    if subject.timeline.schedule.num_ranks == 1:
+        yield _stages_check(folder, subject)
+        return
+    yield from _order_checks(folder, subject)
+
+
+def _stages_check(folder: Path, subject: Pipeline) -> Check:
+    from trainwright.formats.exports.pytorch import STAGES
+    from trainwright.formats.json_text import parse_json
+
+    path = folder / STAGES
+    detail = "one rank, which needs no schedule; layers, replicas and microbatches of this plan"
+    if not path.is_file():
+        raise InvalidInput.of("exported", f'holds no {STAGES}; export the plan to "pytorch"')
+    expected = (
+        1,
+        subject.data_parallel,
+        subject.timeline.schedule.num_microbatches,
+        tuple(sum(name.startswith(BLOCK) for name in stage) for stage in subject.stages),
+    )
+    try:
+        if _stated(parse_json(path.read_bytes(), source=STAGES)) != expected:
+            raise InvalidInput.of("stages", "are not those of this plan")
+    except InvalidInput as error:
+        return check(0, STAGES, detail, error)
+    return check(0, STAGES, detail)
+
+
+def _stated(found: Any) -> tuple[int, int, int, tuple[int, ...]]:
+    """Pipeline ranks, replicas, microbatches, and the blocks of each stage."""
+    kinds = {LayerKind.BLOCK.value, LayerKind.MTP.value}
+    try:
+        return (
+            found["mesh"]["pipeline"],
+            found["mesh"]["data"],
+            found["num_microbatches"],
+            tuple(
+                sum(layer["kind"] in kinds for layer in stage["layers"])
+                for stage in found["stages"]
+            ),
+        )
+    except (KeyError, TypeError):
+        raise InvalidInput.of("stages", "must be as `export --to pytorch` writes them") from None
+
+
+def _order_checks(folder: Path, subject: Pipeline) -> Iterator[Check]:
     from trainwright.formats.pytorch_csv import read_compute_comms, read_compute_only
     from trainwright.scheduling.pytorch_rules import as_pytorch_runs
     from trainwright.scheduling.validate import validate

@@ -301,6 +301,7 @@ class Page {
     this.isPrinting = isPrinting;
     this.leave();
     this.restyle();
+    this.pieces.classList.toggle("whole", this.layout.height <= PAGE_HEIGHT);
     this.pieces.replaceChildren(...(isPrinting ? piecesOf(this.bars, this.layout) : []));
   }
 }

@@ -4,6 +4,8 @@
 
 const PIECE_HEIGHT = 56;  // least, in CSS pixels, so that pieces are few
 
+const PAGE_HEIGHT = 640;  // of a picture that fits on a page, letter or A4 across, and stays whole
+
 /** Heights at which rows end, with the whole height last. */
 function pieceEnds(layout) {
   const rows = layout.sections.flatMap((section) => [section.bars, section.memory]).flat();

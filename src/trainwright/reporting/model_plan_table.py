@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.plan.status import Status
 from trainwright.provenance import Origin
 from trainwright.reporting.layout import layout_cells, layout_columns, layout_line
+from trainwright.reporting.losses import NEGLIGIBLE, main_losses
 from trainwright.reporting.text import add_row, ranges, table
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
@@ -33,7 +34,6 @@ _COLUMNS: Final = (
     ("", "left"),
 )
 _MOST_RANKS: Final = 16
-_NEGLIGIBLE: Final = 5e-4  # of the step: not worth a word
 
 
 def model_plan_report(document: ModelPlanResult) -> RenderableType:
@@ -107,7 +107,7 @@ def _shares(parts_s: Mapping[str, float], step_s: float) -> str:
     """The parts that matter, largest first."""
     largest = sorted(parts_s.items(), key=lambda part: -part[1])
     named = [(name, spent_s / step_s) for name, spent_s in largest if step_s > 0]
-    return ", ".join(f"{name} {share:.1%}" for name, share in named if share >= _NEGLIGIBLE)
+    return ", ".join(f"{name} {share:.1%}" for name, share in named if share >= NEGLIGIBLE)
 
 
 def _rank_table(document: ModelPlanResult) -> RenderableType:
@@ -230,6 +230,4 @@ def _alternative_table(document: ModelPlanResult) -> RenderableType:
 
 def losses(other: Alternative) -> str:
     """The one or two parts of the step in which a plan loses most."""
-    worst = sorted(other.lost_s.items(), key=lambda part: -part[1])[:2]
-    floor_s = _NEGLIGIBLE * other.step_time_s
-    return ", ".join(f"{name} +{format_seconds(s)}" for name, s in worst if s >= floor_s)
+    return ", ".join(f"{name} +{format_seconds(s)}" for name, s in main_losses(other))

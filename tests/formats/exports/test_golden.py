@@ -91,3 +91,15 @@ def test_the_script_passes_megatron_every_argument(tmp_path) -> None:
     assert "/megatron/pretrain_gpt.py" in given
     assert given[given.index("--pipeline-model-parallel-layout") + 1] == "Et|(tt|)*38tttL"
     assert given[-2:] == ["--lr", "1e-4"]
+
+
+def test_what_a_megatron_bundle_asks_for_is_exact() -> None:
+    rotary = bundle(golden_jobs()["llama3-70b uneven loop"], "megatron")
+    asked = "\n".join(rotary.asked_of_user)
+    assert "--rotary-base" in asked
+    assert "NullTokenizer --vocab-size 128255" in asked
+    assert any("rotary positions" in each for each in rotary.not_represented)
+    learned = bundle(job("gpt2", data=8, global_batch=8), "megatron")
+    assert "--rotary-base" not in "\n".join(learned.asked_of_user)
+    assert "NullTokenizer --vocab-size 50256" in "\n".join(learned.asked_of_user)
+    assert any("epsilon of norms" in each for each in learned.not_represented)

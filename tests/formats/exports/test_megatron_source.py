@@ -26,9 +26,9 @@ pytestmark = [
     pytest.mark.exports,
     pytest.mark.skipif(not WHERE, reason="needs MEGATRON_SRC: make test-exports-all"),
 ]
-# What the files leave to the user, and what a machine without a device needs.
+# What a machine without a device needs, and what the files leave to the user.
+NO_ENGINE = ("--transformer-impl", "local", "--no-gradient-accumulation-fusion", "--no-rope-fusion")
 BESIDE = (
-    *("--transformer-impl", "local", "--no-gradient-accumulation-fusion", "--no-rope-fusion"),
     *("--tokenizer-type", "NullTokenizer", "--vocab-size", "32000", "--mock-data"),
     *("--train-iters", "1", "--lr", "1e-4"),
 )
@@ -71,13 +71,13 @@ def arguments_of(job: Job) -> dict[str, Any]:
     return found
 
 
-def parsed(job: Job, *more: str) -> dict[str, Any]:
+def parsed(job: Job, *more: str, beside: tuple[str, ...] = BESIDE) -> dict[str, Any]:
     flags = flags_of(job)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", Path(__file__).with_name("megatron_source_check.py")],
         input=json.dumps(
             {
-                "flags": [*flags, *BESIDE, *more],
+                "flags": [*flags, *NO_ENGINE, *beside, *more],
                 "world": job.degrees.num_devices,
                 "arguments": [*arguments_of(job)],
             }
@@ -115,6 +115,15 @@ def test_the_parser_makes_of_the_flags_what_was_planned(name: str) -> None:
         if wanted[key] is not None:
             assert found[key] == wanted[key], key
     assert found["arguments"] == arguments_of(job)
+
+
+def test_the_flags_of_the_tutorial_are_all_that_is_missing() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    started = page.split("bash job/launch.sh", 1)[1].split("```")[0].replace("\\\n", " ")
+    given = tuple(started.split())
+    assert {"--rotary-base", "--tokenizer-type", "--vocab-size", "--lr"} <= {*given}
+    job = expressible()["llama3-70b uneven loop"]
+    assert "refused" not in parsed(job, beside=given)
 
 
 def test_an_unknown_flag_ends_the_parser() -> None:

@@ -32,15 +32,17 @@ FLAG_OF: Final = {
 }
 # Switches that are written when a field is off.
 OFF_FLAG_OF: Final = {"add_bias_linear": "--disable-bias-linear"}
-_ASKED: Final = (
-    "tokenizer and data: --tokenizer-type, --tokenizer-model, --data-path (or --mock-data)",
-    "length and rate: --train-iters, --lr, --min-lr, and checkpoints: --save, --load",
+_ROTARY: Final = (
+    "--rotary-base of the model's configuration (rope_theta; Megatron takes 10000, Llama 3 has "
+    "500000), and --use-rope-scaling with --rope-scaling-factor where it scales positions"
 )
+_EPSILON: Final = "--norm-epsilon of the model's configuration (Megatron takes 1e-05)"
+_RUN: Final = "length and rate: --train-iters and --lr; if wanted --min-lr, --save and --load"
 
 
 def export_megatron(job: Job, stamp: Stamp) -> ExportBundle:
     """The arguments as a sourced file, and the command that takes them."""
-    missing = unsaid(job)
+    missing = (*_unsaid_constants(job), *unsaid(job))
     target, version = "megatron", capability_of("megatron").version
     top = commented(header(stamp, target, version, missing))
     lines = "".join(f"  {line}\n" for line in argument_lines(job))
@@ -53,8 +55,28 @@ def export_megatron(job: Job, stamp: Stamp) -> ExportBundle:
         environment=environment_of(job),
         not_represented=missing,
         warnings=tuple(_warnings(job)),
-        asked_of_user=("MEGATRON_PATH, a checkout of Megatron-LM", *_ASKED),
+        asked_of_user=("MEGATRON_PATH, a checkout of Megatron-LM", *_asked(job)),
     )
+
+
+def _unsaid_constants(job: Job) -> Iterator[str]:
+    """What changes the result of training and no time, so that plans do not carry it."""
+    if job.model.rotary:
+        yield "base and scaling of rotary positions: Megatron's defaults unless you add them"
+    yield "epsilon of norms: Megatron's default unless you add it"
+
+
+def _asked(job: Job) -> Iterator[str]:
+    if job.model.rotary:
+        yield _ROTARY
+    yield _EPSILON
+    # The tokenizer without text counts a token for the end of a document itself.
+    words = job.model.vocabulary_size - 1
+    yield (
+        "tokenizer and data: --tokenizer-type with --tokenizer-model, and --data-path; for a trial "
+        f"--mock-data --tokenizer-type NullTokenizer --vocab-size {words}"
+    )
+    yield _RUN
 
 
 def argument_lines(job: Job) -> Iterator[str]:

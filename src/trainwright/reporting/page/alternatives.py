@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.plan.axis_order import mapping_name
 from trainwright.reporting.layout import layout_line
+from trainwright.reporting.losses import is_noticed, main_losses
 from trainwright.reporting.page.blocks import Cell, Column, Point, Scatter, Table
 from trainwright.reporting.page.cells import seconds, share, size
 from trainwright.reporting.page.scatter import time_against_memory
@@ -77,7 +78,7 @@ def _differences(document: ModelPlanResult, other: Alternative) -> Iterator[tupl
         yield "schedule", f"{document.schedule} → {other.schedule}"
     lost = sorted(other.lost_s.items(), key=lambda item: -abs(item[1]))
     for name, more_s in lost[:_MOST_PARTS]:
-        if more_s:
+        if is_noticed(more_s, other):
             sign = "+" if more_s > 0 else "−"
             yield TIME_PARTS.get(name, name), f"{sign}{format_seconds(abs(more_s))}"
 
@@ -141,6 +142,5 @@ def _table(document: ModelPlanResult) -> Table:
 
 def _loses_most_in(other: Alternative) -> str:
     """The two largest losses against the plan."""
-    lost = sorted(other.lost_s.items(), key=lambda item: -item[1])[:2]
-    words = (f"{TIME_PARTS.get(n, n)} +{format_seconds(s)}" for n, s in lost if s > 0)
+    words = (f"{TIME_PARTS.get(n, n)} +{format_seconds(s)}" for n, s in main_losses(other))
     return ", ".join(words)

@@ -8,6 +8,7 @@ from trainwright.plan.results.model_estimate import Verdict
 from trainwright.reporting.layout import layout_line
 from trainwright.reporting.page.blocks import Card, Cell, Column, Facts, Notes, Section, Table
 from trainwright.reporting.page.cells import seconds, share, size
+from trainwright.reporting.page.planned import waiting_card
 from trainwright.reporting.page.provenance import provenance_section, reproduce_section
 from trainwright.reporting.page.step_sections import step_figures, step_sections
 from trainwright.reporting.page.subject import Content
@@ -88,11 +89,7 @@ def _cards(document: ModelEstimateResult) -> Iterator[Card]:
         tone="plain" if document.fits else "bad",
     )
     yield Card(label="verdict", value=str(document.verdict), tone=_TONES[document.verdict])
-    yield Card(
-        label="bubble",
-        value=f"{document.bubble_of_makespan:.1%}",
-        note="of the pipeline, on the busiest rank",
-    )
+    yield waiting_card(document.bubble_of_makespan)
     if document.tokens_per_s > 0:
         hours = document.devices_used * 1e9 / document.tokens_per_s / 3600
         yield Card(label="cost", value=f"{hours:,.4g}", note="device hours per billion tokens")

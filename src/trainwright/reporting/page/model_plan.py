@@ -15,6 +15,7 @@ from trainwright.reporting.page.planned import (
     plan_content,
     searched_row,
     throughput_cards,
+    waiting_card,
 )
 from trainwright.reporting.page.step_sections import step_sections
 from trainwright.reporting.page.why_blocks import step_bar, term_table
@@ -63,8 +64,7 @@ def _cards(document: ModelPlanResult) -> Iterator[Card]:
     )
     yield from throughput_cards(document, peak="devices' dense peak")
     yield _memory_card(document)
-    bubble = document.bubble_of_makespan or 0.0
-    yield Card(label="bubble", value=f"{bubble:.1%}", note="of the pipeline, on the busiest rank")
+    yield waiting_card(document.bubble_of_makespan or 0.0)
     yield from cost_cards(document)
     yield gap_card(document, bound_s=_bound_s(document), gap=_gap(document))
     yield Card(label="verification", value="not run", note="no real run of this schedule is stated")

@@ -79,6 +79,15 @@ def cost_cards(document: Planned) -> Iterator[Card]:
         yield Card(label="cost", value=f"{hours:,.4g}", note="device hours per billion tokens")
 
 
+def waiting_card(waiting_of_pipeline: float) -> Card:
+    """What the busiest rank does not work; tables state its two parts, as shares of the step."""
+    return Card(
+        label="bubble and transfers",
+        value=f"{waiting_of_pipeline:.1%}",
+        note="of the pipeline, on the busiest rank",
+    )
+
+
 def gap_card(document: Planned, *, bound_s: float | None, gap: float) -> Card:
     """How far the plan may be from the best."""
     if not bound_s:
