@@ -25,9 +25,10 @@ from trainwright.execution import Budget
 from trainwright.planning import model_planner
 from trainwright.planning.allowed import ANY, Allowed, Span
 from trainwright.planning.model_infeasible import diagnose_model
-from trainwright.planning.model_planner import best_first, plan_model
+from trainwright.planning.model_planner import plan_model
 from trainwright.planning.model_question import ModelQuestion
 from trainwright.planning.per_stage import plan_per_stage
+from trainwright.planning.plan_ranking import best_first
 from trainwright.planning.split_bound import Split
 from trainwright.planning.split_plan import Priced, least_step_s, price_split
 from trainwright.profile import Recompute

@@ -23,9 +23,9 @@ from trainwright.planning.allowed import Allowed, Span
 from trainwright.planning.model_planner import (
     NUM_ALTERNATIVES,
     ModelOutcome,
-    best_first,
     plan_model,
 )
+from trainwright.planning.plan_ranking import best_first
 from trainwright.planning.schedules import SEARCHED
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import FAMILIES

@@ -22,7 +22,6 @@ from trainwright.planning.device_room import room_of_devices
 from trainwright.planning.model_planner import (
     NUM_ALTERNATIVES,
     ModelOutcome,
-    best_first,
     plan_model,
 )
 from trainwright.planning.model_problem import (
@@ -32,6 +31,7 @@ from trainwright.planning.model_problem import (
 )
 from trainwright.planning.model_question import ModelQuestion, estimate_profile_of_degrees
 from trainwright.planning.model_space import Candidate, Point, microbatch_sizes, tensor_degrees
+from trainwright.planning.plan_ranking import best_first
 from trainwright.planning.split_plan import Priced
 from trainwright.pricing.step import predict_step
 from trainwright.profile.setting import divisors
