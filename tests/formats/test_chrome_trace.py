@@ -58,7 +58,7 @@ def test_compute_events_are_the_actions_with_their_times(case):
     found = {(e["pid"], e["name"]): (e["ts"], e["dur"]) for e in compute}
     first_s = timeline.start_s.min()
     assert len(found) == len(compute) == schedule.num_actions
-    for row, rank in enumerate(schedule.rank_of_action.tolist()):
+    for row, rank in enumerate(schedule.rank_of_row.tolist()):
         start, length = found[rank, str(schedule.action(row))]
         assert start == pytest.approx((timeline.start_s[row] - first_s) * 1e6, abs=1e-5)
         assert start + length == pytest.approx((timeline.end_s[row] - first_s) * 1e6, abs=1e-5)

@@ -37,7 +37,7 @@ SMALL = {
 @st.composite
 def schedules_with_pairs(draw: st.DrawFn) -> Schedule:
     schedule = draw(schedules())
-    kinds, ranks = schedule.actions[:, 0], schedule.rank_of_action
+    kinds, ranks = schedule.actions[:, 0], schedule.rank_of_row
     may_pair = (kinds[:-1] == ActionKind.F) & np.isin(kinds[1:], [ActionKind.I, ActionKind.B])
     rows = np.flatnonzero(may_pair & (ranks[1:] == ranks[:-1])).tolist()
     chosen = sorted(draw(st.sets(st.sampled_from(rows)))) if rows else []

@@ -51,7 +51,7 @@ def test_lowered_orders_keep_all_laws(drawn, window, active, data):
 
 @given(schedules(), st.data())
 def test_pairs_stay_together_or_are_refused(schedule, data):
-    kinds, ranks = schedule.actions[:, 0], schedule.rank_of_action
+    kinds, ranks = schedule.actions[:, 0], schedule.rank_of_row
     may_pair = (kinds[:-1] == ActionKind.F) & np.isin(kinds[1:], [ActionKind.I, ActionKind.B])
     rows = np.flatnonzero(may_pair & (ranks[1:] == ranks[:-1])).tolist()
     chosen = data.draw(st.sets(st.sampled_from(rows))) if rows else set()

@@ -111,7 +111,7 @@ def test_the_critical_path_is_a_chain_from_time_0_to_the_end(case):
     schedule, costs = case
     timeline = simulate(schedule, costs)
     path = critical_path(timeline)
-    ranks = schedule.rank_of_action
+    ranks = schedule.rank_of_row
     assert path[0].waits_for is WaitsFor.NOTHING
     assert timeline.start_s[path[0].row] == 0.0
     assert timeline.end_s[path[-1].row] == timeline.end_s.max()

@@ -224,7 +224,7 @@ def summarise(path: tuple[CriticalStep, ...], timeline: Timeline) -> CriticalPat
     rows = np.array([step.row for step in path])
     taken_s = (timeline.end_s - timeline.start_s)[rows]
     kinds = timeline.schedule.actions[rows, 0]
-    ranks = timeline.schedule.rank_of_action[rows]
+    ranks = timeline.schedule.rank_of_row[rows]
     by_kind = np.bincount(kinds, weights=taken_s, minlength=len(ActionKind))
     by_rank = np.bincount(ranks, weights=taken_s, minlength=timeline.schedule.num_ranks)
     waits = Counter(step.waits_for for step in path)

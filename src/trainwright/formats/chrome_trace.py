@@ -84,7 +84,7 @@ def _action_events(timeline: Timeline) -> list[Event]:
     schedule = timeline.schedule
     starts = _microseconds(timeline, timeline.start_s)
     ends = _microseconds(timeline, timeline.end_s)
-    ranks = schedule.rank_of_action
+    ranks = schedule.rank_of_row
     lanes = _lanes(ranks, starts, ends)
     columns = (schedule.actions.tolist(), ranks.tolist(), starts.tolist(), ends.tolist(), lanes)
     return [

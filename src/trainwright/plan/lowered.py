@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plan.per_stage import freeze_arrays
-from trainwright.plan.placement import Placement
+from trainwright.plan.rank_orders import RankOrders
 from trainwright.plan.schedule import ActionKind, Schedule
 
 if TYPE_CHECKING:
@@ -70,37 +69,10 @@ class LoweredAction(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoweredSchedule:
-    """Per-rank orders of n steps, laid out as in `Schedule`: [n, 3] kind, stage, microbatch.
-
-    `pairs` holds rows (ascending) of forwards that run together with the backward in the next row.
-    """
-
-    placement: Placement
-    num_microbatches: int
-    actions: NDArray[np.int32]
-    rank_offsets: NDArray[np.int64]
-    pairs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def __post_init__(self) -> None:
-        freeze_arrays(self)
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+class LoweredSchedule(RankOrders):
+    """Per-rank orders of n steps: [n, 3] `LoweredKind`, stage, microbatch."""
 
     def _faults(self) -> Iterator[Fault]:
-        if self.actions.ndim != 2 or self.actions.shape[1] != 3:
-            yield Fault("actions", f"must have shape [n, 3], got {self.actions.shape}")
-            return
-        offsets, ends = self.rank_offsets, (0, len(self.actions))
-        if len(offsets) != self.num_ranks + 1 or (offsets[0], offsets[-1]) != ends:
-            yield Fault("rank_offsets", f"must run from 0 to {ends[1]}, one per rank and an end")
-        elif (offsets[1:] < offsets[:-1]).any():
-            yield Fault("rank_offsets", "must ascend")
-        num_stages = self.placement.num_stages
-        if num_stages * self.num_microbatches > len(self.actions):
-            problem = f"must hold F of {num_stages} stages x {self.num_microbatches} microbatches"
-            yield Fault("actions", f"{problem}, got {len(self.actions)} steps")
         kinds, stages, microbatches = self.actions.T
         bare = np.isin(kinds, list(PARAMETER_KINDS))
         checks = (
@@ -113,32 +85,6 @@ class LoweredSchedule:
                 yield Fault("actions", f"{name} must be from 0 to {size - 1}, got {worst}")
         if (microbatches[bare] != NO_MICROBATCH).any():
             yield Fault("actions", "UNSHARD, RESHARD and REDUCE_GRAD have no microbatch")
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, LoweredSchedule)
-            and self.placement == other.placement
-            and self.num_microbatches == other.num_microbatches
-            and np.array_equal(self.rank_offsets, other.rank_offsets)
-            and np.array_equal(self.actions, other.actions)
-            and np.array_equal(self.pairs, other.pairs)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def num_ranks(self) -> int:
-        """p: pipeline positions."""
-        return self.placement.num_ranks
-
-    @property
-    def rank_of_step(self) -> NDArray[np.int64]:
-        """The rank that runs each row, shape [n]."""
-        return np.repeat(np.arange(self.num_ranks), np.diff(self.rank_offsets))
-
-    def rows_of(self, rank: int) -> slice:
-        """The rows of one rank."""
-        return slice(int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1]))
 
     def step(self, row: int) -> LoweredAction:
         """The step in one row."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.placement import Placement
+from trainwright.plan.rank_orders import RankOrders
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,50 +58,18 @@ class Action(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Schedule:
-    """Per-rank orders of n actions.
+class Schedule(RankOrders):
+    """Per-rank orders of n actions: [n, 3] `ActionKind`, stage, microbatch.
 
-    `actions` has shape [n, 3]: kind, stage, microbatch; rows of rank r are
-    `rank_offsets[r]` to `rank_offsets[r + 1]`, in the order the rank runs them. `pairs` holds rows
-    (ascending) of forwards that may overlap with the backward in the next row, as DualPipeV does;
-    they run one after the other unless the costs say how long a pair takes.
+    The forwards of `pairs` may overlap with the backward in the next row, as DualPipeV does; they
+    run one after the other unless the costs say how long a pair takes.
 
     Only the shape is checked here; whether the orders are a legal schedule is
     `scheduling.validate`'s question.
     """
 
-    placement: Placement
-    num_microbatches: int
-    actions: Actions
-    rank_offsets: NDArray[np.int64]
-    pairs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def __post_init__(self) -> None:
-        for name in ("actions", "rank_offsets", "pairs"):
-            dtype = np.int32 if name == "actions" else np.int64
-            array = np.ascontiguousarray(getattr(self, name), dtype=dtype)
-            array.flags.writeable = False
-            object.__setattr__(self, name, array)
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
-
     def _faults(self) -> Iterator[Fault]:
-        if self.num_microbatches < 1:
-            yield Fault("num_microbatches", f"must be >= 1, got {self.num_microbatches}")
-        if self.actions.ndim != 2 or self.actions.shape[1] != 3:
-            yield Fault("actions", f"must have shape [n, 3], got {self.actions.shape}")
-            return
-        ends = (0, len(self.actions))
-        offsets = self.rank_offsets
-        if len(offsets) != self.placement.num_ranks + 1 or (offsets[0], offsets[-1]) != ends:
-            yield Fault("rank_offsets", f"must run from 0 to {ends[1]}, one per rank and an end")
-        elif (offsets[1:] < offsets[:-1]).any():
-            yield Fault("rank_offsets", "must ascend")
         sizes = (len(ActionKind), self.placement.num_stages, self.num_microbatches)
-        if sizes[1] * sizes[2] > len(self.actions):  # checked here because tables are made of it
-            problem = f"must hold F of {sizes[1]} stages x {sizes[2]} microbatches"
-            yield Fault("actions", f"{problem}, got {len(self.actions)} actions")
         if len(self.actions):
             unsigned = self.actions.view(np.uint32)  # a negative number is too large a one
             for column, (name, size) in enumerate(zip(Action._fields, sizes, strict=True)):
@@ -142,36 +111,10 @@ class Schedule:
             pairs=np.array(pairs, np.int64),
         )
 
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Schedule)
-            and self.placement == other.placement
-            and self.num_microbatches == other.num_microbatches
-            and np.array_equal(self.rank_offsets, other.rank_offsets)
-            and np.array_equal(self.actions, other.actions)
-            and np.array_equal(self.pairs, other.pairs)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def num_ranks(self) -> int:
-        """p: pipeline positions."""
-        return self.placement.num_ranks
-
     @property
     def num_actions(self) -> int:
         """Actions over all ranks."""
         return len(self.actions)
-
-    @property
-    def rank_of_action(self) -> NDArray[np.int64]:
-        """The rank that runs each row, shape [n]."""
-        return np.repeat(np.arange(self.num_ranks), np.diff(self.rank_offsets))
-
-    def rows_of(self, rank: int) -> slice:
-        """The rows of one rank."""
-        return slice(int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1]))
 
     def action(self, row: int) -> Action:
         """The action in one row."""

@@ -107,7 +107,7 @@ class Timeline:
             overlapped = schedule.pairs[np.isfinite(self.costs.pair_s[stages])]
             busy[overlapped] = 0.0
         work = np.zeros(schedule.num_ranks)
-        np.add.at(work, schedule.rank_of_action, busy)
+        np.add.at(work, schedule.rank_of_row, busy)
         return work
 
     @property

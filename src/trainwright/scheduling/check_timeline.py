@@ -70,7 +70,7 @@ def _durations(timeline: Timeline) -> Iterator[Fault]:
 def _one_at_a_time(timeline: Timeline) -> Iterator[Fault]:
     """Law 2."""
     schedule, ends_s = timeline.schedule, timeline.end_s
-    follows = np.diff(schedule.rank_of_action) == 0
+    follows = np.diff(schedule.rank_of_row) == 0
     together = schedule.pairs[
         np.isfinite(timeline.costs.pair_s[schedule.actions[schedule.pairs, 1]])
     ]

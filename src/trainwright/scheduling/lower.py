@@ -195,7 +195,7 @@ def _receive_steps(
 ) -> _Steps:
     """Each before the first action after it was sent, or later; `tie` is the order of sending."""
     size = schedule.num_actions
-    rank_of_row = schedule.rank_of_action
+    rank_of_row = schedule.rank_of_row
     sender, receiver = rank_of_row[transfers.producer], rank_of_row[transfers.consumer]
     sent = moment[blocks.last[transfers.producer]]
     after = np.searchsorted(rank_of_row * size + moment, receiver * size + sent)

@@ -67,9 +67,9 @@ def _barriers_by_rank(
         row = np.concatenate([row, matches.send])
         until = np.concatenate([until, matches.receive])
         other = until
-    rank_of_step = lowered.rank_of_step
+    rank_of_row = lowered.rank_of_row
     order = np.argsort(row, kind="stable")
-    columns = (row[order], rank_of_step[other[order]], until[order])
+    columns = (row[order], rank_of_row[other[order]], until[order])
     every = list(map(_Barrier, *(column.tolist() for column in columns)))
     ends = np.searchsorted(row[order], lowered.rank_offsets).tolist()
     return [every[ends[rank] : ends[rank + 1]] for rank in range(lowered.num_ranks)]

@@ -32,7 +32,7 @@ def validate(schedule: Schedule, *, source: str | None = None) -> None:
 
 def _owned(schedule: Schedule) -> Iterator[Fault]:
     owner = np.array(schedule.placement.rank_of_stage)[schedule.actions[:, 1]]
-    for row in np.flatnonzero(owner != schedule.rank_of_action).tolist():
+    for row in np.flatnonzero(owner != schedule.rank_of_row).tolist():
         action = schedule.action(row)
         yield Fault(
             _place(schedule, row),
@@ -75,7 +75,7 @@ def _ordered(schedule: Schedule) -> Iterator[Fault]:
 
 
 def _paired(schedule: Schedule) -> Iterator[Fault]:
-    ranks = schedule.rank_of_action
+    ranks = schedule.rank_of_row
     for row in schedule.pairs.tolist():
         whole = row + 1 < schedule.num_actions and ranks[row] == ranks[row + 1]
         kinds = schedule.actions[row : row + 2, 0].tolist()

@@ -64,7 +64,7 @@ def validate_lowered(lowered: LoweredSchedule, *, rendezvous: bool = False) -> N
 
 def _owned(lowered: LoweredSchedule) -> Iterator[Fault]:
     owner = np.array(lowered.placement.rank_of_stage)[lowered.actions[:, 1]]
-    for row in np.flatnonzero(owner != lowered.rank_of_step).tolist():
+    for row in np.flatnonzero(owner != lowered.rank_of_row).tolist():
         problem = f"{lowered.step(row)} must be on rank {owner[row]}, which owns its stage"
         yield Fault(_place(lowered, row), problem)
 
@@ -133,7 +133,7 @@ def _same_sequences(lowered: LoweredSchedule, matches: Matches) -> Iterator[Faul
     )
     for at in np.flatnonzero(~same).tolist():
         send, receive = int(matches.send[at]), int(matches.receive[at])
-        sender = lowered.rank_of_step[send]
+        sender = lowered.rank_of_row[send]
         problem = f"{lowered.step(receive)} gets what rank {sender} sent as {lowered.step(send)}"
         yield Fault(_place(lowered, receive), f"{problem}; receive in the order of sending")
 
