@@ -25,6 +25,7 @@ from trainwright.planning.family_split import LOOPED, best_family_split, chunks_
 from trainwright.planning.model_planner import plan_model
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Point, Workload
+from trainwright.planning.split_question import SplitQuestion
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.pricing.step import predict_step
 
@@ -148,7 +149,13 @@ def priced(
 ) -> Row | None:
     """The best split of a candidate, if it fits."""
     split = best_family_split(
-        kinds, degrees, cluster, family=family, num_microbatches=batch // degrees.data
+        SplitQuestion(
+            kinds=kinds,
+            degrees=degrees,
+            cluster=cluster,
+            family=family,
+            num_microbatches=batch // degrees.data,
+        )
     )
     if not split.cuts:
         return None

@@ -14,6 +14,7 @@ from trainwright.planning.family_split import CHAIN, LOOPED
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Point, Workload
 from trainwright.planning.nearly_even import nearly_even
+from trainwright.planning.split_question import SplitQuestion
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.planning.v_memory import published_in_flight
 from trainwright.pricing.step import predict_step
@@ -35,8 +36,18 @@ class Case:
 
     @property
     def asked(self):
-        """Positional arguments of the searches."""
+        """Positional arguments of the search under 1F1B."""
         return self.kinds, self.degrees, self.cluster
+
+    def question(self, family: str) -> SplitQuestion:
+        """What the searches of a family are asked."""
+        return SplitQuestion(
+            kinds=self.kinds,
+            degrees=self.degrees,
+            cluster=self.cluster,
+            family=family,
+            num_microbatches=self.num_microbatches,
+        )
 
     def with_degrees(self, **changes) -> Case:
         return replace(self, degrees=replace(self.degrees, **changes))

@@ -23,6 +23,7 @@ from trainwright.plan.results.schedule import FrontPoint
 from trainwright.planning.family_split import best_family_split
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Point, Workload
+from trainwright.planning.split_question import SplitQuestion
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.profile import Recompute
 from trainwright.units import GIB
@@ -98,9 +99,14 @@ def family_splits() -> str:
     degrees = Parallelism(
         tensor=4, pipeline=8, data=2, virtual_stages=5, sequence_parallel=True, zero_stage=1
     )
-    split = best_family_split(
-        StageKinds.of(profile), degrees, cluster, family="interleaved", num_microbatches=64
+    asked = SplitQuestion(
+        kinds=StageKinds.of(profile),
+        degrees=degrees,
+        cluster=cluster,
+        family="interleaved",
+        num_microbatches=64,
     )
+    split = best_family_split(asked)
     costs = profile.costs
     kept = [mode is Recompute.NONE for mode in costs.recompute]
     rows = [

@@ -26,7 +26,7 @@ from trainwright.planning.family_split import (
 )
 from trainwright.planning.nearly_even import nearly_even
 from trainwright.planning.split_bound import best_split
-from trainwright.planning.v_split import bound_v_lifetimes
+from trainwright.planning.v_bound import bound_v_lifetimes
 
 ADAPTERS = LowRank(rank=64, targets=("query", "attention_output", "up", "down"))
 TUNINGS = (TRAIN_ALL, Tuning(low_rank=ADAPTERS), Tuning(num_frozen_blocks=2))
@@ -38,9 +38,7 @@ SHAPES = [
 
 
 def best_of(asked, family, **limits):
-    return best_family_split(
-        *asked.asked, family=family, num_microbatches=asked.num_microbatches, **limits
-    )
+    return best_family_split(asked.question(family), **limits)
 
 
 def nearly_even_cuts(data, asked, stages):
@@ -58,9 +56,7 @@ def bounds_s(asked, family):
     """All that are known on the splits of a family."""
     found = [best_of(asked, family).bound_s]
     if family in IN_V:
-        count = asked.num_microbatches
-        other = bound_v_lifetimes(*asked.asked, family=family, num_microbatches=count)
-        found.append(other.bound_s)
+        found.append(bound_v_lifetimes(asked.question(family)).bound_s)
     return found
 
 
@@ -151,7 +147,7 @@ def test_the_coarse_bound_lies_below_every_even_split(family, pipeline, chunks, 
 @pytest.mark.parametrize("count", [2, 9])
 def test_the_chain_search_is_the_1f1b_search_for_its_orders(memory_gib, count):
     asked = case(blocks=6, pipeline=3, num_microbatches=count, memory_gib=memory_gib)
-    own = best_chain_split(*asked.asked, family="1f1b", num_microbatches=count)
+    own = best_chain_split(asked.question("1f1b"))
     other = best_split(*asked.asked, num_microbatches=count)
     assert own.bound_s == pytest.approx(other.bound_s, rel=1e-9)
 

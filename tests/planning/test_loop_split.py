@@ -49,7 +49,7 @@ def llama_on_64() -> Case:
 
 def test_the_uneven_layout_of_llama_70b_balances_the_head_and_gains_three_percent():
     asked = llama_on_64()
-    split = best_loop_split(*asked.asked, family="interleaved", num_microbatches=64)
+    split = best_loop_split(asked.question("interleaved"))
     step, fits = step_of(asked, "interleaved", split.cuts, rows_of_split(asked, split))
     lengths = [b - a for a, b in pairwise(split.cuts)]
     assert fits
@@ -70,7 +70,7 @@ def test_the_uneven_layout_of_llama_70b_balances_the_head_and_gains_three_percen
 @pytest.mark.parametrize("memory_gib", [22, 30, 80])
 def test_the_split_is_near_the_best_nearly_even_one(memory_gib):
     asked = case(blocks=9, pipeline=2, virtual_stages=3, num_microbatches=8, memory_gib=memory_gib)
-    split = best_loop_split(*asked.asked, family="interleaved", num_microbatches=8)
+    split = best_loop_split(asked.question("interleaved"))
     even = nearly_even(asked.profile, 6)
     costs = asked.profile.costs
     steps = []
@@ -120,7 +120,7 @@ def test_the_core_times_every_rank_of_a_loop_like_the_plain_reference(
         num_microbatches=12,
         memory_gib=memory_gib,
     )
-    loop = Loop.of(*asked.asked, family="interleaved", num_microbatches=12)
+    loop = Loop.of(asked.question("interleaved"))
     chain, ends = loop.chain(), rank_ends(loop.shape)
     held, running = loop.memory.held, loop.memory.running
     for rank, times_s in enumerate(rank_times_s(chain, ends, held, running)):
@@ -151,9 +151,7 @@ def test_recomputation_that_memory_asks_for_is_the_fractional_knapsack():
 
 def test_the_bound_ends_below_the_limit_or_is_the_limit():
     asked = replace(llama_on_64(), num_microbatches=32)
-    free = best_loop_split(*asked.asked, family="interleaved", num_microbatches=32)
-    cut = best_loop_split(
-        *asked.asked, family="interleaved", num_microbatches=32, limit_s=0.9 * free.bound_s
-    )
+    free = best_loop_split(asked.question("interleaved"))
+    cut = best_loop_split(asked.question("interleaved"), limit_s=0.9 * free.bound_s)
     assert cut.bound_s == 0.9 * free.bound_s
     assert not cut.cuts

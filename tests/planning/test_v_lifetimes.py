@@ -16,7 +16,7 @@ from random_cases import cases
 from trainwright._native import _core
 from trainwright.model import LowRank, Tuning
 from trainwright.planning.family_split import IN_V, best_family_split
-from trainwright.planning.v_split import bound_v_lifetimes, bound_v_splits
+from trainwright.planning.v_bound import bound_v_lifetimes, bound_v_splits
 
 WEIGHTS = ("forwards", "input_grads", "weight_grads", "ranks", "ends")
 
@@ -80,14 +80,13 @@ def test_no_order_that_a_family_finds_is_shorter(data):
         memory_gib=data.draw(st.sampled_from((12, 15, 18, 24, 80))),
         zero_stage=data.draw(st.integers(0, 1)),
     )
-    count = asked.num_microbatches
-    split = best_family_split(*asked.asked, family=family, num_microbatches=count)
+    split = best_family_split(asked.question(family))
     if not split.cuts:
         return
     step, fits = step_of(asked, family, split.cuts, rows_of_split(asked, split))
     searched = is_searched(asked, family, split.cuts, rows_of_split(asked, split), step)
     if fits and searched:
-        bound = bound_v_lifetimes(*asked.asked, family=family, num_microbatches=count)
+        bound = bound_v_lifetimes(asked.question(family))
         assert bound.bound_s <= step.step_time_s * (1 + 1e-9)
 
 
@@ -99,16 +98,16 @@ def test_gradients_of_adapters_leave_v_min_waiting_for_places():
         num_microbatches=80,
         tuning=Tuning(low_rank=LowRank(rank=64, targets=("query", "up", "down"))),
     )
-    question = {"family": "v-min", "num_microbatches": 80}
-    by_rank = bound_v_splits(*asked.asked, **question).bound_s
-    together = bound_v_lifetimes(*asked.asked, **question, limit_s=1.1 * by_rank)
+    question = asked.question("v-min")
+    by_rank = bound_v_splits(question).bound_s
+    together = bound_v_lifetimes(question, limit_s=1.1 * by_rank)
     assert together.bound_s > 1.03 * by_rank
 
 
 def test_the_bound_is_cut_down_to_the_limit():
     asked = case(blocks=12, pipeline=3, virtual_stages=2, num_microbatches=12, memory_gib=24)
-    question = {"family": "v-half", "num_microbatches": 12}
-    whole = bound_v_lifetimes(*asked.asked, **question).bound_s
+    question = asked.question("v-half")
+    whole = bound_v_lifetimes(question).bound_s
     for share in (0.5, 0.9, 0.99):
-        cut = bound_v_lifetimes(*asked.asked, **question, limit_s=share * whole)
+        cut = bound_v_lifetimes(question, limit_s=share * whole)
         assert cut.bound_s == pytest.approx(share * whole, rel=1e-9)

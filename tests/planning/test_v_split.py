@@ -72,7 +72,7 @@ def test_the_split_has_room_for_whatever_order_is_found():
         asked = case(
             blocks=12, pipeline=4, virtual_stages=2, num_microbatches=16, memory_gib=memory_gib
         )
-        split = best_v_split(*asked.asked, family="v-half", num_microbatches=16)
+        split = best_v_split(asked.question("v-half"))
         if split.cuts:
             step, fits = step_of(asked, "v-half", split.cuts, rows_of_split(asked, split))
             assert fits
@@ -82,7 +82,7 @@ def test_the_split_has_room_for_whatever_order_is_found():
 def test_v_half_recomputes_less_than_1f1b_where_memory_is_short():
     asked = case(blocks=32, pipeline=8, num_microbatches=32, memory_gib=30)
     halves = asked.with_degrees(virtual_stages=2)
-    split = best_v_split(*halves.asked, family="v-half", num_microbatches=32)
+    split = best_v_split(halves.question("v-half"))
     step, fits = step_of(halves, "v-half", split.cuts, rows_of_split(halves, split))
     other = best_split(*asked.asked, num_microbatches=32)
     whole, _ = step_of(asked, "1f1b", other.cuts, rows_of_split(asked, other))

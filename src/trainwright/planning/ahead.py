@@ -27,6 +27,7 @@ from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import best_family_split
 from trainwright.planning.frontier import Shelf
 from trainwright.planning.split_plan import price_split
+from trainwright.planning.split_question import SplitQuestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -54,14 +55,14 @@ class SplitAsk:
     def answer(self, shelf: Shelf, budget: Budget) -> Split:
         """Search."""
         candidate, question = self.candidate, shelf.question
-        return self.search(
-            shelf.kinds(candidate.point),
-            candidate.degrees,
-            room_of_candidate(question, candidate, shelf.profile(candidate.point)),
+        asked = SplitQuestion(
+            kinds=shelf.kinds(candidate.point),
+            degrees=candidate.degrees,
+            cluster=room_of_candidate(question, candidate, shelf.profile(candidate.point)),
             family=candidate.schedule,
             num_microbatches=candidate.num_microbatches(question.workload),
-            limit_s=self.limit_s,
         )
+        return self.search(asked, limit_s=self.limit_s)
 
 
 @dataclass(frozen=True, slots=True)

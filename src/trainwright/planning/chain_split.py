@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
-    from trainwright.plan.parallelism import Parallelism
+    from trainwright.planning.split_question import SplitQuestion
     from trainwright.planning.stage_kinds import StageKinds
     from trainwright.pricing.sharding import Replicas
 
@@ -74,20 +74,15 @@ class Site:
         return self.cluster.accelerator.usable_bytes
 
 
-def best_chain_split(
-    kinds: StageKinds,
-    degrees: Parallelism,
-    cluster: Cluster,
-    *,
-    family: str,
-    num_microbatches: int,
-    limit_s: float = math.inf,
-) -> Split:
+def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """Like `split_bound.best_split`, for a family of `pricing.pipeline_run.TIMELESS`."""
+    kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
     p = degrees.pipeline
     if kinds.num_layers < p:
         return Split(bound_s=math.inf)
-    shape = PipelineShape(family=family, num_ranks=p, num_microbatches=num_microbatches)
+    shape = PipelineShape(
+        family=question.family, num_ranks=p, num_microbatches=question.num_microbatches
+    )
     replicas = group_replicas(cluster.pool_of(), degrees)
     site = Site(kinds=kinds, cluster=cluster, replicas=replicas)
     transfers = transfers_s(kinds, degrees, cluster)

@@ -3,7 +3,7 @@
 Which search answers depends on how a family lays its stages on the ranks:
 
 - one stage per rank: a chain DP from the last rank on (`split_bound` for 1F1B, `chain_split`)
-- V, rank r with stages r and 2p-1-r: a DP that peels both ends of the chain (`v_split`)
+- V, rank r with stages r and 2p-1-r: a DP that peels both ends of the chain (`v_bound`, `v_split`)
 - v chunks in a loop: nearly even splits only, their number of blocks per rank bounded
   (`loop_split`); the chunks of a rank are coupled by its work and its memory
 """
@@ -17,14 +17,14 @@ from trainwright.errors import UnsupportedFeature
 from trainwright.planning.chain_split import best_chain_split
 from trainwright.planning.loop_split import best_loop_split, bound_loop_splits
 from trainwright.planning.split_bound import best_split
+from trainwright.planning.v_bound import bound_v_splits
 from trainwright.planning.v_memory import MOST_ACTIVATIONS
-from trainwright.planning.v_split import best_v_split, bound_v_splits
+from trainwright.planning.v_split import best_v_split
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Cluster
     from trainwright.plan.parallelism import Parallelism
     from trainwright.planning.split_bound import Split
-    from trainwright.planning.stage_kinds import StageKinds
+    from trainwright.planning.split_question import SplitQuestion
 
 CHAIN: Final = ("1f1b", "zb-h1", "zb-h2", "eager-1f1b", "gpipe")
 LOOPED: Final = ("interleaved", "depth-first", "breadth-first")
@@ -37,69 +37,40 @@ def chunks_per_rank(family: str) -> int | None:
     return None if family in LOOPED else 2 if family in IN_V else 1
 
 
-def best_family_split(
-    kinds: StageKinds,
-    degrees: Parallelism,
-    cluster: Cluster,
-    *,
-    family: str,
-    num_microbatches: int,
-    limit_s: float = math.inf,
-) -> Split:
+def best_family_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """No split into p·v stages, in a loop no nearly even one, steps faster than `bound_s`.
 
-    `num_microbatches` is that of one replica, v = `degrees.virtual_stages`. In V the bound is on
-    splits that fit with what the family's published order holds; see `v_memory`. It is infinite
-    where no split fits into memory or the family's rules forbid the shape; a bound above the limit
-    is cut down to it. The split that comes along is a good one, and all but certain to fit for
-    families that ignore times; those in V may order it in a way that does not. Raises
-    `UnsupportedFeature` for a family outside `SEARCHED`, and for virtual stages that it has not.
+    In V the bound is on splits that fit with what the family's published order holds; see
+    `v_memory`. It is infinite where no split fits into memory or the family's rules forbid the
+    shape; a bound above the limit is cut down to it. The split that comes along is a good one, and
+    all but certain to fit for families that ignore times; those in V may order it in a way that
+    does not. Raises `UnsupportedFeature` for a family outside `SEARCHED`, and for virtual stages
+    that it has not.
     """
-    _require_searched(family, degrees)
-    if family == "1f1b":
-        return best_split(
-            kinds, degrees, cluster, num_microbatches=num_microbatches, limit_s=limit_s
-        )
-    search = best_v_split if family in IN_V else best_loop_split
-    if family in CHAIN:
-        search = best_chain_split
-    return search(
-        kinds,
-        degrees,
-        cluster,
-        family=family,
-        num_microbatches=num_microbatches,
-        limit_s=limit_s,
-    )
+    _require_searched(question.family, question.degrees)
+    if question.family in CHAIN:
+        return _chain_split(question, limit_s=limit_s)
+    search = best_v_split if question.family in IN_V else best_loop_split
+    return search(question, limit_s=limit_s)
 
 
-def bound_family_splits(
-    kinds: StageKinds,
-    degrees: Parallelism,
-    cluster: Cluster,
-    *,
-    family: str,
-    num_microbatches: int,
-    limit_s: float = math.inf,
-) -> Split:
+def bound_family_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """Like `best_family_split`, but with a split only where that costs nothing: one per rank."""
-    _require_searched(family, degrees)
-    if family in CHAIN:
-        return best_family_split(
-            kinds,
-            degrees,
-            cluster,
-            family=family,
-            num_microbatches=num_microbatches,
-            limit_s=limit_s,
-        )
-    bound = bound_v_splits if family in IN_V else bound_loop_splits
-    return bound(
-        kinds,
-        degrees,
-        cluster,
-        family=family,
-        num_microbatches=num_microbatches,
+    _require_searched(question.family, question.degrees)
+    if question.family in CHAIN:
+        return _chain_split(question, limit_s=limit_s)
+    bound = bound_v_splits if question.family in IN_V else bound_loop_splits
+    return bound(question, limit_s=limit_s)
+
+
+def _chain_split(question: SplitQuestion, *, limit_s: float) -> Split:
+    if question.family != "1f1b":
+        return best_chain_split(question, limit_s=limit_s)
+    return best_split(
+        question.kinds,
+        question.degrees,
+        question.cluster,
+        num_microbatches=question.num_microbatches,
         limit_s=limit_s,
     )
 

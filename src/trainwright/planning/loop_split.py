@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
-    from trainwright.plan.parallelism import Parallelism
+    from trainwright.planning.split_question import SplitQuestion
     from trainwright.planning.stage_kinds import StageKinds
     from trainwright.pricing.sharding import Replicas
 
@@ -49,38 +49,21 @@ _ACTIONS: Final = 100_000  # of all of them together
 _WORTH_MOVING: Final = 1.02  # times the limit: moves gain no more
 
 
-def bound_loop_splits(
-    kinds: StageKinds,
-    degrees: Parallelism,
-    cluster: Cluster,
-    *,
-    family: str,
-    num_microbatches: int,
-    limit_s: float = math.inf,
-) -> Split:
+def bound_loop_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """The bound of `best_loop_split` alone, a tenth of the work; it may exceed the limit."""
-    loop = Loop.of(kinds, degrees, cluster, family=family, num_microbatches=num_microbatches)
+    loop = Loop.of(question)
     return Split(bound_s=math.inf if loop is None else loop.bound()[0])
 
 
-def best_loop_split(
-    kinds: StageKinds,
-    degrees: Parallelism,
-    cluster: Cluster,
-    *,
-    family: str,
-    num_microbatches: int,
-    limit_s: float = math.inf,
-) -> Split:
+def best_loop_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """Like `split_bound.best_split` over p·v stages; the bound is on nearly even splits."""
-    loop = Loop.of(kinds, degrees, cluster, family=family, num_microbatches=num_microbatches)
+    loop = Loop.of(question)
     if loop is None:
         return Split(bound_s=math.inf)
     bound_s, blocks_of_rank = loop.bound()
     if math.isinf(bound_s) or bound_s >= limit_s:
         return Split(bound_s=bound_s if math.isinf(bound_s) else limit_s)
-    overhead_s = cluster.accelerator.step_overhead_s
-    likely = loop.likely_split(blocks_of_rank, limit_s=limit_s - overhead_s)
+    likely = loop.likely_split(blocks_of_rank, limit_s=limit_s - question.overhead_s)
     if likely is None:
         return Split(bound_s=bound_s)
     return Split(bound_s=bound_s, cuts=likely.cuts, chosen=likely.chosen)
@@ -111,20 +94,13 @@ class Loop:
     memory: LoopMemory
 
     @classmethod
-    def of(
-        cls,
-        kinds: StageKinds,
-        degrees: Parallelism,
-        cluster: Cluster,
-        *,
-        family: str,
-        num_microbatches: int,
-    ) -> Loop | None:
+    def of(cls, question: SplitQuestion) -> Loop | None:
         """None where the family's rules forbid the shape or no split is nearly even."""
+        kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
         shape = PipelineShape(
-            family=family,
+            family=question.family,
             num_ranks=degrees.pipeline,
-            num_microbatches=num_microbatches,
+            num_microbatches=question.num_microbatches,
             virtual_stages=degrees.virtual_stages,
         )
         even = nearly_even(kinds.profile, degrees.pipeline * degrees.virtual_stages)

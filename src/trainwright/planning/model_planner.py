@@ -22,7 +22,7 @@ from trainwright.planning.family_split import CHAIN, IN_V, best_family_split, bo
 from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.plan_ranking import best_first
 from trainwright.planning.split_plan import least_step_s
-from trainwright.planning.v_split import bound_v_lifetimes
+from trainwright.planning.v_bound import bound_v_lifetimes
 from trainwright.pricing.placement import RankSpacing, group_replicas
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ where the k places fill one forward after the other and are left one weight grad
 (`PeelWeights`). What other ranks recompute counts here, which no bound of a rank by itself sees: of
 V-Min with little memory it is most of the step.
 
-These are sums of times of stages, and so is what ranks take by themselves (`v_split`). The least
+These are sums of times of stages, and so is what ranks take by themselves (`v_bound`). The least
 over all splits of the largest of them is no less than the least of any mean of them, which the peel
 finds (`native/peel.hpp`, `peel_weighted`). The best mean is that of a game between splits and sums
 (`matrix_game`), solved for the splits that were met; its mean asks for the next one.

@@ -1,0 +1,55 @@
+"""Bounds on the step of every split in V, whatever order of so many activations is found."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright._native import _core
+from trainwright.planning.split_bound import Split
+from trainwright.planning.v_lifetimes import lifetime_bound_s
+from trainwright.planning.v_problem import VProblem
+
+if TYPE_CHECKING:
+    from trainwright.planning.split_question import SplitQuestion
+
+_FIRST_LIMIT: Final = 1.1  # times the work of the busiest rank
+_NEXT_LIMIT: Final = 1.2
+_LAST_LIMIT: Final = 4.0  # from there on in one go
+
+
+def bound_v_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """The bound of `v_split.best_v_split` alone, in half of the time."""
+    problem = VProblem.of(question, limit_s=limit_s)
+    if problem is None:
+        return Split(bound_s=math.inf)
+    return Split(bound_s=min(least_pipeline_s(problem) + problem.overhead_s, limit_s))
+
+
+def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """Another bound on the same splits, of all ranks together: up to a hundred times the work.
+
+    It is 0 where replicas exchange with every microbatch.
+    """
+    problem = VProblem.of(question, limit_s=limit_s)
+    if problem is None:
+        return Split(bound_s=math.inf)
+    if question.degrees.zero_stage > 1:
+        return Split(bound_s=0.0)
+    across_s = np.concatenate((problem.transfer_s, [0.0], problem.transfer_s[::-1]))
+    bound_s = lifetime_bound_s(problem.published(), across_s, limit_s=problem.limit_s)
+    return Split(bound_s=bound_s + problem.overhead_s)
+
+
+def least_pipeline_s(v: VProblem) -> float:
+    """The bound, by ranks alone; infinite where no split of the space is within the limit."""
+    problem, floor_s = v.published(), v.floor_s
+    tried_s = _FIRST_LIMIT * floor_s
+    while tried_s < min(v.limit_s, _LAST_LIMIT * floor_s):
+        found_s = _core.peel(**(problem | {"limit_s": tried_s}))[0]
+        if math.isfinite(found_s):
+            return found_s
+        tried_s *= _NEXT_LIMIT
+    return _core.peel(**problem)[0]
