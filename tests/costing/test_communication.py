@@ -13,7 +13,9 @@ from trainwright.costing.communication import (
     all_to_all_time_s,
     collective_time_s,
     point_to_point_time_s,
+    tokens_time_s,
 )
+from trainwright.model import Routing
 
 FAST = NetworkLevel(name="fast", size=8, bandwidth_bytes_per_s=400e9, latency_s=3e-6)
 SLOW = NetworkLevel(name="slow", size=4, bandwidth_bytes_per_s=50e9, latency_s=8e-6, efficiency=0.8)
@@ -66,6 +68,59 @@ def test_an_all_to_all_sends_far_only_what_leaves_the_node() -> None:
     far = 3 * 8e-6 + 24 / 32 * payload / 40e9
     found = all_to_all_time_s(payload, (hop(FAST, 8), hop(SLOW, 4)))
     assert found == pytest.approx(near + far)
+
+
+GROUPED = Routing(num_experts=256, experts_per_token=8, num_groups=8, groups_per_token=4, ranks=64)
+
+
+def test_tokens_cross_to_a_node_once_and_are_passed_on_meanwhile() -> None:
+    """DeepSeek-V3's expert group: 3.63 nodes of 8 and 7.36 devices of 64 a token."""
+    nodes = hop(NetworkLevel(name="x", size=8, bandwidth_bytes_per_s=40e9, latency_s=8e-6), 8)
+    payload = 8 * 64e6  # 64 MB of tokens, 8 copies of each
+    far = 7 / 8 * 4 * (1 - math.comb(96, 8) / math.comb(128, 8)) * 64e6 / 40e9
+    starts = 7 * 3e-6 + 7 * 8e-6
+    found = tokens_time_s(payload, (hop(FAST, 8), nodes), GROUPED)
+    assert found == pytest.approx(starts + far)
+    assert found < all_to_all_time_s(payload, (hop(FAST, 8), nodes)) / 2
+    near = 7 / 8 * GROUPED.units_met(1) * 64e6 / 1e9
+    slow_inside = hop(NetworkLevel(name="y", size=8, bandwidth_bytes_per_s=1e9, latency_s=3e-6), 8)
+    assert tokens_time_s(payload, (slow_inside, nodes), GROUPED) == pytest.approx(starts + near)
+
+
+def test_tokens_inside_a_node_go_to_each_device_once() -> None:
+    routing = Routing(num_experts=8, experts_per_token=2, ranks=4)
+    met = 4 * (1 - math.comb(6, 2) / math.comb(8, 2))
+    found = tokens_time_s(2e9, (hop(FAST, 4),), routing)
+    assert found == pytest.approx(3 * 3e-6 + 3 / 4 * met * 1e9 / 400e9)
+    assert tokens_time_s(2e9, (), routing) == 0.0
+
+
+@given(
+    outer=st.integers(2, 8),
+    groups=st.sampled_from([1, 2, 4, 8]),
+    share=st.floats(0, 1),
+    payload=payloads,
+)
+def test_a_limit_on_groups_never_adds_to_what_crosses(
+    outer: int, groups: int, share: float, payload: float
+) -> None:
+    """Nor do tokens that cross once ever send more bytes far than copies do."""
+    free = Routing(num_experts=64, experts_per_token=8, ranks=64)
+    used = max(1, round(share * groups))
+    limited = Routing(
+        num_experts=64,
+        experts_per_token=8,
+        num_groups=groups,
+        groups_per_token=used,
+        ranks=64,
+    )
+    group = (hop(FAST, 8), hop(SLOW, outer))
+    least, most = (tokens_time_s(payload, group, each) for each in (limited, free))
+    assert least <= most * (1 + 1e-12)
+    far = (1 - 1 / outer) * payload / SLOW.effective_bytes_per_s
+    near = (1 - 1 / 8) * payload / FAST.effective_bytes_per_s
+    starts = 7 * FAST.latency_s + (outer - 1) * SLOW.latency_s
+    assert most <= (starts + max(far, near)) * (1 + 1e-12)
 
 
 def test_oversubscription_divides_the_bandwidth() -> None:

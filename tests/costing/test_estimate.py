@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
+from trainwright.cluster import Hop
 from trainwright.costing import Estimator, flat_setting
+from trainwright.costing.communication import collective_time_s
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
-from trainwright.model import count_parameters
-from trainwright.profile import Profile, ProfilePoint, Recompute, TimeKind
+from trainwright.formats.profile_json import read_profile, write_profile
+from trainwright.model import Recipe, Routing, TokenDispatcher, count_parameters
+from trainwright.profile import Profile, ProfileFile, ProfilePoint, Recompute, TimeKind
 from trainwright.units import GIB
 
 
@@ -271,3 +274,78 @@ def test_more_tensor_parallelism_never_takes_more_memory_or_compute(model: str) 
             rows = [row(profile, layer.name, t, mode) for t in degrees]
             for column in (compute, costs.saved_bytes, costs.total_static_bytes):
                 assert (column[rows][1:] <= column[rows][:-1] * padding).all()
+
+
+ONCE = Recipe(token_dispatcher=TokenDispatcher.HIERARCHICAL)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shards", "inside", "nodes"),
+    [
+        (4, 1, 4, 1),  # a part of a node
+        (8, 1, 8, 1),  # a node
+        (4, 2, 4, 1),  # a node, two devices an expert
+        (32, 1, 8, 4),
+        (16, 2, 4, 4),
+        (256, 1, 8, 32),
+    ],
+)
+def test_tokens_cross_the_levels_of_their_group_once_a_unit(
+    ranks: int, shards: int, inside: int, nodes: int
+) -> None:
+    """Whatever part of nodes an expert group takes; eight devices to a node."""
+    model, cluster = catalog.model("deepseek-v3").config, catalog.cluster("hgx-h800").with_nodes(32)
+    near, far = cluster.levels
+    source = Estimator(model=model, cluster=cluster, recipe=ONCE)
+    profile = source.profile(
+        point(expert_parallel=ranks, expert_tensor_parallel=shards, recompute=("none",))
+    )
+    flat = Estimator(model=model, cluster=cluster).profile(profile.point)
+    routing = Routing(
+        num_experts=256, experts_per_token=8, num_groups=8, groups_per_token=4, ranks=ranks
+    )
+    token_bytes = 4096 * 7168 * 2
+    starts_s = (inside - 1) * near.latency_s + (nodes - 1) * far.latency_s
+    carried_s = [
+        routing.units_met(1) * (1 - 1 / inside) * token_bytes / near.effective_bytes_per_s,
+        routing.units_met(inside) * (1 - 1 / nodes) * token_bytes / far.effective_bytes_per_s,
+    ]
+    costs, other = profile.costs, flat.costs
+    assert costs.time_by_kind_s is not None
+    assert other.time_by_kind_s is not None
+    experts = [  # of the layer that predicts a further token, whose block has experts
+        table.time_by_kind_s[row(found, "mtp", 1), TimeKind.EXPERT_PARALLEL]
+        for found, table in ((profile, costs), (flat, other))
+    ]
+    gathered_s = 4 * collective_time_s(
+        "all_gather", 8 * shards * token_bytes, (Hop(level=near, ranks=shards),)
+    )
+    expected_s = 4 * (starts_s + max(carried_s)) + (gathered_s if shards > 1 else 0.0)
+    assert experts[0] == pytest.approx(expected_s)
+    assert experts[0] < experts[1]
+
+
+def test_a_profile_of_tokens_sent_once_is_read_back_and_broken_routing_is_refused() -> None:
+    model, cluster = catalog.model("deepseek-v3").config, catalog.cluster("hgx-h800")
+    source = Estimator(model=model, cluster=cluster, recipe=ONCE)
+    profile = source.profile(point(expert_parallel=8, expert_tensor_parallel=1))
+    written = write_profile(ProfileFile(profiles=(profile,)))
+    assert read_profile(written).profiles == (profile,)
+    (entry,) = written["points"]
+    found = [
+        each
+        for layer in entry["classes"]
+        for option in layer["options"]
+        for each in option["collectives"]
+        if "routing" in each
+    ]
+    assert found[0]["routing"] == {
+        "num_experts": 256,
+        "experts_per_token": 8,
+        "num_groups": 8,
+        "groups_per_token": 4,
+        "ranks": 8,
+    }
+    found[0]["routing"]["ranks"] = 0
+    with pytest.raises(InvalidInput, match="ranks: must divide the 256 experts, got 0"):
+        read_profile(written)

@@ -354,3 +354,31 @@ def test_an_ignored_key_says_what_that_may_cost(key: str, effect: str) -> None:
     assert note.startswith(f"unknown key ignored: {key} (")
     assert effect in note
     assert "8,030,261,248 parameters" in total
+
+
+def test_groups_of_experts_are_read_and_else_those_of_the_family() -> None:
+    def groups(**keys: object) -> tuple[int, int]:
+        experts = read({"model_type": "deepseek_v3"} | keys).config.experts
+        return experts.num_groups, experts.groups_per_token
+
+    assert groups(n_group=16, topk_group=2) == (16, 2)
+    assert groups() == (8, 4)
+    assert groups(model_type="deepseek_v2") == (8, 3)
+    assert groups(model_type="kimi_k2") == (1, 1)
+    assert groups(n_routed_experts=12, num_experts_per_tok=2) == (1, 1)  # a model of one's own
+    assert groups(n_group=None, topk_group=None) == (1, 1)
+    assert groups(topk_method="greedy") == (1, 1)
+    assert groups(topk_method="noaux_tc") == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({"n_group": 3}, "n_group: must divide the 256 experts, got 3"),
+        ({"topk_group": 9}, "topk_group: must be in 1..8, got 9"),
+        ({"n_group": 64, "topk_group": 1}, "topk_group: must leave a token 8 experts, leaves 4"),
+    ],
+)
+def test_groups_that_cannot_be_are_faults_under_their_own_keys(keys: dict, fault: str) -> None:
+    stated = {"model_type": "deepseek_v3", "n_group": 8, "topk_group": 4}
+    assert faults_of(stated | keys) == [fault]

@@ -35,12 +35,14 @@ def test_every_broken_field_is_named() -> None:
             moment_dtypes=("x", "fp32", "fp32"),
             dropout=1.0,
             capacity_factor=0.0,
+            dispatch_dtype="int8",
         )
     paths = [fault.path for fault in caught.value.faults]
     assert paths == [
         "gradient_dtype",
         "main_weight_dtype",
         "moment_dtypes",
+        "dispatch_dtype",
         "moment_dtypes",
         "dropout",
         "capacity_factor",

@@ -13,12 +13,25 @@ from trainwright.model import (
     ContextExchange,
     LayerClass,
     LayerKind,
+    Phase,
+    Recipe,
+    Routing,
     RunShape,
+    TokenDispatcher,
     TransformerConfig,
     layer_graph,
 )
 
 S = 4096
+
+DEALT = RunShape(
+    microbatch_size=1,
+    sequence_length=S,
+    tensor_parallel=2,
+    sequence_parallel=True,
+    expert_parallel=4,
+    expert_tensor_parallel=1,
+)
 
 
 def block(config: TransformerConfig, run: RunShape) -> LayerClass:
@@ -139,17 +152,48 @@ def test_imbalance_and_capacity_scale_the_experts_of_the_heaviest_rank() -> None
 
 def test_dispatch_and_combine_carry_every_routed_copy_both_ways() -> None:
     config = catalog.model("mixtral-8x7b").config
-    run = RunShape(
-        microbatch_size=1,
-        sequence_length=S,
-        tensor_parallel=2,
-        sequence_parallel=True,
-        expert_parallel=4,
-        expert_tensor_parallel=1,
-    )
+    run = DEALT
     sent = [x for x in block(config, run).exchanges if x.axis == "expert"]
     assert [(x.kind, x.bytes) for x in sent] == [("all_to_all", 2.0 * 2 * S * 4096 / 2)] * 4
     assert not [x for x in block(config, run).exchanges if x.axis == "expert_tensor"]
+
+
+def test_only_what_goes_to_experts_is_sent_in_the_dispatch_format() -> None:
+    """Both ways: dispatch and the gradients sent to experts; what comes back keeps its format."""
+    config = catalog.model("mixtral-8x7b").config
+    run = replace(DEALT, expert_tensor_parallel=2)
+    numbers = Recipe(dispatch_dtype="fp8").numbers("bf16")
+    exact = block(config, run).exchanges
+    coarse = block(config, replace(run, precision=numbers)).exchanges
+    ratio = (1 + 4 / 128) / 2
+    for axis, there in (("expert", "all_to_all"), ("expert_tensor", "all_gather")):
+        for phase in (Phase.FORWARD, Phase.INPUT_GRAD):
+            before, after = (
+                sorted(x.bytes for x in found if (x.axis, x.phase) == (axis, phase))
+                for found in (exact, coarse)
+            )
+            assert len(before) == 2
+            assert after == pytest.approx([ratio * before[0], before[1]])
+        sent = [x.bytes for x in coarse if x.axis == axis and x.kind == there]
+        assert min(sent) == pytest.approx(ratio * max(x.bytes for x in exact if x.axis == axis))
+    assert Recipe().numbers("fp8").dispatch_bytes == 2
+    assert Recipe().numbers("fp32").dispatch_bytes == 4
+
+
+def test_hierarchical_dispatch_says_how_tokens_choose() -> None:
+    config = catalog.model("deepseek-v2").config
+    assert config.experts is not None
+    config = replace(config, experts=replace(config.experts, num_dense_layers=0))
+    run = RunShape(microbatch_size=1, sequence_length=S, expert_parallel=20)
+    flat = [x for x in block(config, run).exchanges if x.axis == "expert"]
+    assert all(x.routing is None for x in flat)
+    once = replace(run, token_dispatcher=TokenDispatcher.HIERARCHICAL)
+    found = [x for x in block(config, once).exchanges if x.axis == "expert"]
+    routing = Routing(
+        num_experts=160, experts_per_token=6, num_groups=8, groups_per_token=3, ranks=20
+    )
+    assert {x.routing for x in found} == {routing}
+    assert [x.bytes for x in found] == [x.bytes for x in flat]
 
 
 def test_a_model_without_experts_deals_none_out() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.model import ContextExchange, LowRank, Optimizer, Recipe, Tuning
+from trainwright.model import ContextExchange, LowRank, Optimizer, Recipe, TokenDispatcher, Tuning
 from trainwright.plan import Plan, Stage
 from trainwright.plan.overlap import Overlap
 from trainwright.planning.allowed import Allowed, Span
@@ -44,12 +44,28 @@ MODELS = {
     "experts": replace(
         MIXTRAL, num_layers=4, ffn_size=4096, experts=replace(MIXTRAL.experts, ffn_size=4096)
     ),
+    "grouped experts": replace(
+        MIXTRAL,
+        num_layers=4,
+        ffn_size=4096,
+        experts=replace(
+            MIXTRAL.experts,
+            ffn_size=4096,
+            num_experts=16,
+            experts_per_token=4,
+            num_groups=4,
+            groups_per_token=2,
+        ),
+    ),
 }
 
 
 LINKED = Surroundings(node_devices=8, node_bandwidth_bytes_per_s=900e9)
+PAIRS = catalog.cluster("dgx-h100").with_nodes(8)
+NEAR, FAR = (replace(level, size=size) for level, size in zip(PAIRS.levels, (2, 8), strict=True))
 CLUSTERS = {
     "devices": catalog.cluster("dgx-h100").with_nodes(2),
+    "pairs": replace(PAIRS, pools=(replace(PAIRS.pools[0], levels=(NEAR, FAR)),)),
     "chips": networked(template_device(REFERENCE_DESIGN, LINKED), LINKED, num_devices=16),
 }
 
@@ -72,6 +88,13 @@ SETTINGS = {
             expert_imbalance=1.5,
         ),
         recompute_modules=("norm",),
+    ),
+    "dispatched once": RunSettings(
+        recipe=Recipe(
+            dispatch_dtype="fp8",
+            token_dispatcher=TokenDispatcher.HIERARCHICAL,
+            expert_imbalance=1.25,
+        )
     ),
     "tokens dropped": RunSettings(recipe=Recipe(capacity_factor=0.5, context_balanced=False)),
 }
@@ -184,10 +207,17 @@ def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize(("tensor", "expert", "expert_tensor"), [(1, 2, 1), (2, 2, 2), (2, 4, 1)])
-def test_no_dealing_of_experts_costs_less_than_its_floor(tensor, expert, expert_tensor, settings):
+@pytest.mark.parametrize(
+    ("model", "cluster"), [("experts", "devices"), ("grouped experts", "pairs")]
+)
+@pytest.mark.parametrize(
+    ("tensor", "expert", "expert_tensor"), [(1, 2, 1), (2, 2, 2), (2, 4, 1), (1, 8, 1)]
+)
+def test_no_dealing_of_experts_costs_less_than_its_floor(
+    tensor, expert, expert_tensor, model, cluster, settings
+):
     """With four sequences exchanges are long enough to tell whether they hide."""
-    question = asked("experts", 70, settings=settings)
+    question = asked(model, 70, cluster, settings)
     point = Point(
         microbatch_size=4, tensor=tensor, expert=expert, expert_tensor=expert_tensor, context=1
     )

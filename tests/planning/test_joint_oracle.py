@@ -11,10 +11,17 @@ from dataclasses import replace
 
 import pytest
 
-from exhaustive import LLAMA, TINY_MIXTURE, asked, distinct, least_step_s
+from exhaustive import (
+    LLAMA,
+    TINY_MIXTURE,
+    asked,
+    distinct,
+    least_step_s,
+    two_nodes_of_two,
+)
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.execution import Budget
-from trainwright.model import ContextExchange, Optimizer, Recipe
+from trainwright.model import ContextExchange, Optimizer, Recipe, TokenDispatcher
 from trainwright.plan.overlap import DEFAULT_OVERHEADS, Overlap
 from trainwright.planning.allowed import Span
 from trainwright.planning.model_planner import plan_model
@@ -40,6 +47,13 @@ HIDDEN = RunSettings(
     recipe=Recipe(expert_imbalance=1.5),
     overlap=Overlap(gradients=1, parameters=1, tensor=1, experts=1),
 )
+ONCE = RunSettings(
+    recipe=Recipe(dispatch_dtype="fp8", token_dispatcher=TokenDispatcher.HIERARCHICAL)
+)
+GROUPED = replace(
+    TINY_MIXTURE,
+    experts=replace(TINY_MIXTURE.experts, num_experts=8, num_groups=4, groups_per_token=2),
+)
 TRADED = RunSettings(recipe=Recipe(context_exchange=ContextExchange.ALL_TO_ALL, dropout=0.1))
 SMALL = {
     "a chip design": asked(TWO, memory_gib=20, cluster=CHIPS, zero_stages=(1, 3)),
@@ -49,6 +63,14 @@ SMALL = {
     "no optimizer states, nothing overlaps": asked(TWO, memory_gib=12, settings=BARE),
     "experts, all overlaps": asked(
         TINY_MIXTURE, memory_gib=24, zero_stages=(1, 3), context=ONE, settings=HIDDEN
+    ),
+    "tokens dispatched once": asked(
+        GROUPED,
+        memory_gib=30,
+        cluster=two_nodes_of_two(25e9),
+        zero_stages=(1,),
+        context=ONE,
+        settings=ONCE,
     ),
     "heads traded": asked(
         replace(TWO, num_heads=6, num_kv_heads=6, head_size=64),
@@ -84,6 +106,16 @@ LARGER = {
         schedules=("zb-h1",),
         context=ONE,
         microbatch_size=ONE,
+    ),
+    "tokens dispatched once, zero bubble": asked(
+        GROUPED,
+        memory_gib=8,
+        cluster=two_nodes_of_two(25e9),
+        zero_stages=(1, 3),
+        schedules=("zb-h1",),
+        context=ONE,
+        microbatch_size=ONE,
+        settings=ONCE,
     ),
     "experts on a chip design": asked(
         TINY_MIXTURE,

@@ -155,3 +155,29 @@ def test_the_bound_ends_below_the_limit_or_is_the_limit():
     cut = best_loop_split(asked.question("interleaved"), limit_s=0.9 * free.bound_s)
     assert cut.bound_s == 0.9 * free.bound_s
     assert not cut.cuts
+
+
+@pytest.mark.parametrize("blocks_of_rank", [(k, 9 - k) for k in range(10)])
+def test_blocks_of_two_classes_are_dealt_out_whole(blocks_of_rank):
+    """The bound knows nine blocks of one class and may leave a rank fewer than it must hold."""
+    cluster = catalog.cluster("dgx-h100").with_nodes(1)
+    mixtral = catalog.model("mixtral-8x7b").config
+    model = replace(
+        mixtral, num_layers=12, ffn_size=4096, experts=replace(mixtral.experts, num_dense_layers=3)
+    )
+    question = ModelQuestion(
+        model=model,
+        cluster=cluster,
+        workload=Workload(global_batch=16, sequence_length=2048),
+        num_devices=8,
+    )
+    point = Point(microbatch_size=1, tensor=1, expert=4, expert_tensor=1)
+    kinds = StageKinds.of(estimate_profile(question.estimator(), question, point))
+    degrees = Parallelism(
+        pipeline=2, data=4, expert=4, expert_tensor=1, virtual_stages=6, zero_stage=1
+    )
+    loop = Loop.of(kinds, degrees, cluster, family="interleaved", num_microbatches=4)
+    found = loop.likely_split(blocks_of_rank, limit_s=float("inf"))
+    assert found is not None
+    assert found.cuts[-1] == kinds.num_layers
+    assert nearly_even(kinds.profile, 12).holds(found.cuts)

@@ -20,7 +20,7 @@ from trainwright.cluster import (
 )
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.model import LowRank, Recipe, TransformerConfig, Tuning
+from trainwright.model import LowRank, Recipe, TokenDispatcher, TransformerConfig, Tuning
 from trainwright.plan import MemoryOverheads, Overlap, Parallelism
 from trainwright.plan.axis_order import AXIS_ORDERS
 from trainwright.plan.configuration import Configuration
@@ -53,6 +53,7 @@ CHUNKS = {
 RECIPES = (
     *(Recipe(), Recipe(precision="fp32"), Recipe(precision="fp8"), Recipe(gradient_dtype="bf16")),
     *(Recipe(moment_dtypes=("bf16",)), Recipe(dropout=0.1), Recipe(expert_imbalance=1.3)),
+    Recipe(dispatch_dtype="fp8", token_dispatcher=TokenDispatcher.HIERARCHICAL),
 )
 
 

@@ -187,6 +187,8 @@ def _warnings(model: TransformerConfig, cluster: Cluster, run: Configuration) ->
     recipe = run.recipe
     if model.experts is None and (recipe.capacity_factor or recipe.expert_imbalance > 1):
         yield "capacity-factor, expert-imbalance: have no effect without experts"
+    if degrees.expert == 1 and (recipe.dispatch_dtype or recipe.dispatches_once):
+        yield "dispatch-dtype, token-dispatcher: have no effect unless experts are dealt out (ep)"
     if run.recompute_modules and run.recompute != "selective":
         yield "recompute-modules: have no effect unless recompute is selective"
 
@@ -197,6 +199,7 @@ def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[
     numbers = recipe.numbers(recipe.precision or device.default_precision)
     degrees = run.parallelism
     overlap = (f"{name} {share:.0%}" for name, share in asdict(run.overlap).items())
+    dispatch = {"dispatch": recipe.dispatch_in_words} if degrees.expert > 1 else {}
     return {
         "times": f"{device.name} with the efficiencies of its description",
         "range": interval,
@@ -206,6 +209,7 @@ def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[
         "kernels": f"{'fused' if run.fused_attention else 'unfused'} attention, "
         f"{'fused' if run.fused_cross_entropy else 'unfused'} cross entropy",
         "sequence parallel": "on" if degrees.sequence_parallel else "off",
+        **dispatch,
         "overlap": ", ".join(overlap),
         "memory": memory_assumption(device, run.overheads),
     }

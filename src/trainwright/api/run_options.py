@@ -55,6 +55,8 @@ class RunOptions(TypedDict, total=False):
     context_exchange: str | None
     expert_imbalance: float | None
     capacity_factor: float | None
+    dispatch_dtype: str | None
+    token_dispatcher: str | None
     overlap: Mapping[str, float] | None
     reserve: str | float | None
     workspace: str | float | None
@@ -95,6 +97,8 @@ OPTION_OF: Final = {
     "moment_dtypes": "moment-dtype",
     "expert_imbalance": "expert-imbalance",
     "capacity_factor": "capacity-factor",
+    "dispatch_dtype": "dispatch-dtype",
+    "token_dispatcher": "token-dispatcher",
     "workspace_bytes": "workspace",
     "reserve_bytes": "reserve",
 }
@@ -159,9 +163,13 @@ def _beyond_all(options: RunOptions) -> Iterator[Fault]:
 
 
 def _unknown_words(options: RunOptions) -> Iterator[Fault]:
-    from trainwright.model import ContextExchange, Optimizer
+    from trainwright.model import ContextExchange, Optimizer, TokenDispatcher
 
-    for name, kind in (("optimizer", Optimizer), ("context_exchange", ContextExchange)):
+    for name, kind in (
+        ("optimizer", Optimizer),
+        ("context_exchange", ContextExchange),
+        ("token_dispatcher", TokenDispatcher),
+    ):
         word = options.get(name)
         if word is not None and word not in set(kind):
             offered = ", ".join(kind)
@@ -210,9 +218,10 @@ def _recompute(text: str) -> tuple[Any, int | None]:
 
 
 def _recipe(options: RunOptions) -> Any:
-    from trainwright.model import ContextExchange, Optimizer, Recipe
+    from trainwright.model import ContextExchange, Optimizer, Recipe, TokenDispatcher
 
     optimizer, exchange = options.get("optimizer"), options.get("context_exchange")
+    dispatcher = options.get("token_dispatcher")
     given = {
         "precision": options.get("precision"),
         "optimizer": None if optimizer is None else Optimizer(optimizer),
@@ -223,6 +232,8 @@ def _recipe(options: RunOptions) -> Any:
         "context_exchange": None if exchange is None else ContextExchange(exchange),
         "expert_imbalance": options.get("expert_imbalance"),
         "capacity_factor": options.get("capacity_factor"),
+        "dispatch_dtype": options.get("dispatch_dtype"),
+        "token_dispatcher": None if dispatcher is None else TokenDispatcher(dispatcher),
     }
     return Recipe(**_stated(given))
 

@@ -153,6 +153,8 @@ def estimate(
         str | None,
         typer.Option(help="Pad and drop to this share of the mean load.", metavar="X"),
     ] = None,
+    dispatch_dtype: options.DispatchDtype = None,
+    token_dispatcher: options.TokenDispatcher = None,
     overlap: Annotated[
         list[str] | None,
         typer.Option(
@@ -247,6 +249,8 @@ def estimate(
         context_exchange=context_exchange,
         expert_imbalance=_number(expert_imbalance, "expert-imbalance"),
         capacity_factor=_number(capacity_factor, "capacity-factor"),
+        dispatch_dtype=dispatch_dtype,
+        token_dispatcher=token_dispatcher,
         overlap=_shares(overlap),
         reserve=reserve,
         workspace=workspace,

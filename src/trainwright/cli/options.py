@@ -66,6 +66,24 @@ Fragmentation = Annotated[
         metavar="X",
     ),
 ]
+DispatchDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dispatch-dtype",
+        help="Of tokens on their way to experts: fp8, bf16, fp16 or fp32; that of activations if "
+        "absent.",
+        metavar="DTYPE",
+    ),
+]
+TokenDispatcher = Annotated[
+    str | None,
+    typer.Option(
+        "--token-dispatcher",
+        help="all_to_all (a copy per expert; if absent) or hierarchical (a copy per node, passed "
+        "on inside).",
+        metavar="NAME",
+    ),
+]
 Source = Annotated[
     tuple[str, Path] | None,
     typer.Option(

@@ -14,7 +14,7 @@ import numpy as np
 from trainwright.cluster import Hop, NetworkLevel, Surroundings, group_hops
 from trainwright.cluster.chip_cores import UPDATE_BYTES_PER_LANE_CYCLE
 from trainwright.costing.chip_work import ChipKernel, element_bytes, layer_kernels
-from trainwright.costing.communication import collective_time_s, point_to_point_time_s
+from trainwright.costing.communication import exchange_time_s, point_to_point_time_s
 from trainwright.costing.estimate import RECOMPUTABLE
 from trainwright.costing.memory import (
     KEEP_ALL,
@@ -166,7 +166,7 @@ class Chain:
         found = {phase: np.zeros(len(self.kernels)) for phase in Phase}
         for index, layer in enumerate(self.graph.classes):
             for exchange in layer.exchanges:
-                time_s = collective_time_s(exchange.kind, exchange.bytes, hops)
+                time_s = exchange_time_s(exchange, hops)
                 found[exchange.phase][index] += time_s
         return found
 

@@ -8,6 +8,12 @@ groups of members) meet there. With n ranks, N payload bytes (the whole tensor),
     all-reduce, ring           2 (n − 1) α + 2 (n − 1)/n · N β
     all-reduce, tree           2 ⌈log₂ n⌉ α + 2 N β
     hierarchical               scatter inside, N/n₁ across the outer levels, gather inside
+    all-to-all                 (n − nᵢ)/n · N β of the levels in turn, nᵢ ranks inside
+    tokens, a copy per unit    D (1 - 1/r) · (N/k) β of the slowest level, r units meeting there
+
+In the last a token of k experts crosses each level once for each unit below it that has one of
+them, D units on average (`model.routing`), but for the share 1/r that is there already. Levels
+work at once, because tokens are passed on as they arrive (DeepSeek-V3, 2024, section 3.2.2).
 
 The fastest algorithm is taken, as communication libraries try to. Sources: Thakur, Rabenseifner,
 Gropp, 2005; NCCL's rings and trees. Ignored: contention between groups beyond what the per-device
@@ -17,12 +23,23 @@ bandwidth says, protocol switches at small sizes.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster import Hop, NetworkLevel
 
+if TYPE_CHECKING:
+    from trainwright.model import Exchange, Routing
+    from trainwright.profile import Collective
+
 Hops = tuple[Hop, ...]
 Lines = tuple[tuple[float, float], ...]
+
+
+def exchange_time_s(exchange: Exchange | Collective, hops: Hops) -> float:
+    """Seconds of a layer's collective over the group of `hops`; 0 for a group of one."""
+    if exchange.routing is not None:
+        return tokens_time_s(exchange.bytes, hops, exchange.routing)
+    return collective_time_s(exchange.kind, exchange.bytes, hops)
 
 
 def collective_time_s(kind: str, payload_bytes: float, hops: Hops) -> float:
@@ -83,6 +100,21 @@ def all_to_all_time_s(payload_bytes: float, hops: Hops) -> float:
         time_s += share * payload_bytes / hop.level.effective_bytes_per_s
         inside = reached
     return time_s
+
+
+def tokens_time_s(payload_bytes: float, hops: Hops, routing: Routing) -> float:
+    """Each rank sends its tokens to the units of their experts, once to each unit of a level.
+
+    `payload_bytes` are those of a copy for each expert; 0 for a group of one.
+    """
+    tokens_bytes = payload_bytes / routing.experts_per_token
+    latency_s, slowest_s, inside = 0.0, 0.0, 1
+    for hop in hops:
+        crossing = routing.units_met(inside) * (1 - 1 / hop.ranks)
+        latency_s += (hop.ranks - 1) * hop.level.latency_s
+        slowest_s = max(slowest_s, crossing * tokens_bytes / hop.level.effective_bytes_per_s)
+        inside *= hop.ranks
+    return latency_s + slowest_s
 
 
 def point_to_point_time_s(payload_bytes: float, level: NetworkLevel | None) -> float:

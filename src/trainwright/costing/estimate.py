@@ -131,6 +131,7 @@ class Estimator:
                 context_balanced=self.recipe.context_balanced,
                 expert_imbalance=self.recipe.expert_imbalance,
                 capacity_factor=self.recipe.capacity_factor,
+                token_dispatcher=self.recipe.token_dispatcher,
             )
 
     def _rows(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.cluster import Accelerator, Hop
-from trainwright.costing.communication import collective_time_s
+from trainwright.costing.communication import exchange_time_s
 from trainwright.costing.compute import operator_time_s
 from trainwright.costing.memory import (
     ActivationBytes,
@@ -169,7 +169,7 @@ def _exposed_s(
     apart_s: dict[tuple[Phase, TimeKind], float] = {}
     for exchange in exchanges:
         key = (exchange.phase, _KIND_OF_AXIS[exchange.axis])
-        time_s = collective_time_s(exchange.kind, exchange.bytes, platform.hops[exchange.axis])
+        time_s = exchange_time_s(exchange, platform.hops[exchange.axis])
         if exchange.hides_under is None:
             apart_s[key] = apart_s.get(key, 0.0) + time_s
             continue
@@ -193,4 +193,5 @@ def _collective(exchange: Exchange) -> Collective:
         bytes=exchange.bytes,
         phase=str(exchange.phase),
         hides_under=exchange.hides_under,
+        routing=exchange.routing,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trainwright.cluster import Pool
-from trainwright.costing.communication import collective_time_s
+from trainwright.costing.communication import exchange_time_s
 from trainwright.costing.estimate import (
     DEFAULT_KERNELS,
     RECOMPUTABLE,
@@ -140,7 +140,9 @@ def _price(
         gradient_sync_bytes=(dense * gradient, expert * gradient),
         trained_weight_bytes=(dense * weight, expert * weight),
         collectives=tuple(
-            Collective(axis=x.axis, kind=x.kind, bytes=x.bytes, phase=str(x.phase))
+            Collective(
+                axis=x.axis, kind=x.kind, bytes=x.bytes, phase=str(x.phase), routing=x.routing
+            )
             for x in exchanges
         ),
     )
@@ -154,4 +156,4 @@ def _exchange_s(exchange: Exchange, run: RunShape, pool: Pool) -> float:
         expert=1,
         expert_tensor=run.expert_shards,
     )
-    return collective_time_s(exchange.kind, exchange.bytes, hops[exchange.axis])
+    return exchange_time_s(exchange, hops[exchange.axis])

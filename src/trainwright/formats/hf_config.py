@@ -41,6 +41,8 @@ _READ_AS: Final = {
     "experts.experts_per_token": "num_experts_per_tok",
     "experts.ffn_size": "moe_intermediate_size",
     "experts.num_dense_layers": "first_k_dense_replace",
+    "experts.num_groups": "n_group",
+    "experts.groups_per_token": "topk_group",
     "num_mtp_layers": "num_nextn_predict_layers",
 }
 

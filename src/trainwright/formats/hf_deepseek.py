@@ -1,6 +1,7 @@
 """DeepSeek-V2, DeepSeek-V3 and Kimi-K2: latent attention, shared experts, dense first blocks.
 
-Where a file is silent it takes the sizes of the model that the family is named after.
+Where a file is silent it takes the sizes of the model that the family is named after; its groups
+of experts only where it has as many experts.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class _DeepSeekDefaults:
     num_shared: int
     num_dense: int
     num_mtp: int
+    num_groups: int
+    groups_per_token: int
 
 
 _V2 = _DeepSeekDefaults(
@@ -41,6 +44,8 @@ _V2 = _DeepSeekDefaults(
     num_shared=2,
     num_dense=1,
     num_mtp=0,
+    num_groups=8,
+    groups_per_token=3,
 )
 _V3 = _DeepSeekDefaults(
     layers=61,
@@ -54,8 +59,19 @@ _V3 = _DeepSeekDefaults(
     num_shared=1,
     num_dense=3,
     num_mtp=1,
+    num_groups=8,
+    groups_per_token=4,
 )
-_K2 = replace(_V3, heads=64, vocabulary=163840, num_experts=384, num_dense=1, num_mtp=0)
+_K2 = replace(
+    _V3,
+    heads=64,
+    vocabulary=163840,
+    num_experts=384,
+    num_dense=1,
+    num_mtp=0,
+    num_groups=1,
+    groups_per_token=1,
+)
 
 
 def read_deepseek_v2(keys: KeyReader) -> Fields:
@@ -96,12 +112,16 @@ def _deepseek(keys: KeyReader, defaults: _DeepSeekDefaults) -> Fields:
     if (freq := keys.count("moe_layer_freq", 1)) != 1:
         keys.refuse("moe_layer_freq", f"must be 1 (every later block a mixture), got {freq}")
     width = keys.count("moe_intermediate_size", defaults.expert_ffn)
+    num_experts = keys.count("num_experts", defaults.num_experts)
+    groups = _groups(keys, defaults if num_experts == defaults.num_experts else None)
     experts = Experts(
-        num_experts=keys.count("num_experts", defaults.num_experts),
+        num_experts=num_experts,
         experts_per_token=keys.count("num_experts_per_tok", defaults.experts_per_token),
         ffn_size=width,
         shared_ffn_size=width * keys.natural("n_shared_experts", defaults.num_shared),
         num_dense_layers=keys.natural("first_k_dense_replace", defaults.num_dense),
+        num_groups=groups[0],
+        groups_per_token=groups[1],
     )
     bias = keys.flag("attention_bias", False)
     return {
@@ -113,3 +133,13 @@ def _deepseek(keys: KeyReader, defaults: _DeepSeekDefaults) -> Fields:
         "mlp_bias": keys.states("mlp_bias") and keys.flag("mlp_bias", False),
         "num_mtp_layers": keys.natural("num_nextn_predict_layers", defaults.num_mtp),
     }
+
+
+def _groups(keys: KeyReader, defaults: _DeepSeekDefaults | None) -> tuple[int, int]:
+    """Groups of experts, and how many of them a token uses; one of one without a limit."""
+    own = (1, 1) if defaults is None else (defaults.num_groups, defaults.groups_per_token)
+    pair = zip(("n_group", "topk_group"), own, strict=True)
+    count, used = (keys.nullable_count(name, default) or 1 for name, default in pair)
+    if keys.states("topk_method") and keys.text("topk_method", "") == "greedy":
+        return 1, 1  # DeepSeek-V2's own word for routing that passes groups over
+    return count, used

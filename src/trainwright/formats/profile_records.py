@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from trainwright.formats.record_types import Above, AtLeast, AtMost, Closed, NonEmpty
+from trainwright.model import Routing
 from trainwright.profile import Origin, Recompute
 from trainwright.profile.setting import LARGEST_COUNT
 
@@ -154,6 +155,7 @@ class CollectiveRecord(Closed):
     bytes: Amount
     phase: Name
     hides_under: str | None = None
+    routing: Routing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

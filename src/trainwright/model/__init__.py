@@ -16,8 +16,15 @@ from trainwright.model.operator import (
 )
 from trainwright.model.parts import Experts, LatentAttention
 from trainwright.model.precision import PRECISIONS, Precision, precision_named
-from trainwright.model.recipe import DEFAULT_RECIPE, STATE_BYTES, Optimizer, Recipe
-from trainwright.model.run_shape import ContextExchange, RunShape
+from trainwright.model.recipe import (
+    DEFAULT_RECIPE,
+    DISPATCH_BYTES,
+    STATE_BYTES,
+    Optimizer,
+    Recipe,
+)
+from trainwright.model.routing import Routing
+from trainwright.model.run_shape import ContextExchange, RunShape, TokenDispatcher
 from trainwright.model.transformer import (
     count_parameters,
     layer_graph,
@@ -27,6 +34,7 @@ from trainwright.model.tuning import TRAIN_ALL, LowRank, Tuning
 
 __all__ = [
     "DEFAULT_RECIPE",
+    "DISPATCH_BYTES",
     "PRECISIONS",
     "STATE_BYTES",
     "TRAIN_ALL",
@@ -48,10 +56,12 @@ __all__ = [
     "Phase",
     "Precision",
     "Recipe",
+    "Routing",
     "RunShape",
     "SavedTensor",
     "Shard",
     "TensorEdge",
+    "TokenDispatcher",
     "TransformerConfig",
     "Tuning",
     "Work",

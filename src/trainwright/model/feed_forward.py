@@ -20,7 +20,8 @@ from trainwright.model.operator import (
 )
 from trainwright.model.parts import Experts
 from trainwright.model.primitives import elementwise, linear, linear_input, norm, residual_add
-from trainwright.model.run_shape import RunShape
+from trainwright.model.routing import Routing
+from trainwright.model.run_shape import RunShape, TokenDispatcher
 
 
 def feed_forward_operators(
@@ -238,23 +239,44 @@ def expert_exchanges(
     """Dispatch and combine around the experts, both ways.
 
     Token copies go to the devices of their experts and come back, all-to-all over the expert group;
-    inside the devices that share an expert they are gathered before and scattered after.
+    inside the devices that share an expert they are gathered before and scattered after. Backward,
+    the gradients of what came back are dispatched and those of what was sent combined.
     """
-    copies = run.expert_rows(experts.experts_per_token) / run.expert_shards
-    local = copies * config.hidden_size * run.precision.activation_bytes
-    whole = local * run.expert_shards
-
-    def exchange(axis: str, kind: str, size: float, phase: Phase) -> Exchange:
-        return Exchange(axis=axis, kind=kind, bytes=size, phase=phase)
-
+    copies = run.expert_rows(experts.experts_per_token) * config.hidden_size
+    there, back = copies * run.precision.dispatch_bytes, copies * run.precision.activation_bytes
+    routing = _routing(run, experts)
     made = []
     for phase in (Phase.FORWARD, Phase.INPUT_GRAD):
         if run.expert_parallel > 1:
-            made += [exchange("expert", "all_to_all", local, phase)] * 2
+            made += [
+                Exchange(
+                    axis="expert",
+                    kind="all_to_all",
+                    bytes=size / run.expert_shards,
+                    phase=phase,
+                    routing=routing,
+                )
+                for size in (there, back)
+            ]
         if run.expert_shards > 1:
-            made.append(exchange("expert_tensor", "all_gather", whole, phase))
-            made.append(exchange("expert_tensor", "reduce_scatter", whole, phase))
+            made += [
+                Exchange(axis="expert_tensor", kind=kind, bytes=size, phase=phase)
+                for kind, size in (("all_gather", there), ("reduce_scatter", back))
+            ]
     return tuple(made)
+
+
+def _routing(run: RunShape, experts: Experts) -> Routing | None:
+    """How tokens spread, where one copy serves all experts of a unit."""
+    if run.token_dispatcher is TokenDispatcher.ALL_TO_ALL:
+        return None
+    return Routing(
+        num_experts=experts.num_experts,
+        experts_per_token=experts.experts_per_token,
+        num_groups=experts.num_groups,
+        groups_per_token=experts.groups_per_token,
+        ranks=run.expert_parallel,
+    )
 
 
 def _unpermute(config: TransformerConfig, run: RunShape, routed: int) -> Operator:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from trainwright.model.routing import Routing
 from trainwright.model.run_shape import RunShape
 
 ATTENTION_CORE: Final = "attention_core"
@@ -185,8 +186,10 @@ class Operator:
 class Exchange:
     """A collective that a layer performs over one parallel axis; `bytes` of the whole tensor.
 
-    Of a ring, which passes blocks on n - 1 times, `bytes` are one block. `hides_under` names the
-    operator whose work in the same phase may hide it, up to `hidden_share` of that work.
+    Of a ring, which passes blocks on n - 1 times, `bytes` are one block. Where `routing` is given,
+    an all-to-all sends a token once to each unit of a network level that has one of its experts;
+    `bytes` are still those of a copy for each expert. `hides_under` names the operator whose work
+    in the same phase may hide it, up to `hidden_share` of that work.
     """
 
     axis: str  # "tensor", "context", "expert", "expert_tensor"
@@ -195,3 +198,4 @@ class Exchange:
     phase: Phase
     hides_under: str | None = None
     hidden_share: float = 1.0
+    routing: Routing | None = None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainwright.errors import Fault
+from trainwright.model.routing import group_faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +15,9 @@ class Experts:
 
     The first `num_dense_layers` blocks, and those at the indices `dense_layers`, keep a dense one.
     `shared_ffn_size` is the total width of the experts that every token passes, 0 without any;
-    `shared_gate` weighs their output by a learned product with the token (Qwen2-MoE).
+    `shared_gate` weighs their output by a learned product with the token (Qwen2-MoE). The experts
+    lie in `num_groups` groups of neighbours, of which a token uses `groups_per_token` (DeepSeek-V2,
+    2024, section 2.1.3).
     """
 
     num_experts: int
@@ -25,6 +28,8 @@ class Experts:
     dense_layers: tuple[int, ...] = ()
     router_bias: bool = False
     shared_gate: bool = False
+    num_groups: int = 1
+    groups_per_token: int = 1
 
     def at(self, layer: int) -> bool:
         """Whether block `layer` (index from 0) routes its tokens."""
@@ -38,6 +43,8 @@ class Experts:
         if not 1 <= self.experts_per_token <= max(1, self.num_experts):
             problem = f"must be in 1..{self.num_experts}, got {self.experts_per_token}"
             yield Fault("experts.experts_per_token", problem)
+        else:
+            yield from self._group_faults()
         if self.shared_ffn_size < 0:
             yield Fault("experts.shared_ffn_size", f"must be >= 0, got {self.shared_ffn_size}")
         if self.shared_gate and not self.shared_ffn_size:
@@ -47,6 +54,15 @@ class Experts:
             yield Fault("experts.num_dense_layers", problem)
         if any(not 0 <= layer < num_layers for layer in self.dense_layers):
             yield Fault("experts.dense_layers", f"must be in 0..{num_layers - 1}")
+
+    def _group_faults(self) -> Iterator[Fault]:
+        found = group_faults(
+            num_experts=self.num_experts,
+            experts_per_token=self.experts_per_token,
+            num_groups=self.num_groups,
+            groups_per_token=self.groups_per_token,
+        )
+        yield from (Fault(f"experts.{fault.path}", fault.problem) for fault in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ class Precision:
     """A training recipe's number formats; `matmul_dtype` is the peak of the accelerator it uses.
 
     `base_dtype` is the format of what is not multiplied in `matmul_dtype`: attention, the head, the
-    router, all activations. `linear_input_bytes` is the size in which linear layers keep inputs.
+    router, all activations. `linear_input_bytes` is the size in which linear layers keep inputs,
+    `dispatch_bytes` that of a number on its way to experts, scaling factors included.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Precision:
     base_dtype: str
     activation_bytes: int
     linear_input_bytes: int
+    dispatch_bytes: float
     weight_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
@@ -45,6 +47,7 @@ def _mixed(dtype: str) -> Precision:
         base_dtype=dtype,
         activation_bytes=2,
         linear_input_bytes=2,
+        dispatch_bytes=2,
         weight_bytes=2,
         gradient_bytes=4,
         optimizer_bytes=12,
@@ -58,6 +61,7 @@ def _single(dtype: str) -> Precision:
         base_dtype=dtype,
         activation_bytes=4,
         linear_input_bytes=4,
+        dispatch_bytes=4,
         weight_bytes=4,
         gradient_bytes=4,
         optimizer_bytes=8,

@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model.precision import Precision, precision_named
-from trainwright.model.run_shape import ContextExchange
+from trainwright.model.run_shape import ContextExchange, TokenDispatcher
 
 if TYPE_CHECKING:
     from trainwright.model.config import TransformerConfig
 
 # Bytes per number of the formats in which states can be kept.
 STATE_BYTES: Final = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1})
+# Of those in which tokens can travel to experts; in 8 bit with a float32 scale per 128 numbers, as
+# DeepSeek-V3 (2024, section 3.3) and its communication library have it.
+DISPATCH_BYTES: Final = MappingProxyType(
+    {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1 + 4 / 128}
+)
 
 
 class Optimizer(StrEnum):
@@ -45,8 +50,10 @@ class Recipe:
     `precision` is the 16-bit format of the device where absent. `gradient_dtype` is that of the
     gradient accumulator, float32 where absent; `main_weight_dtype` of the copy the optimizer
     updates ("none" without one; float32 where absent, none where weights are float32 themselves);
-    `moment_dtypes` of the optimizer's moments, one for all or one each. `dropout` replaces the
-    model's rates. The rest is described at `RunShape`.
+    `moment_dtypes` of the optimizer's moments, one for all or one each. `dispatch_dtype` is that in
+    which tokens travel to their experts, and gradients to them in the backward pass; that of
+    activations where absent, as is what comes back from experts in both passes. `dropout` replaces
+    the model's rates. The rest is described at `RunShape`.
     """
 
     precision: str | None = None
@@ -59,6 +66,8 @@ class Recipe:
     context_balanced: bool = True
     expert_imbalance: float = 1.0
     capacity_factor: float | None = None
+    dispatch_dtype: str | None = None
+    token_dispatcher: TokenDispatcher = TokenDispatcher.ALL_TO_ALL
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -72,6 +81,9 @@ class Recipe:
         for field, dtype in given:
             if dtype is not None and dtype not in STATE_BYTES:
                 yield Fault(field, f'must be one of {names}, got "{dtype}"')
+        if self.dispatch_dtype is not None and self.dispatch_dtype not in DISPATCH_BYTES:
+            offered = ", ".join(DISPATCH_BYTES)
+            yield Fault("dispatch_dtype", f'must be one of {offered}, got "{self.dispatch_dtype}"')
         if len(self.moment_dtypes) not in (1, max(1, self.optimizer.num_moments)):
             wanted = f"must be 1 format or one for each of {self.optimizer.num_moments} moments"
             yield Fault("moment_dtypes", f"{wanted}, got {len(self.moment_dtypes)}")
@@ -81,6 +93,19 @@ class Recipe:
             yield Fault("expert_imbalance", f"must be >= 1, got {self.expert_imbalance!r}")
         if self.capacity_factor is not None and not self.capacity_factor > 0:
             yield Fault("capacity_factor", f"must be > 0, got {self.capacity_factor!r}")
+
+    @property
+    def dispatches_once(self) -> bool:
+        """Whether one copy of a token serves all experts of a unit of devices."""
+        return self.token_dispatcher is TokenDispatcher.HIERARCHICAL
+
+    @property
+    def dispatch_in_words(self) -> str:
+        """How tokens travel to their experts."""
+        copies = (
+            "a copy per node, passed on inside" if self.dispatches_once else "a copy per expert"
+        )
+        return f"{copies}, in {self.dispatch_dtype or 'the format of activations'}"
 
     @property
     def _main_copy(self) -> str | None:
@@ -98,9 +123,10 @@ class Recipe:
         if len(moments) == 1:
             moments *= self.optimizer.num_moments
         states += sum(STATE_BYTES[dtype] for dtype in moments[: self.optimizer.num_moments])
-        gradient = self.gradient_dtype
+        gradient, dispatch = self.gradient_dtype, self.dispatch_dtype
         return replace(
             base,
+            dispatch_bytes=base.dispatch_bytes if dispatch is None else DISPATCH_BYTES[dispatch],
             gradient_bytes=base.gradient_bytes if gradient is None else STATE_BYTES[gradient],
             optimizer_bytes=states,
         )

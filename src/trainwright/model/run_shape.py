@@ -24,6 +24,18 @@ class ContextExchange(StrEnum):
     ALL_TO_ALL = "all_to_all"
 
 
+class TokenDispatcher(StrEnum):
+    """How tokens get to the devices of their experts, and back.
+
+    ALL_TO_ALL sends a copy for each expert, straight to its device (NCCL's all-to-all, which most
+    frameworks run). HIERARCHICAL sends a token once to each unit of a network level that has one of
+    its experts, where it is passed on, and once to each device (DeepEP, HybridEP).
+    """
+
+    ALL_TO_ALL = "all_to_all"
+    HIERARCHICAL = "hierarchical"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunShape:
     """One microbatch on one device of a `tensor_parallel` × `context_parallel` group.
@@ -58,6 +70,7 @@ class RunShape:
     expert_tensor_parallel: int | None = None
     expert_imbalance: float = 1.0
     capacity_factor: float | None = None
+    token_dispatcher: TokenDispatcher = TokenDispatcher.ALL_TO_ALL
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())

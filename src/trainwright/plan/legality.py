@@ -50,6 +50,7 @@ def run_shape(configuration: Configuration, *, precision: str) -> RunShape:
         expert_tensor_parallel=degrees.expert_tensor,
         expert_imbalance=recipe.expert_imbalance,
         capacity_factor=recipe.capacity_factor,
+        token_dispatcher=recipe.token_dispatcher,
     )
 
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainwright.costing.communication import collective_time_s
+from trainwright.costing.communication import exchange_time_s
 from trainwright.costing.compute import operator_time_s
 from trainwright.costing.estimate import axis_hops
 from trainwright.model import Phase, layer_graph
@@ -94,7 +94,7 @@ def _floor_s(
                 continue
             if exchange.hides_under is None and exchange.axis == "tensor" and overlap.tensor > 0:
                 continue
-            time_s = collective_time_s(exchange.kind, exchange.bytes, hops[exchange.axis])
+            time_s = exchange_time_s(exchange, hops[exchange.axis])
             if exchange.hides_under is not None:
                 time_s -= exchange.hidden_share * operator_s[exchange.hides_under]
             total_s += max(0.0, time_s)
@@ -141,6 +141,6 @@ def _exchange_s(question: ModelQuestion, point: Point) -> float:
         expert_tensor=run.expert_shards,
     )
     return math.fsum(
-        collective_time_s(each.kind, each.bytes, hops[each.axis])
+        exchange_time_s(each, hops[each.axis])
         for each in expert_exchanges(model, run, model.experts)
     )

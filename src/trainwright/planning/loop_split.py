@@ -277,10 +277,12 @@ class Loop:
         """Lengths of all stages, [S], for blocks of ranks of which the bound knows one class."""
         p, v = self.shape.num_ranks, self.shape.virtual_stages
         least, most = self.even.least.reshape(v, p), self.even.most.reshape(v, p)
-        missing = self.even.after - self.even.first - sum(blocks_of_rank)
-        counts = np.array(blocks_of_rank)
+        counts = np.maximum(blocks_of_rank, least.sum(axis=0))
+        missing = self.even.after - self.even.first - int(counts.sum())
         for _ in range(missing):  # blocks of other classes: where there is most room
             counts[int((most.sum(axis=0) - counts).argmax())] += 1
+        for _ in range(-missing):  # the bound allows ranks fewer of its class than they must hold
+            counts[int((counts - least.sum(axis=0)).argmax())] -= 1
         late, early = np.arange(v)[::-1], np.arange(v)
         spread = np.argsort([int(f"{chunk:06b}"[::-1], 2) for chunk in range(v)], kind="stable")
         found: list[Ints] = []

@@ -85,6 +85,7 @@ class RunSettings:
             context_balanced=recipe.context_balanced,
             expert_imbalance=recipe.expert_imbalance,
             capacity_factor=recipe.capacity_factor,
+            token_dispatcher=recipe.token_dispatcher,
         )
 
     def cuts_heads(self, model: TransformerConfig, *, tensor: int, context: int) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.costing.communication import collective_time_s
+from trainwright.costing.communication import exchange_time_s
 from trainwright.costing.layer import kind_of_axis
 from trainwright.profile import StaticKind, TimeKind
 
@@ -207,7 +207,7 @@ def _communication_s(costs: CostTable, rows: Ints, hops: AxisHops) -> Floats:
     distinct, counts = np.unique(rows, return_counts=True)
     for row, count in zip(distinct.tolist(), counts.tolist(), strict=True):
         for each in costs.collectives[row]:
-            time_s = collective_time_s(each.kind, each.bytes, hops.get(each.axis, ()))
+            time_s = exchange_time_s(each, hops.get(each.axis, ()))
             total[kind_of_axis(each.axis)] += count * time_s
     return total
 

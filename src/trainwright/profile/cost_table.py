@@ -23,6 +23,7 @@ from trainwright.errors import Fault, InvalidInput
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainwright.model import Routing
     from trainwright.provenance import Provenance
 
     Floats = NDArray[np.float64]
@@ -56,13 +57,17 @@ class TimeKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """One collective inside a layer: its axis, payload, phase, and what it may hide under."""
+    """One collective inside a layer: its axis, payload, phase, and what it may hide under.
+
+    `routing` is that of tokens of which one copy serves all experts of a unit of devices.
+    """
 
     axis: str  # "tensor", "context", "expert"
     kind: str  # "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"
     bytes: float
     phase: str  # "forward", "input_grad", "weight_grad", "recompute"
     hides_under: str | None = None
+    routing: Routing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
