@@ -122,7 +122,8 @@ def _request_facts(document: Compared) -> dict[str, Any]:
         "cost_model": request.cost_model,
         "time_limit_s": request.time_limit_s,
     }
-    for part in (request.setting, request.workload, request.overheads, request.space):
+    parts = (request.setting, request.workload, request.overheads, request.space)
+    for part in (*parts, request.recipe, request.overlap):
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
             facts[field.name] = _plain(value)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from trainwright.api.diff import changes, same_content
 from trainwright.api.diff_clusters import cluster_facts
 from trainwright.errors import InvalidInput
-from trainwright.plan.overlap import NO_OVERHEADS
+from trainwright.model import DEFAULT_RECIPE
+from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plan.results.difference import Change, Difference
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
@@ -16,6 +17,8 @@ from trainwright.plan.results.model_plan import ModelPlanResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from trainwright.model import Recipe
+    from trainwright.plan.overlap import MemoryOverheads, Overlap
     from trainwright.plan.parallelism import Parallelism
 
 Run: TypeAlias = ModelPlanResult | ModelEstimateResult
@@ -40,7 +43,7 @@ def run_difference(before: object, after: object) -> Difference:
 
 
 def _shared_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    """Differences in what both documents state: a plan has no recipe, an estimate no search."""
+    """Differences in what both documents state: a plan states no kernels, an estimate no search."""
     shared = before.keys() & after.keys()
     return changes(
         {key: value for key, value in before.items() if key in shared},
@@ -65,16 +68,22 @@ def asked_facts(document: Run) -> dict[str, Any]:
         if workload is not None:
             facts["global_batch"] = workload.global_batch
             facts["sequence_length"] = workload.sequence_length
-        overheads = document.request.overheads or NO_OVERHEADS
-        return facts | {key: _plain(value) for key, value in asdict(overheads).items()}
+        asked = document.request
+        return facts | _facts_of(
+            asked.recipe or DEFAULT_RECIPE,
+            asked.overlap or DEFAULT_OVERLAP,
+            asked.overheads or NO_OVERHEADS,
+        )
     run = document.request.configuration
     facts["global_batch"] = run.global_batch
     facts["sequence_length"] = run.sequence_length
     for name in ("fused_attention", "fused_cross_entropy", "vocabulary_multiple"):
         facts[name] = getattr(run, name)
-    for part in (run.recipe, run.overlap, run.overheads):
-        facts |= {key: _plain(value) for key, value in asdict(part).items()}
-    return facts
+    return facts | _facts_of(run.recipe, run.overlap, run.overheads)
+
+
+def _facts_of(*parts: Recipe | Overlap | MemoryOverheads) -> dict[str, Any]:
+    return {key: _plain(value) for part in parts for key, value in asdict(part).items()}
 
 
 def run_facts(document: Run) -> dict[str, Any]:

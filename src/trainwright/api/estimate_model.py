@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainwright._version import __version__
 from trainwright.api.inputs import embed, naming_options
-from trainwright.api.model_records import memory_assumption
+from trainwright.api.model_records import (
+    memory_assumption,
+    overlap_in_words,
+    state_in_words,
+)
+from trainwright.api.recipe_options import without_effect
 from trainwright.api.run_options import OPTION_OF, configuration_of
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.model_estimate import (
@@ -184,11 +189,9 @@ def _warnings(model: TransformerConfig, cluster: Cluster, run: Configuration) ->
         yield "sequence-parallel: has no effect without tensor parallelism"
     if degrees.pipeline > 1 and degrees.zero_stage >= 2:
         yield f"zero: stage {degrees.zero_stage} communicates for every microbatch of a pipeline"
-    recipe = run.recipe
-    if model.experts is None and (recipe.capacity_factor or recipe.expert_imbalance > 1):
-        yield "capacity-factor, expert-imbalance: have no effect without experts"
-    if degrees.expert == 1 and (recipe.dispatch_dtype or recipe.dispatches_once):
-        yield "dispatch-dtype, token-dispatcher: have no effect unless experts are dealt out (ep)"
+    yield from without_effect(
+        run.recipe, expert_parallel=degrees.expert > 1, experts=model.experts is not None
+    )
     if run.recompute_modules and run.recompute != "selective":
         yield "recompute-modules: have no effect unless recompute is selective"
 
@@ -198,18 +201,16 @@ def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[
     device, recipe = cluster.accelerator, run.recipe
     numbers = recipe.numbers(recipe.precision or device.default_precision)
     degrees = run.parallelism
-    overlap = (f"{name} {share:.0%}" for name, share in asdict(run.overlap).items())
     dispatch = {"dispatch": recipe.dispatch_in_words} if degrees.expert > 1 else {}
     return {
         "times": f"{device.name} with the efficiencies of its description",
         "range": interval,
         "precision": numbers.name,
-        "state": f"{recipe.optimizer}: {numbers.weight_bytes} + {numbers.gradient_bytes} + "
-        f"{numbers.optimizer_bytes} bytes per parameter (weight, gradient, optimizer)",
+        "state": state_in_words(recipe, numbers),
         "kernels": f"{'fused' if run.fused_attention else 'unfused'} attention, "
         f"{'fused' if run.fused_cross_entropy else 'unfused'} cross entropy",
         "sequence parallel": "on" if degrees.sequence_parallel else "off",
         **dispatch,
-        "overlap": ", ".join(overlap),
+        "overlap": overlap_in_words(run.overlap),
         "memory": memory_assumption(device, run.overheads),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
 from trainwright.errors import InvalidInput
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwright.plan.bundle import Stamp
     from trainwright.plan.configuration import Configuration
     from trainwright.plan.job import Job, StagePart
+    from trainwright.plan.results.request import PlanRequest
     from trainwright.profile import Profile, Recompute
 
 Jobbed = ModelPlanResult | ModelEstimateResult
@@ -56,6 +57,7 @@ def stamp_of(document: Jobbed) -> Stamp:
         decided = {
             "model": document.request.model.sha256,
             "workload": encode(document.request.workload),
+            **_trained_so(document.request),
             "parallelism": encode(document.parallelism) if document.parallelism else {},
             "schedule": document.schedule,
             "micro_batch": document.micro_batch,
@@ -67,6 +69,14 @@ def stamp_of(document: Jobbed) -> Stamp:
             "configuration": encode(document.request.configuration),
         }
     return Stamp(trainwright_version=__version__, plan_sha256=content_hash(decided))
+
+
+def _trained_so(request: PlanRequest) -> dict[str, Any]:
+    """How the model trains, where that is not as usual."""
+    from trainwright.formats.document_json import encode
+
+    parts = {"recipe": request.recipe, "overlap": request.overlap}
+    return {name: encode(part) for name, part in parts.items() if part is not None}
 
 
 def job_of_configuration(
@@ -135,8 +145,9 @@ def _stages_of(run: Configuration, model: TransformerConfig) -> tuple[StagePart,
 
 
 def _planned(document: ModelPlanResult, model: TransformerConfig, cluster: Cluster) -> Job:
+    from trainwright.model import DEFAULT_RECIPE
     from trainwright.plan.job import Job
-    from trainwright.plan.overlap import NO_OVERHEADS
+    from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
     from trainwright.plan.parallelism import Parallelism
     from trainwright.pricing.pipeline_run import PipelineShape, placement_of
     from trainwright.profile import Recompute
@@ -168,6 +179,8 @@ def _planned(document: ModelPlanResult, model: TransformerConfig, cluster: Clust
         sequence_length=workload.sequence_length,
         precision=workload.precision or pool.accelerator.default_precision,
         schedule=shape.family,
+        recipe=document.request.recipe or DEFAULT_RECIPE,
+        overlap=document.request.overlap or DEFAULT_OVERLAP,
         overheads=document.request.overheads or NO_OVERHEADS,
         devices_per_node=pool.devices_per_node,
     )
@@ -240,4 +253,5 @@ def planned_stages(
         schedule=job.schedule,
         parallelism=degrees,
     )
-    return plan, Estimator(model=model, cluster=cluster).profile(point), cluster
+    estimator = Estimator(model=model, cluster=cluster, recipe=job.recipe, overlap=job.overlap)
+    return plan, estimator.profile(point), cluster

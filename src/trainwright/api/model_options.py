@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 from trainwright.api.clusters import opened, refuse_several_pools, resolve_pools
 from trainwright.api.inputs import naming_options
 from trainwright.api.model_request import DEFAULT_TOP, ModelCall
+from trainwright.api.recipe_options import (
+    RecipeOptions,
+    overlap_of,
+    recipe_of,
+    refuse_formats,
+    refuse_unknown_words,
+)
 from trainwright.api.run_options import OPTION_OF as RUN_OPTION_OF
 from trainwright.api.run_options import overheads_of
 from trainwright.api.space_options import OPTION_OF, SPANS, SpaceOptions, allowed_by
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     from trainwright.api.space_options import Degrees, Names, Stages
     from trainwright.cluster import Cluster
     from trainwright.planning.model_question import ModelQuestion
+    from trainwright.planning.run_settings import RunSettings
 
 QUESTION_OPTION_OF: Final = {
     "global_batch": "global-batch",
@@ -32,12 +40,12 @@ QUESTION_OPTION_OF: Final = {
 LARGEST_TOP: Final = 1000
 
 
-class ModelOptions(TypedDict, total=False):
+class ModelOptions(RecipeOptions, total=False):
     """Where and what a model trains, and what its plan may use; see `docs/plan-command.md`.
 
     Degrees are numbers or ranges such as "4..8"; `zero_stage`, `mapping` and `schedule` may be
     lists; `top` is the number of runners-up. `reserve`, `workspace` and `fragmentation` are what a
-    device keeps beside the plan, as for `estimate`.
+    device keeps beside the plan, as for `estimate`; how the model trains is said as there too.
     """
 
     cluster: str | Path | Cluster | None
@@ -109,6 +117,7 @@ def model_call(
             excluded=excluded,
         )
     )
+    settings = _settings(options, cluster)
     with naming_options(RUN_OPTION_OF):
         overheads = overheads_of(options)
     with naming_options(QUESTION_OPTION_OF):
@@ -116,11 +125,14 @@ def model_call(
             model=given.config,
             cluster=cluster,
             workload=Workload(
-                global_batch=workload.global_batch, sequence_length=workload.sequence_length
+                global_batch=workload.global_batch,
+                sequence_length=workload.sequence_length,
+                precision=settings.recipe.precision,
             ),
             num_devices=num_devices,
             allowed=allowed,
             overheads=overheads,
+            settings=settings,
         )
     _refuse_full_device(question)
     refuse_empty_space(question)
@@ -135,6 +147,25 @@ def model_call(
         top=DEFAULT_TOP if top is None else top,
         warnings=where.warnings,
     )
+
+
+def _settings(options: ModelOptions, cluster: Cluster) -> RunSettings:
+    """How the model trains; raises `InvalidInput` naming options.
+
+    On several pools all plans train in the usual way: raises `UnsupportedFeature` for another.
+    """
+    from trainwright.planning.run_settings import RunSettings
+
+    refuse_unknown_words(options)
+    for name in RecipeOptions.__annotations__:
+        if options.get(name) is not None:
+            option = RUN_OPTION_OF.get(name, name)
+            refuse_several_pools(cluster, option, alternative="plan on each pool alone")
+    with naming_options(RUN_OPTION_OF):
+        settings = RunSettings(recipe=recipe_of(options), overlap=overlap_of(options))
+        if len(cluster.pools) == 1:
+            refuse_formats(settings.recipe, cluster.accelerator)
+    return settings
 
 
 def _refuse_full_device(question: ModelQuestion) -> None:

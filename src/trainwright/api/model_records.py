@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Final
 
 from trainwright.api.plan_profile import count_recomputed
+from trainwright.model import precision_named
+from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.results.model_plan import Alternative, ModelPlanResult, ModelStageRecord
 from trainwright.plan.status import relative_gap
@@ -15,12 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainwright.cluster import Accelerator
+    from trainwright.model import Precision, Recipe
     from trainwright.plan import Plan, StepPrediction
-    from trainwright.plan.overlap import MemoryOverheads
+    from trainwright.plan.overlap import MemoryOverheads, Overlap
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.split_plan import Priced
     from trainwright.pricing.interval import TimeRange
     from trainwright.profile import Profile
+
+_USUAL_STATE: Final = "Adam, states and master weights in 32 bit"
 
 
 def with_plan(
@@ -169,12 +174,35 @@ def _assumptions(
     question: ModelQuestion, profile: Profile, plan: Plan, spread: TimeRange
 ) -> dict[str, str]:
     point, provenance = profile.point, profile.costs.provenance
-    return {
+    recipe, overlap = question.settings.recipe, question.settings.overlap
+    numbers = recipe.numbers(str(point.precision))
+    is_usual = numbers == replace(
+        precision_named(numbers.name), dispatch_bytes=numbers.dispatch_bytes
+    )
+    found = {
         "times": f"{provenance.origin}: {provenance.source}",
         "range": spread.source,
         "precision": str(point.precision),
         "kernels": ", ".join(point.kernels),
-        "optimizer": "Adam, states and master weights in 32 bit",
+        "optimizer": _USUAL_STATE if is_usual else state_in_words(recipe, numbers),
         "schedule": f"{plan.schedule}, simulated",
         "memory": memory_assumption(question.cluster.accelerator, question.overheads),
     }
+    if plan.parallelism is not None and plan.parallelism.expert > 1:
+        found["dispatch"] = recipe.dispatch_in_words
+    if overlap != DEFAULT_OVERLAP:
+        found["overlap"] = overlap_in_words(overlap)
+    return found
+
+
+def state_in_words(recipe: Recipe, numbers: Precision) -> str:
+    """The optimizer, and what a parameter keeps."""
+    return (
+        f"{recipe.optimizer}: {numbers.weight_bytes} + {numbers.gradient_bytes} + "
+        f"{numbers.optimizer_bytes} bytes per parameter (weight, gradient, optimizer)"
+    )
+
+
+def overlap_in_words(overlap: Overlap) -> str:
+    """The share of every kind."""
+    return ", ".join(f"{name} {share:.0%}" for name, share in asdict(overlap).items())

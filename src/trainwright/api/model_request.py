@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from trainwright._version import __version__
 from trainwright.api.inputs import embed
+from trainwright.api.recipe_options import refuse_formats
 from trainwright.api.recompute import inside
 from trainwright.api.space_options import allowed_of, record_of
 from trainwright.errors import Fault, InvalidInput
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from trainwright.planning.model_question import ModelQuestion
 
 DEFAULT_TOP: Final = 5
+Noun = TypeVar("Noun")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class ModelCall:
 def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
     """The request that a document carries."""
     from trainwright.formats.document_json import encode
+    from trainwright.model import DEFAULT_RECIPE
+    from trainwright.plan.overlap import DEFAULT_OVERLAP
 
     question = call.question
     workload = question.workload
@@ -51,6 +55,8 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
         ),
         num_devices=question.num_devices,
         overheads=question.overheads,
+        recipe=_unless_usual(question.settings.recipe, DEFAULT_RECIPE),
+        overlap=_unless_usual(question.settings.overlap, DEFAULT_OVERLAP),
         space=record_of(
             question.allowed,
             excluded=call.excluded_options,
@@ -61,14 +67,19 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
     )
 
 
+def _unless_usual(value: Noun, usual: Noun) -> Noun | None:
+    return None if value == usual else value
+
+
 def call_of(request: PlanRequest) -> ModelCall:
     """What was asked; raises `InvalidInput` under the keys of the document."""
     from trainwright.cluster import Cluster
     from trainwright.formats.document_json import decode
-    from trainwright.model import TransformerConfig
-    from trainwright.plan.overlap import NO_OVERHEADS
+    from trainwright.model import DEFAULT_RECIPE, TransformerConfig
+    from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Workload
+    from trainwright.planning.run_settings import RunSettings
 
     space, stated, where = request.space, request.workload, request.cluster
     missing = [
@@ -82,6 +93,9 @@ def call_of(request: PlanRequest) -> ModelCall:
     cluster = decode(Cluster, where.content, path="request.cluster.content")
     with inside("request.space"):
         allowed = allowed_of(space)
+    if request.recipe is not None and len(cluster.pools) == 1:
+        with inside("request.recipe"):
+            refuse_formats(request.recipe, cluster.accelerator)
     with inside("request"):
         question = ModelQuestion(
             model=model,
@@ -94,6 +108,9 @@ def call_of(request: PlanRequest) -> ModelCall:
             num_devices=request.num_devices or cluster.num_devices,
             allowed=allowed,
             overheads=request.overheads or NO_OVERHEADS,
+            settings=RunSettings(
+                recipe=request.recipe or DEFAULT_RECIPE, overlap=request.overlap or DEFAULT_OVERLAP
+            ),
         )
     return ModelCall(
         model=request.model,

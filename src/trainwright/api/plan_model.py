@@ -9,6 +9,7 @@ from trainwright.api.inputs import naming_options
 from trainwright.api.model_options import QUESTION_OPTION_OF
 from trainwright.api.model_records import alternatives, with_plan
 from trainwright.api.model_request import request_of
+from trainwright.api.recipe_options import without_effect
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.status import BoundKind, Status, relative_gap
 
@@ -83,6 +84,9 @@ def _warnings(call: ModelCall, outcome: ModelOutcome) -> Iterator[str]:
     from trainwright.profile import Recompute
 
     yield from call.warnings
+    has_experts = call.question.model.experts is not None
+    recipe = call.question.settings.recipe
+    yield from without_effect(recipe, expert_parallel=has_experts, experts=has_experts)
     for option in sorted(call.excluded_options - set(Recompute)):
         offered = ", ".join(f'"{mode}"' for mode in Recompute)
         yield f'exclude-option: layers of a model offer {offered}, none is "{option}"'

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.api.inputs import content_hash
 from trainwright.api.model_request import DEFAULT_TOP
+from trainwright.api.recipe_options import recipe_words
 from trainwright.api.space_words import (
     memory_words,
     model_space_words,
@@ -67,7 +68,7 @@ def _(document: ModelPlanResult | MixedPlanResult) -> Command:
     request = document.request
     words = ["trainwright", "plan", request.model.name, *_cluster_words(request)]
     words += [*_workload_words(request), *model_space_words(request.space)]
-    words += memory_words(request.overheads)
+    words += [*recipe_words(request.recipe, request.overlap), *memory_words(request.overheads)]
     if request.top is not None and request.top != DEFAULT_TOP:
         words += ["--top", str(request.top)]
     return Command(words=tuple(words), note=_note(request.model, request.cluster))
@@ -130,7 +131,7 @@ def _(document: ModelSweepResult) -> Command:
         words += ["--cluster", request.cluster.name]
     words += ["--devices", ",".join(str(row.devices) for row in document.rows)]
     words += [*_workload_words(request), *model_space_words(request.space)]
-    words += memory_words(request.overheads)
+    words += [*recipe_words(request.recipe, request.overlap), *memory_words(request.overheads)]
     words += ["--objective", document.objective]
     if document.pareto_objectives:
         words += ["--pareto", ",".join(document.pareto_objectives)]

@@ -61,7 +61,15 @@ def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
         return {"cluster": _cluster(document.request.cluster)}
     question, plan, profile = planned(document)
     step = predicted(question, plan, profile)
-    return _step_parts(name, plan, profile, question.cluster, step, overheads=question.overheads)
+    return _step_parts(
+        name,
+        plan,
+        profile,
+        question.cluster,
+        step,
+        overlap=question.settings.overlap,
+        overheads=question.overheads,
+    )
 
 
 @_parts.register

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.api.clusters import LARGEST_CLUSTER
+from trainwright.api.recipe_options import (
+    RECIPE_OPTION_OF,
+    RecipeOptions,
+    overlap_of,
+    recipe_of,
+    unknown_words,
+)
 from trainwright.errors import Fault, InvalidInput
 from trainwright.units import parse_memory
 
@@ -13,16 +20,15 @@ if TYPE_CHECKING:
 
     from trainwright.api.model_options import ModelOptions
     from trainwright.plan.configuration import Configuration
-    from trainwright.plan.overlap import MemoryOverheads, Overlap
+    from trainwright.plan.overlap import MemoryOverheads
     from trainwright.plan.parallelism import Parallelism
 
 
-class RunOptions(TypedDict, total=False):
+class RunOptions(RecipeOptions, total=False):
     """Everything about a run but model and cluster; see `docs/costs.md` for the defaults.
 
-    `recompute` is none, selective, full, or full:N for the first N blocks of each stage; `overlap`
-    maps gradients, parameters, tensor, experts or pipeline to a share; sizes are bytes or text with
-    a unit.
+    `recompute` is none, selective, full, or full:N for the first N blocks of each stage; sizes are
+    bytes or text with a unit.
     """
 
     tp: int | None
@@ -46,18 +52,6 @@ class RunOptions(TypedDict, total=False):
     flash_attention: bool | None
     fused_cross_entropy: bool | None
     vocabulary_multiple: int | None
-    precision: str | None
-    optimizer: str | None
-    gradient_dtype: str | None
-    main_weight_dtype: str | None
-    moment_dtypes: Sequence[str] | None
-    dropout: float | None
-    context_exchange: str | None
-    expert_imbalance: float | None
-    capacity_factor: float | None
-    dispatch_dtype: str | None
-    token_dispatcher: str | None
-    overlap: Mapping[str, float] | None
     reserve: str | float | None
     workspace: str | float | None
     fragmentation: float | None
@@ -92,13 +86,7 @@ OPTION_OF: Final = {
     "selective_modules": "recompute-modules",
     "blocks_per_stage": "blocks",
     "vocabulary_multiple": "vocabulary-multiple",
-    "gradient_dtype": "gradient-dtype",
-    "main_weight_dtype": "main-weight-dtype",
-    "moment_dtypes": "moment-dtype",
-    "expert_imbalance": "expert-imbalance",
-    "capacity_factor": "capacity-factor",
-    "dispatch_dtype": "dispatch-dtype",
-    "token_dispatcher": "token-dispatcher",
+    **RECIPE_OPTION_OF,
     "workspace_bytes": "workspace",
     "reserve_bytes": "reserve",
 }
@@ -111,7 +99,7 @@ def configuration_of(options: RunOptions, *, num_devices: int | None) -> Configu
     """
     from trainwright.plan.configuration import Configuration
 
-    faults = [*_missing(options), *_beyond_all(options), *_unknown_words(options)]
+    faults = [*_missing(options), *_beyond_all(options), *unknown_words(options)]
     if faults:
         raise InvalidInput(faults)
     degrees = _degrees(options, num_devices)
@@ -132,8 +120,8 @@ def configuration_of(options: RunOptions, *, num_devices: int | None) -> Configu
         schedule=options.get("schedule") or default,
         recompute=mode,
         recompute_blocks=blocks,
-        recipe=_recipe(options),
-        overlap=_overlap(options.get("overlap") or {}),
+        recipe=recipe_of(options),
+        overlap=overlap_of(options),
         overheads=overheads_of(options),
         **_stated(given),
     )
@@ -160,24 +148,6 @@ def _beyond_all(options: RunOptions) -> Iterator[Fault]:
         degree = options.get(name)
         if isinstance(degree, int) and degree > LARGEST_CLUSTER:
             yield Fault(name, f"must be <= {LARGEST_CLUSTER}, got {degree}")
-
-
-def _unknown_words(options: RunOptions) -> Iterator[Fault]:
-    from trainwright.model import ContextExchange, Optimizer, TokenDispatcher
-
-    for name, kind in (
-        ("optimizer", Optimizer),
-        ("context_exchange", ContextExchange),
-        ("token_dispatcher", TokenDispatcher),
-    ):
-        word = options.get(name)
-        if word is not None and word not in set(kind):
-            offered = ", ".join(kind)
-            yield Fault(name.replace("_", "-"), f'must be one of {offered}, got "{word}"')
-    known = ("gradients", "parameters", "tensor", "experts", "pipeline")
-    for kind_name in options.get("overlap") or {}:
-        if kind_name not in known:
-            yield Fault("overlap", f'must name {", ".join(known)}, got "{kind_name}"')
 
 
 def _degrees(options: RunOptions, num_devices: int | None) -> Parallelism:
@@ -215,33 +185,6 @@ def _recompute(text: str) -> tuple[Any, int | None]:
         offered = ", ".join((*Recompute, "full:N"))
         raise InvalidInput.of("recompute", f'must be one of {offered}, got "{text}"')
     return Recompute(mode), int(count) if colon else None
-
-
-def _recipe(options: RunOptions) -> Any:
-    from trainwright.model import ContextExchange, Optimizer, Recipe, TokenDispatcher
-
-    optimizer, exchange = options.get("optimizer"), options.get("context_exchange")
-    dispatcher = options.get("token_dispatcher")
-    given = {
-        "precision": options.get("precision"),
-        "optimizer": None if optimizer is None else Optimizer(optimizer),
-        "gradient_dtype": options.get("gradient_dtype"),
-        "main_weight_dtype": options.get("main_weight_dtype"),
-        "moment_dtypes": _tuple(options.get("moment_dtypes")),
-        "dropout": options.get("dropout"),
-        "context_exchange": None if exchange is None else ContextExchange(exchange),
-        "expert_imbalance": options.get("expert_imbalance"),
-        "capacity_factor": options.get("capacity_factor"),
-        "dispatch_dtype": options.get("dispatch_dtype"),
-        "token_dispatcher": None if dispatcher is None else TokenDispatcher(dispatcher),
-    }
-    return Recipe(**_stated(given))
-
-
-def _overlap(shares: Mapping[str, float]) -> Overlap:
-    from trainwright.plan.overlap import Overlap
-
-    return Overlap(**shares)
 
 
 def overheads_of(options: RunOptions | ModelOptions) -> MemoryOverheads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainwright.api.clusters import resolve_cluster
 from trainwright.api.documents import open_document
@@ -11,6 +11,11 @@ from trainwright.api.inputs import naming_options, setting_overrides
 from trainwright.api.model_options import QUESTION_OPTION_OF, refuse_empty_space
 from trainwright.api.model_request import call_of
 from trainwright.api.printed import Report
+from trainwright.api.recipe_options import (
+    RECIPE_OPTION_OF,
+    recipe_of,
+    refuse_unknown_words,
+)
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change
 from trainwright.plan.results.model_plan import ModelPlanResult
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trainwright.api.documents import AnyDocument
+    from trainwright.api.recipe_options import RecipeOptions
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.plan.status import Status
@@ -47,14 +53,17 @@ def what_if(
     devices: int | None = None,
     global_batch: int | None = None,
     sequence: int | None = None,
+    dispatch_dtype: str | None = None,
+    token_dispatcher: str | None = None,
     budget: Budget | None = None,
 ) -> WhatIfReport:
     """Plan the request of a model's plan (a path or a result) again with these changes.
 
     `memory` is that of a device, `bandwidth` one or several texts such as "inter=800Gb/s" (a level
     of the cluster, "intra" for its innermost, "inter" for its outermost), `flops_scale` multiplies
-    the peak of the devices. All that is not changed stays as it was asked, degrees that were fixed
-    included. Raises `InvalidInput` with every fault.
+    the peak of the devices; `dispatch_dtype` and `token_dispatcher` say how tokens travel to
+    experts, as for `estimate`. All that is not changed stays as it was asked, degrees that were
+    fixed included. Raises `InvalidInput` with every fault.
     """
     from trainwright.api.plan_model import plan_model
     from trainwright.execution import Budget as NoLimit
@@ -73,10 +82,14 @@ def what_if(
         global_batch=global_batch,
         sequence=sequence,
     )
+    question = _dispatched(
+        question, {"dispatch_dtype": dispatch_dtype, "token_dispatcher": token_dispatcher}
+    )
     changes = tuple(_changes(call.question, question))
     if not changes:
         wanted = "must change something: --memory, --bandwidth, --flops-scale, --devices, "
-        raise InvalidInput.of("whatif", f"{wanted}--global-batch or --sequence")
+        others = "--global-batch, --sequence, --dispatch-dtype or --token-dispatcher"
+        raise InvalidInput.of("whatif", f"{wanted}{others}")
     after = plan_model(replace(call, question=question), budget or NoLimit())
     ratio = None
     if before.step_time_s and after.step_time_s is not None:
@@ -118,6 +131,16 @@ def _changed(
     return changed
 
 
+def _dispatched(question: ModelQuestion, options: RecipeOptions) -> ModelQuestion:
+    """With tokens that travel to experts as the options say."""
+    refuse_unknown_words(options)
+    settings, given = question.settings, {k: v for k, v in options.items() if v is not None}
+    with naming_options(RECIPE_OPTION_OF):
+        stated = recipe_of(options)
+        recipe = replace(settings.recipe, **{name: getattr(stated, name) for name in given})
+    return replace(question, settings=replace(settings, recipe=recipe))
+
+
 def _with_bandwidth(cluster: Cluster, text: str) -> Cluster:
     level, equals, rate = text.partition("=")
     if not equals:
@@ -132,14 +155,16 @@ def _changes(before: ModelQuestion, after: ModelQuestion) -> Iterator[Change]:
             yield Change(key=key, before=old.get(key), after=value)
 
 
-def _facts(question: ModelQuestion) -> dict[str, float]:
-    device = question.cluster.accelerator
+def _facts(question: ModelQuestion) -> dict[str, Any]:
+    recipe, device = question.settings.recipe, question.cluster.accelerator
     peak = f"peak {device.default_precision} flops_per_s"
     return {
         "num_devices": question.num_devices,
         "global_batch": question.workload.global_batch,
         "sequence_length": question.workload.sequence_length,
         "memory_bytes": device.memory_bytes,
+        "dispatch_dtype": recipe.dispatch_dtype,
+        "token_dispatcher": str(recipe.token_dispatcher),
         peak: device.peak(device.default_precision),
         **{
             f"{level.name} bandwidth_bytes_per_s": level.bandwidth_bytes_per_s

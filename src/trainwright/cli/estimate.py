@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trainwright.cli import options
 from trainwright.cli.config_file import read_config
+from trainwright.cli.lists import any_number, shares
 from trainwright.cli.output import check_output, emit, finish, parse_count, parse_share
-from trainwright.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def _count(name: str, text: str, *aliases: str) -> typer.models.OptionInfo:
@@ -111,58 +108,18 @@ def estimate(
         str | None,
         _count("vocabulary-multiple", "Pad the vocabulary to this x --tp; 128 if absent."),
     ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="bf16, fp16, fp8, fp32 or tf32; 16 bit if absent.", metavar="NAME"),
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(help="adam, momentum, muon or sgd; adam if absent.", metavar="NAME"),
-    ] = None,
-    gradient_dtype: Annotated[
-        str | None, typer.Option(help="Of gradients; fp32 if absent.", metavar="DTYPE")
-    ] = None,
-    main_weight_dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Of the optimizer's weights, or none; fp32 beside 16-bit weights if absent.",
-            metavar="DTYPE",
-        ),
-    ] = None,
-    moment_dtype: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of the optimizer's moments, once or once each; fp32 if absent.", metavar="DTYPE"
-        ),
-    ] = None,
-    dropout: Annotated[
-        str | None, typer.Option(help="Rate; the model's own if absent.", metavar="SHARE")
-    ] = None,
-    context_exchange: Annotated[
-        str | None,
-        typer.Option(
-            help="ring, all_gather or all_to_all; ring if absent.",
-            metavar="NAME",
-        ),
-    ] = None,
-    expert_imbalance: Annotated[
-        str | None,
-        typer.Option(help="Load of the heaviest experts over the mean; 1 if absent.", metavar="X"),
-    ] = None,
-    capacity_factor: Annotated[
-        str | None,
-        typer.Option(help="Pad and drop to this share of the mean load.", metavar="X"),
-    ] = None,
+    precision: options.Precision = None,
+    optimizer: options.Optimizer = None,
+    gradient_dtype: options.GradientDtype = None,
+    main_weight_dtype: options.MainWeightDtype = None,
+    moment_dtype: options.MomentDtype = None,
+    dropout: options.Dropout = None,
+    context_exchange: options.ContextExchange = None,
+    expert_imbalance: options.ExpertImbalance = None,
+    capacity_factor: options.CapacityFactor = None,
     dispatch_dtype: options.DispatchDtype = None,
     token_dispatcher: options.TokenDispatcher = None,
-    overlap: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="KIND=SHARE (repeatable): of gradients or parameters (0.9 if absent), tensor or "
-            "experts (0), pipeline (1).",
-            metavar="KIND=SHARE",
-        ),
-    ] = None,
+    overlap: options.Overlap = None,
     reserve: options.Reserve = None,
     workspace: options.Workspace = None,
     fragmentation: options.Fragmentation = None,
@@ -245,33 +202,24 @@ def estimate(
         gradient_dtype=gradient_dtype,
         main_weight_dtype=main_weight_dtype,
         moment_dtypes=moment_dtype,
-        dropout=_number(dropout, "dropout"),
+        dropout=any_number(dropout, "dropout"),
         context_exchange=context_exchange,
-        expert_imbalance=_number(expert_imbalance, "expert-imbalance"),
-        capacity_factor=_number(capacity_factor, "capacity-factor"),
+        expert_imbalance=any_number(expert_imbalance, "expert-imbalance"),
+        capacity_factor=any_number(capacity_factor, "capacity-factor"),
         dispatch_dtype=dispatch_dtype,
         token_dispatcher=token_dispatcher,
-        overlap=_shares(overlap),
+        overlap=shares(overlap),
         reserve=reserve,
         workspace=workspace,
         fragmentation=parse_share(fragmentation, "fragmentation"),
         lora_rank=parse_count(lora_rank, "lora-rank"),
         lora_targets=_names(lora_targets),
-        lora_dropout=_number(lora_dropout, "lora-dropout"),
+        lora_dropout=any_number(lora_dropout, "lora-dropout"),
         freeze_blocks=parse_count(freeze_blocks, "freeze-blocks", least=0),
         freeze=freeze,
     )
     emit(report, as_json=as_json, output=output)
     finish(0 if report.document.fits else 3, interrupted=False)
-
-
-def _number(text: str | None, name: str) -> float | None:
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidInput.of(name, f'must be a number, got "{text}"') from None
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -283,15 +231,3 @@ def _counts(text: str | None) -> list[int] | None:
         return None
     counts = [parse_count(part, "blocks", least=0) for part in text.split(",")]
     return [count for count in counts if count is not None]
-
-
-def _shares(texts: Sequence[str] | None) -> dict[str, float] | None:
-    if not texts:
-        return None
-    shares = {}
-    for text in texts:
-        kind, equals, share = text.partition("=")
-        if not equals:
-            raise InvalidInput.of("overlap", f'must be KIND=SHARE, got "{text}"')
-        shares[kind.strip()] = _number(share, "overlap") or 0.0
-    return shares

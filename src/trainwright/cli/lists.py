@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trainwright.cli.output import parse_count
 from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def texts(given: str | None) -> tuple[str, ...] | None:
@@ -34,3 +39,26 @@ def number(given: str | None, name: str) -> float | None:
     if not 0 <= value < float("inf"):
         raise InvalidInput.of(name, f'must be a finite number >= 0, got "{given}"')
     return value
+
+
+def any_number(given: str | None, name: str) -> float | None:
+    """A number; what it may be is said where it is used."""
+    if given is None:
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        raise InvalidInput.of(name, f'must be a number, got "{given}"') from None
+
+
+def shares(given: Sequence[str] | None) -> dict[str, float] | None:
+    """Of KIND=SHARE, repeated."""
+    if not given:
+        return None
+    found = {}
+    for text in given:
+        kind, equals, share = text.partition("=")
+        if not equals:
+            raise InvalidInput.of("overlap", f'must be KIND=SHARE, got "{text}"')
+        found[kind.strip()] = any_number(share, "overlap") or 0.0
+    return found

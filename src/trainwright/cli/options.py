@@ -66,6 +66,72 @@ Fragmentation = Annotated[
         metavar="X",
     ),
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision", help="bf16, fp16, fp8, fp32 or tf32; 16 bit if absent.", metavar="NAME"
+    ),
+]
+Optimizer = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer", help="adam, momentum, muon or sgd; adam if absent.", metavar="NAME"
+    ),
+]
+GradientDtype = Annotated[
+    str | None,
+    typer.Option("--gradient-dtype", help="Of gradients; fp32 if absent.", metavar="DTYPE"),
+]
+MainWeightDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--main-weight-dtype",
+        help="Of the optimizer's weights, or none; fp32 beside 16-bit weights if absent.",
+        metavar="DTYPE",
+    ),
+]
+MomentDtype = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--moment-dtype",
+        help="Of the optimizer's moments, once or once each; fp32 if absent.",
+        metavar="DTYPE",
+    ),
+]
+Dropout = Annotated[
+    str | None, typer.Option("--dropout", help="Rate; the model's own if absent.", metavar="SHARE")
+]
+ContextExchange = Annotated[
+    str | None,
+    typer.Option(
+        "--context-exchange",
+        help="ring, all_gather or all_to_all; ring if absent.",
+        metavar="NAME",
+    ),
+]
+ExpertImbalance = Annotated[
+    str | None,
+    typer.Option(
+        "--expert-imbalance",
+        help="Load of the heaviest experts over the mean; 1 if absent.",
+        metavar="X",
+    ),
+]
+CapacityFactor = Annotated[
+    str | None,
+    typer.Option(
+        "--capacity-factor", help="Pad and drop to this share of the mean load.", metavar="X"
+    ),
+]
+Overlap = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--overlap",
+        help="KIND=SHARE (repeatable): of gradients or parameters (0.9 if absent), tensor or "
+        "experts (0), pipeline (1).",
+        metavar="KIND=SHARE",
+    ),
+]
 DispatchDtype = Annotated[
     str | None,
     typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from trainwright.cli import options
 from trainwright.cli.config_file import read_config
+from trainwright.cli.lists import any_number, shares
 from trainwright.cli.output import (
     budget,
     check_output,
@@ -138,6 +139,18 @@ def plan(
     reserve: options.Reserve = None,
     workspace: options.Workspace = None,
     fragmentation: options.Fragmentation = None,
+    precision: options.Precision = None,
+    optimizer: options.Optimizer = None,
+    gradient_dtype: options.GradientDtype = None,
+    main_weight_dtype: options.MainWeightDtype = None,
+    moment_dtype: options.MomentDtype = None,
+    dropout: options.Dropout = None,
+    context_exchange: options.ContextExchange = None,
+    expert_imbalance: options.ExpertImbalance = None,
+    capacity_factor: options.CapacityFactor = None,
+    dispatch_dtype: options.DispatchDtype = None,
+    token_dispatcher: options.TokenDispatcher = None,
+    overlap: options.Overlap = None,
     calibration: options.Calibration = None,
     no_data_parallel: Annotated[
         bool, typer.Option("--no-data-parallel", help="One replica per stage.")
@@ -224,6 +237,18 @@ def plan(
         "workspace": workspace,
         "fragmentation": parse_share(fragmentation, "fragmentation"),
         "calibration": calibration,
+        "precision": precision,
+        "optimizer": optimizer,
+        "gradient_dtype": gradient_dtype,
+        "main_weight_dtype": main_weight_dtype,
+        "moment_dtypes": moment_dtype,
+        "dropout": any_number(dropout, "dropout"),
+        "context_exchange": context_exchange,
+        "expert_imbalance": any_number(expert_imbalance, "expert-imbalance"),
+        "capacity_factor": any_number(capacity_factor, "capacity-factor"),
+        "dispatch_dtype": dispatch_dtype,
+        "token_dispatcher": token_dispatcher,
+        "overlap": shares(overlap),
         "top": parse_count(top, "top", least=0),
     }
     methods: dict[str, Any] = {

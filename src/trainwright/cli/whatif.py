@@ -37,6 +37,8 @@ def whatif(
         str | None, typer.Option(help="Sequences per step, over all replicas.", metavar="N")
     ] = None,
     sequence: Annotated[str | None, typer.Option(help="Tokens per sequence.", metavar="N")] = None,
+    dispatch_dtype: options.DispatchDtype = None,
+    token_dispatcher: options.TokenDispatcher = None,
     time_limit: options.TimeLimit = None,
     output: options.Output = None,
     as_json: options.Json = False,
@@ -54,6 +56,8 @@ def whatif(
             devices=parse_count(devices, "devices"),
             global_batch=parse_count(global_batch, "global-batch"),
             sequence=parse_count(sequence, "sequence"),
+            dispatch_dtype=dispatch_dtype,
+            token_dispatcher=token_dispatcher,
             budget=allowed,
         )
     emit(report, as_json=as_json, output=output)

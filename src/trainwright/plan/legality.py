@@ -16,7 +16,7 @@ from trainwright.model import RunShape, precision_named
 from trainwright.plan.axis_order import mapping_name
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Pool
+    from trainwright.cluster import Accelerator, Pool
     from trainwright.model import TransformerConfig
     from trainwright.plan.configuration import Configuration
 
@@ -139,8 +139,15 @@ def _precision(
     configuration: Configuration, model: TransformerConfig, pool: Pool
 ) -> Iterator[Fault]:
     """The device multiplies in the formats of the recipe."""
-    device = pool.accelerator
-    wanted = precision_named(configuration.recipe.precision or device.default_precision)
+    yield from precision_faults(configuration.recipe.precision, pool.accelerator)
+
+
+def precision_faults(precision: str | None, device: Accelerator) -> Iterator[Fault]:
+    """Formats of the precision that the device does not multiply in; its own where absent.
+
+    Raises `UnsupportedFeature` where the precision is not modelled.
+    """
+    wanted = precision_named(precision or device.default_precision)
     for dtype in dict.fromkeys((wanted.matmul_dtype, wanted.base_dtype)):
         if dtype not in device.dtypes:
             offered = ", ".join(device.dtypes)

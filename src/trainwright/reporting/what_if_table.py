@@ -90,8 +90,8 @@ def _layout(plan: ModelPlanResult) -> str:
     return layout_line(plan.parallelism) if plan.parallelism is not None else ""
 
 
-def _ratio(before: float | None, after: float | None) -> str:
-    if not before or after is None:
+def _ratio(before: float | str | None, after: float | str | None) -> str:
+    if isinstance(before, str) or isinstance(after, str) or not before or after is None:
         return ""
     return "" if after == before else f"{after / before - 1:+.1%}"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainwright.plan.overlap import MemoryOverheads
+from trainwright.model import Recipe
+from trainwright.plan.overlap import MemoryOverheads, Overlap
 
 FORMAT_VERSION = 1
 
@@ -86,8 +87,9 @@ class WorkloadRecord:
 class PlanRequest:
     """The request of `plan` and `estimate`.
 
-    `cluster`, `workload`, `overheads` (none where absent) and `top`, the number of runners-up,
-    belong to a model's, `cost_model` to a placement problem's.
+    `cluster`, `workload`, `overheads` (none where absent), `recipe` and `overlap` (the usual ones
+    where absent) and `top`, the number of runners-up, belong to a model's, `cost_model` to a
+    placement problem's.
     """
 
     trainwright_version: str
@@ -97,6 +99,8 @@ class PlanRequest:
     cluster: Embedded | None = None
     workload: WorkloadRecord | None = None
     overheads: MemoryOverheads | None = None
+    recipe: Recipe | None = None
+    overlap: Overlap | None = None
     num_devices: int | None = None
     top: int | None = None
     cost_model: str | None = None

@@ -1,0 +1,191 @@
+"""Plans of models that do not train in the usual way: number formats, overlap, dispatch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import trainwright
+from mixed_clusters import two_kinds
+from trainwright.api.jobs import job_of, stamp_of
+from trainwright.api.model_request import call_of
+from trainwright.api.recheck import recheck
+from trainwright.api.report_command import command_of
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.document_json import encode
+from trainwright.model import DEFAULT_RECIPE
+from trainwright.plan.overlap import DEFAULT_OVERLAP
+
+MODEL = "deepseek-v2-lite"
+QUESTION = {
+    "cluster": "dgx-h100",
+    "global_batch": 64,
+    "sequence": 4096,
+    "tp": 1,
+    "pp": 1,
+    "cp": 1,
+    "ep": 16,
+    "etp": 1,
+    "zero_stage": 1,
+    "micro_batch": 1,
+    "recompute": "none",
+    "devices": 16,
+    "top": 0,
+}
+RECIPE = {
+    "precision": "fp8",
+    "moment_dtypes": ["bf16"],
+    "dispatch_dtype": "fp8",
+    "token_dispatcher": "hierarchical",
+    "overlap": {"experts": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return trainwright.plan(MODEL, **QUESTION).document
+
+
+@pytest.fixture(scope="module")
+def trained_so():
+    return trainwright.plan(MODEL, **QUESTION, **RECIPE).document
+
+
+def test_a_plan_costs_what_its_estimate_under_the_same_recipe_costs(usual, trained_so):
+    for plan, recipe in ((usual, {}), (trained_so, RECIPE)):
+        run = trainwright.estimate(
+            MODEL,
+            cluster="dgx-h100",
+            devices=16,
+            global_batch=64,
+            sequence=4096,
+            ep=16,
+            etp=1,
+            **recipe,
+        ).document
+        assert plan.step_time_s == run.step_time_s
+        assert max(plan.peak_memory_bytes_per_rank) == run.peak_memory_bytes
+        assert plan.assumptions["dispatch"] == run.assumptions["dispatch"]
+    difference = trainwright.diff(trained_so, run).document
+    assert difference.request_changes == difference.result_changes == ()
+
+
+def test_tokens_that_cross_once_in_8_bit_take_a_part_of_the_time(usual):
+    expert_s = [usual.time_by_part_s["expert"]]
+    for options in ({"dispatch_dtype": "fp8"}, {"token_dispatcher": "hierarchical"}):
+        own = trainwright.plan(MODEL, **QUESTION, **options).document
+        expert_s.append(own.time_by_part_s["expert"])
+        assert own.lower_bound_s <= own.step_time_s * (1 + 1e-9)
+    assert all(other < 0.8 * expert_s[0] for other in expert_s[1:])
+
+
+def test_a_document_carries_what_is_not_usual_and_says_nothing_else(usual, trained_so):
+    assert {"recipe", "overlap"}.isdisjoint(encode(usual.request))
+    settings = call_of(usual.request).question.settings
+    assert (settings.recipe, settings.overlap) == (DEFAULT_RECIPE, DEFAULT_OVERLAP)
+    settings = call_of(trained_so.request).question.settings
+    assert settings.recipe == trained_so.request.recipe
+    assert settings.overlap.experts == 0.5
+    assert recheck(trained_so) == trained_so
+    job = job_of(trained_so)
+    assert (job.precision, job.recipe, job.overlap) == (
+        "fp8",
+        trained_so.request.recipe,
+        trained_so.request.overlap,
+    )
+
+
+def test_figures_of_another_recipe_are_refused(trained_so):
+    recipe = replace(trained_so.request.recipe, dispatch_dtype="bf16")
+    edited = replace(trained_so, request=replace(trained_so.request, recipe=recipe))
+    with pytest.raises(InvalidInput, match="step_time_s"):
+        recheck(edited)
+    assert stamp_of(edited).plan_sha256 != stamp_of(trained_so).plan_sha256
+
+
+def test_the_command_of_a_plan_names_its_recipe(usual, trained_so):
+    assert (
+        "--precision fp8 --moment-dtype bf16 --dispatch-dtype fp8 --token-dispatcher hierarchical "
+        "--overlap experts=0.5"
+    ) in command_of(trained_so).text
+    assert "--overlap" not in command_of(usual).text
+
+
+def test_differences_name_what_trains_otherwise(usual, trained_so):
+    changed = {c.key for c in trainwright.diff(usual, trained_so).document.request_changes}
+    assert {"precision", "moment_dtypes", "dispatch_dtype", "token_dispatcher"} <= changed
+    assert "experts" in changed
+
+
+def test_the_dispatch_can_be_asked_again(usual):
+    asked = trainwright.what_if(usual, token_dispatcher="hierarchical", dispatch_dtype="fp8")
+    changes = {c.key: (c.before, c.after) for c in asked.document.changes}
+    assert changes == {
+        "dispatch_dtype": (None, "fp8"),
+        "token_dispatcher": ("all_to_all", "hierarchical"),
+    }
+    assert asked.document.after.step_time_s < usual.step_time_s
+    assert "hierarchical" in asked.explain()
+    with pytest.raises(InvalidInput, match="token-dispatcher: must be one of all_to_all"):
+        trainwright.what_if(usual, token_dispatcher="pigeon")
+
+
+def test_a_sweep_keeps_the_recipe():
+    question = {**QUESTION, "ep": 8, "devices": "8,16"}
+    document = trainwright.sweep(MODEL, **question, **RECIPE).document
+    assert document.request.recipe.dispatch_dtype == "fp8"
+    assert document.best_plan.request.recipe == document.request.recipe
+    assert "--dispatch-dtype fp8" in command_of(document).text
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"dispatch_dtype": "int8"}, 'dispatch-dtype: must be one of fp32.*got "int8"'),
+        ({"token_dispatcher": "x"}, "token-dispatcher: must be one of all_to_all, hierarchical"),
+        ({"overlap": {"expert": 1.0}}, "overlap: must name gradients"),
+        ({"overlap": {"experts": 2.0}}, "overlap.experts: must be from 0 to 1, got 2.0"),
+        ({"expert_imbalance": 0.5}, "expert-imbalance: must be >= 1, got 0.5"),
+        (
+            {"precision": "fp8", "cluster": "dgx-a100"},
+            "precision: A100-80GB-SXM multiplies in bf16, fp16, tf32, fp32, not in fp8",
+        ),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused(options, problem):
+    with pytest.raises(InvalidInput, match=problem):
+        trainwright.plan(MODEL, **{**QUESTION, **options})
+
+
+def test_a_document_with_a_format_of_another_device_is_refused(trained_so):
+    request = replace(trained_so.request, cluster=_a100())
+    with pytest.raises(InvalidInput, match=r"request\.recipe\.precision: A100"):
+        call_of(request)
+
+
+def _a100():
+    return trainwright.plan(MODEL, **{**QUESTION, "cluster": "dgx-a100"}).document.request.cluster
+
+
+def test_several_pools_train_in_the_usual_way_only():
+    question = {"global_batch": 64, "sequence": 2048}
+    with pytest.raises(UnsupportedFeature, match="overlap: old and new has several pools"):
+        trainwright.plan("gpt2", cluster=two_kinds(), **question, overlap={"experts": 1.0})
+
+
+def test_options_without_effect_are_named():
+    plan = trainwright.plan(
+        "gpt2",
+        cluster="dgx-h100",
+        devices=1,
+        global_batch=8,
+        sequence=1024,
+        dispatch_dtype="fp8",
+        top=0,
+    ).document
+    assert any(warning.startswith("dispatch-dtype") for warning in plan.warnings)
+    run = trainwright.estimate(
+        MODEL, cluster="dgx-h100", devices=8, global_batch=64, sequence=4096, dispatch_dtype="fp8"
+    ).document
+    assert any(warning.startswith("dispatch-dtype") for warning in run.warnings)
