@@ -71,9 +71,9 @@ def test_every_fault_names_its_line_and_column(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         read_measured(path)
     assert [str(fault) for fault in caught.value.faults] == [
-        'line 2, tp: must be a whole number >= 1, got "two"',
-        'line 3, dp: must be a whole number >= 1, got "0"',
-        'line 4, gpus: must be a whole number >= 1, got "inf"',
+        'line 2, tp: must be a whole number from 1 to 1000000000, got "two"',
+        'line 3, dp: must be a whole number from 1 to 1000000000, got "0"',
+        'line 4, gpus: must be a whole number from 1 to 1000000000, got "inf"',
         'line 5, zero_stage: must be 0, 1, 2 or 3, got "4"',
         'line 6, sequence_parallel: must be 0 or 1, got "yes"',
     ]

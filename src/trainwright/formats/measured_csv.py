@@ -21,6 +21,7 @@ from trainwright.plan.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import MeasuredLayers
 
 _MOST_FAULTS: Final = 20
+_LARGEST_COUNT: Final = 10**9
 
 # Column → (field, whether it may be empty).
 _COUNTS: Final = {
@@ -243,7 +244,7 @@ def _run_fields(
 
 def _count(text: str) -> int:
     value = float(text)
-    if not (math.isfinite(value) and value == int(value) and value >= 1):
+    if not (1 <= value <= _LARGEST_COUNT and value == int(value)):
         raise ValueError
     return int(value)
 
@@ -288,7 +289,7 @@ class _Kind:
 
 
 _TEXT: Final = _Kind(str, "text")
-_COUNT: Final = _Kind(_count, "a whole number >= 1")
+_COUNT: Final = _Kind(_count, f"a whole number from 1 to {_LARGEST_COUNT}")
 _AMOUNT: Final = _Kind(_amount, "a finite number > 0")
 _STAGE: Final = _Kind(_stage, "0, 1, 2 or 3")
 _FLAG: Final = _Kind(_flag, "0 or 1")
