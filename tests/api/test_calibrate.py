@@ -64,3 +64,14 @@ def test_a_calibration_of_another_accelerator_is_refused(tmp_path: Path, estimat
     other = RUN | {"cluster": "dgx-a100"}
     with pytest.raises(InvalidInput, match="A100"):
         trainwright.estimate("llama3-8b", **other, calibration=tmp_path / "own.toml")
+
+
+def test_a_log_of_another_run_is_told_and_lies_in_the_range(tmp_path: Path, estimate: Path) -> None:
+    predicted_s = trainwright.estimate("llama3-8b", **RUN).document.step_time_s
+    found = trainwright.calibrate([estimate], logs=[line(6 * predicted_s)]).document
+    (warning,) = found.warnings
+    assert "check that the estimate states the run of the log" in warning
+    write_calibrations(tmp_path / "own.toml", found.calibrations)
+    again = trainwright.estimate("llama3-8b", **RUN, calibration=tmp_path / "own.toml").document
+    assert again.step_time_low_s <= 6 * predicted_s <= again.step_time_high_s * (1 + 1e-3)
+    assert not trainwright.calibrate([estimate], logs=[line(1.2 * predicted_s)]).document.warnings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -37,6 +38,49 @@ def test_a_folder_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str
     assert "cannot be read" in capsys.readouterr().err
 
 
+def test_files_are_named_with_or_without_their_ending(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", str(ROWS), "--files", "korthikanti.csv") == 0
+    assert "korthikanti" in capsys.readouterr().out
+    assert run("validate", str(ROWS), "--files", "korthikanti,kortikanti") == 2
+    assert 'must be of korthikanti, got "kortikanti"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-1", "x", ""])
+def test_a_target_is_a_finite_share(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", str(ROWS), "--fail-on", f"korthikanti.time={limit}") == 2
+    assert "must be FILE.QUANTITY=SHARE" in capsys.readouterr().err
+
+
+def test_layer_profiles_that_are_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", str(ROWS), "--profiles", "nowhere") == 2
+    assert 'profiles: must be a folder with tables of layer times, got "nowhere"' in (
+        capsys.readouterr().err
+    )
+
+
+def test_rows_that_state_too_little_are_counted_and_absent_columns_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (ROWS / "korthikanti.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    first["gpus_per_node"] = ""
+    names = [name for name in first if name != "num_kv_heads"]
+    with (tmp_path / "korthikanti.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows([first, second])
+    assert run("validate", str(tmp_path), "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    (dataset,) = document["datasets"]
+    assert (dataset["rows"], dataset["modelled"], dataset["time"]["n"]) == (2, 1, 1)
+    assert dataset["skipped"] == [{"reason": "not stated: gpus_per_node", "rows": 1}]
+    assert document["warnings"] == [
+        "korthikanti.csv has no column num_kv_heads: taken as not stated"
+    ]
+    assert run("validate", str(tmp_path)) == 0
+    assert "warning: korthikanti.csv has no column" in capsys.readouterr().out
+
+
 def test_every_run_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("validate", str(ROWS), "--rows") == 0
     assert "table5-1" in capsys.readouterr().out
@@ -52,3 +96,30 @@ def test_fitted_constants_are_written_and_taken(
     assert run(*asked.split(), "--sequence", "2048", "--calibration", str(path), "--json") in (0, 3)
     assumed = json.loads(capsys.readouterr().out)["assumptions"]
     assert any("measured runs: korthikanti" in text for text in assumed.values())
+
+
+def test_an_estimate_needs_a_log_and_standard_input_holds_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "run.json")
+    asked = "estimate llama3-8b --cluster dgx-h100 --tp 2 --global-batch 64 --sequence 4096 -o"
+    assert run(*asked.split(), path) == 0
+    assert run("calibrate", path) == 2
+    assert "log: must be given for each document of `estimate`" in capsys.readouterr().err
+    assert run("calibrate", path, path, "--log", "-", "--log", "-") == 2
+    assert "at most once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("nosuch", "must be a file of `calibrate` or a line of H100-80GB-SXM that is built in"),
+        ("nowhere/own.toml", 'got "nowhere/own.toml"'),
+    ],
+)
+def test_a_calibration_that_is_not_there_is_named(
+    name: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = "estimate llama3-8b --cluster dgx-h100 --global-batch 64 --sequence 4096 --calibration"
+    assert run(*asked.split(), name) == 2
+    assert fault in capsys.readouterr().err

@@ -21,13 +21,18 @@ from trainwright.formats.calibration_toml import (
 shares = st.floats(min_value=0.05, max_value=0.95).map(lambda x: round(x, 4))
 
 
-@given(st.lists(st.tuples(st.sampled_from(sorted(CONSTANTS)), shares), unique_by=lambda p: p[0]))
-def test_what_is_written_is_read_back(tmp_path_factory, pairs: list[tuple[str, float]]) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(CONSTANTS)), shares), unique_by=lambda p: p[0]),
+    st.text(st.characters(codec="utf-8"), max_size=9),
+)
+def test_what_is_written_is_read_back(
+    tmp_path_factory, pairs: list[tuple[str, float]], text: str
+) -> None:
     path = tmp_path_factory.mktemp("made") / "own.toml"
     made = Calibration(
         accelerator="H100-80GB-SXM",
-        line="own",
-        source="2 training logs",
+        line=text,
+        source=f'{text} "quoted" \\',
         constants=tuple(Constant(name=n, value=v, low=v / 2, high=v) for n, v in pairs),
         low_ratio=0.9,
         high_ratio=1.1,
@@ -38,6 +43,7 @@ def test_what_is_written_is_read_back(tmp_path_factory, pairs: list[tuple[str, f
     )
     write_calibrations(path, [made])
     (read,) = load_calibrations(path)
+    assert (read.line, read.source) == (made.line, made.source)
     assert read.names == made.names
     assert read.spreads == made.spreads
     for here, there in zip(read.constants, made.constants, strict=True):
@@ -52,6 +58,46 @@ def test_every_fault_of_a_file_is_named(tmp_path: Path) -> None:
         load_calibrations(path)
     named = {fault.path for fault in caught.value.faults}
     assert {"calibration[0].line", "calibration[0].speed", "calibration[0].low_ratio"} <= named
+
+
+GOOD = """
+[[calibration]]
+accelerator = "X"
+line = "own"
+source = ""
+rows = 1
+low_ratio = 0.9
+high_ratio = 1.1
+[calibration.constants]
+gemm_max = { value = 0.5, low = 0.4, high = 0.6 }
+host_pass_s = 1e-3
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("rows = 1", "rows = nan", "calibration[0].rows: must be a whole number >= 0, got nan"),
+        ("rows = 1", 'rows = "x"', "calibration[0].rows: must be a whole number >= 0, got 'x'"),
+        ("value = 0.5", "value = nan", "constants.gemm_max: must be in (0, 1], got nan"),
+        ("value = 0.5, low = 0.4", "value = 0, low = 0", "gemm_max: must be in (0, 1], got 0.0"),
+        ("low = 0.4", "low = 0.7", "constants.gemm_max: must lie between low and high, got 0.7"),
+        ("low = 0.4", "lo = 0.4", "constants.gemm_max: must be { value = …, low = …, high = … }"),
+        ("= 1e-3", "= inf", "constants.host_pass_s: must be finite and >= 0, got inf"),
+        ("= 1e-3", "= true", "constants.host_pass_s: must be { value"),
+        ("gemm_max", "gem_max", "constants.gem_max: must be one of gemm_max"),
+        ("= 1.1", "= inf", "low_ratio: must be <= 1, and high_ratio >= 1, got 0.9 and inf"),
+    ],
+)
+def test_a_fault_names_place_rule_and_value(old: str, new: str, fault: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(GOOD)
+    assert len(load_calibrations(path)) == 1
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(InvalidInput) as caught:
+        load_calibrations(path)
+    assert fault in str(caught.value)
+    assert caught.value.source == str(path)
 
 
 def test_a_circumstance_that_does_not_exist_is_refused(tmp_path: Path) -> None:

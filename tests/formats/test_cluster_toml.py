@@ -223,6 +223,14 @@ def test_a_fault_names_path_rule_and_value(old: str, new: str, fault: str) -> No
             "memory_gib = 85899345920",
             "accelerator.toy.memory_gib: is in GiB, got 8.58993e+10; did you mean 80?",
         ),
+        (
+            "memory_gib = 81559",
+            "accelerator.toy.memory_gib: is in GiB, got 81559; did you mean 79.6475?",
+        ),
+        (
+            "memory_gib = 80\nlaunch_overhead_s = 4",
+            "accelerator.toy.launch_overhead_s: is in seconds, got 4; did you mean 4e-06?",
+        ),
         ("", 'accelerator.toy: must give either memory_gib = 80 or memory = "80GiB"'),
         (
             'memory = "80 apples"',
@@ -239,6 +247,15 @@ def test_a_peak_in_the_wrong_unit_raises_the_question() -> None:
         "accelerator.toy.peak_flops_per_s.bf16: is in FLOP per second, got 312; "
         "did you mean 3.12e+14?"
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "near"),
+    [("H100", "H100-80GB-SXM"), ("h200", "H200-SXM"), ("A100-80GB-SMX", "A100-80GB-SXM")],
+)
+def test_an_unknown_device_kind_comes_with_the_nearest_known_one(kind: str, near: str) -> None:
+    (fault,) = faults_of(GOOD.replace("H100-80GB-SXM", kind))
+    assert fault.endswith(f'got "{kind}"; did you mean "{near}"?')
 
 
 def test_all_faults_are_named_at_once() -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.measured_csv import (
-    REQUIRED_COLUMNS,
+    COMMON_COLUMNS,
     measured_files,
     read_layer_tables,
     read_measured,
+    read_measured_table,
 )
 from trainwright.profile.measured_layers import MeasuredLayers
 
@@ -34,7 +35,7 @@ ROW = {
 
 
 def write(path: Path, *rows: dict[str, str], extra: tuple[str, ...] = ()) -> Path:
-    columns = [*REQUIRED_COLUMNS, *extra]
+    columns = [*COMMON_COLUMNS, *extra]
     lines = [",".join(columns)]
     lines += [",".join({**ROW, **row}.get(c, "") for c in columns) for row in rows]
     path.write_text("\n".join(lines) + "\n")
@@ -59,14 +60,68 @@ def test_columns_of_one_table_alone_are_settings(tmp_path: Path) -> None:
 
 
 def test_every_fault_names_its_line_and_column(tmp_path: Path) -> None:
-    path = write(tmp_path / "made.csv", {"tp": "two"}, {"gpus": ""}, {"dp": "0"})
+    path = write(
+        tmp_path / "made.csv",
+        {"tp": "two"},
+        {"dp": "0"},
+        {"gpus": "inf"},
+        {"zero_stage": "4"},
+        {"sequence_parallel": "yes"},
+    )
     with pytest.raises(InvalidInput) as caught:
         read_measured(path)
-    places = [fault.path for fault in caught.value.faults]
-    assert places == ["line 2, tp", "line 3, gpus", "line 4, dp"]
+    assert [str(fault) for fault in caught.value.faults] == [
+        'line 2, tp: must be a whole number from 1 to 1000000000, got "two"',
+        'line 3, dp: must be a whole number from 1 to 1000000000, got "0"',
+        'line 4, gpus: must be a whole number from 1 to 1000000000, got "inf"',
+        'line 5, zero_stage: must be 0, 1, 2 or 3, got "4"',
+        'line 6, sequence_parallel: must be 0 or 1, got "yes"',
+    ]
 
 
-def test_a_file_without_the_common_columns_is_refused_with_their_names(tmp_path: Path) -> None:
+def test_a_row_that_leaves_open_what_every_run_needs_is_kept_apart(tmp_path: Path) -> None:
+    path = write(tmp_path / "made.csv", {}, {"gpus": "", "precision": " "}, {"ep": ""})
+    table = read_measured_table(path)
+    assert len(table.runs) == 1
+    assert table.incomplete == (("precision", "gpus"), ("ep",))
+    assert table.missing_columns == ()
+
+
+def test_a_column_that_is_not_there_is_as_unknown_as_an_empty_one(tmp_path: Path) -> None:
+    names = [name for name in ROW if name not in ("sequence_parallel", "tp")]
+    path = tmp_path / "made.csv"
+    path.write_text(",".join(names) + "\n" + ",".join(ROW[name] for name in names) + "\n")
+    table = read_measured_table(path)
+    assert table.runs == () and table.incomplete == (("tp",),)
+    assert {"tp", "sequence_parallel", "vocab_size"} <= set(table.missing_columns)
+    assert "gpus" not in table.missing_columns
+
+
+def test_marks_of_other_programs_change_nothing(tmp_path: Path) -> None:
+    """A byte-order mark, CRLF, spaces around names, and whole numbers that became floats."""
+    plain = write(tmp_path / "made.csv", {"zero_stage": "1"}, extra=("swiglu",))
+    text = plain.read_text().replace(",1,", ",1.0,")
+    (tmp_path / "other").mkdir()
+    odd = tmp_path / "other" / "made.csv"
+    odd.write_bytes(b"\xef\xbb\xbf" + text.replace("model,", " model ,", 1).encode())
+    odd.write_bytes(odd.read_bytes().replace(b"\n", b"\r\n"))
+    assert read_measured(odd) == read_measured(plain)
+
+
+def test_a_flag_may_be_written_as_a_float(tmp_path: Path) -> None:
+    path = write(tmp_path / "made.csv", {"fused": "1.0", "off": "0.0"}, extra=("fused", "off"))
+    (run,) = read_measured(path)
+    assert run.flag("fused") and not run.flag("off")
+
+
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "made.csv").write_text("")
+    with pytest.raises(InvalidInput, match="must have a line of column names") as caught:
+        read_measured(tmp_path / "made.csv")
+    assert caught.value.source == str(tmp_path / "made.csv")
+
+
+def test_a_table_of_something_else_is_refused_with_the_columns_it_lacks(tmp_path: Path) -> None:
     path = tmp_path / "made.csv"
     path.write_text("row_id,model\n1,x\n")
     with pytest.raises(InvalidInput) as caught:

@@ -137,3 +137,72 @@ def test_a_measured_level_states_nothing_twice(tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidInput, match="cannot be read"):
         load_cluster(file, accelerators=catalog.accelerators())
+
+
+BARE = """\
+$ mpirun -np 4 ./build/all_reduce_perf -b 32M -e 512M -f 4 -g 1 -c 0
+#   Rank  0 Pid  1320 on node-1 device  0 [0x00] Tesla V100-SXM2-16GB
+#   Rank  1 Pid  1321 on node-1 device  1 [0x00] Tesla V100-SXM2-16GB
+#   Rank  2 Pid  1320 on node-2 device  0 [0x00] Tesla V100-SXM2-16GB
+#   Rank  3 Pid  1321 on node-2 device  1 [0x00] Tesla V100-SXM2-16GB
+#                                                     out-of-place                       in-place
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw
+node-1:41:52 [0] NCCL INFO Channel 00/24 :    0   1   2   3
+    33554432       8388608   float     sum   1000.0   33.55   50.33    N/A   1458.1   23.01   45.84
+node-1:41:52 [0] NCCL WARN Missing "iommu=pt" from kernel command line
+   134217728      33554432   float     sum     4000   33.55   50.33  2e-07     3900   34.41   51.62
+   536870912     134217728   float     sum    16000   33.55   50.33    N/A
+"""
+
+
+def test_a_table_without_roots_and_with_other_lines_between_is_read() -> None:
+    run = read_nccl_tests(BARE)
+    assert (run.collective, run.num_ranks) == ("all_reduce", 4)
+    assert run.payload_bytes == (2.0**25, 2.0**27, 2.0**29)
+    assert run.time_s == pytest.approx((1e-3, 4e-3, 16e-3))
+
+
+def test_what_a_launcher_puts_before_lines_is_passed_over() -> None:
+    run = read_nccl_tests(BARE)
+    for mark in ("[1,0]<stdout>:", "0: ", "worker-0 | ", "  "):
+        assert read_nccl_tests("".join(f"{mark}{line}\n" for line in BARE.splitlines())) == run
+    assert read_nccl_tests(BARE.replace("#", "")) == run
+
+
+def test_columns_in_place_may_hold_anything() -> None:
+    rows = [(size, 1e-5 + size / 1e11) for size in (4**k for k in range(8, 14))]
+    text = output("alltoall", 8, rows, operation="none")
+    other = "\n".join(
+        line.rsplit(maxsplit=1)[0] + " N/A" if line.startswith(" ") else line
+        for line in text.splitlines()
+    )
+    assert read_nccl_tests(other) == read_nccl_tests(text)
+    for root in ("0", "3"):
+        assert read_nccl_tests(text.replace(" -1 ", f" {root} ")) == read_nccl_tests(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (BARE + BARE, "ranks: must be those of one run, got rank 0 2 times"),
+        (
+            BARE + BARE.replace("all_reduce", "alltoall"),
+            "collective: must be one program's in a file, got all_reduce, alltoall",
+        ),
+        (BARE.replace("all_reduce", "broadcast"), "got broadcast"),
+    ],
+)
+def test_several_runs_and_other_programs_are_refused(text: str, fault: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_nccl_tests(text)
+    assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize("stated", ["sources = 3", "collective = [1]"])
+def test_a_measured_level_states_text_and_tables(stated: str, tmp_path: Path) -> None:
+    (tmp_path / "out.txt").write_text(TABLE, encoding="utf-8")
+    file = tmp_path / "mine.toml"
+    level = f'[[level]]\nname = "a"\nsize = 2\nnccl_tests = "out.txt"\n{stated}\n'
+    file.write_text(f'device_kind = "B200"\n{level}', encoding="utf-8")
+    with pytest.raises(InvalidInput, match=stated.split()[0]):
+        load_cluster(file, accelerators=catalog.accelerators())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,7 +11,7 @@ from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.plan.measured_run import MeasuredRun
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 OWN_LINE: Final = "own"
 DEFAULT_CONSTANTS: Final = ("gemm_max", "memory_max")
+_FAR_OFF: Final = math.log(1.25)
 # Where a fit starts for what a cluster's description leaves at zero.
 _STARTS: Final = {"host_pass_s": 3e-3, "step_overhead_s": 2e-2, "attention_half_flops": 5e10}
 
@@ -50,6 +52,7 @@ def calibrate(
         CalibrationResult(
             calibrations=tuple(found.calibration for found in fits),
             fits=tuple(map(_record, fits)),
+            warnings=tuple(line for found in fits for line in _far_off(found)) if logs else (),
         )
     )
 
@@ -60,15 +63,21 @@ def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:
 
     path = Path(calibration)
     device = cluster.accelerator.name
-    known = load_calibrations(path) if path.is_file() else built_in_calibrations()
-    fitting = [c for c in known if c.accelerator == device]
-    if not path.is_file():
-        fitting = [c for c in fitting if c.line == str(calibration)]
+    if path.is_file():
+        known = load_calibrations(path)
+        fitting = [c for c in known if c.accelerator == device]
+        if not fitting:
+            offered = ", ".join(sorted({f"{c.line} ({c.accelerator})" for c in known}))
+            wanted = f"must hold constants of {device}; it has {offered or 'none'}"
+            raise InvalidInput.of("calibration", wanted, source=str(path))
+        return fitting[0].applied(cluster)
+    lines = [c for c in built_in_calibrations() if c.accelerator == device]
+    fitting = [c for c in lines if c.line == str(calibration)]
     if not fitting:
-        offered = sorted({f"{c.line} ({c.accelerator})" for c in known})
-        raise InvalidInput.of(
-            "calibration", f"must hold constants of {device}; it has {', '.join(offered) or 'none'}"
-        )
+        offered = ", ".join(sorted(c.line for c in lines))
+        built_in = f" or a line of {device} that is built in ({offered})" if lines else ""
+        wanted = f"must be a file of `calibrate`{built_in}"
+        raise InvalidInput.of("calibration", f'{wanted}, got "{calibration}"')
     return fitting[0].applied(cluster)
 
 
@@ -118,6 +127,9 @@ def _from_rows(
     groups: dict[tuple[str, str], list[MeasuredRun]] = {}
     for source in map(Path, sources):
         for path in measured_files(source) if source.is_dir() else (source,):
+            if path.suffix.lower() == ".json":
+                problem = "must be given for each document of `estimate`; `--log -` reads stdin"
+                raise InvalidInput.of("log", problem, source=str(path))
             for run in read_measured(path):
                 software = line_of(run).name
                 priced = run.accelerator in catalog.accelerators and run.step_time_s is not None
@@ -156,7 +168,8 @@ def _from_logs(
         )
         asked.append((replace(question.run, step_time_s=measured_s), question))
     priors = _priors(asked[0][1].cluster, constants)
-    return fit_questions(asked, priors, source=f"{len(logs)} training logs")
+    plural = "s" if len(logs) > 1 else ""
+    return fit_questions(asked, priors, source=f"{len(logs)} training log{plural}")
 
 
 def _question(path: str | Path, line: str) -> Question:
@@ -195,6 +208,18 @@ def _question(path: str | Path, line: str) -> Question:
         cluster=cluster,
         configuration=request.configuration,
     )
+
+
+def _far_off(found: LineFit) -> Iterator[str]:
+    """A line for each log whose run is not the one of its estimate, as it seems."""
+    for run, residual in zip(found.runs, found.seen, strict=True):
+        if abs(residual) > _FAR_OFF and run.step_time_s is not None:
+            predicted_s = run.step_time_s * math.exp(residual)
+            steps = f"{run.step_time_s:.4g} s a step in the log, {predicted_s:.4g} s with the fit"
+            yield (
+                f"{run.row_id}: {steps}; the constants do not explain it: check that the estimate "
+                "states the run of the log"
+            )
 
 
 def _record(found: LineFit) -> FitRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.results.validation import ValidationResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from trainwright.validation.machines import Known
     from trainwright.validation.validate import Outcome
@@ -27,37 +28,63 @@ def validate(
 
     `profiles` holds tables of layer times and defaults to the folder beside `folder`, then to that
     under the environment variable TRAINWRIGHT_SHARED. `files` restricts to those stems. Raises
-    `InvalidInput` where a file cannot be read or lacks a column.
+    `InvalidInput` where a file cannot be read, breaks a rule or is no table of runs.
     """
-    from trainwright.formats.measured_csv import measured_files, read_layer_tables, read_measured
+    from trainwright.formats.measured_csv import (
+        measured_files,
+        read_layer_tables,
+        read_measured_table,
+    )
     from trainwright.validation.scores import pooled_regret
     from trainwright.validation.validate import coverage, outcomes, predictor, score
 
     place = Path(folder)
-    paths = [p for p in measured_files(place) if not files or p.stem in files]
+    paths = _chosen(measured_files(place), files)
     profile_folder = find_profiles(place, profiles)
     layers = None if profile_folder is None else read_layer_tables(profile_folder)
     predicted = predictor(known(), layers)
-    datasets = []
+    datasets, warnings = [], []
     pooled: list[Outcome] = []
     for path in paths:
-        found = outcomes(read_measured(path), predicted)
-        datasets.append(score(path.stem, found))
+        table = read_measured_table(path)
+        found = outcomes(table.runs, predicted)
+        datasets.append(score(path.stem, found, incomplete=table.incomplete))
         pooled += found
+        if table.missing_columns:
+            absent = ", ".join(table.missing_columns)
+            warnings.append(f"{path.name} has no column {absent}: taken as not stated")
     document = ValidationResult(
         datasets=tuple(datasets),
         pooled_interval_coverage=coverage(pooled),
         pooled_top1_regret=pooled_regret([(d.ranked_groups, d.top1_regret) for d in datasets]),
         folder=str(place),
         profiles=None if profile_folder is None else str(profile_folder),
+        warnings=tuple(warnings),
     )
     return Report(document)
 
 
+def _chosen(paths: Sequence[Path], files: Sequence[str]) -> list[Path]:
+    """The files of those names, with or without their ending; all where none is named."""
+    known = {path.stem: path for path in paths}
+    wanted = [name.removesuffix(".csv") for name in files]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InvalidInput.of("files", f'must be of {", ".join(known)}, got "{unknown[0]}"')
+    return [path for path in paths if not files or path.stem in wanted]
+
+
 def find_profiles(folder: Path, given: str | Path | None) -> Path | None:
-    """Where layer profiles lie: as given, beside the folder, or in the shared data."""
+    """Where layer profiles lie: as given, beside the folder, or in the shared data.
+
+    Raises `InvalidInput` where what is given is no folder.
+    """
     if given is not None:
-        return Path(given)
+        place = Path(given)
+        if not place.is_dir():
+            wanted = "must be a folder with tables of layer times"
+            raise InvalidInput.of("profiles", f'{wanted}, got "{given}"')
+        return place
     candidates = [folder.resolve().parent / "profiles"]
     shared = os.environ.get(SHARED_VARIABLE)
     if shared:
@@ -85,9 +112,12 @@ def read_targets(text: str) -> dict[tuple[str, str], float]:
         name, _, limit = part.partition("=")
         file, _, quantity = name.strip().partition(".")
         try:
-            targets[file, quantity] = float(limit)
+            largest = float(limit)
         except ValueError:
-            raise InvalidInput.of("fail-on", f'must be FILE.QUANTITY=SHARE, got "{part}"') from None
+            largest = math.nan
+        if not 0 <= largest < math.inf:
+            raise InvalidInput.of("fail-on", f'must be FILE.QUANTITY=SHARE, got "{part}"')
+        targets[file, quantity] = largest
         if quantity not in SCORED:
             raise InvalidInput.of("fail-on", f'must name one of {", ".join(SCORED)}, got "{part}"')
     return targets

@@ -44,7 +44,10 @@ def calibrate(
 
     check_output(output)
     names = [part.strip() for part in constants.split(",") if part.strip()]
-    logs = [_read(name) for name in log or ()]
+    given = log or []
+    if given.count(_STDIN) > 1:
+        raise InvalidInput.of("log", "must be read from stdin at most once, got - twice")
+    logs = [_read(name) for name in given]
     report = fit(list(sources), logs=logs, line=line, constants=names)
     if output is not None:
         write_calibrations(output, report.document.calibrations)

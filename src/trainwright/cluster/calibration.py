@@ -83,17 +83,21 @@ class Calibration:
 
     def _faults(self) -> Iterator[Fault]:
         for constant in self.constants:
+            place = f"constants.{constant.name}"
             if constant.name not in CONSTANTS:
-                known = ", ".join(CONSTANTS)
-                yield Fault(f"constants.{constant.name}", f"must be one of {known}")
+                yield Fault(place, f"must be one of {', '.join(CONSTANTS)}")
                 continue
-            largest = CONSTANTS[constant.name]
-            if not (0 <= constant.value <= largest and math.isfinite(constant.value)):
-                yield Fault(
-                    f"constants.{constant.name}", f"must be in 0..{largest}, got {constant.value!r}"
-                )
-        if not 0 < self.low_ratio <= 1 <= self.high_ratio:
-            yield Fault("low_ratio", "must be <= 1, and high_ratio >= 1")
+            if CONSTANTS[constant.name] == 1.0:
+                if not 0 < constant.value <= 1:
+                    yield Fault(place, f"must be in (0, 1], got {constant.value!r}")
+            elif not 0 <= constant.value < math.inf:
+                yield Fault(place, f"must be finite and >= 0, got {constant.value!r}")
+            if not constant.low <= constant.value <= constant.high:
+                ends = f"{constant.low!r} and {constant.high!r}"
+                yield Fault(place, f"must lie between low and high, got {ends}")
+        if not 0 < self.low_ratio <= 1 <= self.high_ratio < math.inf:
+            given = f"{self.low_ratio!r} and {self.high_ratio!r}"
+            yield Fault("low_ratio", f"must be <= 1, and high_ratio >= 1, got {given}")
 
     def value(self, name: str, default: float) -> float:
         """A constant, or `default` where it was not fitted."""

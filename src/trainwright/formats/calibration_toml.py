@@ -19,6 +19,7 @@ high_ratio = 1.30
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -63,7 +64,10 @@ def read_calibrations(
     faults = [f for i, table in enumerate(tables) for f in _faults(table, f"calibration[{i}]")]
     if faults:
         raise InvalidInput(faults, source=source)
-    return tuple(map(_calibration, tables))
+    try:
+        return tuple(map(_calibration, tables))
+    except InvalidInput as error:
+        raise InvalidInput(error.faults, source=source) from None
 
 
 def write_calibrations(path: Path, calibrations: Sequence[Calibration]) -> None:
@@ -79,9 +83,9 @@ def calibrations_text(calibrations: Sequence[Calibration]) -> str:
 def _text(calibration: Calibration) -> str:
     lines = [
         "[[calibration]]",
-        f'accelerator = "{calibration.accelerator}"',
-        f'line = "{calibration.line}"',
-        f'source = "{calibration.source}"',
+        f"accelerator = {_quoted(calibration.accelerator)}",
+        f"line = {_quoted(calibration.line)}",
+        f"source = {_quoted(calibration.source)}",
         f"rows = {calibration.rows}",
         f"low_ratio = {calibration.low_ratio:.4g}",
         f"high_ratio = {calibration.high_ratio:.4g}",
@@ -102,6 +106,11 @@ def _text(calibration: Calibration) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _quoted(text: str) -> str:
+    """A TOML string; what JSON escapes is escaped alike."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _faults(table: object, path: str) -> Iterator[Fault]:
     if not isinstance(table, dict):
         yield Fault(path, "must be a table")
@@ -115,6 +124,7 @@ def _faults(table: object, path: str) -> Iterator[Fault]:
     for key in ("low_ratio", "high_ratio"):
         if not _is_number(table.get(key)):
             yield Fault(f"{path}.{key}", f"must be a number, got {table.get(key)!r}")
+    yield from _rows_fault(table, path)
     yield from _spread_faults(table.get("spreads", []), f"{path}.spreads")
     constants = table.get("constants", {})
     if not isinstance(constants, dict):
@@ -122,8 +132,15 @@ def _faults(table: object, path: str) -> Iterator[Fault]:
         return
     for name, value in constants.items():
         parts = value if isinstance(value, dict) else {"value": value}
-        if not ("value" in parts and all(_is_number(part) for part in parts.values())):
+        known = "value" in parts and parts.keys() <= {"value", "low", "high"}
+        if not (known and all(_is_number(part) for part in parts.values())):
             yield Fault(f"{path}.constants.{name}", "must be { value = …, low = …, high = … }")
+
+
+def _rows_fault(table: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    rows = table.get("rows", 0)
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0:
+        yield Fault(f"{path}.rows", f"must be a whole number >= 0, got {rows!r}")
 
 
 def _spread_faults(tables: object, path: str) -> Iterator[Fault]:
@@ -144,6 +161,7 @@ def _spread_faults(tables: object, path: str) -> Iterator[Fault]:
         for key in ("low_ratio", "high_ratio"):
             if not _is_number(table.get(key)):
                 yield Fault(f"{here}.{key}", f"must be a number, got {table.get(key)!r}")
+        yield from _rows_fault(table, here)
 
 
 def _is_number(value: object) -> bool:

@@ -26,7 +26,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.provenance import Origin
 from trainwright.units import parse_memory
 
-_LARGEST_MEMORY_GIB = 1e5
+_LARGEST_MEMORY_GIB = 4096.0
 _LONGEST_LATENCY_S = 1.0
 _DTYPES = ("bf16", "fp16", "fp8", "fp4", "tf32", "fp32", "fp64")
 
@@ -43,7 +43,8 @@ def _memory(value: object) -> object:
 
 def _memory_gib(value: float) -> float:
     if value > _LARGEST_MEMORY_GIB:
-        raise ValueError(f"is in GiB, got {value:g}; did you mean {value / 2**30:g}?")
+        scale = 2**10 if value < 2**24 else 2**30  # MiB, as drivers show it, or bytes
+        raise ValueError(f"is in GiB, got {value:g}; did you mean {value / scale:g}?")
     return value
 
 
@@ -143,7 +144,7 @@ class AcceleratorTable(_Table):
     memory_gib: Annotated[Positive, AfterValidator(_memory_gib)] | None = None
     memory: Annotated[float, BeforeValidator(_memory)] | None = None
     memory_bandwidth_bytes_per_s: Bandwidth
-    launch_overhead_s: NotNegative | None = None
+    launch_overhead_s: Latency | None = None
     usable_fraction: Share | None = None
     power_watts: Positive | None = None
     price_per_hour: Positive | None = None

@@ -22,6 +22,7 @@ fifth of a short command's time.
 
 from __future__ import annotations
 
+import difflib
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -159,14 +160,19 @@ def _measured(level: Any, path: Path) -> Any:
     if clash := _FITTED_KEYS & stated.keys():
         taken = ", ".join(sorted(clash))
         raise InvalidInput.of("nccl_tests", f"measures {taken}; give only one", source=str(path))
+    collective, sources = level.get("collective"), stated.get("sources", {})
+    if not isinstance(collective, str | None) or not isinstance(sources, dict):
+        name = "sources" if isinstance(collective, str | None) else "collective"
+        wanted = "must be a table" if name == "sources" else "must be text, such as all_reduce"
+        raise InvalidInput.of(name, f"{wanted}, got {level[name]!r}", source=str(path))
     output = path.parent / str(level["nccl_tests"])
     try:
         text = output.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         problem = f'"{output}" cannot be read: {error.strerror}'
         raise InvalidInput.of("nccl_tests", problem, source=str(path)) from None
-    run = read_nccl_tests(text, collective=level.get("collective"), source=str(output))
-    link = fit_link(run)
+    run = read_nccl_tests(text, collective=collective, source=str(output))
+    link = fit_link(run, source=str(output))
     measured = f"measured: {run.collective} over {run.num_ranks} ranks, {output.name}"
     return {
         **stated,
@@ -174,7 +180,7 @@ def _measured(level: Any, path: Path) -> Any:
         "latency_s": link.latency_s,
         "efficiency": 1.0,
         "sources": {
-            **stated.get("sources", {}),
+            **sources,
             "bandwidth_bytes_per_s": measured,
             "latency_s": measured,
         },
@@ -224,7 +230,11 @@ def _kind_faults(
     for prefix, table in _level_tables(document):
         kind = table.get("device_kind")
         if isinstance(kind, str) and kind not in known:
-            yield Fault(f"{prefix}device_kind", f'must be one of {", ".join(known)}, got "{kind}"')
+            part_of = [name for name in known if kind and kind.lower() in name.lower()]
+            near = part_of or difflib.get_close_matches(kind, known, n=1)
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            problem = f'must be one of {", ".join(known)}, got "{kind}"{hint}'
+            yield Fault(f"{prefix}device_kind", problem)
 
 
 # Shares of the peak where a file states none: assumptions until fitted.

@@ -1,15 +1,17 @@
 """Reads tables of measured runs, and tables of measured layers, from CSV.
 
 The common columns (`row_id, model, accelerator, gpus, …`) become fields of `MeasuredRun`, all other
-columns its `settings`. A file's stem says which schema its further columns follow. Every fault of a
-file is named with its line and column.
+columns its `settings`. A file's stem says which schema its further columns follow. An empty cell
+is unknown, and so is every cell of a column that the file does not have; a row that leaves open
+what each run needs is kept apart. Every fault of a file is named with its line and column.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,6 +21,7 @@ from trainwright.plan.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import MeasuredLayers
 
 _MOST_FAULTS: Final = 20
+_LARGEST_COUNT: Final = 10**9
 
 # Column → (field, whether it may be empty).
 _COUNTS: Final = {
@@ -54,7 +57,9 @@ _AMOUNTS: Final = {
     "static_memory_bytes": "static_memory_bytes",
 }
 _SPECIAL: Final = ("zero_stage", "sequence_parallel")
-REQUIRED_COLUMNS: Final = (*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, *_SPECIAL)
+COMMON_COLUMNS: Final = (*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, *_SPECIAL)
+# What tells a table of runs from any other table.
+_TELLING: Final = ("row_id", "model", "accelerator")
 
 
 _LAYER_KEYS: Final = ("model", "tp", "layer_index")
@@ -66,10 +71,22 @@ _TIMES: Final = (
 _SIZES: Final = (("model", "tp"), ("parameters", "output_bytes", "saved_activation_bytes"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTable:
+    """The runs of a file; `incomplete` lists of each other row the columns it leaves open.
+
+    `missing_columns` are the common columns that the file does not have.
+    """
+
+    runs: tuple[MeasuredRun, ...]
+    incomplete: tuple[tuple[str, ...], ...] = ()
+    missing_columns: tuple[str, ...] = ()
+
+
 def measured_files(folder: Path) -> tuple[Path, ...]:
     """The CSV files of a folder, by name; raises `InvalidInput` where there are none."""
     try:
-        found = tuple(sorted(p for p in folder.iterdir() if p.suffix == ".csv"))
+        found = tuple(sorted(p for p in folder.iterdir() if p.suffix.lower() == ".csv"))
     except OSError as error:
         raise InvalidInput.of(
             "folder", f"cannot be read: {error.strerror}", source=str(folder)
@@ -80,17 +97,29 @@ def measured_files(folder: Path) -> tuple[Path, ...]:
 
 
 def read_measured(path: Path) -> tuple[MeasuredRun, ...]:
-    """The runs of one file; raises `InvalidInput` with every fault."""
+    """The complete runs of one file; raises `InvalidInput` with every fault."""
+    return read_measured_table(path).runs
+
+
+def read_measured_table(path: Path) -> MeasuredTable:
+    """All rows of one file; raises `InvalidInput` with every fault."""
     faults: list[Fault] = []
-    runs = []
-    for line, row in _rows(path, REQUIRED_COLUMNS):
-        fields, found = _run_fields(row, line)
+    runs, incomplete = [], []
+    columns, rows = _read_rows(path, _TELLING)
+    for line, row in rows:
+        fields, found, unstated = _run_fields(row, line)
         faults += found
-        if not found:
+        if unstated:
+            incomplete.append(unstated)
+        elif not found:
             runs.append(MeasuredRun(schema=path.stem, **fields))
     if faults:
         raise InvalidInput(faults[:_MOST_FAULTS], source=str(path))
-    return tuple(runs)
+    return MeasuredTable(
+        runs=tuple(runs),
+        incomplete=tuple(incomplete),
+        missing_columns=tuple(name for name in COMMON_COLUMNS if name not in columns),
+    )
 
 
 def read_layer_tables(folder: Path) -> MeasuredLayers | None:
@@ -115,7 +144,7 @@ def read_layer_files(paths: Sequence[Path]) -> MeasuredLayers:
     for path in paths:
         faults: list[Fault] = []
         target = times
-        for line, row in _rows(path, _LAYER_KEYS):
+        for line, row in _read_rows(path, _LAYER_KEYS)[1]:
             schema, target = (_TIMES, times) if "forward_s" in row else (_SIZES, sizes)
             missing = [name for name in (*schema[0], *schema[1]) if name not in row]
             if missing:
@@ -144,56 +173,78 @@ def _frozen(
     return MappingProxyType(ordered)
 
 
-def _rows(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Lines (from 2) and their cells by column; a missing column is named at once."""
+def _read_rows(
+    path: Path, required: tuple[str, ...]
+) -> tuple[frozenset[str], list[tuple[int, dict[str, str]]]]:
+    """The columns, and lines (from 2) with their cells by column.
+
+    Raises `InvalidInput` where the file is empty or lacks one of the `required` columns.
+    """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            missing = [name for name in required if name not in (reader.fieldnames or ())]
+            names = [name.strip() for name in reader.fieldnames or ()]
+            if not names:
+                raise InvalidInput.of(
+                    "file", "must have a line of column names, got nothing", source=str(path)
+                )
+            missing = [name for name in required if name not in names]
             if missing:
                 raise InvalidInput(
                     [Fault(name, "must be a column of the file") for name in missing],
                     source=str(path),
                 )
-            for row in reader:
-                yield reader.line_num, {k: v or "" for k, v in row.items() if k is not None}
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput.of("file", f"cannot be read: {error}", source=str(path)) from None
+            reader.fieldnames = names
+            rows = [
+                (reader.line_num, {k: v or "" for k, v in row.items() if k is not None})
+                for row in reader
+            ]
+    except OSError as error:
+        raise InvalidInput.of(
+            "file", f"cannot be read: {error.strerror}", source=str(path)
+        ) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput.of("file", f"must be CSV in UTF-8: {error}", source=str(path)) from None
+    return frozenset(names), rows
 
 
-def _run_fields(row: Mapping[str, str], line: int) -> tuple[dict[str, Any], list[Fault]]:
+def _run_fields(
+    row: Mapping[str, str], line: int
+) -> tuple[dict[str, Any], list[Fault], tuple[str, ...]]:
+    """What the row states, its faults, and which columns it leaves open that every run needs."""
     fields: dict[str, Any] = {}
     faults: list[Fault] = []
+    unstated: list[str] = []
 
-    def parse(column: str, field: str, read: Callable[[str], object], *, optional: bool) -> None:
+    def parse(column: str, field: str, kind: _Kind, *, optional: bool) -> None:
         text = row.get(column, "").strip()
         if not text:
             if not optional:
-                faults.append(Fault(f"line {line}, {column}", "must not be empty"))
+                unstated.append(column)
             return
         try:
-            fields[field] = read(text)
+            fields[field] = kind.read(text)
         except ValueError:
-            faults.append(Fault(f"line {line}, {column}", f'must be a number, got "{text}"'))
+            faults.append(Fault(f"line {line}, {column}", f'must be {kind.rule}, got "{text}"'))
 
     for column, field in _TEXTS.items():
-        parse(column, field, str, optional=False)
+        parse(column, field, _TEXT, optional=False)
     for column, (field, optional) in _COUNTS.items():
-        parse(column, field, _count, optional=optional)
+        parse(column, field, _COUNT, optional=optional)
     for column, field in _OPTIONAL_TEXTS.items():
-        parse(column, field, str, optional=True)
+        parse(column, field, _TEXT, optional=True)
     for column, field in _AMOUNTS.items():
-        parse(column, field, _amount, optional=True)
-    parse("zero_stage", "zero_stage", int, optional=True)
-    parse("sequence_parallel", "sequence_parallel", lambda text: bool(int(text)), optional=True)
+        parse(column, field, _AMOUNT, optional=True)
+    parse("zero_stage", "zero_stage", _STAGE, optional=True)
+    parse("sequence_parallel", "sequence_parallel", _FLAG, optional=True)
     own = {*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, *_AMOUNTS, *_SPECIAL}
     fields["settings"] = MappingProxyType({k: v for k, v in row.items() if k not in own})
-    return fields, faults
+    return fields, faults, tuple(unstated)
 
 
 def _count(text: str) -> int:
     value = float(text)
-    if value != int(value) or value < 1:
+    if not (1 <= value <= _LARGEST_COUNT and value == int(value)):
         raise ValueError
     return int(value)
 
@@ -219,4 +270,27 @@ def _index(text: str) -> int:
     return value
 
 
+def _stage(text: str) -> int:
+    return (0, 1, 2, 3)[(0.0, 1.0, 2.0, 3.0).index(float(text))]
+
+
+def _flag(text: str) -> bool:
+    words = {"true": 1.0, "false": 0.0}
+    value = words[text.lower()] if text.lower() in words else float(text)
+    return (False, True)[(0.0, 1.0).index(value)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a cell must be; `read` raises `ValueError` where it is not."""
+
+    read: Callable[[str], object]
+    rule: str
+
+
+_TEXT: Final = _Kind(str, "text")
+_COUNT: Final = _Kind(_count, f"a whole number from 1 to {_LARGEST_COUNT}")
+_AMOUNT: Final = _Kind(_amount, "a finite number > 0")
+_STAGE: Final = _Kind(_stage, "0, 1, 2 or 3")
+_FLAG: Final = _Kind(_flag, "0 or 1")
 _KEY_READERS: Final[Mapping[str, Callable[[str], Any]]] = {"micro_batch_seqs": _count, "tp": _count}

@@ -12,6 +12,9 @@ share · payload / bandwidth (see `costing.communication`), so two numbers expla
 They are fitted to relative errors, since payloads span seven orders of magnitude. Protocols that
 change with size make small payloads faster than the straight line through large ones; the fit is
 a compromise, and `misfit` says how good a one.
+
+Lines may stand behind what a launcher puts before them (`[1,0]<stdout>:`, `0: `), among lines of
+NCCL itself or of other programs; what the columns in place and of errors hold does not matter.
 """
 
 from __future__ import annotations
@@ -37,8 +40,15 @@ _COLLECTIVES: Final[dict[str, Callable[[int], tuple[float, float]]]] = {
     "sendrecv": lambda ranks: (1.0, 1.0),
 }
 COLLECTIVES: Final = tuple(_COLLECTIVES)
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
-_NAME = re.compile(r"#.*?\b([a-z_]+)_perf\b")
+_RANK: Final = re.compile(r"\bRank\s+(\d+)\s.*\bdevice\s+\d+", re.ASCII)
+_NAME: Final = re.compile(r"\b([a-z_]+)_perf(?:_mpi)?\b")
+# Bytes, elements, type, and then, where printed, operation and root: a root is a whole number.
+_ROW: Final = re.compile(
+    r"(?:^|[:>\]|]\s*|\s)(\d+)\s+\d+\s+(?:u?int\d+|half|float|double|bfloat16|fp8\w*|f8\w*|bf16)"
+    r"(?:\s+[a-z]\w*)?(?:\s+-?\d+(?=\s+\d*\.?\d+\s+\d+\.\d+\s+\d+\.\d+))?"
+    r"\s+(\d*\.?\d+)\s+\d+\.\d+\s+\d+\.\d+(?:\s|$)",
+    re.ASCII,
+)
 _US: Final = 1e-6
 
 
@@ -69,15 +79,25 @@ def read_nccl_tests(
     `collective` is needed where the output does not name its program. Raises `InvalidInput` where
     the table, the ranks or the name are missing.
     """
-    rows = [row for line in text.splitlines() if (row := _row(line)) is not None]
-    ranks = {int(match[1]) for line in text.splitlines() if (match := _RANK.match(line))}
-    named = _NAME.search(text)
-    name = collective or (named[1] if named else None)
+    lines = text.splitlines()
+    rows = [row for line in lines if (row := _row(line)) is not None]
+    listed = [int(match[1]) for line in lines if (match := _RANK.search(line))]
+    ranks = set(listed)
+    programs = list(dict.fromkeys(_NAME.findall(text)))
+    named = [name for name in programs if name in _COLLECTIVES]
+    if collective is None and len(named) > 1:
+        problem = f"must be one program's in a file, got {', '.join(named)}"
+        raise InvalidInput.of("collective", problem, source=source)
+    name = collective or next(iter(named or programs), None)
     if name not in _COLLECTIVES:
         wanted = f"must be one of {', '.join(COLLECTIVES)}"
         raise InvalidInput.of("collective", f"{wanted}, got {name or 'none'}", source=source)
+    if len(ranks) < len(listed):
+        times = listed.count(listed[0])
+        problem = f"must be those of one run, got rank {listed[0]} {times} times; keep one run"
+        raise InvalidInput.of("ranks", problem, source=source)
     if len(ranks) < 2:
-        wanted = 'must list at least 2 ranks in lines such as "#  Rank  0"'
+        wanted = 'must list at least 2 ranks in lines such as "#  Rank  0 … device  0"'
         raise InvalidInput.of("ranks", f"{wanted}, got {len(ranks)}", source=source)
     if len(rows) < 2:
         wanted = "must have at least 2 rows of payload and time"
@@ -90,7 +110,7 @@ def read_nccl_tests(
     )
 
 
-def fit_link(run: CollectiveRun) -> LinkFit:
+def fit_link(run: CollectiveRun, *, source: str | None = None) -> LinkFit:
     """Latency and bandwidth that explain the run with the least relative error.
 
     Raises `InvalidInput` where times do not grow with the payload.
@@ -98,7 +118,8 @@ def fit_link(run: CollectiveRun) -> LinkFit:
     steps, share = _COLLECTIVES[run.collective](run.num_ranks)
     start_s, byte_s = _weighted_line(run.payload_bytes, run.time_s)
     if not byte_s > 0:
-        raise InvalidInput.of("table", "must have times that grow with the payload")
+        wanted = "must have times that grow with the payload"
+        raise InvalidInput.of("table", wanted, source=source)
     errors = [
         abs(start_s + byte_s * size - time_s) / time_s
         for size, time_s in zip(run.payload_bytes, run.time_s, strict=True)
@@ -112,21 +133,11 @@ def fit_link(run: CollectiveRun) -> LinkFit:
 
 def _row(line: str) -> tuple[float, float] | None:
     """Payload and out-of-place time of a line of the table, if it is one and moved anything."""
-    words = line.split()
-    if len(words) < 8 or not (words[0].isdecimal() and words[1].isdecimal()):
+    match = _ROW.search(line)
+    if match is None:
         return None
-    numbers = [number for word in words[2:] if (number := _number(word)) is not None]
-    # After the element type come, where printed, operation and root, a whole number.
-    times = [number for number in numbers if number != int(number) or number > 0]
-    size = float(words[0])
-    return (size, times[0] * _US) if size > 0 and times and times[0] > 0 else None
-
-
-def _number(word: str) -> float | None:
-    try:
-        return float(word)
-    except ValueError:
-        return None
+    size, time_us = float(match[1]), float(match[2])
+    return (size, time_us * _US) if size > 0 and time_us > 0 else None
 
 
 def _weighted_line(sizes: Sequence[float], times_s: Sequence[float]) -> tuple[float, float]:

@@ -57,7 +57,7 @@ class MeasuredRun:
 
     def flag(self, name: str) -> bool:
         """Whether a 0/1 column says 1; an empty one says no."""
-        return self.settings.get(name, "").strip() in ("1", "true", "True")
+        return self.settings.get(name, "").strip().lower() in ("1", "1.0", "true")
 
     def number(self, name: str) -> float | None:
         """A numeric column of this table alone; `None` where it is empty or not a number."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def calibration_report(found: CalibrationResult) -> RenderableType:
     """One table of constants for all lines, one of errors."""
     from rich.console import Group
+    from rich.text import Text
 
     columns = (
         ("accelerator", "left"),
@@ -46,4 +47,4 @@ def calibration_report(found: CalibrationResult) -> RenderableType:
         unseen = "" if fit.unseen_mape is None else f"{fit.unseen_mape:.1%}"
         spread = f"{made.low_ratio:.2f} to {made.high_ratio:.2f}"
         add_row(errors, fit.accelerator, fit.line, str(fit.rows), f"{fit.mape:.1%}", unseen, spread)
-    return Group(constants, errors)
+    return Group(constants, errors, *(Text(f"warning: {line}") for line in found.warnings))

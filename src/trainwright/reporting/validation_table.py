@@ -29,10 +29,12 @@ QUANTITIES = (
 def validation_report(found: ValidationResult) -> RenderableType:
     """Errors, then ranking and intervals, then what was not modelled."""
     from rich.console import Group
+    from rich.text import Text
 
     parts = [_errors(found), _ranking(found), _intervals(found)]
     if any(dataset.skipped for dataset in found.datasets):
         parts.append(_skipped(found))
+    parts.extend(Text(f"warning: {warning}") for warning in found.warnings)
     return Group(*parts)
 
 

@@ -160,7 +160,7 @@ def interval(
 
     Rows of one of `groups` resemble each other, so the range is drawn wider, row by row, until it
     also holds 85 % of the rows of groups it was not drawn from. With few rows, Student's range of
-    their spread instead.
+    their spread instead; a single row is always inside.
     """
     ratios = sorted(-residual for residual in unseen)  # log(measured / predicted)
     n = len(ratios)
@@ -168,8 +168,9 @@ def interval(
         spare = 0 if groups is None else _spare_rows([-r for r in unseen], groups)
         low, high = _shortest(ratios, spare)
     else:
-        spread = math.sqrt(sum(r * r for r in ratios) / n) if n > 1 else _ALONE / _student(1)
-        low, high = -_student(n) * spread, _student(n) * spread
+        spread = math.sqrt(sum(r * r for r in ratios) / n)
+        reach = _student(n) * spread if n > 1 else max(_ALONE, spread)
+        low, high = -reach, reach
     return math.exp(min(low, -_LEAST_WIDTH)), math.exp(max(high, _LEAST_WIDTH))
 
 

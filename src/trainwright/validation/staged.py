@@ -7,7 +7,7 @@ replicas of a stage differ in kind, each works at its own pace and the slowest e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,11 +59,10 @@ def predict_staged(
     """Price one run; raises `UnsupportedFeature` where no profile covers its layers."""
     if layers is None:
         raise UnsupportedFeature("no layer profiles were given")
+    microbatches = _microbatches(run)
     stages = _stages(run)
-    assert run.microbatch_size is not None and run.global_batch is not None
-    sizes = [int(n) for n in (run.setting("layers_per_stage") or "").split("|")]
-    ranges = [range(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(len(sizes))]
-    microbatches = run.global_batch // (run.microbatch_size * run.data)
+    ranges = _ranges(run, layers, stages)
+    assert run.microbatch_size is not None
     pipeline = []
     for index, (replicas, own) in enumerate(zip(stages, ranges, strict=True)):
         paces = [_pace(run, layers, replica, own) for replica in set(replicas)]
@@ -105,6 +104,15 @@ def predict_staged(
     )
 
 
+def _microbatches(run: MeasuredRun) -> int:
+    if run.microbatch_size is None or run.global_batch is None:
+        raise UnsupportedFeature("the row does not state its microbatches and batch")
+    microbatches, rest = divmod(run.global_batch, run.microbatch_size * run.data)
+    if rest or not microbatches:
+        raise UnsupportedFeature("the microbatches do not divide the batch")
+    return microbatches
+
+
 def _stages(run: MeasuredRun) -> list[list[StagedReplica]]:
     """Replicas of each stage from `TYPExCOUNT:tpN,…/…`."""
     text = run.setting("stage_replicas")
@@ -116,11 +124,28 @@ def _stages(run: MeasuredRun) -> list[list[StagedReplica]]:
         for part in stage.split(","):
             kind, _, degree = part.partition(":tp")
             name = kind.rpartition("x")[0]
+            if not (degree.isascii() and degree.isdigit()) or int(degree) < 1:
+                raise UnsupportedFeature(f'stage replica "{part}" is not TYPExCOUNT:tpN')
             replicas.append(
                 StagedReplica(accelerator=_DEVICE_NAMES.get(name, name), tensor=int(degree))
             )
         stages.append(replicas)
     return stages
+
+
+def _ranges(
+    run: MeasuredRun, layers: MeasuredLayers, stages: Sequence[Sequence[StagedReplica]]
+) -> list[range]:
+    """The layers of each stage from `N|N|…`, which must be those that were measured."""
+    text = run.setting("layers_per_stage") or ""
+    parts = text.split("|")
+    numbers = [int(part) for part in parts if part.isascii() and part.isdigit()]
+    num_layers = len(_sizes(run, layers, stages[0][0].tensor))
+    if (len(numbers), sum(numbers)) != (len(parts), num_layers) or 0 in numbers:
+        raise UnsupportedFeature(f'layers per stage "{text}" do not add up to {num_layers}')
+    if len(numbers) != len(stages):
+        raise UnsupportedFeature("layers and replicas are stated of different numbers of stages")
+    return [range(sum(numbers[:i]), sum(numbers[: i + 1])) for i in range(len(numbers))]
 
 
 def _pace(

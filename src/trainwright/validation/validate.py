@@ -96,9 +96,11 @@ def _outcome(runs: tuple[MeasuredRun, ...], predicted: Predictor) -> Outcome:
     return Outcome(runs=runs, prediction=prediction, assumed=assumed)
 
 
-def score(name: str, found: Sequence[Outcome]) -> DatasetScore:
-    """Every figure of one file."""
-    reasons: Counter[str] = Counter()
+def score(
+    name: str, found: Sequence[Outcome], *, incomplete: Sequence[tuple[str, ...]] = ()
+) -> DatasetScore:
+    """Every figure of one file; `incomplete` names what each row that makes no run leaves open."""
+    reasons = Counter(f"not stated: {', '.join(columns)}" for columns in incomplete)
     for outcome in found:
         if outcome.reason is not None:
             reasons[outcome.reason] += len(outcome.runs)
@@ -110,7 +112,7 @@ def score(name: str, found: Sequence[Outcome]) -> DatasetScore:
     low_high = [_interval(o) for o in modelled if _time_pair(o) is not None]
     return DatasetScore(
         name=name,
-        rows=sum(len(o.runs) for o in found),
+        rows=sum(len(o.runs) for o in found) + len(incomplete),
         modelled=sum(len(o.runs) for o in modelled),
         assumed=sum(len(o.runs) for o in modelled if o.assumed),
         skipped=tuple(SkippedRecord(reason=r, rows=n) for r, n in sorted(reasons.items())),

@@ -27,3 +27,4 @@ class CalibrationResult:
     format_version: int = FORMAT_VERSION
     calibrations: tuple[Calibration, ...]
     fits: tuple[FitRecord, ...]
+    warnings: tuple[str, ...] = ()
