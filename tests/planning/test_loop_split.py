@@ -19,6 +19,7 @@ from trainwright.planning.loop_split import Loop, best_loop_split
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Point, Workload
 from trainwright.planning.nearly_even import nearly_even
+from trainwright.planning.split_question import SplitQuestion
 from trainwright.planning.stage_kinds import StageKinds
 
 
@@ -176,7 +177,15 @@ def test_blocks_of_two_classes_are_dealt_out_whole(blocks_of_rank):
     degrees = Parallelism(
         pipeline=2, data=4, expert=4, expert_tensor=1, virtual_stages=6, zero_stage=1
     )
-    loop = Loop.of(kinds, degrees, cluster, family="interleaved", num_microbatches=4)
+    loop = Loop.of(
+        SplitQuestion(
+            kinds=kinds,
+            degrees=degrees,
+            cluster=cluster,
+            family="interleaved",
+            num_microbatches=4,
+        )
+    )
     found = loop.likely_split(blocks_of_rank, limit_s=float("inf"))
     assert found is not None
     assert found.cuts[-1] == kinds.num_layers
