@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
+# The cuts, and of each stage how many layers run as each row.
+CutsAndRows: TypeAlias = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+
 _HAIR = 1e-9  # of the room for activations, left free for rounding
 _TIE = 1e-3  # how much a shorter stage counts among splits that the bound does not tell apart
 
@@ -52,12 +55,14 @@ class Split:
 
     `bound_s` is infinite where nothing fits; then, and where the bound exceeds the limit that was
     given, there are no cuts, nor where only rounding would let one fit. `chosen` counts for each
-    stage the layers that run as each row.
+    stage the layers that run as each row. `others` are more cuts of the same candidate that may be
+    as good: only a simulation tells.
     """
 
     bound_s: float
     cuts: tuple[int, ...] = ()
     chosen: tuple[tuple[int, ...], ...] = ()
+    others: tuple[CutsAndRows, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

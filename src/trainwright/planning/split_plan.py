@@ -56,33 +56,45 @@ def price_split(
     *,
     limit_s: float = math.inf,
 ) -> Priced | None:
-    """The faster of the plan of the split and, if that misses its bound, the partitioner's.
+    """The fastest plan of the split's cuts and, if that misses its bound, the partitioner's.
 
-    None where neither fits; of families in V, where `least_step_s` is above the limit, too.
+    None where none fits; of families in V, where `least_step_s` is above the limit, too.
     """
     decoded = None
-    if split.cuts:
-        stages = _stages_of(split, candidate, profile)
-        decoded = _priced(question, candidate, profile, stages, limit_s=limit_s)
+    for cuts, chosen in ((split.cuts, split.chosen), *split.others):
+        if not cuts:
+            continue
+        if decoded is not None:
+            limit_s = min(limit_s, least_step_s(decoded.step, question.cluster.accelerator))
+        stages = _stages_of(cuts, chosen, candidate, profile)
+        found = _priced(question, candidate, profile, stages, limit_s=limit_s)
+        decoded = _faster(decoded, found)
     if candidate.schedule != ONE_F_ONE_B or (
         decoded is not None and decoded.step.step_time_s <= _NEAR * split.bound_s
     ):
         return decoded
-    found = (decoded, _partitioned(question, candidate, profile, budget))
-    return min(
-        (each for each in found if each is not None),
-        key=lambda each: each.step.step_time_s,
-        default=None,
-    )
+    return _faster(decoded, _partitioned(question, candidate, profile, budget))
 
 
-def _stages_of(split: Split, candidate: Candidate, profile: Profile) -> Iterator[Stage]:
+def _faster(first: Priced | None, second: Priced | None) -> Priced | None:
+    """Of two plans, the first where they are equally fast."""
+    if first is None or second is None:
+        return second if first is None else first
+    return second if second.step.step_time_s < first.step.step_time_s else first
+
+
+def _stages_of(
+    cuts: tuple[int, ...],
+    chosen: tuple[tuple[int, ...], ...],
+    candidate: Candidate,
+    profile: Profile,
+) -> Iterator[Stage]:
     layers = profile.structure.layers
-    for (first, after), chosen in zip(pairwise(split.cuts), split.chosen, strict=True):
+    for (first, after), counts in zip(pairwise(cuts), chosen, strict=True):
         own = layers[first:after]
         yield Stage.uniform(
             tuple(layer.id for layer in own),
-            options_of(own, chosen, profile),
+            options_of(own, counts, profile),
             data_parallel=candidate.data,
             tensor_parallel=candidate.tensor,
         )

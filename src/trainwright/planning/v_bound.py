@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -13,11 +13,19 @@ from trainwright.planning.v_lifetimes import lifetime_bound_s
 from trainwright.planning.v_problem import VProblem
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from trainwright.planning.split_question import SplitQuestion
 
 _FIRST_LIMIT: Final = 1.1  # times the work of the busiest rank
 _NEXT_LIMIT: Final = 1.2
 _LAST_LIMIT: Final = 4.0  # from there on in one go
+
+# Cost, layers of near and far chunks, their points, seconds and ends of ranks; see `PeelResult`.
+Peeled: TypeAlias = (
+    "tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64],"
+    " NDArray[np.float64], NDArray[np.float64]]"
+)
 
 
 def bound_v_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -25,7 +33,7 @@ def bound_v_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Spl
     problem = VProblem.of(question, limit_s=limit_s)
     if problem is None:
         return Split(bound_s=math.inf)
-    return Split(bound_s=min(least_pipeline_s(problem) + problem.overhead_s, limit_s))
+    return Split(bound_s=min(shortest_split(problem)[0] + problem.overhead_s, limit_s))
 
 
 def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -43,13 +51,16 @@ def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     return Split(bound_s=bound_s + problem.overhead_s)
 
 
-def least_pipeline_s(v: VProblem) -> float:
-    """The bound, by ranks alone; infinite where no split of the space is within the limit."""
+def shortest_split(v: VProblem) -> Peeled:
+    """The bound, by ranks alone, and a split that reaches it; of those of `v.published()`.
+
+    It is infinite where none of them is within the limit.
+    """
     problem, floor_s = v.published(), v.floor_s
     tried_s = _FIRST_LIMIT * floor_s
     while tried_s < min(v.limit_s, _LAST_LIMIT * floor_s):
-        found_s = _core.peel(**(problem | {"limit_s": tried_s}))[0]
-        if math.isfinite(found_s):
-            return found_s
+        found: Peeled = _core.peel(**(problem | {"limit_s": tried_s}))
+        if math.isfinite(found[0]):
+            return found
         tried_s *= _NEXT_LIMIT
-    return _core.peel(**problem)[0]
+    return _core.peel(**problem)

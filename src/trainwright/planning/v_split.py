@@ -1,26 +1,28 @@
 """The best split for V placement: rank r owns stages r and 2p-1-r, cut from both ends of the chain.
 
-The split that is found has room for as many activations as its family allows at most, so that it
-fits whatever order is found. The bound that comes along is that of `v_bound`.
+Two splits are found. One is even and has room for as many activations as its family allows at
+most, so that it fits whatever order is found. The other attains the bound of `v_bound`, with room
+for what the published order of its family holds. Which of them steps faster the simulation tells.
 """
 
 from __future__ import annotations
 
 import math
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trainwright._native import _core
 from trainwright.planning.split_bound import Split
-from trainwright.planning.v_bound import least_pipeline_s
+from trainwright.planning.v_bound import shortest_split
 from trainwright.planning.v_memory import most_in_flight
 from trainwright.planning.v_problem import VProblem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainwright.planning.split_bound import CutsAndRows
     from trainwright.planning.split_question import SplitQuestion
 
     Ints = NDArray[np.int64]
@@ -29,10 +31,6 @@ _LIKELY_LIMITS: Final = (1.02, 1.06)  # times a bound: the first, and from one t
 _LAST_LIMIT: Final = 4.0  # times a bound
 _EVEN_WITHIN: Final = 1.012  # of the shortest step, for more even chunks
 _UNLIMITED: Final = 2**40
-_TIGHTER: Final = (1.0, 0.93, 0.85)  # of the room, until a split is found
-
-# The cuts, and of each stage how many layers run as each row.
-CutsAndRows: TypeAlias = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
 def best_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -40,12 +38,13 @@ def best_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split
     problem = VProblem.of(question, limit_s=limit_s)
     if problem is None:
         return Split(bound_s=math.inf)
-    pipeline_s = least_pipeline_s(problem)
-    bound_s = pipeline_s + problem.overhead_s
+    shortest = shortest_split(problem)
+    bound_s = shortest[0] + problem.overhead_s
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
-    cuts, chosen = _likely_split(problem, pipeline_s)
-    return Split(bound_s=bound_s, cuts=cuts, chosen=chosen)
+    cuts, chosen = _likely_split(problem, shortest[0])
+    others = (_decoded(problem, *shortest[1:5]),)
+    return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=others)
 
 
 def _likely_split(v: VProblem, bound_s: float) -> CutsAndRows:
@@ -56,16 +55,14 @@ def _likely_split(v: VProblem, bound_s: float) -> CutsAndRows:
     problem["beside_bytes"] = v.fronts.level_bytes
     problem["max_activations"] = _UNLIMITED  # else chunks that hide waits look best
     first, following = _LIKELY_LIMITS
-    for share in _TIGHTER:
-        problem["usable_bytes"] = share * v.usable_bytes
-        tried_s = first * bound_s
-        while tried_s < min(following * v.limit_s, _LAST_LIMIT * bound_s):
-            problem["limit_s"] = min(tried_s, v.limit_s)
-            least_s = _core.peel(**problem)[0]
-            if math.isfinite(least_s):
-                problem["limit_s"] = min(_EVEN_WITHIN * least_s, problem["limit_s"])
-                return _decoded(v, *_core.peel_evenly(**problem, chunk_s=chunk_s)[1:5])
-            tried_s *= following
+    tried_s = first * bound_s
+    while tried_s < min(following * v.limit_s, _LAST_LIMIT * bound_s):
+        problem["limit_s"] = min(tried_s, v.limit_s)
+        least_s = _core.peel(**problem)[0]
+        if math.isfinite(least_s):
+            problem["limit_s"] = min(_EVEN_WITHIN * least_s, problem["limit_s"])
+            return _decoded(v, *_core.peel_evenly(**problem, chunk_s=chunk_s)[1:5])
+        tried_s *= following
     return (), ()
 
 

@@ -1,0 +1,40 @@
+"""From splits to a priced plan: the fastest of those that a search came with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from exhaustive import LLAMA, asked
+from trainwright.execution import Budget
+from trainwright.planning.ahead import SplitAsk
+from trainwright.planning.family_split import best_family_split
+from trainwright.planning.frontier import Shelf
+from trainwright.planning.model_space import Candidate
+from trainwright.planning.split_bound import Split
+from trainwright.planning.split_plan import price_split
+
+
+@pytest.mark.parametrize(("blocks", "fastest"), [(14, 1), (15, 0)])
+def test_the_fastest_of_all_cuts_of_a_split_is_the_plan(blocks, fastest):
+    """An even cut is faster where blocks are one short, else that which attains the bound."""
+    question = asked(
+        replace(LLAMA, num_layers=blocks), memory_gib=400, batch=8, sequence=4096, devices=4
+    )
+    candidate = Candidate(
+        microbatch_size=1, tensor=1, pipeline=4, data=1, schedule="zb-v", virtual_stages=2
+    )
+    shelf, budget = Shelf.of(question), Budget()
+    profile = shelf.profile(candidate.point)
+    split = SplitAsk(best_family_split, candidate, 10.0).answer(shelf, budget)
+
+    def step_s(split):
+        return price_split(question, candidate, profile, split, budget).step.step_time_s
+
+    every = ((split.cuts, split.chosen), *split.others)
+    alone_s = [
+        step_s(Split(bound_s=split.bound_s, cuts=cuts, chosen=chosen)) for cuts, chosen in every
+    ]
+    assert step_s(split) == min(alone_s) == alone_s[fastest]
+    assert max(alone_s) > 1.005 * min(alone_s)
