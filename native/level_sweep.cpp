@@ -107,11 +107,12 @@ PassAnswer LevelSweep::sweep(const Stop& stop) {
   queue_.push_back({0, 0, 0, root});
   ++counters_.passes;
   PassAnswer answer = PassAnswer::no;
-  while (goal_ < 0 && next_batch()) {
-    if (found_ && threshold_s_ <= floor_s_) {  // a plan below the window
+  while (goal_ < 0) {
+    if (found_ && threshold_s_ <= floor_s_) {  // a plan below the window, also of the last batch
       answer = PassAnswer::yes;
       break;
     }
+    if (!next_batch()) break;
     if (found_ && labels_.size() > most_labels_) {
       answer = PassAnswer::too_wide;
       break;
