@@ -19,12 +19,11 @@ from trainwright.plan import Plan, Stage
 from trainwright.planning.family_split import IN_V
 from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
 from trainwright.planning.schedules import ONE_F_ONE_B
-from trainwright.pricing.assemble import pipeline_times, sharing_times
-from trainwright.pricing.pipeline_run import pipeline_ends_s
-from trainwright.pricing.step import predict_step, work_of_plan
+from trainwright.planning.v_plan import fastest_plan
+from trainwright.pricing.step import predict_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.cluster import Accelerator
     from trainwright.execution import Budget
@@ -60,27 +59,24 @@ def price_split(
 
     None where none fits; of families in V, where `least_step_s` is above the limit, too.
     """
-    decoded = None
-    for cuts, chosen in ((split.cuts, split.chosen), *split.others):
-        if not cuts:
-            continue
-        if decoded is not None:
-            limit_s = min(limit_s, least_step_s(decoded.step, question.cluster.accelerator))
-        stages = _stages_of(cuts, chosen, candidate, profile)
-        found = _priced(question, candidate, profile, stages, limit_s=limit_s)
-        decoded = _faster(decoded, found)
-    if candidate.schedule != ONE_F_ONE_B or (
-        decoded is not None and decoded.step.step_time_s <= _NEAR * split.bound_s
-    ):
-        return decoded
-    return _faster(decoded, _partitioned(question, candidate, profile, budget))
+    every = ((split.cuts, split.chosen), *split.others) if split.cuts else ()
+    plans = [_plan(question, candidate, _stages_of(*each, candidate, profile)) for each in every]
+    if candidate.schedule in IN_V:
+        fastest = fastest_plan(question, profile, plans, limit_s=limit_s)
+        return None if fastest is None else _priced(question, candidate, profile, fastest)
+    found = [_priced(question, candidate, profile, plan) for plan in plans]
+    if candidate.schedule == ONE_F_ONE_B and not _is_near(found, split.bound_s):
+        found.append(_partitioned(question, candidate, profile, budget))
+    return min(
+        (each for each in found if each is not None),
+        key=lambda each: each.step.step_time_s,
+        default=None,
+    )
 
 
-def _faster(first: Priced | None, second: Priced | None) -> Priced | None:
-    """Of two plans, the first where they are equally fast."""
-    if first is None or second is None:
-        return second if first is None else first
-    return second if second.step.step_time_s < first.step.step_time_s else first
+def _is_near(found: Iterable[Priced | None], bound_s: float) -> bool:
+    """Whether a plan is so close to the bound that no other split is worth a look."""
+    return any(each is not None and each.step.step_time_s <= _NEAR * bound_s for each in found)
 
 
 def _stages_of(
@@ -119,7 +115,8 @@ def _partitioned(
     cut = recompute_least(found, roomy, setting, restrictions=restrictions)
     if cut.plan is None or len(cut.plan.stages) != candidate.pipeline:
         return None
-    return _priced(question, candidate, profile, iter(cut.plan.stages))
+    plan = _plan(question, candidate, iter(cut.plan.stages))
+    return _priced(question, candidate, profile, plan)
 
 
 def least_step_s(step: StepPrediction, device: Accelerator) -> float:
@@ -127,45 +124,29 @@ def least_step_s(step: StepPrediction, device: Accelerator) -> float:
     return step.pipeline_s + device.step_overhead_s
 
 
-def _priced(
-    question: ModelQuestion,
-    candidate: Candidate,
-    profile: Profile,
-    stages: Iterator[Stage],
-    *,
-    limit_s: float = math.inf,
-) -> Priced | None:
-    """The plan priced; None where it does not fit, or is a V and its pipeline above the limit."""
-    workload = question.workload
-    plan = Plan(
+def _plan(question: ModelQuestion, candidate: Candidate, stages: Iterator[Stage]) -> Plan:
+    return Plan(
         stages=tuple(stages),
-        num_microbatches=workload.global_batch // candidate.microbatch_size,
+        num_microbatches=question.workload.global_batch // candidate.microbatch_size,
         microbatch_size=candidate.microbatch_size,
         schedule=candidate.schedule,
         parallelism=candidate.degrees,
     )
-    if candidate.schedule in IN_V and _is_longer(plan, profile, question, limit_s):
-        return None
-    flops = model_flops_per_sequence(question.model, workload.sequence_length)
+
+
+def _priced(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, plan: Plan
+) -> Priced | None:
+    """The plan priced; None where it does not fit."""
+    length = question.workload.sequence_length
     step = predict_step(
         plan,
         profile,
         question.cluster,
-        model_flops_per_sequence=flops,
+        model_flops_per_sequence=model_flops_per_sequence(question.model, length),
         overlap=question.settings.overlap,
         overheads=question.overheads,
     )
     if not question.holds(step.peak_memory_bytes):
         return None
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
-
-
-def _is_longer(plan: Plan, profile: Profile, question: ModelQuestion, limit_s: float) -> bool:
-    """Whether the pipeline alone is; its order is found once, to price it takes another."""
-    if math.isinf(limit_s):
-        return False
-    cluster = question.cluster
-    work, layout = work_of_plan(plan, profile, cluster, overheads=question.overheads)
-    times = pipeline_times(work, sharing_times(work, layout), layout.overlap)
-    pipeline_s = float(pipeline_ends_s(layout.shape, times).max())
-    return pipeline_s + cluster.accelerator.step_overhead_s > limit_s

@@ -6,7 +6,7 @@ simulated, and the memory in flight, which follows from the order of actions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -98,6 +98,14 @@ class StepWork:
 
 def assemble_step(work: StepWork, layout: Layout) -> StepPrediction:
     """Price the step; raises `InvalidInput` where the schedule breaks a rule of its family."""
+    step = simulated_step(work, layout)
+    return replace(step, communication=_communication(work, layout, step))
+
+
+def simulated_step(work: StepWork, layout: Layout) -> StepPrediction:
+    """Like `assemble_step` without what is spent on communication, for which orders that look at
+    times are made again, without transfers.
+    """
     m, p = layout.shape.num_microbatches, layout.shape.num_ranks
     sharing = sharing_times(work, layout)
     times = pipeline_times(work, sharing, layout.overlap)
@@ -107,16 +115,14 @@ def assemble_step(work: StepWork, layout: Layout) -> StepPrediction:
     synced = ends_s + np.array([stage.exposed_gradient_sync_s for stage in stages])
     pipeline_s, synced_s = float(ends_s.max()), float(synced.max())
     optimizer_s = max(stage.optimizer_s for stage in stages)
-    busy_s = [m * (stage.forward_s + stage.backward_s) for stage in stages]
-    busiest = int(np.argmax(busy_s))
+    busy_s = max(m * (stage.forward_s + stage.backward_s) for stage in stages)
     return StepPrediction(
         step_time_s=synced_s + optimizer_s + layout.step_overhead_s,
         pipeline_s=pipeline_s,
         exposed_gradient_sync_s=synced_s - pipeline_s,
         optimizer_s=optimizer_s,
-        bubble_of_makespan=1 - busy_s[busiest] / pipeline_s if pipeline_s > 0 else 0.0,
+        bubble_of_makespan=1 - busy_s / pipeline_s if pipeline_s > 0 else 0.0,
         stages=stages,
-        communication=_communication(work, sharing, layout, busiest, times, pipeline_s),
     )
 
 
@@ -229,17 +235,15 @@ def buffer_bytes(work: StepWork, chunks: list[int]) -> float:
 
 
 def _communication(
-    work: StepWork,
-    sharing: Sequence[DataParallelTimes],
-    layout: Layout,
-    rank: int,
-    times: PipelineTimes,
-    pipeline_s: float,
+    work: StepWork, layout: Layout, step: StepPrediction
 ) -> tuple[CommunicationTime, ...]:
-    """What one rank spends on each purpose in a step.
+    """What the busiest rank spends on each purpose in a step.
 
     Of pipeline transfers, exposed is what the whole pipeline gains where they are free.
     """
+    sharing = sharing_times(work, layout)
+    times = pipeline_times(work, sharing, layout.overlap)
+    rank = int(np.argmax([stage.forward_s + stage.backward_s for stage in step.stages]))
     m, chunks = layout.shape.num_microbatches, work.chunks_of(rank)
     found = []
     for kind, name in _LAYER_KINDS.items():
@@ -247,10 +251,10 @@ def _communication(
         total_s = m * sum(float(work.stages[chunk].communication_s[kind]) for chunk in chunks)
         found.append(_split(name, exposed_s, total_s))
     sent_s = 2 * m * float(sum(work.transfer_s[c] for c in chunks if c < len(work.transfer_s)))
-    free_s = pipeline_s
+    free_s = step.pipeline_s
     if work.transfer_s.any():
         free_s = float(pipeline_ends_s(layout.shape, times.without_transfers()).max())
-    found.append(_split("pipeline", max(0.0, pipeline_s - free_s), sent_s))
+    found.append(_split("pipeline", max(0.0, step.pipeline_s - free_s), sent_s))
     shared = [sharing[chunk] for chunk in chunks]
     tied_s = sum(work.tied_s[chunk] for chunk in chunks)
     gradients_s = sum(s.gradients_s for s in shared) + tied_s
