@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import trainwright
 from export_jobs import bundle, job
 from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.formats.exports.megatron_bridge import read_megatron_bridge
@@ -155,3 +156,24 @@ def test_nanotron_knows_no_groups_of_experts() -> None:
 def test_the_loader_of_pytorch_says_what_the_model_is_to_send() -> None:
     found = bundle(made(zero_stage=3, recipe={"dispatch_dtype": "fp8"}), "pytorch").not_represented
     assert any("your model sends a copy per node, passed on inside, in fp8" in e for e in found)
+
+
+def test_the_nearest_plan_sends_tokens_as_the_framework_can() -> None:
+    run = trainwright.estimate(
+        "mixtral-8x7b",
+        cluster="dgx-h100",
+        nodes=4,
+        ep=8,
+        etp=1,
+        zero=3,
+        global_batch=64,
+        sequence=2048,
+        dispatch_dtype="fp8",
+        token_dispatcher="hierarchical",
+    )
+    found = trainwright.export(run, "torchtitan@0.2", allow_nearest=True).document
+    assert found.nearest is not None
+    (change,) = found.nearest.changes
+    once = "a copy per node, passed on inside, in"
+    assert change == f"dispatch: {once} fp8 becomes {once} the format of activations"
+    assert found.nearest.after.step_time_s > found.nearest.before.step_time_s
