@@ -108,7 +108,8 @@ def _base(job: Job, own: Capability) -> Configuration:
         degrees = replace(degrees, sequence_parallel=True)
     if job.model.experts is not None and not own.can(Feature.EXPERT_TENSOR):
         shards = degrees.tensor if own.can(Feature.EXPERTS_CUT) else 1
-        degrees = replace(degrees, expert_tensor=shards)
+        if degrees.expert_shards != shards:
+            degrees = replace(degrees, expert_tensor=shards)
     copied = copy_features(degrees, has_experts=job.model.experts is not None)
     if not (degrees.zero_stage and all(map(own.can, copied))):
         degrees = replace(degrees, state_copies=1)

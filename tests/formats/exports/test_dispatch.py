@@ -164,7 +164,6 @@ def test_the_nearest_plan_sends_tokens_as_the_framework_can() -> None:
         cluster="dgx-h100",
         nodes=4,
         ep=8,
-        etp=1,
         zero=3,
         global_batch=64,
         sequence=2048,
@@ -177,3 +176,22 @@ def test_the_nearest_plan_sends_tokens_as_the_framework_can() -> None:
     once = "a copy per node, passed on inside, in"
     assert change == f"dispatch: {once} fp8 becomes {once} the format of activations"
     assert found.nearest.after.step_time_s > found.nearest.before.step_time_s
+
+
+def test_a_plan_for_a_framework_says_what_it_cannot_send() -> None:
+    found = trainwright.plan(
+        "mixtral-8x7b",
+        cluster="dgx-h100",
+        nodes=2,
+        global_batch=32,
+        sequence=4096,
+        framework="megatron",
+        pp=1,
+        tp=1,
+        ep=8,
+        micro_batch=1,
+        dispatch_dtype="fp8",
+        token_dispatcher="hierarchical",
+    ).document
+    (warning,) = [each for each in found.warnings if "dispatch" in each]
+    assert "sends tokens to experts in the format of activations; what can: pytorch" in warning
