@@ -15,7 +15,7 @@ from trainwright.errors import InvalidInput
 from trainwright.formats.catalog import cluster, model
 from trainwright.formats.exports import needs_orders, write
 from trainwright.formats.exports.launch import Launcher
-from trainwright.model import LayerKind, Optimizer, Recipe, TransformerConfig
+from trainwright.model import LayerKind, Optimizer, Recipe, TokenDispatcher, TransformerConfig
 from trainwright.plan.axis_order import AXIS_ORDERS
 from trainwright.plan.bundle import ExportBundle, Stamp
 from trainwright.plan.configuration import Configuration
@@ -108,6 +108,14 @@ def golden_jobs() -> dict[str, Job]:
             zero_stage=1,
             global_batch=64,
         ),
+        "deepseek-v2 once to a node": job(
+            "deepseek-v2",
+            data=16,
+            expert=8,
+            zero_stage=1,
+            global_batch=64,
+            recipe=Recipe(token_dispatcher=TokenDispatcher.HIERARCHICAL),
+        ),
         "llama3-8b fsdp": job(
             "llama3-8b", data=16, zero_stage=3, global_batch=64, recompute=Recompute.FULL
         ),
@@ -181,7 +189,9 @@ def jobs(draw: st.DrawFn) -> Job:
         recompute_modules=draw(st.sampled_from((None, ("norm",)))),
         blocks_per_stage=draw(_splits(config.num_layers, pipeline * chunks)),
         recipe=Recipe(
-            optimizer=draw(st.sampled_from((Optimizer.ADAM, Optimizer.ADAM, Optimizer.SGD)))
+            optimizer=draw(st.sampled_from((Optimizer.ADAM, Optimizer.ADAM, Optimizer.SGD))),
+            token_dispatcher=draw(st.sampled_from(TokenDispatcher)),
+            dispatch_dtype=draw(st.sampled_from((None, None, "bf16", "fp8"))),
         ),
     )
     try:

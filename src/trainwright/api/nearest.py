@@ -15,7 +15,7 @@ from trainwright.errors import Inexpressible, Infeasible, InvalidInput
 from trainwright.formats.exports import able_targets, gaps_of
 from trainwright.formats.exports.nanotron import own_split
 from trainwright.plan.axis_order import mapping_name
-from trainwright.plan.capability import capability_of, copy_features
+from trainwright.plan.capability import capability_of, copy_features, dispatch_features
 from trainwright.plan.configuration import even_blocks
 from trainwright.plan.demands import RecomputeForm
 from trainwright.plan.feature import Feature
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.cluster import Cluster
+    from trainwright.model import Recipe
     from trainwright.plan import StepPrediction
     from trainwright.plan.capability import Capability
     from trainwright.plan.configuration import Configuration
@@ -107,7 +108,8 @@ def _base(job: Job, own: Capability) -> Configuration:
         degrees = replace(degrees, sequence_parallel=True)
     if job.model.experts is not None and not own.can(Feature.EXPERT_TENSOR):
         shards = degrees.tensor if own.can(Feature.EXPERTS_CUT) else 1
-        degrees = replace(degrees, expert_tensor=shards)
+        if degrees.expert_shards != shards:
+            degrees = replace(degrees, expert_tensor=shards)
     copied = copy_features(degrees, has_experts=job.model.experts is not None)
     if not (degrees.zero_stage and all(map(own.can, copied))):
         degrees = replace(degrees, state_copies=1)
@@ -117,6 +119,7 @@ def _base(job: Job, own: Capability) -> Configuration:
     if not own.can(Feature.LOOP):
         degrees, chunks = replace(degrees, virtual_stages=1), 1
     run = replace(run, parallelism=degrees, blocks_per_stage=None, recompute=Recompute.NONE)
+    run = replace(run, recipe=_dispatched(run.recipe, job, own))
     if job.demands.has_pipeline and not own.runs(job.demands):
         run = replace(run, schedule="interleaved" if chunks > 1 else "1f1b")
     blocks = job.blocks_per_stage
@@ -127,6 +130,18 @@ def _base(job: Job, own: Capability) -> Configuration:
             even = own_split(job.model, run.num_stages)
         run = replace(run, blocks_per_stage=blocks if keeps_stages else even)
     return replace(run, recompute_blocks=None, recompute_modules=None)
+
+
+def _dispatched(recipe: Recipe, job: Job, own: Capability) -> Recipe:
+    """The recipe with tokens sent to experts as the framework can."""
+    from trainwright.model import TokenDispatcher
+
+    lacking = {feature for feature in dispatch_features(job.demands) if not own.can(feature)}
+    if Feature.NARROW_DISPATCH in lacking:
+        recipe = replace(recipe, dispatch_dtype=None)
+    if lacking - {Feature.NARROW_DISPATCH}:
+        recipe = replace(recipe, token_dispatcher=TokenDispatcher.ALL_TO_ALL)
+    return recipe
 
 
 def _without_recompute(job: Job) -> Job:
@@ -170,6 +185,9 @@ def _changes(job: Job, nearest: Job) -> Iterator[str]:
             yield f"{name}: {getattr(was, name)} becomes {getattr(now, name)}"
     if was.axis_order != now.axis_order:
         yield f"mapping: {mapping_name(was.axis_order)} becomes {mapping_name(now.axis_order)}"
+    if job.recipe.dispatch_in_words != nearest.recipe.dispatch_in_words:
+        was_sent, now_sent = job.recipe.dispatch_in_words, nearest.recipe.dispatch_in_words
+        yield f"dispatch: {was_sent} becomes {now_sent}"
     if job.schedule != nearest.schedule:
         yield f"schedule: {job.schedule} becomes {nearest.schedule}"
     if job.blocks_per_stage != nearest.blocks_per_stage:

@@ -234,6 +234,12 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         yield feature, "sequence_parallel", "on" if on else "off"
     if demands.has_experts and degrees.tensor * degrees.expert_shards > 1:
         yield _expert_feature(degrees), "expert_tensor", str(degrees.expert_shards)
+    if demands.groups_per_token:
+        yield Feature.EXPERT_GROUPS, "groups_per_token", str(demands.groups_per_token)
+    for feature in dispatch_features(demands):
+        value = "hierarchical" if feature is not Feature.NARROW_DISPATCH else "set"
+        field = "dispatch_dtype" if feature is Feature.NARROW_DISPATCH else "token_dispatcher"
+        yield feature, field, value
     if not demands.zero_stage and degrees.context * degrees.expert > 1:
         yield Feature.UNSHARDED_BESIDE, "zero_stage", "0"
     if not demands.zero_stage and degrees.data > 1 and degrees.tensor > 1:
@@ -259,6 +265,18 @@ def copy_features(degrees: Parallelism, *, has_experts: bool) -> Iterator[Featur
     are_split = degrees.expert > 1 or degrees.expert_shards != degrees.tensor
     if degrees.zero_stage >= 2 and has_experts and are_split:
         yield Feature.HYBRID_SHARD_EXPERTS
+
+
+def dispatch_features(demands: Demands) -> Iterator[Feature]:
+    """What the way of tokens to experts needs, where any travel."""
+    degrees = demands.parallelism
+    if degrees.expert == 1:
+        return
+    if demands.dispatches_once:
+        are_cut = degrees.expert_shards > 1
+        yield Feature.DISPATCH_ONCE_CUT if are_cut else Feature.DISPATCH_ONCE
+    if demands.narrow_dispatch:
+        yield Feature.NARROW_DISPATCH
 
 
 def _demanded_stages(demands: Demands) -> Iterator[tuple[Feature, str, str]]:

@@ -28,6 +28,8 @@ _PER_STAGE = "no runs the same degrees on every stage"
 _NO_MTP = "no has no multi-token prediction layers"
 _CORE_FSDP = "yes --use-megatron-fsdp"
 _WITH_PP = "no is not known to shard gradients or parameters beside a pipeline"
+_EACH_COPY = "no sends a copy of a token for each of its experts"
+_AS_ACTIVATIONS = "no sends tokens to experts in the format of activations"
 _BLOCK = "yes recompute_method block"
 _ONE_SET = "no recomputes one set of layers in every stage"
 
@@ -268,6 +270,38 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         *("yes",) * 2,
         _MODEL,
         *("no cuts experts as the rest",) * 3,
+    ),
+    Feature.EXPERT_GROUPS: (
+        *("yes moe_router_group_topk",) * 3,
+        *("code num_limited_groups of the model",) * 2,
+        _MODEL,
+        *("code the model's own router",) * 2,
+        "no chooses among all experts",
+    ),
+    Feature.DISPATCH_ONCE: (
+        *("yes moe_token_dispatcher_type flex",) * 3,
+        "yes expert_parallel_comm_backend",
+        "code moe_comm_backend of the model",
+        _MODEL,
+        _EACH_COPY,
+        "no has no expert parallelism",
+        _EACH_COPY,
+    ),
+    Feature.DISPATCH_ONCE_CUT: (
+        *("yes moe_token_dispatcher_type flex",) * 3,
+        "no sends a token once to a node only where experts are whole; choose --etp 1",
+        "no does not cut experts; choose --etp 1",
+        _MODEL,
+        _EACH_COPY,
+        "no has no expert parallelism",
+        _EACH_COPY,
+    ),
+    Feature.NARROW_DISPATCH: (
+        *(_AS_ACTIVATIONS,) * 5,
+        _MODEL,
+        _AS_ACTIVATIONS,
+        "no has no expert parallelism",
+        _AS_ACTIVATIONS,
     ),
     Feature.DEGREES_PER_STAGE: (*(_PER_STAGE,) * 9,),
 }

@@ -73,7 +73,9 @@ class Demands:
     `shape` says how a schedule without a name is placed. `recompute_modules` are what `MODULES`
     repeats, "mlp_activation" where it is that of a dense block and "expert_activation" else.
     `ends_apart`: embedding or head make a stage without blocks. `has_experts` and `num_mtp_layers`
-    are the model's. `axis_order` lists the axes "tensor", "context", "data", "pipeline" from the
+    are the model's, as are the `groups_per_token` of its experts, 0 without a limit; tokens that
+    cross the network once for each node have `dispatches_once`, those in a format of their own
+    `narrow_dispatch`. `axis_order` lists the axes "tensor", "context", "data", "pipeline" from the
     innermost out, where the plan depends on it.
     """
 
@@ -88,6 +90,9 @@ class Demands:
     recompute_modules: frozenset[str] = frozenset()
     has_experts: bool = False
     num_mtp_layers: int = 0
+    groups_per_token: int = 0
+    dispatches_once: bool = False
+    narrow_dispatch: bool = False
     axis_order: tuple[str, ...] | None = None
     optimizer: str = "adam"
     offload: bool = False

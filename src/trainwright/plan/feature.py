@@ -41,4 +41,8 @@ class Feature(StrEnum):
     EXPERTS_CUT = "experts cut as the rest"
     EXPERTS_WHOLE = "experts whole beside tensor parallel"
     EXPERT_TENSOR = "experts cut in another way"
+    EXPERT_GROUPS = "a token limited to groups of experts"
+    DISPATCH_ONCE = "a token sent once to a node"
+    DISPATCH_ONCE_CUT = "a token sent once to a node, to experts that are cut"
+    NARROW_DISPATCH = "tokens sent in another format than activations"
     DEGREES_PER_STAGE = "degrees that differ between stages"

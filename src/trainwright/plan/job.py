@@ -204,6 +204,14 @@ class Job:
         return frozenset(found)
 
     @property
+    def _groups_per_token(self) -> int:
+        """Groups of experts that a token may use; 0 where it may use all."""
+        experts = self.model.experts
+        if experts is None or experts.groups_per_token == experts.num_groups:
+            return 0
+        return experts.groups_per_token
+
+    @property
     def _axis_order(self) -> AxisOrder | None:
         """None where all orders are the same."""
         degrees = self.parallelism
@@ -215,6 +223,7 @@ class Job:
     def demands(self) -> Demands:
         """What the job demands of a framework."""
         shape = None if self.schedule in FAMILY_SHAPES else _shape_of(self.placement)
+        numbers = self.recipe.numbers(self.precision)
         counts = {len(owned) for owned in self.placement.stages_of_rank}
         return Demands(
             parallelism=self.parallelism or Parallelism(),
@@ -228,6 +237,9 @@ class Job:
             recompute_modules=self._modules_by_block,
             has_experts=self.model.experts is not None,
             num_mtp_layers=self.model.num_mtp_layers,
+            groups_per_token=self._groups_per_token,
+            dispatches_once=self.recipe.dispatches_once,
+            narrow_dispatch=numbers.dispatch_bytes != numbers.activation_bytes,
             axis_order=self._axis_order,
             optimizer=str(self.recipe.optimizer),
         )

@@ -49,6 +49,7 @@ class StatedRun:
     moment_dtypes: tuple[str, ...] | None = None
     dropout: float | None = None
     capacity_factor: float | None = None
+    token_dispatcher: str | None = None
     model: TransformerConfig | None = None
     model_name: str | None = None
     num_devices: int | None = None

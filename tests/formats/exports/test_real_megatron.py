@@ -38,6 +38,12 @@ GOOD = MegatronSetup(
 )  # fmt: skip
 
 
+GOLDEN = (
+    *("llama3-70b uneven loop", "deepseek-v3 with mtp", "mixtral ep 8"),
+    "deepseek-v2 once to a node",
+)
+
+
 def load(path: str) -> Any:
     module, _, name = path.rpartition(".")
     with warnings.catch_warnings():
@@ -99,7 +105,7 @@ def construct(values: dict[str, Any]) -> Any:
         return load("transformer.transformer_config.TransformerConfig")(**given)
 
 
-@pytest.mark.parametrize("name", ["llama3-70b uneven loop", "deepseek-v3 with mtp", "mixtral ep 8"])
+@pytest.mark.parametrize("name", GOLDEN)
 def test_golden_jobs_are_accepted(name: str) -> None:
     job = golden_jobs()[name]
     assert "accepts" in check_bundle(bundle(job, "megatron"), job)

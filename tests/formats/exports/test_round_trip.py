@@ -80,6 +80,9 @@ def facts(job: Job) -> dict[str, Any]:
         "precision": job.precision,
         "optimizer": str(job.recipe.optimizer),
         "recompute_modules": job.selected_modules,
+        "token_dispatcher": (
+            "hierarchical" if degrees.expert > 1 and job.recipe.dispatches_once else "all_to_all"
+        ),
         "vocabulary_multiple": job.vocabulary_multiple,
         "model_name": job.model_name,
     }

@@ -17,6 +17,7 @@ from trainwright.formats.exports.launch import commented, header
 from trainwright.formats.exports.layout import parse_layout
 from trainwright.formats.exports.megatron import environment_of
 from trainwright.formats.exports.megatron_fields import (
+    dispatcher_of,
     layout_of,
     mapping_of,
     megatron_fields,
@@ -42,12 +43,19 @@ DECIDED: Final = (
     "expert_model_parallel_size",
     "expert_tensor_parallel_size",
     "sequence_parallel",
+    "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
+    "moe_router_dtype",
     "microbatch_group_size_per_vp_stage",
     "recompute_granularity",
     "recompute_method",
     "recompute_num_layers",
     "recompute_modules",
     "cross_entropy_loss_fusion",
+)
+# Those that only mean something where experts are.
+_LEFT_WHERE_ABSENT: Final = frozenset(
+    {"moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_router_dtype"}
 )
 _FALSE_WHERE_ABSENT: Final = frozenset({"cross_entropy_loss_fusion", "sequence_parallel"})
 
@@ -80,6 +88,8 @@ def settings(job: Job) -> dict[str, Any]:
     fields = megatron_fields(job)
     found: dict[str, Any] = {}
     for name in DECIDED:
+        if name in _LEFT_WHERE_ABSENT and name not in fields.model:
+            continue
         default = False if name in _FALSE_WHERE_ABSENT else None
         found[f"model.{name}"] = fields.model.get(name, default)
     if found["model.expert_tensor_parallel_size"] is None:
@@ -129,6 +139,7 @@ def read_megatron_bridge(text: str) -> StatedRun:
         schedule="interleaved" if chunks > 1 else "1f1b",
         blocks=None if layout is None else tuple(s.count("t") for s in parse_layout(layout)),
         sequence_parallel=model["sequence_parallel"],
+        token_dispatcher=dispatcher_of(model.get("moe_token_dispatcher_type")),
         recompute=_recompute(model),
         zero=_zero(found),
         state_copies=found.get("ddp.num_distributed_optimizer_instances"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.errors import InvalidInput
 from trainwright.formats.exports.layout import format_layout, letters_of
 from trainwright.model import LayerKind
 from trainwright.model.config import Activation, Norm
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
-# Our names of activations, and how Megatron's own arguments choose them.
+# Megatron's ways of tokens to experts, and ours that prices them.
+_DISPATCHERS: Final = {
+    "alltoall": "all_to_all",
+    "alltoall_seq": "all_to_all",
+    "allgather": "all_to_all",
+    "flex": "hierarchical",
+}
 _NORMS: Final = {Norm.LAYER: "LayerNorm", Norm.LAYER_WITHOUT_BIAS: "LayerNorm", Norm.RMS: "RMSNorm"}
 
 
@@ -136,8 +143,13 @@ def _experts(job: Job) -> Values:
         "moe_router_topk": experts.experts_per_token,
         "moe_ffn_hidden_size": experts.ffn_size,
         "moe_grouped_gemm": True,
-        "moe_token_dispatcher_type": "alltoall",
+        **_dispatcher(job),
     }
+    if job.demands.groups_per_token:
+        found |= {
+            "moe_router_num_groups": experts.num_groups,
+            "moe_router_group_topk": experts.groups_per_token,
+        }
     if not all(experts.at(layer) for layer in range(layers)):
         found["moe_layer_freq"] = [int(experts.at(layer)) for layer in range(layers)]
     if experts.shared_ffn_size:
@@ -145,6 +157,22 @@ def _experts(job: Job) -> Values:
     if (factor := job.recipe.capacity_factor) is not None:
         found |= {"moe_expert_capacity_factor": factor, "moe_pad_expert_input_to_capacity": True}
     return found
+
+
+def _dispatcher(job: Job) -> Values:
+    """How tokens travel; once to a node by DeepEP, or HybridEP, which pads to a capacity too.
+
+    Both take probabilities in float32 alone. Without expert parallelism nothing travels, and the
+    flexible dispatcher refuses to be made.
+    """
+    if not job.recipe.dispatches_once or job.degrees.expert == 1:
+        return {"moe_token_dispatcher_type": "alltoall"}
+    backend = "deepep" if job.recipe.capacity_factor is None else "hybridep"
+    return {
+        "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": backend,
+        "moe_router_dtype": "fp32",
+    }
 
 
 def _latent(job: Job) -> Values:
@@ -197,6 +225,17 @@ def _optimizer(job: Job) -> Values:
             "exp_avg_sq_dtype": moments[-1],
         }
     return found
+
+
+def dispatcher_of(kind: str | None) -> str | None:
+    """What prices Megatron's dispatcher of a name, None where none is named.
+
+    Gathering all tokens has no price of its own. Raises `InvalidInput` for an unknown name.
+    """
+    if kind not in (None, *_DISPATCHERS):
+        wanted = f"must be one of {', '.join(_DISPATCHERS)}"
+        raise InvalidInput.of("--moe-token-dispatcher-type", f'{wanted}, got "{kind}"')
+    return None if kind is None else _DISPATCHERS[kind]
 
 
 def mapping_of(is_pipeline_inside: object) -> str:

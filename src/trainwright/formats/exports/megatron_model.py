@@ -20,6 +20,7 @@ add-qkv-bias qk-layernorm hidden-dropout attention-dropout position-embedding-ty
 max-position-embeddings untie-embeddings-and-output-weights vocab-size padded-vocab-size
 num-experts moe-ffn-hidden-size moe-router-topk moe-layer-freq moe-grouped-gemm
 moe-token-dispatcher-type moe-shared-expert-intermediate-size multi-latent-attention
+moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices
 q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim mtp-num-layers
 """
 MODEL_FLAGS: Final = frozenset(_MODEL_FLAGS_TEXT.split())
@@ -113,6 +114,10 @@ def _experts(flags: Flags, num_layers: int) -> Experts | None:
     if not count:
         return None
     width = flags.count("moe-ffn-hidden-size") or _width(flags)
+    groups = flags.positive("moe-router-num-groups") or 1
+    limit = flags.positive("moe-router-group-topk")
+    if (ranks := flags.positive("moe-router-topk-limited-devices")) is not None:  # until core 0.11
+        groups, limit = flags.positive("expert-model-parallel-size") or 1, ranks
     dense: tuple[int, ...] = ()
     if (pattern := flags.one("moe-layer-freq")) is not None:
         dense = tuple(i for i, routed in enumerate(_routed(pattern, num_layers)) if not routed)
@@ -123,6 +128,8 @@ def _experts(flags: Flags, num_layers: int) -> Experts | None:
         experts_per_token=flags.count("moe-router-topk") or 2,
         ffn_size=width,
         shared_ffn_size=flags.count("moe-shared-expert-intermediate-size") or 0,
+        num_groups=1 if limit is None else groups,
+        groups_per_token=1 if limit is None else limit,
         **given,
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.exports.layout import parse_layout
-from trainwright.formats.exports.megatron_fields import mapping_of
+from trainwright.formats.exports.megatron_fields import dispatcher_of, mapping_of
 from trainwright.formats.exports.megatron_model import MODEL_FLAGS, read_model
 from trainwright.formats.exports.shell_args import Flags, read_flags
 from trainwright.plan.capability import capability_of
@@ -35,6 +35,7 @@ attention-backend use-flash-attn grad-reduce-in-bf16 accumulate-allreduce-grads-
 ckpt-format decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers nnodes
 nproc-per-node nproc_per_node world-size use-precision-aware-optimizer main-params-dtype
 exp-avg-dtype exp-avg-sq-dtype moe-expert-capacity-factor moe-pad-expert-input-to-capacity
+moe-flex-dispatcher-backend moe-enable-deepep
 use-tp-pp-dp-mapping num-distributed-optimizer-instances
 """
 RUN_FLAGS: Final = frozenset(_RUN_FLAGS_TEXT.split())
@@ -87,6 +88,7 @@ def read_megatron(text: str, folder: Path | None = None) -> StatedRun:
         state_copies=flags.positive("num-distributed-optimizer-instances"),
         mapping=mapping_of("use-tp-pp-dp-mapping" in flags.values),
         capacity_factor=flags.number("moe-expert-capacity-factor"),
+        token_dispatcher=dispatcher_of(flags.one("moe-token-dispatcher-type")),
         model=model,
         num_devices=devices,
         unknown=tuple(f"--{name}" for name in flags.values if not _is_known(name)),
@@ -216,6 +218,8 @@ def _notes(flags: Flags) -> Iterator[str]:
     for name in flags.values.get("recompute-modules", ()):
         if name not in known:
             yield f"--recompute-modules {name} is not priced: it repeats a whole module"
+    if flags.one("moe-token-dispatcher-type") == "allgather":
+        yield "--moe-token-dispatcher-type allgather is priced as alltoall"
     group = flags.positive("microbatch-group-size-per-virtual-pipeline-stage")
     ranks = flags.positive("pipeline-model-parallel-size") or 1
     if group is not None and group != ranks:

@@ -14,6 +14,7 @@ from trainwright.formats.exports.launch import commented, header
 from trainwright.formats.exports.layout import parse_layout
 from trainwright.formats.exports.megatron import FLAG_OF, environment_of
 from trainwright.formats.exports.megatron_fields import (
+    dispatcher_of,
     layout_of,
     mapping_of,
     megatron_fields,
@@ -67,7 +68,10 @@ def _warnings(job: Job) -> Iterator[str]:
 def settings(job: Job) -> dict[str, Any]:
     """Overrides by their names in Primus."""
     fields = megatron_fields(job)
-    wanted = ("parallel", "recompute", "virtual", "microbatch_group", "cross_entropy")
+    wanted = (
+        *("parallel", "recompute", "virtual", "microbatch_group", "cross_entropy"),
+        *("dispatcher", "router_dtype"),
+    )
     found = {
         FLAG_OF.get(name, name).removeprefix("--").replace("-", "_"): value
         for name, value in fields.model.items()
@@ -124,6 +128,7 @@ def read_primus(text: str) -> StatedRun:
         schedule=named.get(found.get("pp_algorithm", ""), usual),
         blocks=None if layout is None else tuple(stage.count("t") for stage in stages),
         sequence_parallel=found["sequence_parallel"],
+        token_dispatcher=dispatcher_of(found.get("moe_token_dispatcher_type")),
         recompute=None if blocks is not None else _recompute(found),
         recomputed_blocks=None if blocks is None else tuple(blocks),
         zero={"optim_grads": 2, "optim_grads_params": 3}.get(

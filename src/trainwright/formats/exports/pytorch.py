@@ -16,10 +16,13 @@ from trainwright.formats.exports.launch import commented, header
 from trainwright.formats.pytorch_csv import format_compute_comms, format_compute_only
 from trainwright.formats.pytorch_meta import TESTED_TORCH_VERSION
 from trainwright.plan.bundle import ExportBundle
+from trainwright.plan.capability import dispatch_features
 from trainwright.plan.stated_run import StatedRun
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trainwright.plan.bundle import Stamp
     from trainwright.plan.job import Job
 
@@ -30,7 +33,7 @@ _AXES: Final = ("pipeline", "data", "context", "tensor")
 
 def export_pytorch(job: Job, stamp: Stamp) -> ExportBundle:
     """Orders, stages, and a program that runs a function of the user's on them."""
-    missing = ("the model: a function of yours builds every stage", "predicted times and memory")
+    missing = tuple(_missing(job))
     top = commented(header(stamp, "pytorch", TESTED_TORCH_VERSION, missing))
     found = {STAGES: _json(describe(job, stamp, missing)), RUN: top + _program()}
     if job.degrees.pipeline > 1:
@@ -50,6 +53,13 @@ def export_pytorch(job: Job, stamp: Stamp) -> ExportBundle:
             "optimizer(parameters) and NUM_STEPS",
         ),
     )
+
+
+def _missing(job: Job) -> Iterator[str]:
+    yield "the model: a function of yours builds every stage"
+    if any(dispatch_features(job.demands)):
+        yield f"how tokens travel to experts: your model sends {job.recipe.dispatch_in_words}"
+    yield "predicted times and memory"
 
 
 def describe(job: Job, stamp: Stamp, missing: tuple[str, ...]) -> dict[str, Any]:

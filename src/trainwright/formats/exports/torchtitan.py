@@ -79,9 +79,15 @@ def planned():
         warnings=tuple(_warnings(job)),
         asked_of_user=(
             *(() if module != "MODEL" else (f"in {MODULE}: the module and function of the model",)),
+            *_asked_dispatch(job),
             "assets of the tokenizer, dataset and steps",
         ),
     )
+
+
+def _asked_dispatch(job: Job) -> Iterator[str]:
+    if job.recipe.dispatches_once and job.degrees.expert > 1:
+        yield f'in {MODULE}: the model\'s own function with moe_comm_backend="deepep"'
 
 
 def tables_of(job: Job, titan: Titan) -> Tables:
@@ -100,6 +106,8 @@ def tables_of(job: Job, titan: Titan) -> Tables:
         parallelism["fsdp_reshard_after_forward"] = "never" if sharding == 2 else "always"
     if titan is TITAN_02 and job.model.experts is not None and degrees.expert > 1:
         parallelism["expert_tensor_parallel_degree"] = degrees.expert_shards
+        if job.recipe.dispatches_once:
+            parallelism["expert_parallel_comm_backend"] = "deepep"
     if titan is TITAN_03 and degrees.tensor > 1:
         parallelism["enable_sequence_parallel"] = degrees.sequence_parallel
     training: dict[str, Any] = {
@@ -203,6 +211,11 @@ def _missing(job: Job) -> tuple[str, ...]:
 def _warnings(job: Job) -> Iterator[str]:
     if job.recompute_form is RecomputeForm.MODULES:
         yield "selective recomputation by operator saves and costs other amounts than planned"
+    if job.recipe.dispatches_once and job.degrees.expert > 1:
+        yield (
+            "tokens travel once to a node by DeepEP, which 0.2 has for DeepSeek-V3 and Llama 4 and "
+            "0.3 where the model is made with moe_comm_backend"
+        )
     if job.precision == "fp8":
         yield "fp8 is a converter of the model in torchtitan; the files leave it at bf16"
 

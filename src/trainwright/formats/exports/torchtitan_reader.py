@@ -26,12 +26,14 @@ _KNOWN: Final = {
         *("data_parallel_replicate_degree", "data_parallel_shard_degree"),
         *("fsdp_reshard_after_forward", "tensor_parallel_degree", "context_parallel_degree"),
         *("expert_parallel_degree", "expert_tensor_parallel_degree", "pipeline_parallel_degree"),
+        "expert_parallel_comm_backend",
         *("pipeline_parallel_schedule", "pipeline_parallel_schedule_csv"),
         *("pipeline_parallel_microbatch_size", "module_fqns_per_model_part"),
         *("enable_sequence_parallel", "disable_loss_parallel", "context_parallel_rotate_method"),
     },
     "activation_checkpoint": {"mode", "selective_ac_option"},
 }
+_DISPATCHERS: Final = {"standard": "all_to_all", "deepep": "hierarchical"}
 _FAMILIES: Final = {
     "1F1B": "1f1b",
     "GPipe": "gpipe",
@@ -77,6 +79,7 @@ def read_torchtitan(text: str) -> StatedRun:
     mode = checkpoint.one_of("mode", _MODES, "selective")
     batch, micro_batch, accumulated = _batches(training, parallel, ranks, data)
     schedule = _schedule(parallel, ranks, chunks)
+    backend = parallel.one_of("expert_parallel_comm_backend", ("", *_DISPATCHERS), "")
     sequence_parallel = parallel.switch("enable_sequence_parallel", default=True)
     half = training.one_of("mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     found = StatedRun(
@@ -95,6 +98,7 @@ def read_torchtitan(text: str) -> StatedRun:
         schedule=schedule,
         blocks=blocks_of(parts) if parts else None,
         sequence_parallel=tensor > 1 and sequence_parallel,
+        token_dispatcher=_DISPATCHERS.get(backend),
         recompute=mode if mode in ("none", "selective", "full") else None,
         precision="bf16" if half == "bfloat16" else None,
         model_name=model_name,

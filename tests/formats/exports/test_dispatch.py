@@ -1,0 +1,197 @@
+"""How tokens travel to experts, in the words of each framework, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import trainwright
+from export_jobs import bundle, job
+from trainwright.errors import Inexpressible, InvalidInput
+from trainwright.formats.exports.megatron_bridge import read_megatron_bridge
+from trainwright.formats.exports.megatron_fields import megatron_fields
+from trainwright.formats.exports.megatron_reader import read_megatron
+from trainwright.formats.exports.primus import read_primus
+from trainwright.formats.exports.torchtitan_reader import read_torchtitan
+from trainwright.model import Recipe, TokenDispatcher
+from trainwright.model.parts import Experts
+from trainwright.plan.job import Job
+
+ONCE = TokenDispatcher.HIERARCHICAL
+MODEL = """--num-layers 4 --hidden-size 512 --num-attention-heads 8 --vocab-size 1000
+--num-experts 64 --moe-router-topk 6 --expert-model-parallel-size 16
+"""
+
+
+def made(name: str = "deepseek-v2", **given: Any) -> Job:
+    recipe = Recipe(**{"token_dispatcher": ONCE, **given.pop("recipe", {})})
+    degrees = {"data": 16, "expert": 8, "expert_tensor": 1, "zero_stage": 1, "global_batch": 64}
+    return job(name, recipe=recipe, **(degrees | given))
+
+
+def written(job: Job, target: str) -> str:
+    return "".join(bundle(job, target).files.values())
+
+
+def experts_of(text: str) -> Experts:
+    model = read_megatron(text).model
+    assert model is not None
+    assert model.experts is not None
+    return model.experts
+
+
+def test_megatron_is_told_the_groups_of_experts() -> None:
+    text = written(made(), "megatron")
+    assert "--moe-router-num-groups 8" in text
+    assert "--moe-router-group-topk 3" in text
+    assert "--moe-router-group-topk" not in written(made("mixtral-8x7b"), "megatron")
+
+
+def test_megatron_sends_a_token_once_by_its_flexible_dispatcher() -> None:
+    text = written(made(), "megatron")
+    assert "--moe-token-dispatcher-type flex" in text
+    assert "--moe-flex-dispatcher-backend deepep" in text
+    assert "--moe-router-dtype fp32" in text  # the backends take no other
+
+
+def test_a_capacity_needs_the_backend_that_pads() -> None:
+    text = written(made(recipe={"capacity_factor": 1.25}), "megatron")
+    assert "--moe-flex-dispatcher-backend hybridep" in text
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_where_experts_are_together_nothing_travels(once: bool) -> None:
+    recipe = {} if once else {"token_dispatcher": TokenDispatcher.ALL_TO_ALL}
+    fields = megatron_fields(made(expert=1, recipe=recipe)).model
+    assert fields["moe_token_dispatcher_type"] == "alltoall"
+    assert "moe_flex_dispatcher_backend" not in fields
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "read"),
+    [
+        ("megatron", "megatron_args.sh", read_megatron),
+        ("megatron-bridge", "trainwright_recipe.py", read_megatron_bridge),
+        ("primus", "primus.yaml", read_primus),
+        ("torchtitan@0.2", "torchtitan.toml", read_torchtitan),
+    ],
+)
+@pytest.mark.parametrize("dispatcher", TokenDispatcher)
+def test_the_way_of_tokens_reads_back(
+    target: str, file: str, read: Any, dispatcher: TokenDispatcher
+) -> None:
+    zero = 3 if target == "torchtitan@0.2" else 1
+    found = made(zero_stage=zero, recipe={"token_dispatcher": dispatcher})
+    stated = read(bundle(found, target).files[file])
+    assert (stated.token_dispatcher or "all_to_all") == dispatcher
+    assert stated.unknown == ()
+
+
+def test_the_groups_read_back() -> None:
+    found = made()
+    experts = experts_of(written(found, "megatron") + "\n--vocab-size 1000")
+    assert (experts.num_groups, experts.groups_per_token) == (8, 3)
+    assert found.model.experts is not None
+    assert experts.num_groups == found.model.experts.num_groups
+
+
+def test_the_older_flag_limits_a_token_to_devices() -> None:
+    experts = experts_of(f"{MODEL} --moe-router-topk-limited-devices 3")
+    assert (experts.num_groups, experts.groups_per_token) == (16, 3)
+    free = experts_of(f"{MODEL} --moe-router-num-groups 4")  # without the other it limits nothing
+    assert (free.num_groups, free.groups_per_token) == (1, 1)
+
+
+def test_groups_that_leave_too_few_experts_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="must leave a token 6 experts"):
+        read_megatron(f"{MODEL} --moe-router-num-groups 16 --moe-router-group-topk 1")
+
+
+def test_an_unknown_dispatcher_is_refused_and_gathering_is_noted() -> None:
+    with pytest.raises(InvalidInput, match="--moe-token-dispatcher-type"):
+        read_megatron("--moe-token-dispatcher-type teleport")
+    found = read_megatron(f"{MODEL} --moe-token-dispatcher-type allgather")
+    assert found.token_dispatcher == "all_to_all"
+    assert any("allgather is priced as alltoall" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan@0.2", "deepspeed", "nanotron"])
+def test_no_framework_sends_tokens_in_a_format_of_their_own(target: str) -> None:
+    found = made("mixtral-8x7b", recipe={"dispatch_dtype": "fp8"})
+    with pytest.raises(Inexpressible) as caught:
+        bundle(found, target)
+    (fault,) = [f for f in caught.value.faults if f.path == "dispatch_dtype"]
+    assert "in the format of activations" in fault.problem
+    assert "pytorch" in fault.problem
+    same = made("mixtral-8x7b", zero_stage=3, recipe={"dispatch_dtype": "bf16"})
+    assert "deepep" in written(same, "torchtitan@0.2")
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "nanotron"])
+def test_who_sends_a_copy_for_each_expert_says_so(target: str) -> None:
+    with pytest.raises(Inexpressible, match="sends a copy of a token for each of its experts"):
+        bundle(made("mixtral-8x7b"), target)
+
+
+def test_torchtitan_sends_tokens_once_to_whole_experts_only() -> None:
+    cut = {"tensor": 2, "sequence_parallel": True, "data": 8, "zero_stage": 3}
+    with pytest.raises(Inexpressible, match="only where experts are whole; choose --etp 1"):
+        bundle(made("mixtral-8x7b", **cut, expert_tensor=2), "torchtitan@0.2")
+    assert "deepep" in written(made("mixtral-8x7b", **cut), "torchtitan@0.2")
+
+
+def test_what_torchtitan_leaves_to_the_model_is_asked_of_the_user() -> None:
+    found = bundle(made(zero_stage=3), "torchtitan@0.3")
+    assert any("moe_comm_backend" in each for each in found.asked_of_user)
+    plain = made(zero_stage=3, recipe={"token_dispatcher": TokenDispatcher.ALL_TO_ALL})
+    assert not any("moe_comm_backend" in e for e in bundle(plain, "torchtitan@0.3").asked_of_user)
+
+
+def test_nanotron_knows_no_groups_of_experts() -> None:
+    with pytest.raises(Inexpressible, match="groups_per_token"):
+        bundle(made(recipe={"token_dispatcher": TokenDispatcher.ALL_TO_ALL}), "nanotron")
+
+
+def test_the_loader_of_pytorch_says_what_the_model_is_to_send() -> None:
+    found = bundle(made(zero_stage=3, recipe={"dispatch_dtype": "fp8"}), "pytorch").not_represented
+    assert any("your model sends a copy per node, passed on inside, in fp8" in e for e in found)
+
+
+def test_the_nearest_plan_sends_tokens_as_the_framework_can() -> None:
+    run = trainwright.estimate(
+        "mixtral-8x7b",
+        cluster="dgx-h100",
+        nodes=4,
+        ep=8,
+        zero=3,
+        global_batch=64,
+        sequence=2048,
+        dispatch_dtype="fp8",
+        token_dispatcher="hierarchical",
+    )
+    found = trainwright.export(run, "torchtitan@0.2", allow_nearest=True).document
+    assert found.nearest is not None
+    (change,) = found.nearest.changes
+    once = "a copy per node, passed on inside, in"
+    assert change == f"dispatch: {once} fp8 becomes {once} the format of activations"
+    assert found.nearest.after.step_time_s > found.nearest.before.step_time_s
+
+
+def test_a_plan_for_a_framework_says_what_it_cannot_send() -> None:
+    found = trainwright.plan(
+        "mixtral-8x7b",
+        cluster="dgx-h100",
+        nodes=2,
+        global_batch=32,
+        sequence=4096,
+        framework="megatron",
+        pp=1,
+        tp=1,
+        ep=8,
+        micro_batch=1,
+        dispatch_dtype="fp8",
+        token_dispatcher="hierarchical",
+    ).document
+    (warning,) = [each for each in found.warnings if "dispatch" in each]
+    assert "sends tokens to experts in the format of activations; what can: pytorch" in warning
