@@ -251,3 +251,24 @@ def test_a_degree_beyond_every_machine_is_named(run):
     sizes = ("--global-batch", "64", "--sequence", "2048")
     done = run("estimate", "llama3-8b", "--cluster", "dgx-a100", *sizes, "--tp", "9" * 20)
     assert (done.code, done.err) == (2, f"error: tp: must be <= 1000000000, got {10**20}\n")
+
+
+def test_every_constant_is_printed_with_its_origin(run, folder):
+    estimated = run(*RUN, "--calibration", "nemo", "--json", "-o", "estimate.json")
+    printed = run("explain", "estimate.json", "--constants").out
+    (pool,) = estimated.document["request"]["cluster"]["content"]["pools"]
+    for owner in (pool["accelerator"], *pool["levels"]):
+        assert owner["name"] in printed
+    for constant in ("dense peak, bf16", "memory bandwidth", "start of a kernel", "latency"):
+        assert constant in printed
+    assert "fitted" in printed
+    assert "datasheet" in printed
+    again = run("explain", "estimate.json", "--constants", "--json")
+    assert again.document == estimated.document
+
+
+def test_a_document_without_a_cluster_has_no_constants(run, refused, folder):
+    run("schedule", "--family", "1f1b", "--ranks", "2", "--microbatches", "4", "-o", "s.json")
+    assert "constants: must be those of a document with a cluster" in refused(
+        "explain", "s.json", "--constants"
+    )

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 from trainwright.api.documents import AnyDocument, Readable, load_explained_document
 from trainwright.api.printed import Report
+from trainwright.errors import InvalidInput
 from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
+    from trainwright.plan.results.request import Embedded
 
     Explained = Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult
 
@@ -30,3 +34,33 @@ def explain(document: AnyDocument | Explained) -> Report[Explained]:
 
         return ScheduleReport(found, timeline_of(found))  # type: ignore[return-value]
     return Report(found)
+
+
+class ConstantsReport(Report["Explained"]):
+    """A document whose table is that of the constants it was computed with."""
+
+    def renderable(self) -> RenderableType:
+        """Devices and networks of its cluster, with sources."""
+        from trainwright.cluster import Cluster
+        from trainwright.formats.document_json import decode
+        from trainwright.reporting.constants_table import constants_report
+
+        embedded = _cluster_of(self.document)
+        assert embedded is not None
+        return constants_report(decode(Cluster, embedded.content, path="request.cluster.content"))
+
+
+def explain_constants(document: AnyDocument | Explained) -> ConstantsReport:
+    """The same, but the report prints every constant of the cluster with its origin and source.
+
+    Raises `InvalidInput` where the document has no cluster.
+    """
+    found = explain(document).document
+    if _cluster_of(found) is None:
+        raise InvalidInput.of("constants", "must be those of a document with a cluster, got none")
+    return ConstantsReport(found)
+
+
+def _cluster_of(document: Explained) -> Embedded | None:
+    found: Embedded | None = getattr(document.request, "cluster", None)
+    return found

@@ -145,7 +145,7 @@ class Accelerator:
         return dict(self.sources).get(field_name, _UNSTATED)
 
 
-_UNSTATED = Provenance(origin=Origin.ASSUMED, source="not stated")
+_UNSTATED = Provenance(origin=Origin.ASSUMED, source="usual value, none stated")
 
 
 def _efficiency_faults(efficiency: Efficiency) -> Iterator[Fault]:

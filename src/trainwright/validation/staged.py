@@ -85,22 +85,31 @@ def predict_staged(
     ]
     update_s = [_update_s(run, layers, r, own) for r, own in zip(stages, ranges, strict=True)]
     step_s = max(map(sum, zip(ends_s, reduce_s, update_s, strict=True)))
-    peaks = [
+    return RunPrediction(
+        step_time_s=step_s,
+        step_time_low_s=step_s,
+        step_time_high_s=step_s,
+        peak_memory_bytes=max(stage_peaks_bytes(run, layers, constants)),
+    )
+
+
+def stage_peaks_bytes(
+    run: MeasuredRun, layers: MeasuredLayers, constants: Constants
+) -> tuple[float, ...]:
+    """What a device of each stage holds at most, first stage first."""
+    microbatches, stages = _microbatches(run), _stages(run)
+    return tuple(
         stage_peak_bytes(
             run,
             _sizes(run, layers, replicas[0].tensor),
             own,
             tensor=replicas[0].tensor,
-            in_flight=stage.in_flight,
+            in_flight=min(len(stages) - index, microbatches),
             constants=constants,
         )
-        for replicas, own, stage in zip(stages, ranges, pipeline, strict=True)
-    ]
-    return RunPrediction(
-        step_time_s=step_s,
-        step_time_low_s=step_s,
-        step_time_high_s=step_s,
-        peak_memory_bytes=max(peaks),
+        for index, (replicas, own) in enumerate(
+            zip(stages, _ranges(run, layers, stages), strict=True)
+        )
     )
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainwright.reporting.constants_table import CONSTANT_COLUMNS, constant_rows
 from trainwright.reporting.page.blocks import Cell, Code, Column, Facts, Notes, Section, Table
-from trainwright.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from trainwright.cluster import Accelerator, Cluster, NetworkLevel
+    from trainwright.cluster import Cluster
     from trainwright.plan.results.request import Embedded
-    from trainwright.provenance import Provenance
     from trainwright.reporting.page.subject import Subject
-
-    Row = tuple[str, str, Provenance]
 
 
 def provenance_section(subject: Subject[Any], assumptions: Mapping[str, str]) -> Section:
@@ -57,67 +54,10 @@ def reproduce_section(subject: Subject[Any], inputs: tuple[Embedded, ...]) -> Se
 
 
 def _constants(cluster: Cluster) -> Table:
-    rows = []
-    for pool in cluster.pools:
-        rows += [(pool.accelerator.name, *row) for row in _device_rows(pool.accelerator)]
-        for level in (*pool.levels, *((cluster.joint,) if cluster.joint else ())):
-            rows += [(level.name, *row) for row in _level_rows(level)]
     return Table(
         title="Constants",
-        columns=(
-            Column(title="of", key="of", is_number=False),
-            Column(title="constant", key="constant", is_number=False),
-            Column(title="value", key="value", is_number=False),
-            Column(title="known from", key="origin", is_number=False),
-            Column(title="source", key="source", is_number=False),
+        columns=tuple(
+            Column(title=title, key=key, is_number=False) for key, title in CONSTANT_COLUMNS.items()
         ),
-        rows=tuple(
-            tuple(map(Cell.of, (owner, name, value, str(known.origin), known.source)))
-            for owner, name, value, known in rows
-        ),
+        rows=tuple(tuple(map(Cell.of, row)) for row in constant_rows(cluster)),
     )
-
-
-def _device_rows(device: Accelerator) -> Iterator[Row]:
-    peaks = device.provenance_of("peak_flops_per_s")
-    for dtype, flops in device.peak_flops_per_s:
-        yield f"dense peak, {dtype}", f"{flops / 1e12:,.4g} TFLOP/s", peaks
-    memory, bandwidth = device.memory_bytes, device.memory_bandwidth_bytes_per_s
-    yield "memory", format_bytes(memory), device.provenance_of("memory_bytes")
-    known = device.provenance_of("usable_fraction")
-    yield "share of memory usable", f"{device.usable_fraction:.0%}", known
-    known = device.provenance_of("memory_bandwidth_bytes_per_s")
-    yield "memory bandwidth", format_bandwidth(bandwidth), known
-    known = device.provenance_of("efficiency")
-    efficiency = device.efficiency
-    shares = {
-        "products reach": efficiency.gemm.max,
-        "memory traffic reaches": efficiency.memory.max,
-        "attention forward reaches": efficiency.attention_forward,
-        "attention backward reaches": efficiency.attention_backward,
-    }
-    for name, value in shares.items():
-        yield f"{name}, of peak at most", f"{value:.1%}", known
-    overheads = {
-        "launch_overhead_s": "start of a kernel",
-        "host_pass_s": "host time of a block and pass",
-        "step_overhead_s": "once per step",
-    }
-    for field, name in overheads.items():
-        yield name, format_seconds(getattr(device, field)), device.provenance_of(field)
-
-
-def _level_rows(level: NetworkLevel) -> Iterator[Row]:
-    from trainwright.provenance import Origin, Provenance
-
-    sources = dict(level.sources)
-    unstated = Provenance(origin=Origin.ASSUMED, source="not stated")
-
-    def known(field: str) -> Provenance:
-        return sources.get(field, unstated)
-
-    bandwidth = level.bandwidth_bytes_per_s
-    yield "bandwidth per device", format_bandwidth(bandwidth), known("bandwidth_bytes_per_s")
-    yield "latency", format_seconds(level.latency_s), known("latency_s")
-    yield "share that collectives reach", f"{level.efficiency:.0%}", known("efficiency")
-    yield "oversubscription", f"{level.oversubscription:g}", known("oversubscription")

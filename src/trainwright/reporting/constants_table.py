@@ -1,0 +1,91 @@
+"""Every constant of a cluster with where it is known from, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from trainwright.reporting.text import add_row, table
+from trainwright.units import format_bandwidth, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from trainwright.cluster import Accelerator, Cluster, NetworkLevel
+    from trainwright.provenance import Provenance
+
+    Row = tuple[str, str, Provenance]
+
+# Key of a column → its title.
+CONSTANT_COLUMNS: Final = {
+    "of": "of",
+    "constant": "constant",
+    "value": "value",
+    "origin": "known from",
+    "source": "source",
+}
+
+
+def constants_report(cluster: Cluster) -> RenderableType:
+    """Devices and networks, each constant with its value, origin and source."""
+    columns = tuple((title, "left") for title in CONSTANT_COLUMNS.values())
+    found = table(f"constants of {cluster.name}", columns)
+    for row in constant_rows(cluster):
+        add_row(found, *row)
+    return found
+
+
+def constant_rows(cluster: Cluster) -> Iterator[tuple[str, ...]]:
+    """A text for each of `CONSTANT_COLUMNS`, constant by constant."""
+    for pool in cluster.pools:
+        for name, value, known in _device_rows(pool.accelerator):
+            yield pool.accelerator.name, name, value, str(known.origin), known.source
+        for level in (*pool.levels, *((cluster.joint,) if cluster.joint else ())):
+            for name, value, known in _level_rows(level):
+                yield level.name, name, value, str(known.origin), known.source
+
+
+def _device_rows(device: Accelerator) -> Iterator[Row]:
+    peaks = device.provenance_of("peak_flops_per_s")
+    for dtype, flops in device.peak_flops_per_s:
+        yield f"dense peak, {dtype}", f"{flops / 1e12:,.4g} TFLOP/s", peaks
+    memory, bandwidth = device.memory_bytes, device.memory_bandwidth_bytes_per_s
+    yield "memory", format_bytes(memory), device.provenance_of("memory_bytes")
+    known = device.provenance_of("usable_fraction")
+    yield "share of memory usable", f"{device.usable_fraction:.0%}", known
+    known = device.provenance_of("memory_bandwidth_bytes_per_s")
+    yield "memory bandwidth", format_bandwidth(bandwidth), known
+    known = device.provenance_of("efficiency")
+    efficiency = device.efficiency
+    shares = {
+        "products reach": efficiency.gemm.max,
+        "memory traffic reaches": efficiency.memory.max,
+        "attention forward reaches": efficiency.attention_forward,
+        "attention backward reaches": efficiency.attention_backward,
+    }
+    for name, value in shares.items():
+        yield f"{name}, of peak at most", f"{value:.1%}", known
+    overheads = {
+        "launch_overhead_s": "start of a kernel",
+        "host_pass_s": "host time of a block and pass",
+        "step_overhead_s": "once per step",
+    }
+    for field, name in overheads.items():
+        yield name, format_seconds(getattr(device, field)), device.provenance_of(field)
+
+
+def _level_rows(level: NetworkLevel) -> Iterator[Row]:
+    from trainwright.provenance import Origin, Provenance
+
+    sources = dict(level.sources)
+    unstated = Provenance(origin=Origin.ASSUMED, source="usual value, none stated")
+
+    def known(field: str) -> Provenance:
+        return sources.get(field, unstated)
+
+    bandwidth = level.bandwidth_bytes_per_s
+    yield "bandwidth per device", format_bandwidth(bandwidth), known("bandwidth_bytes_per_s")
+    yield "latency", format_seconds(level.latency_s), known("latency_s")
+    yield "share that collectives reach", f"{level.efficiency:.0%}", known("efficiency")
+    yield "oversubscription", f"{level.oversubscription:g}", known("oversubscription")
