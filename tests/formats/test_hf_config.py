@@ -107,7 +107,7 @@ def test_an_unknown_family_is_refused_with_the_nearest_one() -> None:
         read({"model_type": "llama4"})
 
 
-@pytest.mark.parametrize("family", ["mamba", "t5", "llava"])
+@pytest.mark.parametrize("family", ["mamba", "rwkv", "jamba", "t5", "llava"])
 def test_families_out_of_scope_are_refused_by_kind(family: str) -> None:
     with pytest.raises(UnsupportedFeature, match="are not modelled; supported are"):
         read({"model_type": family})
