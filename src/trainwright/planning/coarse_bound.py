@@ -5,10 +5,11 @@ sync_r what rank r still exchanges after its last backward:
 
     any order   T ≥ m·P_r + sync_r for every rank, so T ≥ (m·W + Σ sync_r) / p
     any order   some rank holds ⌈n / p⌉ of n like layers
-    any order   one microbatch passes all ranks forward, and its gradient comes back
+    any order   one microbatch passes all ranks forward, and its gradient comes back to the first
+                rank, which exchanges its own layers; see `chain_ends`
     1F1B        T ≥ m·P_r + Σ_{i<r} P_i, so T ≥ W / (1 − (1 − 1/m)^p)
 
-and the optimizer of the slowest rank, no faster than the mean, follows. What is exchanged costs
+and the optimizer of the slowest rank follows, no faster than the mean or any layer's. What is exchanged costs
 start + bytes · slope at the fastest of some ways, so parts cost no less than their sum.
 
 Memory makes layers recompute. When a microbatch is at the loss all ranks keep their part of it, and
@@ -34,8 +35,10 @@ from trainwright.costing.communication import fastest_s, point_to_point_time_s
 from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.after_way import AfterWay
+from trainwright.planning.chain_ends import Slopes
 from trainwright.planning.family_bounds import family_step_bound_s, loop_work_s
-from trainwright.planning.family_split import CHAIN
+from trainwright.planning.family_split import CHAIN, IN_V
 from trainwright.planning.kind_costs import TOUCHED
 from trainwright.planning.layouts import joined
 from trainwright.planning.like_layers import Rooms, Tail
@@ -81,9 +84,10 @@ class _Shared:
 
     `gather_s` is of all weights, `update_s` of those that the optimizer changes, `between_s` over
     copies of sharded state. `reduce_byte_s`, `gather_byte_s` and `between_byte_s` [D, 2] are the
-    least seconds that a byte takes.
+    least seconds that a byte takes. `groups` are the first of the kinds.
     """
 
+    groups: list[Replicas]
     reduce_s: Floats
     gather_s: Floats
     update_s: Floats
@@ -104,6 +108,7 @@ class _Shared:
         between_byte_s = share * self.between_byte_s
         weights = work.static_bytes[:, StaticKind.WEIGHT]
         return _Shared(
+            groups=self.groups,
             reduce_s=np.append(self.reduce_s, reduce_byte_s @ work.sync_bytes),
             gather_s=np.append(self.gather_s, gather_byte_s @ weights),
             update_s=np.append(self.update_s, gather_byte_s @ work.trained_bytes),
@@ -114,6 +119,12 @@ class _Shared:
             between_byte_s=np.concatenate((self.between_byte_s, between_byte_s)),
             sizes=np.concatenate((self.sizes, self.sizes)),
         )
+
+    @property
+    def most_s(self) -> float:
+        """No stage exchanges longer after a microbatch, whatever the ZeRO stage."""
+        sharded_s = 2 * self.gather_s + self.scatter_s + self.between_s
+        return float(np.maximum(self.reduce_s, sharded_s).max())
 
     def gathered(self) -> Floats:
         """How many layers' weights a device gathers at most, by ZeRO stage, [4, D]."""
@@ -246,13 +257,54 @@ class CoarseBounds:
                 full_s = total_s[own] / (1 - (1 - 1 / m[own]) ** p[own])
                 bounds_s[own] = np.maximum(bounds_s[own], full_s)
                 way_s[own] = work.forward_s + backward_s[own]
-        bounds_s = np.maximum(bounds_s, way_s + 2 * self._transfers_s(work, point, layouts))
+        sent_s = 2 * self._transfers_s(work, point, layouts)
+        bounds_s = np.maximum(bounds_s, way_s + sent_s)
+        ends_s = self._ends_s(work, point, batch, shared, sent_s, below_s=bounds_s)
+        update_s = self._update_s(work, batch, shards)
+        found: Floats = np.maximum(bounds_s, ends_s) + update_s + device.step_overhead_s
+        return found
+
+    def _ends_s(
+        self,
+        work: PointWork,
+        point: Point,
+        batch: _Batch,
+        shared: _Shared,
+        sent_s: Floats,
+        *,
+        below_s: Floats,
+    ) -> Floats:
+        """The way of a microbatch and what follows it, [N]; 0 where none is above `below_s`."""
+        ends, layouts = work.ends, batch.layouts
+        size = np.where(layouts.inside, 1, layouts.data) * point.devices
+        tied_s = ends.tied_s(self.cluster.pool_of().levels, size, layouts.pipeline)
+        passed_s = np.full(layouts.size, work.way_s)
+        for family, own in batch.parts:
+            if family == ONE_F_ONE_B:
+                passed_s[own] = ends.whole_way_s
+        passed_s += sent_s
+        if (passed_s + tied_s + ends.own_weight_grad_s + 2 * shared.most_s <= below_s).all():
+            return np.zeros(layouts.size)
+        slopes = Slopes(shared.reduce_byte_s, shared.gather_byte_s, shared.between_byte_s)
+        after = AfterWay.of(ends, shared.groups, slopes, self.overlap)
+        for family, own in batch.parts:
+            at = batch.zero_stage[own], batch.group[own]
+            passed_s[own] += after.of_family(family, at, layouts.pipeline[own], tied_s[own])
+        return passed_s
+
+    def _update_s(self, work: PointWork, batch: _Batch, shards: Floats) -> Floats:
+        """Of the rank with most to update: no less than the mean, nor than any layer's, [N]."""
+        device, parts = self.cluster.accelerator, shards[:, :, :, StaticKind.OPTIMIZER]
         written = work.static_bytes @ TOUCHED + work.trained_bytes
-        touched = (written / shards[:, :, :, StaticKind.OPTIMIZER]).sum(axis=2)
-        update_s = np.array(
-            [[memory_time_s(b, device) if b else 0.0 for b in row] for row in touched.tolist()]
+        of_layers = work.layer_static_bytes @ TOUCHED + work.ends.first.trained_bytes
+        touched = (written / parts).sum(axis=2)
+        largest = (parts ** -1 @ of_layers.T).max(axis=2)
+        update_s, largest_s = (
+            np.array([[memory_time_s(b, device) if b else 0.0 for b in row] for row in rows])
+            for rows in (touched.tolist(), largest.tolist())
         )
-        found: Floats = bounds_s + batch.of_pairs(update_s) / p + device.step_overhead_s
+        p = batch.layouts.pipeline
+        found: Floats = np.maximum(batch.of_pairs(update_s) / p, batch.of_pairs(largest_s))
         return found
 
     def _transfers_s(self, work: PointWork, point: Point, layouts: Layouts) -> Floats:
@@ -277,6 +329,7 @@ class CoarseBounds:
         sync = work.sync_bytes.tolist()
         groups = [self._replicas(point, *kind) for kind in kinds.tolist()]
         return _Shared(
+            groups=groups,
             reduce_s=np.array([_both_s(group.reduce, sync) for group in groups]),
             gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
             update_s=np.array([_both_s(group.gather, trained) for group in groups]),
