@@ -100,7 +100,7 @@ class ChainEnd:
         for number, group in enumerate(groups):
             for start_s, added_s, found_s in zip(starts, added, _both_s(group, *held), strict=True):
                 start_s[:, number] = np.maximum(0.0, found_s - added_s[:, number, self.anchor])
-        return ExchangeTimes(*starts, *added)
+        return ExchangeTimes(starts[0], starts[1], added[0], added[1])
 
     def after_s(
         self,
@@ -143,8 +143,8 @@ class ChainEnd:
 class ChainEnds:
     """Both ends of L layers, and what the way of a microbatch counts of a layer, [C].
 
-    `way_s` leaves the weight gradient out, `whole_s` counts it. The first layer shares the gradients
-    `tied_bytes` with layers up to `last_holder`.
+    `way_s` leaves the weight gradient out, `whole_s` counts it. The first layer shares
+    `tied_bytes` of gradients with layers up to `last_holder`.
     """
 
     first: ChainEnd
@@ -164,7 +164,8 @@ class ChainEnds:
         classes = [layer.layer_class for layer in profile.structure.layers]
         size, starts, total_s = len(classes), costs.class_offsets[:-1], phases.total_s
         tied_bytes, last_holder = 0.0, 0
-        after_first, before_last = [], []  # layers whose dense bytes are those of another
+        after_first: list[int] = []  # layers whose dense bytes are those of one before, in the end
+        before_last: list[int] = []
         for group in profile.structure.shared_parameters:
             after_first += group.layers[1:]
             before_last += group.layers[1:-1] if group.layers[0] == 0 else group.layers[1:]
@@ -228,7 +229,7 @@ class ChainEnds:
         return found
 
     def ranks_to_last_holder(self, pipeline: Ints) -> Ints:
-        """How far the rank of the tied layer is from the first at least; 0 or less: it may be it."""
+        """How far from the first rank that of the tied layer is; 0 or less: it may be it."""
         return pipeline - self.num_layers + self.last_holder
 
 
