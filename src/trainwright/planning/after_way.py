@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,14 +23,19 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class AfterWay:
-    """Exchanges of the first and of the last stages of a chain, by ZeRO stage and replicas."""
+    """Exchanges of the first and of the last stages of a chain, by ZeRO stage and replicas.
+
+    Families share what they add to the way, [4, D].
+    """
 
     ends: ChainEnds
     overlap: Overlap
     first: ExchangeTimes
     last: ExchangeTimes
+    _firsts: dict[tuple[bool, int, int | None], Floats] = field(default_factory=dict)
+    _lasts: dict[int, Floats] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -69,11 +74,18 @@ class AfterWay:
 
     def _first_s(self, family: str, *, least: int = 1, most: int | None = None) -> Floats:
         ends, fused = self.ends, family == ONE_F_ONE_B
-        passed_s = ends.whole_s if fused else ends.way_s
-        return ends.first.after_s(
-            self.first, self.overlap, passed_s=passed_s, least=least, most=most
-        )
+        key = (fused, least, most)
+        if key not in self._firsts:
+            passed_s = ends.whole_s if fused else ends.way_s
+            self._firsts[key] = ends.first.after_s(
+                self.first, self.overlap, passed_s=passed_s, least=least, most=most
+            )
+        return self._firsts[key]
 
     def _last_s(self, least: int) -> Floats:
         ends = self.ends
-        return ends.last.after_s(self.last, self.overlap, passed_s=ends.way_s, least=least)
+        if least not in self._lasts:
+            self._lasts[least] = ends.last.after_s(
+                self.last, self.overlap, passed_s=ends.way_s, least=least
+            )
+        return self._lasts[least]

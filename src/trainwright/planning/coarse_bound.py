@@ -219,13 +219,16 @@ class CoarseBounds:
             if family == ONE_F_ONE_B:
                 passed_s[own] = ends.whole_way_s
         passed_s += sent_s
-        if (passed_s + tied_s + ends.own_weight_grad_s + 2 * shared.most_s <= below_s).all():
+        most_s = tied_s + ends.own_weight_grad_s + 2 * shared.most_s
+        counts = passed_s + most_s > below_s
+        if not counts.any():
             return np.zeros(layouts.size)
         slopes = Slopes(shared.reduce_byte_s, shared.gather_byte_s, shared.between_byte_s)
         after = AfterWay.of(ends, shared.groups, slopes, self.overlap)
         for family, own in batch.parts:
-            at = batch.zero_stage[own], batch.group[own]
-            passed_s[own] += after.of_family(family, at, layouts.pipeline[own], tied_s[own])
+            if counts[own].any():
+                at = batch.zero_stage[own], batch.group[own]
+                passed_s[own] += after.of_family(family, at, layouts.pipeline[own], tied_s[own])
         return passed_s
 
     def _update_s(self, work: PointWork, batch: _Batch, shards: Floats) -> Floats:
