@@ -58,6 +58,8 @@ QUESTIONS = {
     "adapters": asked(TUNED, cluster=SLOW, batch=2, **SMALL, **ALL_ZERO),
 }
 
+AT_ONCE = ("tied, nothing hides", "adapters")
+
 
 def coarse_s(question, candidate, profile):
     """The coarse bound of a candidate alone."""
@@ -98,7 +100,10 @@ def bounded_and_best(question):
     return found
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in AT_ONCE else pytest.param(n, marks=pytest.mark.slow) for n in QUESTIONS],
+)
 def test_no_plan_is_shorter_than_the_way_of_a_microbatch_and_what_follows(name):
     found = bounded_and_best(QUESTIONS[name])
     assert {each.schedule for each in found} == set(FAMILIES)
