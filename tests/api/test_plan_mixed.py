@@ -17,6 +17,7 @@ from trainwright.api.explain import explain
 from trainwright.api.export import export
 from trainwright.api.plan import plan
 from trainwright.api.result import Result
+from trainwright.api.sweep import sweep
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.plan.results.mixed_plan import MixedPlanResult
@@ -179,6 +180,11 @@ def test_experts_stay_inside_one_kind() -> None:
 def test_estimate_takes_one_pool_and_says_so() -> None:
     with pytest.raises(UnsupportedFeature, match=r"^cluster: .* has several pools, of A100"):
         estimate("llama3-8b", cluster=two_kinds(), global_batch=8, sequence=2048, tp=8)
+
+
+def test_several_numbers_of_devices_of_several_kinds_are_refused_by_the_option() -> None:
+    with pytest.raises(UnsupportedFeature, match=r"^devices: .* has several pools, .* one cluster"):
+        sweep("llama3-8b", cluster=two_kinds(), devices="8,16", global_batch=8, sequence=2048)
 
 
 def test_a_framework_leaves_each_kind_alone_and_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,6 +12,7 @@ from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.plan.capability import TARGETS, unsupported
 from trainwright.plan.demands import Demands, RecomputeForm
+from trainwright.plan.nanotron_split import own_split
 from trainwright.planning.allowed import Allowed, Span
 from trainwright.planning.framework import plan_runnable, runnable_spaces
 from trainwright.planning.model_planner import plan_model
@@ -69,6 +71,26 @@ def test_a_plan_for_a_framework_demands_nothing_it_lacks(target):
             }[Recompute(next(iter(blocks), "none"))],
         )
         assert unsupported(demands, target) == ()
+
+
+@pytest.mark.parametrize("pipeline", [2, 4])
+def test_a_plan_for_a_framework_that_splits_layers_itself_has_its_stages(pipeline):
+    question = asked("nanotron", **NARROW | {"pipeline": Span.only(pipeline)})
+    model = replace(question.model, num_layers=30)  # the best split of these is another
+    cluster = question.cluster.with_memory(60 * 2**30)
+    question = replace(question, model=model, cluster=cluster)
+    found = plan_runnable(question, Budget())
+    free = plan_model(replace(question, allowed=Allowed(**NARROW)), Budget())
+    assert found.priced
+    assert found.lower_bound_s <= found.priced[0].step.step_time_s * (1 + 1e-9)
+    assert free.lower_bound_s <= found.priced[0].step.step_time_s * (1 + 1e-9)
+    for priced in found.priced:
+        names = {layer.id: layer.name for layer in priced.profile.structure.layers}
+        blocks = [[names[x] for x in s.layers].count("block") for s in priced.plan.stages]
+        assert tuple(blocks) == own_split(model, pipeline)
+        first, last = ({names[x] for x in priced.plan.stages[at].layers} for at in (0, -1))
+        assert "embedding" in first
+        assert len(last) > 1
 
 
 def test_zero_ends_where_a_framework_says_and_only_beside_a_pipeline():

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from trainwright.api.jobs import job_of_configuration
 from trainwright.errors import Inexpressible, Infeasible, InvalidInput
 from trainwright.formats.exports import able_targets, gaps_of
-from trainwright.formats.exports.nanotron import own_split
 from trainwright.plan.axis_order import mapping_name
 from trainwright.plan.capability import capability_of, copy_features, dispatch_features
 from trainwright.plan.configuration import even_blocks
 from trainwright.plan.demands import RecomputeForm
 from trainwright.plan.feature import Feature
+from trainwright.plan.nanotron_split import own_split
 from trainwright.plan.results.export import Nearest, PricedLayout
 from trainwright.units import format_bytes
 

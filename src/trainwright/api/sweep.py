@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from trainwright.api.clusters import refuse_several_pools
 from trainwright.api.inputs import setting_overrides
 from trainwright.api.keywords import refuse_unknown
 from trainwright.api.model_options import model_call
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from trainwright.plan.results.model_plan import ModelPlanResult
 
 _MOST_REFINEMENTS: Final = 8
+_ONE_BY_ONE: Final = "plan one cluster file at a time, each with the devices of each kind"
 
 
 class SweepReport(Report[ModelSweepResult]):
@@ -110,6 +112,7 @@ def sweep(
 
     sizes = parse_sizes(devices)
     largest = call_for(sizes[-1])
+    refuse_several_pools(largest.question.cluster, "devices", alternative=_ONE_BY_ONE)
     goal = goal_of(given, largest, options)
     if len(sizes) == 1:
         sizes = _halves(sizes[0], largest.question.cluster.pool_of().devices_per_node)

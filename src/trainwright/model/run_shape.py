@@ -130,14 +130,18 @@ class RunShape:
         return self.expert_parallel > 1 or self.expert_shards != self.tensor_parallel
 
     def expert_rows(self, experts_per_token: int) -> int:
-        """Token copies that the experts of one device see, on the heaviest device.
+        """Token copies that the experts of one device see, on the heaviest device."""
+        return math.ceil(self.expert_copies(experts_per_token))
+
+    def expert_copies(self, experts_per_token: int) -> float:
+        """The same before it is rounded up.
 
         A tensor group of t devices routes q·b·s/c copies, e·x devices take those of e·x/t groups,
         and each group of x devices (x = expert tensor degree) gets its share of all.
         """
         share = self.expert_imbalance if self.capacity_factor is None else self.capacity_factor
         routed = experts_per_token * self.tokens * self.expert_shards / self.tensor_parallel
-        return math.ceil(routed * share)
+        return routed * share
 
     @property
     def causal_share(self) -> float:

@@ -26,6 +26,7 @@ from trainwright.execution import Budget
 from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import best_family_split
 from trainwright.planning.frontier import Shelf
+from trainwright.planning.own_stages import price_own_stages, splits_itself
 from trainwright.planning.split_plan import price_split
 from trainwright.planning.split_question import SplitQuestion
 
@@ -79,10 +80,11 @@ class PlanAsk:
 
     def answer(self, shelf: Shelf, budget: Budget) -> Priced | None:
         """Decode and simulate."""
-        profile = shelf.profile(self.candidate.point)
-        return price_split(
-            shelf.question, self.candidate, profile, self.split, budget, limit_s=self.limit_s
-        )
+        question, candidate = shelf.question, self.candidate
+        profile = shelf.profile(candidate.point)
+        if splits_itself(question.allowed):
+            return price_own_stages(question, candidate, profile, shelf.kinds(candidate.point))
+        return price_split(question, candidate, profile, self.split, budget, limit_s=self.limit_s)
 
 
 Ask: TypeAlias = SplitAsk | PlanAsk

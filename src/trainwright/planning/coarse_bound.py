@@ -5,11 +5,13 @@ sync_r what rank r still exchanges after its last backward:
 
     any order   T ≥ m·P_r + sync_r for every rank, so T ≥ (m·W + Σ sync_r) / p
     any order   some rank holds ⌈n / p⌉ of n like layers
-    any order   one microbatch passes all ranks forward, and its gradient comes back
+    any order   one microbatch passes all ranks forward, and its gradient comes back to the first
+                rank, which exchanges its own layers; see `chain_ends`
     1F1B        T ≥ m·P_r + Σ_{i<r} P_i, so T ≥ W / (1 − (1 − 1/m)^p)
 
-and the optimizer of the slowest rank, no faster than the mean, follows. What is exchanged costs
-start + bytes · slope at the fastest of some ways, so parts cost no less than their sum.
+and the optimizer of the slowest rank follows, no faster than the mean or that of any layer. What is
+exchanged costs start + bytes · slope at the fastest of some ways, so parts cost no less than their
+sum.
 
 Memory makes layers recompute. When a microbatch is at the loss all ranks keep their part of it, and
 with one stage per rank the w_r forwards of the warm-up are kept at the first backward. With U
@@ -34,14 +36,16 @@ from trainwright.costing.communication import fastest_s, point_to_point_time_s
 from trainwright.costing.compute import memory_time_s
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
+from trainwright.planning.after_way import AfterWay
+from trainwright.planning.chain_ends import Slopes
 from trainwright.planning.family_bounds import family_step_bound_s, loop_work_s
 from trainwright.planning.family_split import CHAIN
 from trainwright.planning.kind_costs import TOUCHED
 from trainwright.planning.layouts import joined
 from trainwright.planning.like_layers import Rooms, Tail
-from trainwright.planning.mappings import exchanges_no_nearer
 from trainwright.planning.ramps import Ramp, split_backward_s
 from trainwright.planning.schedules import ONE_F_ONE_B
+from trainwright.planning.shared_times import SharedTimes
 from trainwright.planning.v_memory import LEAST_OF_EITHER
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
@@ -51,7 +55,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainwright.cluster import Cluster, NetworkLevel
+    from trainwright.cluster import Cluster
     from trainwright.plan.overlap import Overlap
     from trainwright.planning.family_bounds import ChainWork
     from trainwright.planning.layouts import Layouts
@@ -73,63 +77,6 @@ WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
     "zb-h2": lambda ranks: 2 * ranks - 1,
     **LEAST_OF_EITHER,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Shared:
-    """What replicas of D kinds exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
-
-    `gather_s` is of all weights, `update_s` of those that the optimizer changes, `between_s` over
-    copies of sharded state. `reduce_byte_s`, `gather_byte_s` and `between_byte_s` [D, 2] are the
-    least seconds that a byte takes.
-    """
-
-    reduce_s: Floats
-    gather_s: Floats
-    update_s: Floats
-    scatter_s: Floats
-    between_s: Floats
-    reduce_byte_s: Floats
-    gather_byte_s: Floats
-    between_byte_s: Floats
-    sizes: Ints
-
-    def nearer_and_farther(self, work: PointWork, levels: tuple[NetworkLevel, ...]) -> _Shared:
-        """These, and after them the least where the same groups lie farther apart, [2·D].
-
-        That is what their bytes take at best; nothing where levels get faster outwards.
-        """
-        share = 1.0 if exchanges_no_nearer(levels) else 0.0
-        reduce_byte_s, gather_byte_s = share * self.reduce_byte_s, share * self.gather_byte_s
-        between_byte_s = share * self.between_byte_s
-        weights = work.static_bytes[:, StaticKind.WEIGHT]
-        return _Shared(
-            reduce_s=np.append(self.reduce_s, reduce_byte_s @ work.sync_bytes),
-            gather_s=np.append(self.gather_s, gather_byte_s @ weights),
-            update_s=np.append(self.update_s, gather_byte_s @ work.trained_bytes),
-            scatter_s=np.append(self.scatter_s, gather_byte_s @ work.sync_bytes),
-            between_s=np.append(self.between_s, between_byte_s @ work.sync_bytes),
-            reduce_byte_s=np.concatenate((self.reduce_byte_s, reduce_byte_s)),
-            gather_byte_s=np.concatenate((self.gather_byte_s, gather_byte_s)),
-            between_byte_s=np.concatenate((self.between_byte_s, between_byte_s)),
-            sizes=np.concatenate((self.sizes, self.sizes)),
-        )
-
-    def gathered(self) -> Floats:
-        """How many layers' weights a device gathers at most, by ZeRO stage, [4, D]."""
-        gathered = np.zeros((1 + len(_BY_ZERO), len(self.sizes)))
-        gathered[3] = 2 * (1 - 1 / self.sizes[:, 0])
-        return gathered
-
-    def shards(self) -> Floats:
-        """Into how many parts each kind of state is cut, by ZeRO stage, [4, D, 2, 3]."""
-        parts = np.ones((1 + len(_BY_ZERO), len(self.sizes), 2, len(StaticKind)))
-        for first_stage, kind in enumerate(_BY_ZERO, 1):
-            parts[first_stage:, :, :, kind] = self.sizes
-        return parts
-
-
-_BY_ZERO: Final = (StaticKind.OPTIMIZER, StaticKind.GRADIENT, StaticKind.WEIGHT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -246,13 +193,57 @@ class CoarseBounds:
                 full_s = total_s[own] / (1 - (1 - 1 / m[own]) ** p[own])
                 bounds_s[own] = np.maximum(bounds_s[own], full_s)
                 way_s[own] = work.forward_s + backward_s[own]
-        bounds_s = np.maximum(bounds_s, way_s + 2 * self._transfers_s(work, point, layouts))
+        sent_s = 2 * self._transfers_s(work, point, layouts)
+        bounds_s = np.maximum(bounds_s, way_s + sent_s)
+        ends_s = self._ends_s(work, point, batch, shared, sent_s, below_s=bounds_s)
+        update_s = self._update_s(work, batch, shards)
+        found: Floats = np.maximum(bounds_s, ends_s) + update_s + device.step_overhead_s
+        return found
+
+    def _ends_s(
+        self,
+        work: PointWork,
+        point: Point,
+        batch: _Batch,
+        shared: SharedTimes,
+        sent_s: Floats,
+        *,
+        below_s: Floats,
+    ) -> Floats:
+        """The way of a microbatch and what follows it, [N]; 0 where none is above `below_s`."""
+        ends, layouts = work.ends, batch.layouts
+        size = np.where(layouts.inside, 1, layouts.data) * point.devices
+        tied_s = ends.tied_s(self.cluster.pool_of().levels, size, layouts.pipeline)
+        passed_s = np.full(layouts.size, work.way_s)
+        for family, own in batch.parts:
+            if family == ONE_F_ONE_B:
+                passed_s[own] = ends.whole_way_s
+        passed_s += sent_s
+        most_s = tied_s + ends.own_weight_grad_s + 2 * shared.most_s
+        counts = passed_s + most_s > below_s
+        if not counts.any():
+            return np.zeros(layouts.size)
+        slopes = Slopes(shared.reduce_byte_s, shared.gather_byte_s, shared.between_byte_s)
+        after = AfterWay.of(ends, shared.groups, slopes, self.overlap)
+        for family, own in batch.parts:
+            if counts[own].any():
+                at = batch.zero_stage[own], batch.group[own]
+                passed_s[own] += after.of_family(family, at, layouts.pipeline[own], tied_s[own])
+        return passed_s
+
+    def _update_s(self, work: PointWork, batch: _Batch, shards: Floats) -> Floats:
+        """Of the rank with most to update: no less than the mean, nor than any layer's, [N]."""
+        device, parts = self.cluster.accelerator, shards[:, :, :, StaticKind.OPTIMIZER]
         written = work.static_bytes @ TOUCHED + work.trained_bytes
-        touched = (written / shards[:, :, :, StaticKind.OPTIMIZER]).sum(axis=2)
-        update_s = np.array(
-            [[memory_time_s(b, device) if b else 0.0 for b in row] for row in touched.tolist()]
+        of_layers = work.layer_static_bytes @ TOUCHED + work.ends.first.trained_bytes
+        touched = (written / parts).sum(axis=2)
+        largest = (parts**-1 @ of_layers.T).max(axis=2)
+        update_s, largest_s = (
+            np.array([[memory_time_s(b, device) if b else 0.0 for b in row] for row in rows])
+            for rows in (touched.tolist(), largest.tolist())
         )
-        found: Floats = bounds_s + batch.of_pairs(update_s) / p + device.step_overhead_s
+        p = batch.layouts.pipeline
+        found: Floats = np.maximum(batch.of_pairs(update_s) / p, batch.of_pairs(largest_s))
         return found
 
     def _transfers_s(self, work: PointWork, point: Point, layouts: Layouts) -> Floats:
@@ -271,12 +262,13 @@ class CoarseBounds:
         total_s: Floats = (p - 1 - crossing) * least_s + crossing * far_s
         return total_s
 
-    def _shared(self, work: PointWork, point: Point, kinds: Ints) -> _Shared:
+    def _shared(self, work: PointWork, point: Point, kinds: Ints) -> SharedTimes:
         weights = work.static_bytes[:, StaticKind.WEIGHT].tolist()
         trained = work.trained_bytes.tolist()
         sync = work.sync_bytes.tolist()
         groups = [self._replicas(point, *kind) for kind in kinds.tolist()]
-        return _Shared(
+        return SharedTimes(
+            groups=groups,
             reduce_s=np.array([_both_s(group.reduce, sync) for group in groups]),
             gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
             update_s=np.array([_both_s(group.gather, trained) for group in groups]),
@@ -346,7 +338,7 @@ def _ramp_s(
 
 
 def _exchanged(
-    shared: _Shared, batch: _Batch, forward_s: float, backward_s: Floats, *, overlap: Overlap
+    shared: SharedTimes, batch: _Batch, forward_s: float, backward_s: Floats, *, overlap: Overlap
 ) -> tuple[Floats, Floats]:
     """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
     zero, group = batch.zero_stage, batch.group
@@ -391,7 +383,7 @@ def _transient_bytes(work: PointWork, family: str) -> Floats:
     return work.transients.with_largest if family in CHAIN else work.transients.anywhere
 
 
-def _tail(like: LikeLayers, shared: _Shared, batch: _Batch, overlap: Overlap) -> Tail:
+def _tail(like: LikeLayers, shared: SharedTimes, batch: _Batch, overlap: Overlap) -> Tail:
     """What a rank with some of these layers exchanges after the last microbatch, at least."""
     zero, group = batch.zero_stage, batch.group
     sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)

@@ -45,7 +45,7 @@ def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ..
     graph = layer_graph(question.settings.recipe.applied(question.model), run)
     hops = axis_hops(pool, tensor=point.tensor, context=point.context, expert=1, expert_tensor=1)
     overlap = question.settings.overlap
-    spare = 1 - 1 / max(2, run.expert_rows(experts.experts_per_token))
+    spare = least_share(run, experts.experts_per_token)
     return tuple(
         LeastLayers(
             time_s=_floor_s(
@@ -56,6 +56,14 @@ def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ..
         )
         for number, layer in enumerate(graph.classes)
     )
+
+
+def least_share(run: RunShape, experts_per_token: int) -> float:
+    """Of the rows that whole experts see, what each of those who share one computes at least.
+
+    Rows are rounded up, so with x devices to an expert ⌈a·x⌉ / x may be as few as a, of ⌈a⌉.
+    """
+    return run.expert_copies(experts_per_token) / run.expert_rows(experts_per_token)
 
 
 def with_exchanges(

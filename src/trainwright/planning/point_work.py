@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trainwright.planning.chain_ends import ChainEnds
 from trainwright.planning.like_layers import LikeLayers, LongestPhases
 from trainwright.planning.ramps import Shares
 from trainwright.profile import StaticKind
@@ -67,7 +68,7 @@ class PointWork:
     of all layers, `classes` [C] are those of one class with `layer_static_bytes` [C, 2, 3].
     `static_bytes` [2, 3], `sync_bytes` and `trained_bytes` [2] are as in the cost table, tied
     parameters once; `edge_bytes` is the least that any two neighbours exchange. `transients` and
-    `weights` say what the ranks keep free beside.
+    `weights` say what the ranks keep free beside; `ends` what begins and ends a way.
     """
 
     forward_s: float
@@ -82,6 +83,7 @@ class PointWork:
     sync_bytes: Floats
     trained_bytes: Floats
     edge_bytes: float
+    ends: ChainEnds
 
     @classmethod
     def of(cls, profile: Profile) -> PointWork:
@@ -119,6 +121,7 @@ class PointWork:
             sync_bytes=np.maximum(sync, 0.0),
             trained_bytes=np.maximum(trained, 0.0),
             edge_bytes=min((edge.bytes for edge in profile.structure.edges), default=0.0),
+            ends=ChainEnds.of(profile),
         )
 
 

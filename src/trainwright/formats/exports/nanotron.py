@@ -15,10 +15,10 @@ from trainwright.formats.exports.yaml_text import from_yaml, to_yaml
 from trainwright.plan.bundle import ExportBundle
 from trainwright.plan.capability import capability_of
 from trainwright.plan.demands import RecomputeForm
+from trainwright.plan.nanotron_split import own_split
 from trainwright.plan.stated_run import StatedRun
 
 if TYPE_CHECKING:
-    from trainwright.model import TransformerConfig
     from trainwright.plan.bundle import Stamp
     from trainwright.plan.job import Job
 
@@ -65,21 +65,6 @@ def settings(job: Job) -> dict[str, Any]:
         },
         "optimizer": {"zero_stage": job.demands.zero_stage},
     }
-
-
-def own_split(model: TransformerConfig, num_stages: int) -> tuple[int, ...]:
-    """The blocks that nanotron gives each stage."""
-    hidden, heads = model.hidden_size, model.num_heads
-    block = 4 * heads * (hidden // heads) * hidden + 3 * model.ffn_size * hidden
-    head = model.vocabulary_size * hidden
-    total = model.num_layers * block + head
-    counts, stage, done = [0] * num_stages, 0, 0
-    for _ in range(model.num_layers):
-        counts[stage] += 1
-        done += block
-        if done * num_stages > total * (stage + 1):
-            stage += 1
-    return tuple(counts)
 
 
 def splits_alike(job: Job) -> bool:

@@ -1,0 +1,85 @@
+"""What replicas exchange of all layers of a point, for every kind of replicas at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.planning.mappings import exchanges_no_nearer
+from trainwright.profile import StaticKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.cluster import NetworkLevel
+    from trainwright.planning.point_work import PointWork
+    from trainwright.pricing.sharding import Replicas
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+_BY_ZERO: Final = (StaticKind.OPTIMIZER, StaticKind.GRADIENT, StaticKind.WEIGHT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SharedTimes:
+    """What replicas of D kinds exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
+
+    `gather_s` is of all weights, `update_s` of those that the optimizer changes, `between_s` over
+    copies of sharded state. `reduce_byte_s`, `gather_byte_s` and `between_byte_s` [D, 2] are the
+    least seconds that a byte takes. `groups` are the first of the kinds.
+    """
+
+    groups: list[Replicas]
+    reduce_s: Floats
+    gather_s: Floats
+    update_s: Floats
+    scatter_s: Floats
+    between_s: Floats
+    reduce_byte_s: Floats
+    gather_byte_s: Floats
+    between_byte_s: Floats
+    sizes: Ints
+
+    def nearer_and_farther(self, work: PointWork, levels: tuple[NetworkLevel, ...]) -> SharedTimes:
+        """These, and after them the least where the same groups lie farther apart, [2·D].
+
+        That is what their bytes take at best; nothing where levels get faster outwards.
+        """
+        share = 1.0 if exchanges_no_nearer(levels) else 0.0
+        reduce_byte_s, gather_byte_s = share * self.reduce_byte_s, share * self.gather_byte_s
+        between_byte_s = share * self.between_byte_s
+        weights = work.static_bytes[:, StaticKind.WEIGHT]
+        return SharedTimes(
+            groups=self.groups,
+            reduce_s=np.append(self.reduce_s, reduce_byte_s @ work.sync_bytes),
+            gather_s=np.append(self.gather_s, gather_byte_s @ weights),
+            update_s=np.append(self.update_s, gather_byte_s @ work.trained_bytes),
+            scatter_s=np.append(self.scatter_s, gather_byte_s @ work.sync_bytes),
+            between_s=np.append(self.between_s, between_byte_s @ work.sync_bytes),
+            reduce_byte_s=np.concatenate((self.reduce_byte_s, reduce_byte_s)),
+            gather_byte_s=np.concatenate((self.gather_byte_s, gather_byte_s)),
+            between_byte_s=np.concatenate((self.between_byte_s, between_byte_s)),
+            sizes=np.concatenate((self.sizes, self.sizes)),
+        )
+
+    @property
+    def most_s(self) -> float:
+        """No stage exchanges longer after a microbatch, whatever the ZeRO stage."""
+        sharded_s = 2 * self.gather_s + self.scatter_s + self.between_s
+        return float(np.maximum(self.reduce_s, sharded_s).max())
+
+    def gathered(self) -> Floats:
+        """How many layers' weights a device gathers at most, by ZeRO stage, [4, D]."""
+        gathered = np.zeros((1 + len(_BY_ZERO), len(self.sizes)))
+        gathered[3] = 2 * (1 - 1 / self.sizes[:, 0])
+        return gathered
+
+    def shards(self) -> Floats:
+        """Into how many parts each kind of state is cut, by ZeRO stage, [4, D, 2, 3]."""
+        parts = np.ones((1 + len(_BY_ZERO), len(self.sizes), 2, len(StaticKind)))
+        for first_stage, kind in enumerate(_BY_ZERO, 1):
+            parts[first_stage:, :, :, kind] = self.sizes
+        return parts
