@@ -10,7 +10,7 @@ from exhaustive import LLAMA, asked
 from trainwright.execution import Budget
 from trainwright.planning.allowed import Span
 from trainwright.planning.model_planner import plan_model
-from trainwright.planning.nearly_even import nearly_even
+from trainwright.planning.v_uneven import is_uneven
 
 FAMILIES = ("1f1b", "zb-h1", "zb-v", "v-half")
 
@@ -56,7 +56,11 @@ def test_an_uneven_plan_is_found_where_no_nearly_even_one_fits():
     found = outcome.priced[0]
     layers = [layer for stage in found.plan.stages for layer in stage.layers]
     assert len(layers) == len(set(layers)) == len(found.profile.structure.layers)
-    ends = (0,)
-    for stage in found.plan.stages:
-        ends += (ends[-1] + len(stage.layers),)
-    assert not nearly_even(found.profile, 8).holds(ends)
+    assert is_uneven(found.plan, found.profile)
+
+
+def test_a_plan_says_whether_its_stages_are_nearly_even():
+    even = outcome_of(14, 60, ("zb-v",)).priced[0]
+    chain = outcome_of(23, 60, ("1f1b",)).priced[0]
+    assert not is_uneven(even.plan, even.profile)
+    assert not is_uneven(chain.plan, chain.profile)

@@ -7,14 +7,18 @@ peels, O(L²) states each, so among long chains only the most promising candidat
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 from trainwright.planning.family_split import IN_V
+from trainwright.planning.nearly_even import nearly_even
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainwright.plan import Plan
     from trainwright.planning.model_space import Candidate
+    from trainwright.profile import Profile
 
 _LAYERS: Final = 100_000  # L² of all candidates that are looked at, but always
 _SOME: Final = 8
@@ -27,3 +31,15 @@ def worth_uneven(
     order = sorted(bounds.items(), key=lambda one: (one[1], -IN_V.index(one[0].schedule)))
     most = max(_SOME, _LAYERS // num_layers**2)
     return [(bound, candidate) for candidate, bound in order[:most]]
+
+
+def is_uneven(plan: Plan, profile: Profile) -> bool:
+    """Whether a plan is in V and its cut outside the certified space."""
+    if plan.schedule not in IN_V:
+        return False
+    even = nearly_even(profile, len(plan.stages))
+    if even is None:
+        return True
+    is_stage = even.stages(len(profile.structure.layers))
+    ends = accumulate((len(stage.layers) for stage in plan.stages), initial=0)
+    return not all(is_stage[first, after] for first, after in pairwise(ends))
