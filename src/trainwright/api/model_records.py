@@ -11,6 +11,7 @@ from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.results.model_plan import Alternative, ModelPlanResult, ModelStageRecord
 from trainwright.plan.status import relative_gap
+from trainwright.planning.v_uneven import is_uneven
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -188,6 +189,8 @@ def _assumptions(
         "schedule": f"{plan.schedule}, simulated",
         "memory": memory_assumption(question.cluster.accelerator, question.overheads),
     }
+    if is_uneven(plan, profile):
+        found["schedule"] += "; stages not nearly even, outside the space that the bound is on"
     if plan.parallelism is not None and plan.parallelism.expert > 1:
         found["dispatch"] = recipe.dispatch_in_words
     if overlap != DEFAULT_OVERLAP:

@@ -23,6 +23,8 @@ from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.plan_ranking import best_first
 from trainwright.planning.split_plan import least_step_s
 from trainwright.planning.v_bound import bound_v_lifetimes
+from trainwright.planning.v_split import best_uneven_v_split
+from trainwright.planning.v_uneven import worth_uneven
 from trainwright.pricing.placement import RankSpacing, group_replicas
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ _TRIES: Final = 6  # nodes opened for each runner-up
 _BLIND: Final = 16  # splits searched without a plan before one is searched to its end
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _SOON_PRICED: Final = 2  # splits whose plans are made ahead of the search
+_UNEVEN_ACTIONS: Final = 6000  # of orders of uneven splits that are simulated, but always one
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
 
 
@@ -98,13 +101,14 @@ def plan_model(
     is_complete = frontier.open(budget)
     search = _Search(shelf, frontier, budget, aim, Foresight(shelf, budget, crew))
     search.run()
+    search.try_uneven()
     search.add_runners_up(num_alternatives)
     search.sharpen_priced()
     best_s, bound_s = search.best_s, search.bound_s
     proved = is_complete and math.isfinite(bound_s)
     all_s = bound_s if proved else 0.0
     one_bound = bool(question.allowed.schedules) or not frontier.families & set(CHAIN)
-    reached = len(search.priced) + search.undecided
+    reached = len({each.candidate for each in search.priced} | search.undecided)
     not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
     not_reached += frontier.num_aside if frontier.aside_s < best_s else 0
     return ModelOutcome(
@@ -126,9 +130,10 @@ class _Search:
     """Best-first: a candidate is bounded coarsely, then by its best split, then priced.
 
     `splits` holds (bound, serial, candidate, its best split), `bounds` (bound, serial, candidate)
-    of those that were priced; `undecided` counts candidates whose best split fits by the bound, but
-    no plan did. Bounds, `best_s` among them, are on what the aim makes least: seconds of a step,
-    unless it is another.
+    of those that were priced; `undecided` are candidates whose best split fits by the bound, but
+    no plan did; `in_v` are those in V whose splits were looked for, with their coarse bounds.
+    Bounds, `best_s` among them, are on what the aim makes least: seconds of a step, unless it is
+    another.
     """
 
     shelf: Shelf
@@ -141,7 +146,8 @@ class _Search:
     best_s: float = math.inf
     bounds: list[tuple[float, int, Candidate]] = field(default_factory=list)
     least_priced_chain_s: float = math.inf
-    undecided: int = 0
+    undecided: set[Candidate] = field(default_factory=set)
+    in_v: dict[Candidate, float] = field(default_factory=dict)
     serial: int = 0
     searched: int = 0
     in_chunks: int = 0
@@ -207,7 +213,7 @@ class _Search:
                 left.append(entry)
             else:
                 self._keep_bound(entry[0], entry[2])
-                self.undecided += 1
+                self.undecided.add(entry[2])
         heapq.heapify(left)
         self.splits = left
 
@@ -237,6 +243,33 @@ class _Search:
             else:
                 return
 
+    def try_uneven(self) -> None:
+        """Price splits in V that are not nearly even: outside the space, they may improve on it.
+
+        Of the candidates that the search met, those that could be faster than its best plan.
+        """
+        found: list[tuple[float, int, Candidate, Split]] = []
+        asked = self.shelf.question
+        for bound, candidate in worth_uneven(self.in_v, asked.model.num_layers):
+            if bound >= self.best_s or self.budget.poll(self._progress):
+                break
+            devices = candidate.num_devices
+            limit_s = self.aim.longest_s(self.best_s, devices)
+            split = self._split_by(best_uneven_v_split, candidate, limit_s=limit_s)
+            if split.cuts:
+                found.append((self.aim.key(split.bound_s, devices), len(found), candidate, split))
+        tried = {each.candidate for each in self.priced}  # with the even split of any lengths
+        actions = 0
+        for key, _, candidate, split in sorted(found, key=lambda one: one[:2]):
+            if key >= self.best_s or self.budget.poll(self._progress):
+                continue
+            if actions > _UNEVEN_ACTIONS:
+                break
+            own = replace(split, others=()) if candidate in tried else split
+            actions += 6 * candidate.pipeline * candidate.num_microbatches(asked.workload)
+            longest_s = self._longest_worth_pricing_s(candidate.num_devices)
+            self._priced_within(longest_s, candidate, own)
+
     def sharpen_priced(self) -> None:
         """Bound V splits of the least bounds in another way, while that may raise the least."""
         done: set[Candidate] = set()
@@ -262,6 +295,8 @@ class _Search:
 
         Short stages are quickly looked through, and by then a better plan may be known.
         """
+        if candidate.schedule in IN_V:
+            self.in_v.setdefault(candidate, bound)
         group = replace(candidate, data=1)  # of one depth, fewer replicas are never leaner
         if candidate.data <= self.too_large.get(group, 0):
             return
@@ -370,13 +405,19 @@ class _Search:
             self._spend(_PRICING if math.isinf(longest_s) else _PRICING // 2, candidate)
             limit_s = _NEAR * split.bound_s
             split = self._split_by(best_family_split, candidate, limit_s=limit_s)
+        if not self._priced_within(longest_s, candidate, split):
+            self.undecided.add(candidate)
+
+    def _priced_within(self, longest_s: float, candidate: Candidate, split: Split) -> bool:
+        """Whether the split has a plan whose pipeline is no longer; it is kept."""
         found = self.foresight.plan(PlanAsk(candidate, split, longest_s))
         device = self.shelf.question.cluster.accelerator
         if found is None or least_step_s(found.step, device) > longest_s:
-            self.undecided += 1
-        else:
-            self.priced.append(found)
-            self.best_s = min(self.best_s, self.aim.key(found.step.step_time_s, devices))
+            return False
+        self.priced.append(found)
+        key = self.aim.key(found.step.step_time_s, candidate.num_devices)
+        self.best_s = min(self.best_s, key)
+        return True
 
     def _longest_worth_pricing_s(self, devices: int) -> float:
         """No plan with a longer pipeline is kept, once there are enough to tell of."""

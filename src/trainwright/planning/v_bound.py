@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from trainwright.planning.v_lifetimes import lifetime_bound_s
 from trainwright.planning.v_problem import VProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from trainwright.planning.split_question import SplitQuestion
@@ -31,9 +33,10 @@ Peeled: TypeAlias = (
 def bound_v_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """The bound of `v_split.best_v_split` alone, in half of the time."""
     problem = VProblem.of(question, limit_s=limit_s)
-    if problem is None:
+    space = problem.published()
+    if space is None:
         return Split(bound_s=math.inf)
-    return Split(bound_s=min(shortest_split(problem)[0] + problem.overhead_s, limit_s))
+    return Split(bound_s=min(shortest_split(problem, space)[0] + problem.overhead_s, limit_s))
 
 
 def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -42,25 +45,26 @@ def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     It is 0 where replicas exchange with every microbatch.
     """
     problem = VProblem.of(question, limit_s=limit_s)
-    if problem is None:
+    space = problem.published()
+    if space is None:
         return Split(bound_s=math.inf)
     if question.degrees.zero_stage > 1:
         return Split(bound_s=0.0)
     across_s = np.concatenate((problem.transfer_s, [0.0], problem.transfer_s[::-1]))
-    bound_s = lifetime_bound_s(problem.published(), across_s, limit_s=problem.limit_s)
+    bound_s = lifetime_bound_s(space, across_s, limit_s=problem.limit_s)
     return Split(bound_s=bound_s + problem.overhead_s)
 
 
-def shortest_split(v: VProblem) -> Peeled:
-    """The bound, by ranks alone, and a split that reaches it; of those of `v.published()`.
+def shortest_split(v: VProblem, space: Mapping[str, Any]) -> Peeled:
+    """The bound on some splits of the problem, by ranks alone, and a split that reaches it.
 
     It is infinite where none of them is within the limit.
     """
-    problem, floor_s = v.published(), v.floor_s
+    floor_s = v.floor_s
     tried_s = _FIRST_LIMIT * floor_s
     while tried_s < min(v.limit_s, _LAST_LIMIT * floor_s):
-        found: Peeled = _core.peel(**(problem | {"limit_s": tried_s}))
+        found: Peeled = _core.peel(**(dict(space) | {"limit_s": tried_s}))
         if math.isfinite(found[0]):
             return found
         tried_s *= _NEXT_LIMIT
-    return _core.peel(**problem)
+    return _core.peel(**space)

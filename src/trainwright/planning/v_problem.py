@@ -53,18 +53,15 @@ class VProblem:
     gathered_share: float
     arrays: dict[str, Floats]
     transfer_s: Floats
-    even: NearlyEven
+    even: NearlyEven | None
     overhead_s: float
     limit_s: float
 
     @classmethod
-    def of(cls, question: SplitQuestion, *, limit_s: float) -> VProblem | None:
-        """Of steps within the limit; None where no split is nearly even."""
+    def of(cls, question: SplitQuestion, *, limit_s: float) -> VProblem:
+        """Of steps within the limit."""
         kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
         p, m = degrees.pipeline, question.num_microbatches
-        even = nearly_even(kinds.profile, 2 * p)
-        if even is None:
-            return None
         times, limit_s = LayerTimes.of(kinds), limit_s - question.overhead_s
         replicas = group_replicas(cluster.pool_of(), degrees)
         sharing = Sharing.of(kinds, replicas)
@@ -96,7 +93,7 @@ class VProblem:
                 "largest_weight_bytes": kinds.weight_bytes,
             },
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
-            even=even,
+            even=nearly_even(kinds.profile, 2 * p),
             overhead_s=question.overhead_s,
             limit_s=limit_s,
         )
@@ -115,14 +112,18 @@ class VProblem:
         """No rank ever holds more."""
         return MOST_ACTIVATIONS[self.family](self.num_ranks)
 
-    def published(self) -> dict[str, Any]:
-        """The splits of the space, with room for what the published order holds."""
-        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
-        return self._nearly_even(self.with_room_for(*held))
+    def published(self) -> dict[str, Any] | None:
+        """The splits of the space, with room for what the published order holds; None if empty."""
+        return None if self.even is None else self._nearly_even(self.any_published(), self.even)
 
-    def _nearly_even(self, problem: dict[str, Any]) -> dict[str, Any]:
+    def any_published(self) -> dict[str, Any]:
+        """All splits with that room, whether nearly even or not."""
+        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        return self.with_room_for(*held)
+
+    def _nearly_even(self, problem: dict[str, Any], even: NearlyEven) -> dict[str, Any]:
         """The problem with all other stages of a kind that cannot be run."""
-        levels, is_stage = problem["level_offset"], self.even.stages(self.kinds.num_layers)
+        levels, is_stage = problem["level_offset"], even.stages(self.kinds.num_layers)
         kind_of = np.where(is_stage, self.kinds.kind_of, len(levels) - 1)
         never = np.append(levels, levels[-1])
         return problem | {"kind_of": kind_of, "level_offset": never}

@@ -36,19 +36,41 @@ _UNLIMITED: Final = 2**40
 def best_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """Like `split_bound.best_split`, over the 2p stages of a V."""
     problem = VProblem.of(question, limit_s=limit_s)
-    if problem is None:
+    space = problem.published()
+    if space is None:
         return Split(bound_s=math.inf)
-    shortest = shortest_split(problem)
+    shortest = shortest_split(problem, space)
     bound_s = shortest[0] + problem.overhead_s
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
-    cuts, chosen = _likely_split(problem, shortest[0])
+    _, (cuts, chosen) = _likely_split(problem, shortest[0])
     others = (_decoded(problem, *shortest[1:5]),)
     return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=others)
 
 
-def _likely_split(v: VProblem, bound_s: float) -> CutsAndRows:
-    """An even split that fits, all transients counted; none where rounding alone lets it."""
+def best_uneven_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """Two splits of any lengths, most of them outside the space of `best_v_split`.
+
+    `cuts` attains the least bound with room for what the published order holds, the last of
+    `others` is even as there. `bound_s` holds for these two alone; at the limit there are none.
+    """
+    problem = VProblem.of(question, limit_s=limit_s)
+    shortest = shortest_split(problem, problem.any_published())
+    least_s = shortest[0] if math.isfinite(shortest[0]) else problem.floor_s
+    likely_s, likely = _likely_split(problem, least_s)
+    bound_s = min(shortest[0], likely_s) + problem.overhead_s
+    if not bound_s < limit_s:
+        return Split(bound_s=limit_s)
+    every = [_decoded(problem, *shortest[1:5])] if math.isfinite(shortest[0]) else []
+    (cuts, chosen), *others = [*every, *([likely] if likely[0] else [])]
+    return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=tuple(others))
+
+
+def _likely_split(v: VProblem, bound_s: float) -> tuple[float, CutsAndRows]:
+    """An even split that fits, all transients counted, and the bound on all that would.
+
+    None where rounding alone lets one fit.
+    """
     chunk_s = float(v.times.total_before_s[-1]) / (2 * v.num_ranks)
     most = min(v.max_activations, 2 * v.num_microbatches)
     problem = v.with_room_for(*most_in_flight(v.num_ranks, most))
@@ -60,10 +82,11 @@ def _likely_split(v: VProblem, bound_s: float) -> CutsAndRows:
         problem["limit_s"] = min(tried_s, v.limit_s)
         least_s = _core.peel(**problem)[0]
         if math.isfinite(least_s):
-            problem["limit_s"] = min(_EVEN_WITHIN * least_s, problem["limit_s"])
-            return _decoded(v, *_core.peel_evenly(**problem, chunk_s=chunk_s)[1:5])
+            problem["limit_s"] = _EVEN_WITHIN * least_s
+            found = _core.peel_evenly(**problem, chunk_s=chunk_s)[1:5]
+            return least_s, _decoded(v, *found)
         tried_s *= following
-    return (), ()
+    return math.inf, ((), ())
 
 
 def _decoded(v: VProblem, near: Ints, far: Ints, near_point: Ints, far_point: Ints) -> CutsAndRows:

@@ -1,0 +1,66 @@
+"""Splits in V that are not nearly even: never lost when more is allowed, never below the bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from exhaustive import LLAMA, asked
+from trainwright.execution import Budget
+from trainwright.planning.allowed import Span
+from trainwright.planning.model_planner import plan_model
+from trainwright.planning.v_uneven import is_uneven
+
+FAMILIES = ("1f1b", "zb-h1", "zb-v", "v-half")
+
+
+def outcome_of(blocks, memory_gib, schedules):
+    question = asked(
+        replace(LLAMA, num_layers=blocks),
+        memory_gib=memory_gib,
+        batch=12,
+        sequence=4096,
+        schedules=schedules,
+        zero_stages=(1,),
+        tensor=Span.only(1),
+        context=Span.only(1),
+        microbatch_size=Span.only(1),
+        pipeline=Span.only(4),
+        data=Span.only(1),
+    )
+    return plan_model(question, Budget())
+
+
+def step_s(outcome):
+    return outcome.priced[0].step.step_time_s if outcome.priced else float("inf")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "memory_gib"), [(14, 30), (14, 60), (15, 24), (15, 60), (23, 36), (23, 42)]
+)
+def test_more_families_never_make_the_plan_worse(blocks, memory_gib):
+    alone = {name: outcome_of(blocks, memory_gib, (name,)) for name in FAMILIES}
+    together = outcome_of(blocks, memory_gib, FAMILIES)
+    assert step_s(together) <= min(map(step_s, alone.values())) * (1 + 1e-12)
+    for pair in (("1f1b", "zb-v"), ("zb-h1", "v-half"), ("zb-v", "v-half")):
+        both = outcome_of(blocks, memory_gib, pair)
+        assert step_s(both) <= min(step_s(alone[name]) for name in pair) * (1 + 1e-12)
+    for outcome in (together, *alone.values()):
+        assert all(outcome.least_bound_s <= each.step.step_time_s for each in outcome.priced)
+
+
+def test_an_uneven_plan_is_found_where_no_nearly_even_one_fits():
+    """Of 23 blocks in eight stages the first and the last must hold five together."""
+    outcome = outcome_of(23, 36, ("zb-v",))
+    found = outcome.priced[0]
+    layers = [layer for stage in found.plan.stages for layer in stage.layers]
+    assert len(layers) == len(set(layers)) == len(found.profile.structure.layers)
+    assert is_uneven(found.plan, found.profile)
+
+
+def test_a_plan_says_whether_its_stages_are_nearly_even():
+    even = outcome_of(14, 60, ("zb-v",)).priced[0]
+    chain = outcome_of(23, 60, ("1f1b",)).priced[0]
+    assert not is_uneven(even.plan, even.profile)
+    assert not is_uneven(chain.plan, chain.profile)
