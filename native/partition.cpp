@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "exchange_layers.hpp"
 #include "level_sweep.hpp"
 #include "position_bound.hpp"
 #include "restricted_cuts.hpp"
@@ -29,6 +30,10 @@ constexpr int64_t kManyLabels = 60;   // per downset, in a plain pass there
 constexpr double kFollowStep = 1e-3;  // first step of passes near the best plan
 constexpr double kLeastStep = 2e-4;
 constexpr int64_t kNarrowFrom = 64;           // devices, and several degrees
+constexpr double kLeastGain = 1e-5;     // steps that look for the best of the cuts they met
+constexpr double kMostExchanges = 8e7;  // steps of annealing; few seconds
+constexpr double kExchanges = 250;      // per layer and layer, up to that
+constexpr double kShort = 0.04;         // of them to compare data degrees
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
@@ -60,6 +65,7 @@ class Search {
   void plan_on_chains(double gap);
   void move_cuts(int64_t per_cut, double gain);
   void descend(LevelSweep& sweep, double gain);
+  void exchange();
   void bound_by_positions();
   // A pass has several labels to extend per downset: passes near the best plan go first.
   bool has_many_labels() const { return in_.num_degrees > 1 && in_.max_sum > kNarrowFrom; }
@@ -237,6 +243,35 @@ void Search::descend(LevelSweep& sweep, double gain) {
   }
 }
 
+// Anneals the layers of the best plan, and of others with its stages halved or joined, then looks
+// for the best plan among all the cuts met.
+void Search::exchange() {
+  if (result_.stages.size() < 2) return;
+  const double steps = std::min(kMostExchanges, kExchanges * in_.num_layers * in_.num_layers);
+  ExchangedCuts best{kInfinity, {}};
+  std::vector<uint64_t> rows = cuts_of(in_, result_.stages);
+  const auto anneal = [&](const std::vector<PartitionStage>& stages, double share) {
+    ExchangedCuts found =
+        exchange_layers(in_, stages, static_cast<int64_t>(share * steps), in_.num_layers, stop_);
+    const std::vector<uint64_t> cuts = cuts_of(in_, found.stages);
+    rows.insert(rows.end(), cuts.begin(), cuts.end());
+    const bool is_better = found.time_s < best.time_s;
+    if (is_better) best = std::move(found);
+    return is_better;
+  };
+  for (bool is_better = anneal(result_.stages, kShort); is_better && !stop_();) {
+    is_better = false;
+    for (const auto& stages : regrouped(in_, best.stages)) is_better |= anneal(stages, kShort);
+  }
+  anneal(std::vector(best.stages), 1);
+  const std::vector<uint64_t> near = cuts_near(in_, cuts_of(in_, best.stages), 40);
+  rows.insert(rows.end(), near.begin(), near.end());
+  const Downsets sets = family_of(in_, rows);
+  LevelSweep sweep(in_, sets, limits_, audit_);
+  descend(sweep, kLeastGain);
+  count(sweep);
+}
+
 void Search::bound_by_positions() {
   const double bound_s = position_bound(in_, result_.time_per_sample_s, stop_);
   floor_s_ = result_.lower_bound_s = std::max(result_.lower_bound_s, bound_s);
@@ -325,6 +360,7 @@ PartitionResult Search::run() {
     }
     if (result_.restricted) {
       if (!result_.stages.empty()) bound_by_positions();
+      if (!result_.stages.empty()) exchange();
       for (int64_t per_cut : {400, 1000})
         if (!result_.stages.empty()) move_cuts(per_cut, 1e-4);
       if (!result_.stages.empty()) move_cuts(4000, 1e-3);  // slow: where it gains much
