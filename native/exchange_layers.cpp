@@ -191,7 +191,8 @@ double Exchange::cut_change_s(int32_t layer, int32_t from, int32_t to, int32_t a
 // `most_s` already.
 double Exchange::stage_s(const Place& place, int32_t without, int32_t with, double cut_s,
                          double most_s) const {
-  double time = place.time_s, need = place.bytes - in_.memory_bytes, gradient = place.gradient_bytes;
+  double time = place.time_s, need = place.bytes - in_.memory_bytes;
+  double gradient = place.gradient_bytes;
   const Step *more = nullptr, *more_end = nullptr;
   if (without >= 0) {
     const Priced& gone = priced(place, without);
@@ -347,83 +348,12 @@ ExchangedCuts Exchange::run(int64_t num_steps, const Stop& stop) {
   return {best_s, std::move(stages)};
 }
 
-// The layers of the stages from `first` to `last` as stages of the given data degrees, which share
-// the work in proportion; positions order the layers from the end of the pipeline.
-void regroup(const Instance& in, const std::vector<PartitionStage>& stages, size_t first,
-             size_t last, const std::vector<int64_t>& data_degrees,
-             std::vector<PartitionStage>& out) {
-  std::vector<bool> is_member(in.num_layers, false);
-  for (size_t i = first; i <= last; ++i)
-    for (int32_t layer : stages[i].layers) is_member[layer] = true;
-  const auto& degrees = in.problem->tensor_degrees;
-  const auto slot = static_cast<int32_t>(
-      std::find(degrees.begin(), degrees.end(), stages[first].tensor_degree) - degrees.begin());
-  std::vector<int32_t> members;  // from the front
-  double work = 0, done = 0, goal = 0, sum = 0;
-  for (int32_t v = in.num_layers; v-- > 0;) {
-    if (!is_member[in.layer_at[v]]) continue;
-    members.push_back(v);
-    work += in.fastest_s(v, slot);
-  }
-  for (int64_t d : data_degrees) sum += static_cast<double>(d);
-  size_t next = 0;
-  for (size_t i = 0; i < data_degrees.size(); ++i) {
-    PartitionStage stage;
-    stage.data_degree = data_degrees[i];
-    stage.tensor_degree = stages[first].tensor_degree;
-    goal += work * static_cast<double>(data_degrees[i]) / sum;
-    while (next < members.size() && (done < goal || i + 1 == data_degrees.size())) {
-      done += in.fastest_s(members[next], slot);
-      stage.layers.push_back(in.layer_at[members[next++]]);
-    }
-    std::sort(stage.layers.begin(), stage.layers.end());
-    if (!stage.layers.empty()) out.push_back(std::move(stage));
-  }
-}
-
 }  // namespace
 
 ExchangedCuts exchange_layers(const Instance& instance, const std::vector<PartitionStage>& stages,
                               int64_t num_steps, uint64_t seed, const Stop& stop) {
   Exchange exchange(instance, stages, seed);
   return exchange.run(exchange.slowest() > 0 ? num_steps : 0, stop);
-}
-
-std::vector<std::vector<PartitionStage>> regrouped(const Instance& in,
-                                                   const std::vector<PartitionStage>& stages) {
-  const size_t count = stages.size();
-  const auto allowed = [&](int64_t d) {
-    return std::binary_search(in.data_degrees.begin(), in.data_degrees.end(), d);
-  };
-  std::vector<std::vector<PartitionStage>> result;
-  const auto halve = [&](size_t first, size_t last) {
-    std::vector<PartitionStage> plan;
-    for (size_t i = 0; i < count; ++i) {
-      const int64_t d = stages[i].data_degree;
-      const bool is_halved = i >= first && i < last && d > 1 && allowed(d / 2) && allowed(d - d / 2);
-      regroup(in, stages, i, i,
-              is_halved ? std::vector<int64_t>{d / 2, d - d / 2} : std::vector<int64_t>{d}, plan);
-    }
-    if (plan.size() > count) result.push_back(std::move(plan));
-  };
-  const auto join = [&](size_t first, size_t last) {
-    std::vector<PartitionStage> plan;
-    for (size_t i = 0; i < count; ++i) {
-      size_t end = i;
-      int64_t sum = stages[i].data_degree;
-      if (i >= first && i + 1 < last && stages[i].tensor_degree == stages[i + 1].tensor_degree &&
-          allowed(sum + stages[i + 1].data_degree))
-        sum += stages[++end].data_degree;
-      regroup(in, stages, i, end, {sum}, plan);
-      i = end;
-    }
-    if (plan.size() < count) result.push_back(std::move(plan));
-  };
-  for (const auto [first, last] : {std::pair{size_t{0}, count}, {size_t{0}, count / 2}, {count / 2, count}}) {
-    halve(first, last);
-    join(first, last);
-  }
-  return result;
 }
 
 }  // namespace trainwright

@@ -2,8 +2,9 @@
 //
 // The data and tensor degrees stay. A step moves one layer to another stage between those of its
 // neighbours, and mostly another layer back: single layers are coarser than what is to be gained. A
-// stage is priced by the linear relaxation of its choice of options, which lies some 1e-4 below the
-// best choice; the energy sums d exp(time) over the stages, so that all slow ones count.
+// stage is priced by a choice of options near that of the linear relaxation, one that is possible
+// where options differ in time and memory only. The energy sums d exp(time) over the stages, so
+// that all slow ones count.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 namespace trainwright {
 
 struct ExchangedCuts {
-  double time_s;                       // by that relaxation
+  double time_s;                       // by those options
   std::vector<PartitionStage> stages;  // without options
 };
 
@@ -23,10 +24,5 @@ struct ExchangedCuts {
 // seed.
 ExchangedCuts exchange_layers(const Instance& instance, const std::vector<PartitionStage>& stages,
                               int64_t num_steps, uint64_t seed, const Stop& stop);
-
-// Other data degrees to begin with, without options: stages halved, or joined in pairs, everywhere,
-// in the front half or in the back half.
-std::vector<std::vector<PartitionStage>> regrouped(const Instance& instance,
-                                                   const std::vector<PartitionStage>& stages);
 
 }  // namespace trainwright

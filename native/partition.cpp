@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "exchange_layers.hpp"
+#include "exchanged_cuts.hpp"
 #include "level_sweep.hpp"
 #include "position_bound.hpp"
 #include "restricted_cuts.hpp"
@@ -30,10 +30,7 @@ constexpr int64_t kManyLabels = 60;   // per downset, in a plain pass there
 constexpr double kFollowStep = 1e-3;  // first step of passes near the best plan
 constexpr double kLeastStep = 2e-4;
 constexpr int64_t kNarrowFrom = 64;           // devices, and several degrees
-constexpr double kLeastGain = 1e-5;     // steps that look for the best of the cuts they met
-constexpr double kMostExchanges = 8e7;  // steps of annealing; few seconds
-constexpr double kExchanges = 250;      // per layer and layer, up to that
-constexpr double kShort = 0.04;         // of them to compare data degrees
+constexpr double kLeastGain = 1e-5;           // of a plan among few cuts
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
@@ -243,29 +240,12 @@ void Search::descend(LevelSweep& sweep, double gain) {
   }
 }
 
-// Anneals the layers of the best plan, and of others with its stages halved or joined, then looks
-// for the best plan among all the cuts met.
+// The best plan among the cuts met while layers are exchanged between stages.
 void Search::exchange() {
   if (result_.stages.size() < 2) return;
-  const double steps = std::min(kMostExchanges, kExchanges * in_.num_layers * in_.num_layers);
-  ExchangedCuts best{kInfinity, {}};
-  std::vector<uint64_t> rows = cuts_of(in_, result_.stages);
-  const auto anneal = [&](const std::vector<PartitionStage>& stages, double share) {
-    ExchangedCuts found =
-        exchange_layers(in_, stages, static_cast<int64_t>(share * steps), in_.num_layers, stop_);
-    const std::vector<uint64_t> cuts = cuts_of(in_, found.stages);
-    rows.insert(rows.end(), cuts.begin(), cuts.end());
-    const bool is_better = found.time_s < best.time_s;
-    if (is_better) best = std::move(found);
-    return is_better;
-  };
-  for (bool is_better = anneal(result_.stages, kShort); is_better && !stop_();) {
-    is_better = false;
-    for (const auto& stages : regrouped(in_, best.stages)) is_better |= anneal(stages, kShort);
-  }
-  anneal(std::vector(best.stages), 1);
-  const std::vector<uint64_t> near = cuts_near(in_, cuts_of(in_, best.stages), 40);
-  rows.insert(rows.end(), near.begin(), near.end());
+  std::vector<uint64_t> rows = exchanged_cuts(in_, result_.stages, stop_);
+  const std::vector<uint64_t> known = cuts_of(in_, result_.stages);
+  rows.insert(rows.end(), known.begin(), known.end());
   const Downsets sets = family_of(in_, rows);
   LevelSweep sweep(in_, sets, limits_, audit_);
   descend(sweep, kLeastGain);
