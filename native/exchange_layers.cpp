@@ -15,7 +15,7 @@ constexpr double kSharpness = 400;          // of the energy, per relative time
 constexpr double kHot = 1.0, kCold = 0.05;  // first and last temperature, in energies of a stage
 constexpr double kSwaps = 0.8;              // of all steps
 constexpr int32_t kNear = 6;                // steps before and after the one that would be split
-constexpr int32_t kTries = 8;        // to find a layer that can come back
+constexpr int32_t kTries = 8;               // to find a layer that can come back
 
 // Along a layer's lower convex hull, to a slower option that needs less memory.
 struct Step {
@@ -34,7 +34,7 @@ struct Place {  // a stage
   double data_degree, in_flight;
   int32_t table;  // of prices
   std::vector<int32_t> layers;
-  std::vector<Step> steps;  // ascending ratio
+  std::vector<Step> steps;                                      // ascending ratio
   double time_s = 0, bytes = 0, cut_s = 0, gradient_bytes = 0;  // fastest options
   double stage_s = 0;
 };
@@ -303,8 +303,7 @@ bool Exchange::try_step(double temperature) {
   const double most_s = time_of(source, most);
   at_[layer] = to;  // for the ranges and cuts of layers that may come back
   for (int32_t i = 0; i < kTries; ++i) {
-    const int32_t other =
-        target.layers[random_.below(static_cast<int64_t>(target.layers.size()))];
+    const int32_t other = target.layers[random_.below(static_cast<int64_t>(target.layers.size()))];
     range(other, low, high);
     if (from < low || from > high || priced(source, other).fastest_s == kInfinity) continue;
     const double source_s =
