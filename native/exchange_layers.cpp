@@ -15,7 +15,8 @@ constexpr double kSharpness = 400;          // of the energy, per relative time
 constexpr double kHot = 1.0, kCold = 0.05;  // first and last temperature, in energies of a stage
 constexpr double kSwaps = 0.8;              // of all steps
 constexpr int32_t kNear = 6;                // steps before and after the one that would be split
-constexpr int32_t kTries = 8;               // to find a layer that can come back
+constexpr int64_t kCheck = 256;             // steps at one temperature
+constexpr int32_t kTries = 30;              // to find a layer that can come back
 
 // Along a layer's lower convex hull, to a slower option that needs less memory.
 struct Step {
@@ -51,6 +52,7 @@ class Exchange {
     return prices_[place.table][layer];
   }
   void range(int32_t layer, int32_t& low, int32_t& high) const;
+  void update_range(int32_t layer);
   double cut_change_s(int32_t layer, int32_t from, int32_t to, int32_t at) const;
   double stage_s(const Place& place, int32_t without, int32_t with, double cut_s,
                  double most_s) const;
@@ -68,6 +70,8 @@ class Exchange {
   RandomSource random_;
   std::vector<Place> places_;  // from the end of the pipeline
   std::vector<std::vector<Priced>> prices_;
+  std::vector<int32_t> low_, high_;               // per layer: the places its neighbours allow
+  std::vector<int32_t> movable_, movable_index_;  // layers with several; -1: not among them
   std::vector<int32_t> at_, index_;  // per layer: its place, and where it is among its layers
   double unit_s_ = 1;
 };
@@ -103,7 +107,15 @@ Priced Exchange::price(int32_t layer, int32_t degree, double in_flight) const {
 }
 
 Exchange::Exchange(const Instance& in, const std::vector<PartitionStage>& stages, uint64_t seed)
-    : in_(in), stages_(stages), random_(seed), at_(in.num_layers), index_(in.num_layers) {
+
+    : in_(in),
+      stages_(stages),
+      random_(seed),
+      low_(in.num_layers),
+      high_(in.num_layers),
+      movable_index_(in.num_layers, -1),
+      at_(in.num_layers),
+      index_(in.num_layers) {
   std::vector<int32_t> position(in.num_layers);
   for (int32_t v = 0; v < in.num_layers; ++v) position[in.layer_at[v]] = v;
   const auto& degrees = in.problem->tensor_degrees;
@@ -144,6 +156,7 @@ Exchange::Exchange(const Instance& in, const std::vector<PartitionStage>& stages
     places_[to].cut_s += in.cut_s_per_byte * in.cut_in_bytes[places_[to].degree * num_edges + e];
   }
   for (Place& place : places_) place.stage_s = stage_s(place, -1, -1, place.cut_s, kInfinity);
+  for (int32_t v = 0; v < in.num_layers; ++v) update_range(v);
   unit_s_ = slowest();
 }
 
@@ -158,6 +171,21 @@ void Exchange::range(int32_t layer, int32_t& low, int32_t& high) const {
   high = static_cast<int32_t>(places_.size()) - 1;
   for (int32_t e : in_.out_edges[layer]) low = std::max(low, at_[in_.edges[e].target]);
   for (int32_t e : in_.in_edges[layer]) high = std::min(high, at_[in_.edges[e].source]);
+}
+
+void Exchange::update_range(int32_t layer) {
+  range(layer, low_[layer], high_[layer]);
+  int32_t& index = movable_index_[layer];
+  if ((index >= 0) == (low_[layer] < high_[layer])) return;
+  if (index < 0) {
+    index = static_cast<int32_t>(movable_.size());
+    movable_.push_back(layer);
+    return;
+  }
+  movable_[index] = movable_.back();
+  movable_index_[movable_.back()] = index;
+  movable_.pop_back();
+  index = -1;
 }
 
 // What place `at` (one of the two) pays more for cut edges when the layer moves.
@@ -267,14 +295,16 @@ void Exchange::move(int32_t layer, int32_t to) {
   index_[layer] = static_cast<int32_t>(to_place.layers.size());
   to_place.layers.push_back(layer);
   at_[layer] = to;
+  for (int32_t e : in_.in_edges[layer]) update_range(in_.edges[e].source);
+  for (int32_t e : in_.out_edges[layer]) update_range(in_.edges[e].target);
 }
 
 // Whether the step was taken.
 bool Exchange::try_step(double temperature) {
-  const int32_t layer = random_.below(in_.num_layers), from = at_[layer];
-  int32_t low, high;
-  range(layer, low, high);
-  if (low == high || places_[from].layers.size() < 2) return false;
+  const int32_t layer = movable_[random_.below(static_cast<int64_t>(movable_.size()))];
+  const int32_t from = at_[layer];
+  int32_t low = low_[layer], high = high_[layer];
+  if (places_[from].layers.size() < 2) return false;
   int32_t to;
   if (random_.chance(0.5) && (from > low || from < high)) {
     to = from == low ? from + 1 : from == high ? from - 1 : from + (random_.chance(0.5) ? 1 : -1);
@@ -304,7 +334,8 @@ bool Exchange::try_step(double temperature) {
   at_[layer] = to;  // for the ranges and cuts of layers that may come back
   for (int32_t i = 0; i < kTries; ++i) {
     const int32_t other = target.layers[random_.below(static_cast<int64_t>(target.layers.size()))];
-    range(other, low, high);
+    if (from < low_[other] || from > high_[other]) continue;
+    range(other, low, high);  // neighbours cannot change places
     if (from < low || from > high || priced(source, other).fastest_s == kInfinity) continue;
     const double source_s =
         stage_s(source, layer, other, source_cut + cut_change_s(other, to, from, from), most_s);
@@ -326,11 +357,17 @@ bool Exchange::try_step(double temperature) {
 }
 
 ExchangedCuts Exchange::run(int64_t num_steps, const Stop& stop) {
+  if (movable_.empty()) num_steps = 0;
   std::vector<int32_t> best = at_;
   double best_s = slowest();
-  for (int64_t step = 0; step < num_steps && !((step & 1023) == 0 && stop()); ++step) {
-    const double share = static_cast<double>(step) / static_cast<double>(num_steps);
-    if (!try_step(kHot * std::pow(kCold / kHot, share))) continue;
+  double temperature = kHot;
+  for (int64_t step = 0; step < num_steps; ++step) {
+    if (step % kCheck == 0) {
+      if (stop()) break;
+      const double share = static_cast<double>(step) / static_cast<double>(num_steps);
+      temperature = kHot * std::pow(kCold / kHot, share);
+    }
+    if (!try_step(temperature)) continue;
     const double now = slowest();
     if (now >= best_s) continue;
     best_s = unit_s_ = now;

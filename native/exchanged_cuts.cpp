@@ -10,8 +10,8 @@
 namespace trainwright {
 namespace {
 
-constexpr double kMostSteps = 8e7;  // of annealing: some seconds
-constexpr double kSteps = 250;      // per layer and layer, up to that
+constexpr double kMostSteps = 4e7;  // of annealing: some seconds
+constexpr double kSteps = 150;      // per layer and layer, up to that
 constexpr double kShort = 0.04;     // part of them that compares data degrees
 constexpr int64_t kNear = 40;       // downsets around each cut of the best plan
 

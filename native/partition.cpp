@@ -31,6 +31,7 @@ constexpr double kFollowStep = 1e-3;  // first step of passes near the best plan
 constexpr double kLeastStep = 2e-4;
 constexpr int64_t kNarrowFrom = 64;           // devices, and several degrees
 constexpr double kLeastGain = 1e-5;           // of a plan among few cuts
+constexpr int32_t kFewLayers = 400;           // to look at thousands of downsets around each cut
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
@@ -343,7 +344,8 @@ PartitionResult Search::run() {
       if (!result_.stages.empty()) exchange();
       for (int64_t per_cut : {400, 1000})
         if (!result_.stages.empty()) move_cuts(per_cut, 1e-4);
-      if (!result_.stages.empty()) move_cuts(4000, 1e-3);  // slow: where it gains much
+      // Slow: where it gains more than annealing does in the same time.
+      if (!result_.stages.empty() && in_.num_layers <= kFewLayers) move_cuts(4000, 1e-3);
     } else if (!stop_()) {
       result_.counters.downsets = sets.count;
       LevelSweep sweep(in_, sets, limits_, audit_);
