@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "exchanged_cuts.hpp"
 #include "level_sweep.hpp"
 #include "position_bound.hpp"
 #include "restricted_cuts.hpp"
@@ -29,6 +30,8 @@ constexpr int64_t kManyLabels = 60;   // per downset, in a plain pass there
 constexpr double kFollowStep = 1e-3;  // first step of passes near the best plan
 constexpr double kLeastStep = 2e-4;
 constexpr int64_t kNarrowFrom = 64;           // devices, and several degrees
+constexpr double kLeastGain = 1e-5;           // of a plan among few cuts
+constexpr int32_t kFewLayers = 400;           // to look at thousands of downsets around each cut
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
 double cpu_seconds() {
@@ -60,6 +63,7 @@ class Search {
   void plan_on_chains(double gap);
   void move_cuts(int64_t per_cut, double gain);
   void descend(LevelSweep& sweep, double gain);
+  void exchange();
   void bound_by_positions();
   // A pass has several labels to extend per downset: passes near the best plan go first.
   bool has_many_labels() const { return in_.num_degrees > 1 && in_.max_sum > kNarrowFrom; }
@@ -237,6 +241,18 @@ void Search::descend(LevelSweep& sweep, double gain) {
   }
 }
 
+// The best plan among the cuts met while layers are exchanged between stages.
+void Search::exchange() {
+  if (result_.stages.size() < 2) return;
+  std::vector<uint64_t> rows = exchanged_cuts(in_, result_.stages, stop_);
+  const std::vector<uint64_t> known = cuts_of(in_, result_.stages);
+  rows.insert(rows.end(), known.begin(), known.end());
+  const Downsets sets = family_of(in_, rows);
+  LevelSweep sweep(in_, sets, limits_, audit_);
+  descend(sweep, kLeastGain);
+  count(sweep);
+}
+
 void Search::bound_by_positions() {
   const double bound_s = position_bound(in_, result_.time_per_sample_s, stop_);
   floor_s_ = result_.lower_bound_s = std::max(result_.lower_bound_s, bound_s);
@@ -325,9 +341,11 @@ PartitionResult Search::run() {
     }
     if (result_.restricted) {
       if (!result_.stages.empty()) bound_by_positions();
+      if (!result_.stages.empty()) exchange();
       for (int64_t per_cut : {400, 1000})
         if (!result_.stages.empty()) move_cuts(per_cut, 1e-4);
-      if (!result_.stages.empty()) move_cuts(4000, 1e-3);  // slow: where it gains much
+      // Slow: where it gains more than annealing does in the same time.
+      if (!result_.stages.empty() && in_.num_layers <= kFewLayers) move_cuts(4000, 1e-3);
     } else if (!stop_()) {
       result_.counters.downsets = sets.count;
       LevelSweep sweep(in_, sets, limits_, audit_);
