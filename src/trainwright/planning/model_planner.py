@@ -101,8 +101,8 @@ def plan_model(
     is_complete = frontier.open(budget)
     search = _Search(shelf, frontier, budget, aim, Foresight(shelf, budget, crew))
     search.run()
-    search.try_uneven()
     search.add_runners_up(num_alternatives)
+    search.try_uneven()
     search.sharpen_priced()
     best_s, bound_s = search.best_s, search.bound_s
     proved = is_complete and math.isfinite(bound_s)
