@@ -62,6 +62,9 @@ class Search {
   void find_any_plan();
   void plan_on_chains(double gap);
   void move_cuts(int64_t per_cut, double gain);
+  void move_cuts_far() {
+    for (int64_t per_cut : {400, 1000}) move_cuts(per_cut, 1e-4);
+  }
   void descend(LevelSweep& sweep, double gain);
   void exchange();
   void bound_by_positions();
@@ -341,11 +344,11 @@ PartitionResult Search::run() {
     }
     if (result_.restricted) {
       if (!result_.stages.empty()) bound_by_positions();
+      const bool is_small = in_.num_layers <= kFewLayers;
+      if (!result_.stages.empty() && is_small) move_cuts_far();
+      if (!result_.stages.empty() && is_small) move_cuts(4000, 1e-3);
       if (!result_.stages.empty()) exchange();
-      for (int64_t per_cut : {400, 1000})
-        if (!result_.stages.empty()) move_cuts(per_cut, 1e-4);
-      // Slow: where it gains more than annealing does in the same time.
-      if (!result_.stages.empty() && in_.num_layers <= kFewLayers) move_cuts(4000, 1e-3);
+      if (!result_.stages.empty()) move_cuts_far();
     } else if (!stop_()) {
       result_.counters.downsets = sets.count;
       LevelSweep sweep(in_, sets, limits_, audit_);
