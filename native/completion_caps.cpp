@@ -13,11 +13,10 @@ constexpr double kNever = 0x1p40;  // units, when a device has no capacity at al
 }  // namespace
 
 CompletionCaps::CompletionCaps(const Instance& instance, const Downsets& sets,
-                               AdditiveBounds& bounds)
+                               AdditiveBounds& bounds, bool is_priced)
     : in_(&instance), sets_(&sets), bounds_(&bounds) {
-  if (DepthPrices::affordable(instance, sets))
-    prices_ = std::make_unique<DepthPrices>(instance, sets);
-  levels_.resize(prices_ ? prices_->num_levels() : bounds.num_slots());
+  if (is_priced) prices_ = std::make_unique<DepthPrices>(instance, sets);
+  levels_.resize(prices_ ? prices_->num_sums() : bounds.num_slots());
 }
 
 void CompletionCaps::restart(double threshold_s) {
@@ -26,7 +25,7 @@ void CompletionCaps::restart(double threshold_s) {
 }
 
 int64_t CompletionCaps::level_of(int64_t sum) const {
-  return prices_ ? prices_->level_of(sum) : bounds_->slot(1 + sum);
+  return prices_ ? sum : bounds_->slot(1 + sum);
 }
 
 // Units (devices or data degrees) per lane value, so that a downset costs one pass over its lanes.
@@ -78,9 +77,7 @@ Cap CompletionCaps::cap(int32_t downset, int64_t sum) {
   Cap cap = cap_from(Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
                   Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory),
                   downset);
-  if (prices_)
-    cap.devices =
-        std::min(cap.devices, int32_t{prices_->most_devices(prices_->level_of(sum))[downset]});
+  if (prices_) cap.devices = std::min(cap.devices, prices_->most_devices(downset, sum));
   return cap;
 }
 
@@ -97,7 +94,7 @@ const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
   Level& level = *entry;
   if (level.threshold_s == threshold_s_) return level;
   level.threshold_s = threshold_s_;
-  fill(level, prices_ ? prices_->least_sum(static_cast<int32_t>(at)) : sum);
+  fill(level, sum);
   return level;
 }
 
@@ -117,11 +114,9 @@ void CompletionCaps::fill(Level& level, int64_t sum) {
       devices.remaining(group, in_->max_devices, level.devices.data() + first);
     }
   }
-  if (prices_) {
-    const int16_t* most = prices_->most_devices(prices_->level_of(sum));
-    for (size_t i = 0; i < level.devices.size(); ++i)
-      level.devices[i] = std::min(level.devices[i], int32_t{most[i]});
-  }
+  if (prices_)
+    for (int32_t i = 0; i < sets_->count; ++i)
+      level.devices[i] = std::min(level.devices[i], prices_->most_devices(i, sum));
   if (!least_left_.empty())
     for (int32_t& devices : level.devices)
       if (devices >= 0) {

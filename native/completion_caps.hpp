@@ -32,7 +32,9 @@ class CompletionCaps {
 
     Cap own(int32_t downset) const { return {sum[downset], devices[downset]}; }
   };
-  CompletionCaps(const Instance& instance, const Downsets& sets, AdditiveBounds& bounds);
+  // `is_priced`: also by depth_prices.hpp.
+  CompletionCaps(const Instance& instance, const Downsets& sets, AdditiveBounds& bounds,
+                 bool is_priced);
 
   void restart(double threshold_s);
   // Labels are also dropped that have fewer devices left than this, by the devices they need at
@@ -54,7 +56,7 @@ class CompletionCaps {
   AdditiveBounds* bounds_;
   double threshold_s_ = 0;
   std::vector<int32_t> least_left_;
-  std::unique_ptr<DepthPrices> prices_;  // of complete families
+  std::unique_ptr<DepthPrices> prices_;  // null: not priced
   std::vector<std::unique_ptr<Level>> levels_;
 };
 

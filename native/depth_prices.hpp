@@ -1,22 +1,21 @@
-// How many devices may be used behind a downset if what is left is still to be placed: a bound
-// that follows the microbatches in flight from label to label.
+// How many devices a label may have used if what is left is still to be placed: a bound that
+// follows the microbatches in flight from stage to stage.
 //
-// A stage of d replicas with s' behind it ends at e = s' + d. Its replicas hold
-// sum(a e + b d) <= d M and take sum p <= d lambda, hence for every multiplier mu >= 0
+// A stage of data degree d and tensor degree t in front of a label with sum s' keeps
+// y = 1 + ceil(s'/d) microbatches. For every multiplier mu >= 0 of its memory
 //
-//     sum over its layers of c(v)  <=  d,      c(v) = (p + mu (a B + b)) / (lambda + mu M),   B <= e
+//     sum over its layers of c(v)  <=  d,
+//     c(v) = d min over options of (p + 4 (d - 1)/(N B) w + mu (a y + b)) / (lambda d + mu M).
 //
-// and t sum c(v) <= t d devices. *Levels* are ascending values of B, each with a multiplier of its
-// own; a stage belongs to the highest one with B <= e. Place its layers one after the other, each
-// at s + c(v) and k + t c(v): then s and k never exceed those of the plan, levels never fall, and
-// within a level s stays below the next level's B. So a label (s, k) at D can be completed only if
-// it lies in the region R(D, level of s + 1) where
+// With a price of pi devices per unit of c, a label (s', k) at D can be completed only if
 //
-//     R(D, i)  =  R(D, i + 1)  u  { (s, k) : (s + c, k + t c) in R(D + v, i), s + c <= B(i + 1) }
+//     k  <=  C(D, s')  =  max over d, t of  min over mu, pi of
+//            max over D'' > D of  C(D'', s' + d) - d t - pi (sum over D'' \ D of c - d)
 //
-// over all layers v that D can take and all their options. Regions are kept as their largest
-// k + theta s for 16 slopes theta: a shift then is a subtraction, and a limit on s a comparison with
-// the slope before. The bound needs the complete family of downsets.
+// and C(V, s) = K. The inner maximum is a longest path: it takes the layers of D'' \ D one after
+// the other, for eight prices at once. One multiplier per stage is nearly as good as eight; several
+// prices are worth 2 % of the bound, for C moves in whole devices and a stage that may exceed d at a
+// price wins the next one. Needs the complete family of downsets.
 #pragma once
 
 #include <cstdint>
@@ -24,43 +23,43 @@
 
 #include "downsets.hpp"
 #include "instance.hpp"
-#include "member_masks.hpp"
 
 namespace trainwright {
 
 class DepthPrices {
  public:
-  static constexpr int32_t kLanes = 16;
+  static constexpr int32_t kLanes = 8;
 
-  static bool affordable(const Instance& instance, const Downsets& sets);
+  static bool pays(const Instance& instance, const Downsets& sets, const PartitionLimits& limits);
   DepthPrices(const Instance& instance, const Downsets& sets);
 
-  // Computes the caps for a threshold; does nothing if they are known.
+  // Caps for this threshold, or for one slightly above it that are known: they hold below it.
   void restart(double threshold_s);
 
-  int32_t num_levels() const { return static_cast<int32_t>(in_->max_sum) + 1; }
-  int32_t level_of(int64_t sum) const { return static_cast<int32_t>(sum); }
-  int64_t least_sum(int32_t level) const { return level; }
-  // Most devices of a label at the level that can be completed, -1 if none [groups * 64].
-  const int16_t* most_devices(int32_t level) const {
-    return caps_.data() + static_cast<int64_t>(level) * stride_;
+  int64_t num_sums() const { return in_->max_sum + 1; }
+  // Most devices of a label that can be completed, -1 if none. Never grows with the sum.
+  int32_t most_devices(int32_t downset, int64_t sum) const {
+    return caps_[sum * sets_->count + rank_[downset]];
   }
 
  private:
+  void rank_downsets();
   void price(int32_t sum, size_t slot, int32_t t);
-  void relax(int32_t sum, int32_t d, int32_t t);
+  void relax_degrees(int32_t sum, int32_t width, int32_t parity);
+  void keep_falling(int32_t sum);
+  void relax(int32_t sum, int32_t width, int32_t d, int32_t t);
 
   const Instance* in_;
   const Downsets* sets_;
-  int64_t stride_;
   double threshold_s_ = -1;
-  std::vector<double> sum_s_, device_s_;  // least work of every downset
-  double rounding_s_;                     // of both
-  std::vector<std::vector<double>> slopes_;
-  std::vector<int32_t> dearest_;
-  std::vector<float> cost_;  // [n * kLanes] of the stage
-  std::vector<float> most_;  // [downsets * kLanes]
-  std::vector<int16_t> caps_;
+  std::vector<int32_t> rank_;             // of a downset: descending least sum_s, V first
+  std::vector<double> sum_s_, device_s_;  // by rank: least time, and least t * time, of the layers
+  std::vector<int32_t> link_offset_, link_layer_, link_target_;  // by rank: one layer more
+  std::vector<std::vector<double>> slopes_;  // per degree: seconds per byte saved, ascending
+  std::vector<int32_t> dearest_;             // per data and tensor degree: where to look first
+  std::vector<float> cost_;                  // [n * kLanes]: pi c of the stage
+  std::vector<float> most_;                  // [ranks * kLanes]: the inner maximum
+  std::vector<int16_t> caps_;                // C by sum and rank
 };
 
 }  // namespace trainwright
