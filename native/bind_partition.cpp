@@ -168,6 +168,5 @@ void bind_partition(nb::module_& module) {
       },
       nb::arg("problem"), nb::kw_only(), nb::arg("time_limit_s"), nb::arg("poll").none(),
       nb::arg("max_downsets") = nb::none(), nb::arg("max_pairs") = nb::none(),
-      nb::arg("priced_from") = nb::none(),
-      nb::arg("audit_sample") = 0, nb::arg("audit_seed") = 0);
+      nb::arg("priced_from") = nb::none(), nb::arg("audit_sample") = 0, nb::arg("audit_seed") = 0);
 }

@@ -74,9 +74,9 @@ Cap CompletionCaps::cap_from(const Need& sums, const Need& devices, int32_t down
 
 Cap CompletionCaps::cap(int32_t downset, int64_t sum) {
   const double memory = in_->memory_bytes;
-  Cap cap = cap_from(Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
-                  Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory),
-                  downset);
+  Cap cap =
+      cap_from(Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
+               Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory), downset);
   if (prices_) cap.devices = std::min(cap.devices, prices_->most_devices(downset, sum));
   return cap;
 }

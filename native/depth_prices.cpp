@@ -9,10 +9,10 @@ namespace trainwright {
 namespace {
 
 constexpr int32_t kLanes = DepthPrices::kLanes;
-constexpr int32_t kCandidates = 32;       // multipliers looked at per degree
-constexpr int32_t kEverySum = 128;        // beyond: two sums at once
-constexpr int64_t kMostSum = 512;         // s and devices
-constexpr double kReuse = 4e-3;           // thresholds this far below use the same caps
+constexpr int32_t kCandidates = 32;  // multipliers looked at per degree
+constexpr int32_t kEverySum = 128;   // beyond: two sums at once
+constexpr int64_t kMostSum = 512;    // s and devices
+constexpr double kReuse = 4e-3;      // thresholds this far below use the same caps
 constexpr double kPrice[kLanes] = {0.95, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5};  // times t
 constexpr double kSlack = 1 + 1e-11;  // capacities round up, costs down
 constexpr float kRounding = 1e-2F;    // devices: some hundred sums below 2048, 2^-24 of it each
@@ -23,7 +23,7 @@ struct LayerLinks {
   const int32_t *offset, *layer, *target;
 };
 
-struct Stage {  // one (s', d, t)
+struct Stage {                     // one (s', d, t)
   int32_t first_end, first_start;  // ranks from which on D'' and D can be reached in time
   int32_t end;                     // ranks from which on D cannot be completed
   const int16_t* ahead;            // C(D'', s' + d)
@@ -65,8 +65,8 @@ struct Stage {  // one (s', d, t)
 
 using Relax = void (*)(const Stage&, const LayerLinks&, const double*, double, float*);
 
-void relax_portable(const Stage& stage, const LayerLinks& up, const double* device_s, double least_s,
-                    float* most) {
+void relax_portable(const Stage& stage, const LayerLinks& up, const double* device_s,
+                    double least_s, float* most) {
   relax_ranks(stage, up, device_s, least_s, most);
 }
 
@@ -121,8 +121,8 @@ struct Charge {
     for (int64_t o = in->option_first[in->slot(v, t)]; o < in->option_first[in->slot(v, t) + 1];
          ++o) {
       const Option& x = in->options[o];
-      least = std::min(least, x.time_s + sync * x.gradient_bytes +
-                                  mu * (x.saved_bytes * y + x.static_bytes));
+      least = std::min(
+          least, x.time_s + sync * x.gradient_bytes + mu * (x.saved_bytes * y + x.static_bytes));
     }
     return least == 0 ? 0 : least * per_second;  // also where a device has no capacity at all
   }

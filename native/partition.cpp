@@ -28,7 +28,7 @@ constexpr double kNarrowWindow = 2e-4;
 constexpr int64_t kManyLabels = 60;   // per downset, in a plain pass there
 constexpr double kFollowStep = 1e-3;  // first step of passes near the best plan
 constexpr double kLeastStep = 5e-5;
-constexpr int32_t kFollowRounds = 4;  // plain passes just below a plan, before windows
+constexpr int32_t kFollowRounds = 4;          // plain passes just below a plan, before windows
 constexpr int64_t kNarrowFrom = 64;           // devices, and several degrees
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
 
