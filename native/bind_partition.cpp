@@ -156,16 +156,17 @@ void bind_partition(nb::module_& module) {
       "solve_partition",
       [](const PartitionProblem& problem, double time_limit_s, nb::object poll,
          std::optional<int64_t> max_downsets, std::optional<int64_t> max_pairs,
-         int64_t audit_sample, uint64_t audit_seed) {
+         std::optional<int64_t> priced_from, int64_t audit_sample, uint64_t audit_seed) {
         PartitionLimits limits;
         limits.time_limit_s = time_limit_s;
         limits.audit_sample = audit_sample;
         limits.audit_seed = audit_seed;
         if (max_downsets) limits.max_downsets = *max_downsets;
         if (max_pairs) limits.max_pairs = *max_pairs;
+        if (priced_from) limits.priced_from = *priced_from;
         return solve(problem, limits, std::move(poll));
       },
       nb::arg("problem"), nb::kw_only(), nb::arg("time_limit_s"), nb::arg("poll").none(),
       nb::arg("max_downsets") = nb::none(), nb::arg("max_pairs") = nb::none(),
-      nb::arg("audit_sample") = 0, nb::arg("audit_seed") = 0);
+      nb::arg("priced_from") = nb::none(), nb::arg("audit_sample") = 0, nb::arg("audit_seed") = 0);
 }

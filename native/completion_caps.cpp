@@ -12,6 +12,22 @@ constexpr double kNever = 0x1p40;  // units, when a device has no capacity at al
 
 }  // namespace
 
+CompletionCaps::CompletionCaps(const Instance& instance, const Downsets& sets,
+                               AdditiveBounds& bounds, bool is_priced)
+    : in_(&instance), sets_(&sets), bounds_(&bounds) {
+  if (is_priced) prices_ = std::make_unique<DepthPrices>(instance, sets);
+  levels_.resize(prices_ ? prices_->num_sums() : bounds.num_slots());
+}
+
+void CompletionCaps::restart(double threshold_s) {
+  threshold_s_ = threshold_s;
+  if (prices_) prices_->restart(threshold_s);
+}
+
+int64_t CompletionCaps::level_of(int64_t sum) const {
+  return prices_ ? sum : bounds_->slot(1 + sum);
+}
+
 // Units (devices or data degrees) per lane value, so that a downset costs one pass over its lanes.
 struct CompletionCaps::Need {
   Need(const BoundTable& bounds, double threshold_s, double memory_bytes) : table(&bounds) {
@@ -58,9 +74,11 @@ Cap CompletionCaps::cap_from(const Need& sums, const Need& devices, int32_t down
 
 Cap CompletionCaps::cap(int32_t downset, int64_t sum) {
   const double memory = in_->memory_bytes;
-  return cap_from(Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
-                  Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory),
-                  downset);
+  Cap cap =
+      cap_from(Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
+               Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory), downset);
+  if (prices_) cap.devices = std::min(cap.devices, prices_->most_devices(downset, sum));
+  return cap;
 }
 
 void CompletionCaps::set_least_left(std::vector<int32_t> least_left) {
@@ -70,11 +88,17 @@ void CompletionCaps::set_least_left(std::vector<int32_t> least_left) {
 }
 
 const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
-  auto& entry = levels_[bounds_->slot(1 + sum)];
+  const int64_t at = level_of(sum);
+  auto& entry = levels_[at];
   if (!entry) entry = std::make_unique<Level>();
   Level& level = *entry;
   if (level.threshold_s == threshold_s_) return level;
   level.threshold_s = threshold_s_;
+  fill(level, sum);
+  return level;
+}
+
+void CompletionCaps::fill(Level& level, int64_t sum) {
   level.sum.resize(sets_->num_groups() * kMembers);
   level.devices.resize(level.sum.size());
   const double memory = in_->memory_bytes;
@@ -90,13 +114,15 @@ const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
       devices.remaining(group, in_->max_devices, level.devices.data() + first);
     }
   }
+  if (prices_)
+    for (int32_t i = 0; i < sets_->count; ++i)
+      level.devices[i] = std::min(level.devices[i], prices_->most_devices(i, sum));
   if (!least_left_.empty())
     for (int32_t& devices : level.devices)
       if (devices >= 0) {
         const auto most = static_cast<int32_t>(in_->max_devices);
         devices = most - least_left_[most - devices];
       }
-  return level;
 }
 
 }  // namespace trainwright

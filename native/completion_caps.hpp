@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "additive_bounds.hpp"
+#include "depth_prices.hpp"
 #include "downsets.hpp"
 #include "instance.hpp"
 
@@ -31,10 +32,11 @@ class CompletionCaps {
 
     Cap own(int32_t downset) const { return {sum[downset], devices[downset]}; }
   };
-  CompletionCaps(const Instance& instance, const Downsets& sets, AdditiveBounds& bounds)
-      : in_(&instance), sets_(&sets), bounds_(&bounds), levels_(bounds.num_slots()) {}
+  // `is_priced`: also by depth_prices.hpp.
+  CompletionCaps(const Instance& instance, const Downsets& sets, AdditiveBounds& bounds,
+                 bool is_priced);
 
-  void restart(double threshold_s) { threshold_s_ = threshold_s; }
+  void restart(double threshold_s);
   // Labels are also dropped that have fewer devices left than this, by the devices they need at
   // least [max_devices + 1]. Proves nothing; empty: no such limit.
   void set_least_left(std::vector<int32_t> least_left);
@@ -45,6 +47,8 @@ class CompletionCaps {
 
  private:
   struct Need;  // of one table at the threshold
+  int64_t level_of(int64_t sum) const;
+  void fill(Level& level, int64_t sum);
   Cap cap_from(const Need& sums, const Need& devices, int32_t downset) const;
 
   const Instance* in_;
@@ -52,6 +56,7 @@ class CompletionCaps {
   AdditiveBounds* bounds_;
   double threshold_s_ = 0;
   std::vector<int32_t> least_left_;
+  std::unique_ptr<DepthPrices> prices_;  // null: not priced
   std::vector<std::unique_ptr<Level>> levels_;
 };
 

@@ -21,7 +21,9 @@ LevelSweep::LevelSweep(const Instance& instance, const Downsets& sets,
     : in_(&instance),
       sets_(&sets),
       bounds_(instance, sets, limits.max_table_bytes),
-      caps_(instance, sets, bounds_),
+      caps_(instance, sets, bounds_,
+            !PairCursors::affordable(sets, instance.num_degrees, limits.max_pairs) &&
+                DepthPrices::pays(instance, sets, limits)),
       test_(instance, sets, bounds_, limits),
       cursors_(PairCursors::affordable(sets, instance.num_degrees, limits.max_pairs)
                    ? std::make_unique<PairCursors>(instance, sets, test_, bounds_)

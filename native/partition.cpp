@@ -28,7 +28,8 @@ constexpr double kWindow = 2e-3;      // below the best plan: searched, and prov
 constexpr double kNarrowWindow = 2e-4;
 constexpr int64_t kManyLabels = 60;   // per downset, in a plain pass there
 constexpr double kFollowStep = 1e-3;  // first step of passes near the best plan
-constexpr double kLeastStep = 2e-4;
+constexpr double kLeastStep = 5e-5;
+constexpr int32_t kFollowRounds = 4;          // plain passes just below a plan, before windows
 constexpr int64_t kNarrowFrom = 64;           // devices, and several degrees
 constexpr double kLeastGain = 1e-5;           // of a plan among few cuts
 constexpr int32_t kFewLayers = 400;           // to look at thousands of downsets around each cut
@@ -299,7 +300,14 @@ void Search::follow_plan(LevelSweep& sweep, double step) {
 void Search::close_gap(LevelSweep& sweep) {
   double width = has_many_labels() ? kNarrowWindow : kWindow;
   if (has_many_labels()) {
-    follow_plan(sweep, kFollowStep);
+    double step = kFollowStep;
+    for (int32_t round = 0; round < kFollowRounds && !stop_(); ++round) {
+      follow_plan(sweep, step);
+      const double best = result_.time_per_sample_s;
+      if (ask(sweep, last_threshold_s(), true) != PassAnswer::yes) return;
+      if (result_.time_per_sample_s >= best) return;
+      step = kLeastStep;
+    }
   } else {
     const PassAnswer answer = ask(sweep, result_.time_per_sample_s * (1 - kFirstStep), true);
     if (answer == PassAnswer::stopped) return;

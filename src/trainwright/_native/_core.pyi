@@ -59,6 +59,7 @@ def solve_partition(
     poll: Callable[[float, float, float], bool] | None,
     max_downsets: int | None = None,
     max_pairs: int | None = None,
+    priced_from: int | None = None,
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
