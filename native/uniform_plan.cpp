@@ -90,48 +90,77 @@ class Cutter {
     bool fits = true;
   };
 
-  // Stages from the front, each as long as time and memory allow.
-  Filling fill(double limit_s, int64_t d, int64_t p, int64_t m) const {
-    Filling filling;
+  // A stage as long as time and memory allow, from one layer on to the last or back to the first.
+  struct Grown {
+    size_t count = 0, chosen = 0;
+    double work_s = 0;
+    double next_s = kInfinity;  // with one layer more, where only the limit forbids it
+  };
+
+  Grown grow(size_t from, int64_t step, size_t most, double in_flight, double limit_s,
+             int64_t d) const {
+    Grown grown;
     const size_t count = options_.size();
     std::vector<Growing> growing(count);
-    size_t layer = 0;
-    for (int64_t i = 0; i < p && layer < num_layers_; ++i) {
-      const auto in_flight = static_cast<double>(std::min(p - i, m));
-      const size_t first = layer;
-      double held = 0, work_s = 0;
-      size_t chosen = 0;
-      std::fill(growing.begin(), growing.end(), Growing{});
-      filling.starts.push_back(static_cast<int64_t>(layer));
-      for (; layer < num_layers_; ++layer) {
-        held += static_[layer] + sharded_[layer] / static_cast<double>(d);
-        double quickest_s = kInfinity;
-        size_t quickest = 0;
-        for (size_t o = 0; o < count; ++o) {
-          const size_t at = layer * count + o;
-          Growing& stage = growing[o];
-          stage.work_s += forward_s_[layer] + backward_s_[at];
-          stage.saved += in_flight * saved_[at];
-          stage.transient = std::max(stage.transient, transient_[at]);
-          stage.fits = stage.fits && held + stage.saved + stage.transient <= p_.memory_bytes;
-          if (stage.fits && stage.work_s < quickest_s) {
-            quickest_s = stage.work_s;
-            quickest = o;
-          }
+    double held = 0;
+    for (size_t layer = from; grown.count < most; layer += static_cast<size_t>(step)) {
+      held += static_[layer] + sharded_[layer] / static_cast<double>(d);
+      double quickest_s = kInfinity;
+      size_t quickest = 0;
+      for (size_t o = 0; o < count; ++o) {
+        const size_t at = layer * count + o;
+        Growing& stage = growing[o];
+        stage.work_s += forward_s_[layer] + backward_s_[at];
+        stage.saved += in_flight * saved_[at];
+        stage.transient = std::max(stage.transient, transient_[at]);
+        stage.fits = stage.fits && held + stage.saved + stage.transient <= p_.memory_bytes;
+        if (stage.fits && stage.work_s < quickest_s) {
+          quickest_s = stage.work_s;
+          quickest = o;
         }
-        if (quickest_s > limit_s || quickest_s == kInfinity) {
-          filling.next_s = std::min(filling.next_s, quickest_s);
-          break;
-        }
-        work_s = quickest_s;
-        chosen = quickest;
       }
-      if (layer == first) return filling;
-      filling.options.push_back(static_cast<int64_t>(options_[chosen]));
-      filling.places.push_back(chosen);
-      filling.longest_s = std::max(filling.longest_s, work_s);
+      if (quickest_s > limit_s || quickest_s == kInfinity) {
+        grown.next_s = quickest_s;
+        break;
+      }
+      grown.work_s = quickest_s;
+      grown.chosen = quickest;
+      ++grown.count;
     }
-    filling.fits = layer == num_layers_;
+    return grown;
+  }
+
+  // From the front; where that leaves a stage whose first layer does not fit beside so many
+  // microbatches, from the back: there a layer only ever moves to stages that hold fewer.
+  Filling fill(double limit_s, int64_t d, int64_t p, int64_t m) const {
+    Filling front = fill_from(limit_s, d, p, m, false);
+    if (front.fits) return front;
+    Filling back = fill_from(limit_s, d, p, m, true);
+    back.next_s = std::min(front.next_s, back.next_s);
+    return back;
+  }
+
+  Filling fill_from(double limit_s, int64_t d, int64_t p, int64_t m, bool back) const {
+    Filling filling;
+    size_t left = num_layers_;
+    for (int64_t k = 0; k < p && left > 0; ++k) {
+      const auto in_flight = static_cast<double>(std::min(back ? k + 1 : p - k, m));
+      const size_t from = back ? left - 1 : num_layers_ - left;
+      const Grown stage = grow(from, back ? -1 : 1, left, in_flight, limit_s, d);
+      filling.next_s = std::min(filling.next_s, stage.next_s);
+      if (stage.count == 0) return filling;
+      left -= stage.count;
+      filling.starts.push_back(static_cast<int64_t>(back ? left : from));
+      filling.options.push_back(static_cast<int64_t>(options_[stage.chosen]));
+      filling.places.push_back(stage.chosen);
+      filling.longest_s = std::max(filling.longest_s, stage.work_s);
+    }
+    filling.fits = left == 0;
+    if (back) {
+      std::reverse(filling.starts.begin(), filling.starts.end());
+      std::reverse(filling.options.begin(), filling.options.end());
+      std::reverse(filling.places.begin(), filling.places.end());
+    }
     return filling;
   }
 

@@ -90,7 +90,9 @@ def _fastest_cut(chain: SmallChain, options: list[int], d: int, p: int, m: int) 
             longest = max(work for work, _ in chosen)
             if math.isinf(longest):
                 continue
-            later = found is not None and longest == found[0] and starts > found[1]
+            # Of equals, stages that end later and so are fewer.
+            later = found is not None and longest == found[0]
+            later = later and [*starts, layers] > [*found[1], layers]
             if found is None or longest < found[0] or later:
                 found = (longest, starts)
                 picked = [option for _, option in chosen]

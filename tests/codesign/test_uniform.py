@@ -85,6 +85,31 @@ def test_the_kernel_equals_every_cut_tried(chain: SmallChain) -> None:
     assert bool(starts) == math.isfinite(found)
 
 
+def test_a_stage_does_not_take_a_layer_that_the_next_cannot_do_without() -> None:
+    """The second stage has no room for the last layer beside two microbatches, the third has."""
+    narrow = SmallChain(
+        forward=[1.0, 1.0, 1.0],
+        backward=[[2.0, 2.0, 2.0]],
+        update=[0.0, 0.0, 0.0],
+        saved=[[1.0, 1.0, 6.0]],
+        transient=[[0.0, 0.0, 0.0]],
+        static=[0.0, 0.0, 0.0],
+        sharded=[0.0, 0.0, 0.0],
+        sync=[0.0, 0.0, 0.0],
+        transfer=[0.0, 0.0],
+        memory=7.0,
+        byte_s=0.0,
+        latency_s=0.0,
+        tensor=1,
+        devices=3,
+        microbatches=4,
+        degrees=[1],
+    )
+    found, starts = solve(narrow)
+    assert found == approx(fastest(narrow))
+    assert starts == [0, 1, 2]
+
+
 @given(chain=chains())
 def test_a_cutoff_changes_nothing_but_what_is_worse(chain: SmallChain) -> None:
     found, starts = solve(chain)
