@@ -167,9 +167,14 @@ def check_against_the_oracle(seed: int) -> str:
 
 
 def check_every_way(seed: int) -> None:
-    """By a scan, with cursors, on few cuts, in no time, and with the layers in another order."""
+    """By a scan, with cursors, on few cuts, in no time, and with the layers in another order.
+
+    A scan is also told to price stages by depth, which pays on many devices alone.
+    """
     asked = question(seed, large=True)
     least_s = asked.least_s()
+    priced = asked.solved(max_pairs=0, priced_from=0)
+    assert priced.time_per_sample_s == pytest.approx(least_s, rel=SAME, abs=0)
     proved = asked.solved(max_pairs=10**9 if seed % 3 == 0 else None)
     assert proved.status == ("infeasible" if isinf(least_s) else "optimal")
     assert proved.time_per_sample_s == pytest.approx(least_s, rel=SAME, abs=0)
