@@ -122,8 +122,45 @@ class Planner {
             .transient = std::max(chunk.transient, layer.running)};
   }
 
-  // Rank after rank takes layers off the front, and in V off the back too, while they fit.
+  // In V from both ends. With one stage per rank from the front; where that leaves a rank whose
+  // first layer does not fit beside what it holds, from the back: later ranks hold less.
   Filling fill(double limit_s) const {
+    Filling found = fill_from_front(limit_s);
+    if (found.fits || order_.num_chunks == 2) return found;
+    const double front_next_s = found.next_s;
+    found = fill_from_back(limit_s);
+    found.next_s = std::min(found.next_s, front_next_s);
+    return found;
+  }
+
+  // Rank before rank, one chunk each, takes layers off the back while they fit.
+  Filling fill_from_back(double limit_s) const {
+    Filling filling;
+    size_t left = layers_.size();
+    for (int64_t rank = order_.orders.num_ranks() - 1; rank >= 0 && left > 0; --rank) {
+      std::array<Chunk, 2> chunks{};
+      while (left > 0) {
+        const std::array<Chunk, 2> grown{with(chunks[0], left - 1), Chunk{}};
+        if (!fits(rank, grown)) break;
+        if (grown[0].work_s > limit_s) {
+          filling.next_s = std::min(filling.next_s, grown[0].work_s);
+          break;
+        }
+        chunks = grown;
+        --left;
+      }
+      if (chunks[0].count == 0) return filling;
+      filling.starts.push_back(static_cast<int64_t>(left));
+      filling.longest_s = std::max(filling.longest_s, chunks[0].work_s);
+    }
+    std::reverse(filling.starts.begin(), filling.starts.end());
+    filling.fits = left == 0;
+    filling.whole = static_cast<int64_t>(filling.starts.size()) == order_.orders.num_ranks();
+    return filling;
+  }
+
+  // Rank after rank takes layers off the front, and in V off the back too, while they fit.
+  Filling fill_from_front(double limit_s) const {
     Filling filling;
     filling.whole = true;
     const int64_t ranks = order_.orders.num_ranks();

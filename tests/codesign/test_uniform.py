@@ -12,7 +12,12 @@ from pytest import approx
 
 from oracles_uniform import SmallChain, fastest
 from random_cases import cases
-from trainwright._native._core import UniformProblem, fastest_uniform_plans
+from trainwright._native._core import (
+    UniformProblem,
+    fastest_family_plans,
+    fastest_uniform_plans,
+)
+from trainwright.codesign.family_orders import Shape, order_of
 
 whole = st.integers(0, 9).map(float)
 times = st.integers(1, 9).map(float)
@@ -85,9 +90,9 @@ def test_the_kernel_equals_every_cut_tried(chain: SmallChain) -> None:
     assert bool(starts) == math.isfinite(found)
 
 
-def test_a_stage_does_not_take_a_layer_that_the_next_cannot_do_without() -> None:
+def narrow_middle() -> SmallChain:
     """The second stage has no room for the last layer beside two microbatches, the third has."""
-    narrow = SmallChain(
+    return SmallChain(
         forward=[1.0, 1.0, 1.0],
         backward=[[2.0, 2.0, 2.0]],
         update=[0.0, 0.0, 0.0],
@@ -105,9 +110,31 @@ def test_a_stage_does_not_take_a_layer_that_the_next_cannot_do_without() -> None
         microbatches=4,
         degrees=[1],
     )
-    found, starts = solve(narrow)
-    assert found == approx(fastest(narrow))
+
+
+def test_a_stage_does_not_take_a_layer_that_the_next_cannot_do_without() -> None:
+    found, starts = solve(narrow_middle())
+    assert found == approx(fastest(narrow_middle()))
     assert starts == [0, 1, 2]
+
+
+def test_nor_does_one_of_another_family() -> None:
+    shape = Shape(family="zb-h1", num_ranks=3, num_microbatches=4, input_grad=1, weight_grad=1)
+    step_s, starts = fastest_family_plans(
+        problem(narrow_middle()),
+        order_of(shape),
+        forward_s=np.ones((1, 3)),
+        backward_s=np.full((1, 3), 2.0),
+        weight_grad_s=np.ones((1, 3)),
+        update_s=np.zeros((1, 3)),
+        pending_bytes=np.zeros(3),
+        restored_bytes=np.zeros(3),
+        cutoff_s=np.array([math.inf]),
+        option=0,
+        data_degree=1,
+    )
+    assert starts == [[0, 1, 2]]
+    assert step_s[0] < solve(narrow_middle())[0]  # less bubble than 1F1B
 
 
 @given(chain=chains())
