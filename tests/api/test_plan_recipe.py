@@ -195,3 +195,7 @@ def test_options_without_effect_are_named():
         MODEL, cluster="dgx-h100", devices=8, global_batch=64, sequence=4096, dispatch_dtype="fp8"
     ).document
     assert any(warning.startswith("dispatch-dtype") for warning in run.warnings)
+    together = trainwright.plan(
+        MODEL, **{**QUESTION, "ep": 1, "zero_stage": 3}, dispatch_dtype="fp8"
+    ).document
+    assert any(warning.startswith("dispatch-dtype") for warning in together.warnings)
