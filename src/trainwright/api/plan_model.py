@@ -60,6 +60,12 @@ def plan_model(
         diagnosis = diagnose_model(question, budget)
         fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
         document = replace(document, binding=diagnosis.binding, relaxations=fixes)
+    elif budget.time_limit_s is not None and not outcome.interrupted:
+        short = (
+            f"time-limit: {budget.time_limit_s:g} s ended before a plan was found; give the search "
+            "more time, or narrow the degrees (--tp, --pp, …)"
+        )
+        document = replace(document, warnings=(*document.warnings, short))
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
