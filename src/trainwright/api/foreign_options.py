@@ -1,4 +1,4 @@
-"""Options of another kind of input: refused, for a plan that ignores one answers another question."""
+"""Options of another kind of input are refused: a plan without them answers another question."""
 
 from __future__ import annotations
 
