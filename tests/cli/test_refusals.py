@@ -72,7 +72,7 @@ def refused(run, folder):
         ("--devices", "8..16", "devices: several numbers and objectives are for models"),
         ("--objective", "luck", "devices: must be given for an objective, as --devices 64..4096"),
         ("--tokens", "1e9", "tokens: must be given with several --devices or an --objective"),
-        ("--tokens", "-1", 'tokens: must be a number > 0, got "-1"'),
+        ("--tokens", "-1", 'tokens: must be a number > 0, such as 15e12 or 15T, got "-1"'),
     ],
 )
 def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
@@ -445,6 +445,6 @@ class TestDocuments:
         assert json.dumps(document["overflows"])
 
     def test_a_model_has_no_plan_to_estimate(self, refused, document):
-        assert "plan: belongs to a profile; a model is given its degrees" in refused(
+        assert "plan: must be given for a profile only; a model is given its degrees" in refused(
             "estimate", "llama3-8b", "--plan", "plan.json"
         )
