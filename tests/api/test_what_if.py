@@ -78,6 +78,8 @@ def test_what_no_longer_fits_says_why(tight):
     ("change", "fault"),
     [
         ({}, "whatif: must change something: --memory"),
+        ({"bandwidth": "inter=800"}, 'did you mean "800Gb/s" or "800GB/s"'),
+        ({"memory": "80Gb"}, "did you mean 80GB or 80GiB"),
         ({"devices": 16}, "whatif: must change something"),
         (
             {"bandwidth": "800Gb/s"},
