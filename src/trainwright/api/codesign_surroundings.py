@@ -72,7 +72,12 @@ def _memories(options: CodesignOptions, base: Surroundings) -> Iterator[_Memory]
     if stacks is None:
         for size, pace in product(
             _values(sizes, base.memory_bytes, "memory", parse_memory),
-            _values(paces, base.memory_bandwidth_bytes_per_s, "memory-bandwidth", parse_hardware_bandwidth),
+            _values(
+                paces,
+                base.memory_bandwidth_bytes_per_s,
+                "memory-bandwidth",
+                parse_hardware_bandwidth,
+            ),
         ):
             yield _Memory(size, pace, 0.0)
         return

@@ -32,15 +32,20 @@ if TYPE_CHECKING:
     Compared: TypeAlias = Priced | PlacementResult
 
 
-COMPARED: Final = (*KINDS, "model-estimate", "whatif", "model-sweep")  # a sweep says why it cannot be
+COMPARED: Final = (
+    *KINDS,
+    "model-estimate",
+    "whatif",
+    "model-sweep",
+)  # a sweep says why it cannot be
 
 
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
     """Compare two documents (paths or results): plans or estimates, placements, or schedules.
 
     The estimate of a model is compared with another one or with a model's plan; a what-if stands
-    for the plan with its changes. Raises `InvalidInput` with every fault of the first file that has one, and for documents of kinds that
-    have nothing in common.
+    for the plan with its changes. Raises `InvalidInput` with every fault of the first file that
+    has one, and for documents of kinds that have nothing in common.
     """
     before, after = _open(first), _open(second)
     if "model-estimate" in (before.kind, after.kind):

@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from trainwright.plan.results.request import Embedded
     from trainwright.plan.results.what_if import WhatIfResult
 
-    Explained = (
-        Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult
-    )
+    Explained = Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult
 
 
 def explain(document: AnyDocument | Explained) -> Report[Explained]:
     """Take a plan, estimate or schedule document (a path or a result); the report prints its table.
 
-    A what-if is shown as `whatif` printed it: two plans beside each other. Raises `InvalidInput` with every fault of the file.
+    A what-if is shown as `whatif` printed it: two plans beside each other.
+    Raises `InvalidInput` with every fault of the file.
     """
     given = document.document if isinstance(document, Report) else document
     found = load_explained_document(given) if isinstance(given, (str, Path)) else given

@@ -104,7 +104,9 @@ def _communication_table(document: ModelEstimateResult) -> RenderableType:
         hidden_s = document.hidden_communication_s[kind]
         if without_noise(exposed_s + hidden_s, step_s) > 0:
             share = f"{exposed_s / step_s:.1%}"
-            add_row(made, kind, format_part(exposed_s, step_s), share, format_part(hidden_s, step_s))
+            add_row(
+                made, kind, format_part(exposed_s, step_s), share, format_part(hidden_s, step_s)
+            )
     return made
 
 
