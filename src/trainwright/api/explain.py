@@ -64,6 +64,8 @@ def explain_constants(document: AnyDocument | Explained) -> ConstantsReport:
 
 
 def _cluster_of(document: Explained) -> Embedded | None:
-    asked = getattr(document, "after", document).request  # of a what-if, with its changes
-    found: Embedded | None = getattr(asked, "cluster", None)
+    from trainwright.plan.results.what_if import WhatIfResult
+
+    plan = document.after if isinstance(document, WhatIfResult) else document
+    found: Embedded | None = getattr(plan.request, "cluster", None)
     return found
