@@ -384,7 +384,7 @@ class TestDocuments:
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
         kinds = '"plan", "model-plan", "estimate", "placement", "schedule", "model-estimate", '
-        kinds += '"model-sweep", "mixed-plan"'
+        kinds += '"model-sweep", "whatif", "mixed-plan"'
         assert f'kind: must be one of {kinds}, got "diff"' in refused("explain", "diff.json")
         assert "document: cannot be read" in refused("explain", "missing.json")
 
