@@ -89,19 +89,12 @@ def _status(outcome: ModelOutcome) -> Status:
 def _warnings(call: ModelCall, outcome: ModelOutcome) -> Iterator[str]:
     yield from call.warnings
     has_experts = call.question.model.experts is not None
-<<<<<<< HEAD
     recipe, most = call.question.settings.recipe, call.question.allowed.expert.most
     yield from without_effect(
-        recipe, expert_parallel=has_experts and most != 1, experts=has_experts
+        recipe,
+        model=call.model.name,
+        expert_parallel=has_experts and most != 1,
+        experts=has_experts,
     )
-    for option in sorted(call.excluded_options - set(Recompute)):
-        offered = ", ".join(f'"{mode}"' for mode in Recompute)
-        yield f'exclude-option: layers of a model offer {offered}, none is "{option}"'
-=======
-    recipe = call.question.settings.recipe
-    yield from without_effect(
-        recipe, model=call.model.name, expert_parallel=has_experts, experts=has_experts
-    )
->>>>>>> 46e2c4e
     if outcome.priced and outcome.priced[0].plan.parallelism is None:
         yield "degrees that differ between stages: no framework runs such a plan yet"
