@@ -60,6 +60,12 @@ def plan_model(
         diagnosis = diagnose_model(question, budget)
         fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
         document = replace(document, binding=diagnosis.binding, relaxations=fixes)
+    elif budget.time_limit_s is not None and not outcome.interrupted:
+        short = (
+            f"time-limit: {budget.time_limit_s:g} s ended before a plan was found; give the search "
+            "more time, or narrow the degrees (--tp, --pp, …)"
+        )
+        document = replace(document, warnings=(*document.warnings, short))
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
@@ -83,9 +89,12 @@ def _status(outcome: ModelOutcome) -> Status:
 def _warnings(call: ModelCall, outcome: ModelOutcome) -> Iterator[str]:
     yield from call.warnings
     has_experts = call.question.model.experts is not None
-    recipe = call.question.settings.recipe
+    recipe, most = call.question.settings.recipe, call.question.allowed.expert.most
     yield from without_effect(
-        recipe, model=call.model.name, expert_parallel=has_experts, experts=has_experts
+        recipe,
+        model=call.model.name,
+        expert_parallel=has_experts and most != 1,
+        experts=has_experts,
     )
     if outcome.priced and outcome.priced[0].plan.parallelism is None:
         yield "degrees that differ between stages: no framework runs such a plan yet"

@@ -15,7 +15,7 @@ from trainwright.cluster.chip_cores import ChipCores
 from trainwright.cluster.saturating import Saturating
 from trainwright.cluster.spread import Spread
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
-from trainwright.provenance import Origin, Provenance
+from trainwright.provenance import UNSTATED, Provenance
 from trainwright.units import GIB
 
 
@@ -142,10 +142,7 @@ class Accelerator:
 
     def provenance_of(self, field_name: str) -> Provenance:
         """Where a constant comes from; an assumption where nothing is said."""
-        return dict(self.sources).get(field_name, _UNSTATED)
-
-
-_UNSTATED = Provenance(origin=Origin.ASSUMED, source="usual value, none stated")
+        return dict(self.sources).get(field_name, UNSTATED)
 
 
 def _efficiency_faults(efficiency: Efficiency) -> Iterator[Fault]:

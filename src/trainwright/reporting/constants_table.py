@@ -39,11 +39,16 @@ def constants_report(cluster: Cluster) -> RenderableType:
 def constant_rows(cluster: Cluster) -> Iterator[tuple[str, ...]]:
     """A text for each of `CONSTANT_COLUMNS`, constant by constant."""
     for pool in cluster.pools:
-        for name, value, known in _device_rows(pool.accelerator):
-            yield pool.accelerator.name, name, value, str(known.origin), known.source
-        for level in (*pool.levels, *((cluster.joint,) if cluster.joint else ())):
-            for name, value, known in _level_rows(level):
-                yield level.name, name, value, str(known.origin), known.source
+        yield from _texts(pool.accelerator.name, _device_rows(pool.accelerator))
+        for level in pool.levels:
+            yield from _texts(level.name, _level_rows(level))
+    if cluster.joint is not None:
+        yield from _texts(cluster.joint.name, _level_rows(cluster.joint))
+
+
+def _texts(owner: str, rows: Iterator[Row]) -> Iterator[tuple[str, ...]]:
+    for name, value, known in rows:
+        yield owner, name, value, str(known.origin), known.source
 
 
 def _device_rows(device: Accelerator) -> Iterator[Row]:
@@ -66,6 +71,14 @@ def _device_rows(device: Accelerator) -> Iterator[Row]:
     }
     for name, value in shares.items():
         yield f"{name}, of peak at most", f"{value:.1%}", known
+    halves = {
+        "products reach half of that": f"{efficiency.gemm.half / 1e9:,.4g} GFLOP",
+        "memory traffic reaches half of that": format_bytes(efficiency.memory.half),
+        "attention reaches half of that": f"{efficiency.attention_half_flops / 1e9:,.4g} GFLOP",
+    }
+    for name, size in halves.items():
+        yield f"{name} with", size, known
+    yield "products in 8 bit reach, of the share in 16", f"{efficiency.fp8_ratio:.1%}", known
     overheads = {
         "launch_overhead_s": "start of a kernel",
         "host_pass_s": "host time of a block and pass",
@@ -76,13 +89,12 @@ def _device_rows(device: Accelerator) -> Iterator[Row]:
 
 
 def _level_rows(level: NetworkLevel) -> Iterator[Row]:
-    from trainwright.provenance import Origin, Provenance
+    from trainwright.provenance import UNSTATED
 
     sources = dict(level.sources)
-    unstated = Provenance(origin=Origin.ASSUMED, source="usual value, none stated")
 
     def known(field: str) -> Provenance:
-        return sources.get(field, unstated)
+        return sources.get(field, UNSTATED)
 
     bandwidth = level.bandwidth_bytes_per_s
     yield "bandwidth per device", format_bandwidth(bandwidth), known("bandwidth_bytes_per_s")
