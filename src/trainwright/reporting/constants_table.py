@@ -56,16 +56,32 @@ def _device_rows(device: Accelerator) -> Iterator[Row]:
     yield "share of memory usable", f"{device.usable_fraction:.0%}", known
     known = device.provenance_of("memory_bandwidth_bytes_per_s")
     yield "memory bandwidth", format_bandwidth(bandwidth), known
-    known = device.provenance_of("efficiency")
     efficiency = device.efficiency
     shares = {
-        "products reach": efficiency.gemm.max,
-        "memory traffic reaches": efficiency.memory.max,
-        "attention forward reaches": efficiency.attention_forward,
-        "attention backward reaches": efficiency.attention_backward,
+        "gemm.max": ("products reach, of peak at most", efficiency.gemm.max),
+        "memory.max": ("memory traffic reaches, of peak at most", efficiency.memory.max),
+        "attention_forward": (
+            "attention forward reaches, of peak at most",
+            efficiency.attention_forward,
+        ),
+        "attention_backward": (
+            "attention backward reaches, of peak at most",
+            efficiency.attention_backward,
+        ),
+        "fp8_ratio": ("products in 8 bit reach, of the share in 16 bit", efficiency.fp8_ratio),
     }
-    for name, value in shares.items():
-        yield f"{name}, of peak at most", f"{value:.1%}", known
+    for field, (name, value) in shares.items():
+        yield name, f"{value:.1%}", device.provenance_of(f"efficiency.{field}")
+    halves = {
+        "gemm.half": ("products reach half of it at", f"{efficiency.gemm.half:.3g} FLOPs"),
+        "memory.half": ("memory traffic reaches half of it at", format_bytes(efficiency.memory.half)),
+        "attention_half_flops": (
+            "attention reaches half of it at",
+            f"{efficiency.attention_half_flops:.3g} FLOPs",
+        ),
+    }
+    for field, (name, text) in halves.items():
+        yield name, text, device.provenance_of(f"efficiency.{field}")
     overheads = {
         "launch_overhead_s": "start of a kernel",
         "host_pass_s": "host time of a block and pass",
@@ -73,6 +89,9 @@ def _device_rows(device: Accelerator) -> Iterator[Row]:
     }
     for field, name in overheads.items():
         yield name, format_seconds(getattr(device, field)), device.provenance_of(field)
+    low, high = device.step_low_ratio, device.step_high_ratio
+    known = device.provenance_of("step_low_ratio")
+    yield "nine of ten measured steps take, of predicted", f"{low:.2f} to {high:.2f}", known
 
 
 def _level_rows(level: NetworkLevel) -> Iterator[Row]:
