@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class Origin(StrEnum):
@@ -23,3 +24,7 @@ class Provenance:
 
     origin: Origin
     source: str
+
+
+# Of a figure that a description states, or leaves at its default, without a source.
+UNSTATED: Final = Provenance(origin=Origin.ASSUMED, source="no source stated")

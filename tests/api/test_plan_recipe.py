@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -146,7 +147,12 @@ def test_a_sweep_keeps_the_recipe():
         ({"token_dispatcher": "x"}, "token-dispatcher: must be one of all_to_all, hierarchical"),
         ({"overlap": {"expert": 1.0}}, "overlap: must name gradients"),
         ({"overlap": {"experts": 2.0}}, "overlap.experts: must be from 0 to 1, got 2.0"),
-        ({"expert_imbalance": 0.5}, "expert-imbalance: must be >= 1, got 0.5"),
+        ({"expert_imbalance": 0.5}, "expert-imbalance: must be from 1 to 1000000, got 0.5"),
+        ({"expert_imbalance": math.inf}, "expert-imbalance: must be from 1 to 1000000, got inf"),
+        (
+            {"capacity_factor": math.inf},
+            "capacity-factor: must be > 0 and at most 1000000, got inf",
+        ),
         (
             {"precision": "fp8", "cluster": "dgx-a100"},
             "precision: A100-80GB-SXM multiplies in bf16, fp16, tf32, fp32, not in fp8",
@@ -189,3 +195,7 @@ def test_options_without_effect_are_named():
         MODEL, cluster="dgx-h100", devices=8, global_batch=64, sequence=4096, dispatch_dtype="fp8"
     ).document
     assert any(warning.startswith("dispatch-dtype") for warning in run.warnings)
+    together = trainwright.plan(
+        MODEL, **{**QUESTION, "ep": 1, "zero_stage": 3}, dispatch_dtype="fp8"
+    ).document
+    assert any(warning.startswith("dispatch-dtype") for warning in together.warnings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -261,10 +262,22 @@ def test_every_constant_is_printed_with_its_origin(run, folder):
         assert owner["name"] in printed
     for constant in ("dense peak, bf16", "memory bandwidth", "start of a kernel", "latency"):
         assert constant in printed
+    halves = pool["accelerator"]["efficiency"]
+    assert f"{halves['gemm']['half'] / 1e9:,.4g} GFLOP" in printed
+    assert f"{halves['attention_half_flops'] / 1e9:,.4g} GFLOP" in printed
     assert "fitted" in printed
     assert "datasheet" in printed
     again = run("explain", "estimate.json", "--constants", "--json")
     assert again.document == estimated.document
+
+
+def test_what_a_file_states_without_a_source_is_no_usual_value(run, folder):
+    mixed = str(Path(__file__).parents[2] / "examples" / "old-and-new.toml")
+    sizes = ("--global-batch", "8", "--sequence", "1024")
+    run("plan", "gpt2", "--cluster", mixed, *sizes, "--json", "-o", "mixed.json")
+    printed = run("explain", "mixed.json", "--constants").out
+    (line,) = (line for line in printed.splitlines() if "12.5 GB/s" in line)
+    assert "no source stated" in line
 
 
 def test_a_document_without_a_cluster_has_no_constants(run, refused, folder):

@@ -20,7 +20,7 @@ from trainwright.plan.overlap import Overlap
 from trainwright.planning.allowed import Allowed, Span
 from trainwright.planning.coarse_bound import CoarseBounds
 from trainwright.planning.expert_floor import least_layers, with_exchanges
-from trainwright.planning.family_bounds import ChainWork
+from trainwright.planning.family_bounds import ChainWork, loop_work_s
 from trainwright.planning.layouts import layouts_of
 from trainwright.planning.like_layers import Rooms, Tail
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
@@ -287,3 +287,17 @@ def test_layers_that_no_device_can_hold_have_no_step():
         ramp=Ramp(0.0, 0.0, 1),
     )
     assert np.isinf(busiest_s[0])
+
+
+def test_a_loop_of_two_stages_keeps_no_block_for_long_however_little_room_there_is():
+    question = asked("dense", 70)
+    profile = estimate_profile(question.estimator(), question, Point(microbatch_size=1, tensor=1))
+    chain = ChainWork.of(StageKinds.of(profile, question.settings.overlap))
+    work_s = loop_work_s(
+        chain,
+        pipeline=np.array([1, 2]),
+        virtual_stages=np.array([2, 3]),
+        room_bytes=np.array([1.0, 1.0]),
+    )
+    assert work_s[0] == chain.total_s
+    assert work_s[1] == np.inf

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exhaustive import TINY_MIXTURE, asked, two_nodes_of_two
 from trainwright.model import RunShape
-from trainwright.planning.expert_floor import least_share
+from trainwright.planning.expert_floor import least_layers, least_share, with_exchanges
+from trainwright.planning.model_question import estimate_profile
+from trainwright.planning.model_space import Point
+from trainwright.planning.point_work import PointWork
 
 
 @given(
@@ -36,3 +41,20 @@ def test_no_cut_of_experts_computes_less_than_the_least_share(
     shared = replace(whole, expert_tensor_parallel=cut)
     assert 0 < least <= shared.expert_rows(chosen) / cut * (1 + 1e-12)
     assert least >= whole.expert_rows(chosen) - 1
+
+
+@pytest.mark.parametrize("inside_bytes_per_s", [2e9, 20e9, 100e9])
+@pytest.mark.parametrize("width", [512, 4096])
+def test_a_gather_may_hide_under_other_experts_than_the_shared_ones(inside_bytes_per_s, width):
+    """Experts cut as the rest take tokens where they are: one gather serves all of them."""
+    shared = replace(TINY_MIXTURE, experts=replace(TINY_MIXTURE.experts, shared_ffn_size=width))
+    cluster = two_nodes_of_two(10e9)
+    inner, outer = cluster.levels
+    slow = replace(inner, bandwidth_bytes_per_s=inside_bytes_per_s)
+    cluster = replace(cluster, pools=(replace(cluster.pools[0], levels=(slow, outer)),))
+    question = asked(shared, memory_gib=60, cluster=cluster)
+    point = Point(microbatch_size=4, tensor=2, expert=1, expert_tensor=2)
+    work = PointWork.of(estimate_profile(question.estimator(), question, point))
+    least = with_exchanges(question, point, least_layers(question, point))
+    floor_s = sum(each.time_s * each.num_layers for each in least)
+    assert 0 < floor_s <= float(work.trade.time_s[-1]) * (1 + 1e-9)

@@ -22,6 +22,7 @@ from trainwright.planning.allowed import ANY, Span
 from trainwright.planning.model_infeasible import diagnose_model, eased
 from trainwright.planning.model_relaxations import priced_relaxations, relaxed
 from trainwright.profile import Recompute
+from trainwright.units import GIB
 
 # The leanest layout of the first is its widest and deepest; of the second a shallower one, whose
 # replicas share more of the state.
@@ -153,13 +154,20 @@ class TestInfeasible:
         eased_question = relaxed(v_of_23_blocks(40), fix)
         assert [found.plan.schedule for found in planned(eased_question).priced] == ["1f1b"]
 
-    def test_what_is_too_little_for_the_families_asked_for_is_not_offered(self):
-        asked = v_of_23_blocks(36)
+    @pytest.mark.parametrize("memory_gib", [36, 40])
+    def test_memory_grows_until_it_is_enough_for_the_families_asked_for(self, memory_gib):
+        asked = v_of_23_blocks(memory_gib)
         offered = diagnosed(asked).relaxations
-        assert "memory" in {fix.change for fix in offered}  # enough for 1F1B
         kept = list(priced_relaxations(asked, offered, Budget()))
-        assert "memory" not in {fix.change for fix in kept}
         assert all(fix.step_time_s is not None for fix in kept)
+        (memory,) = [fix for fix in kept if fix.change == "memory"]
+        too_little = [fix.value for fix in offered if fix.change == "memory"]  # enough for 1F1B
+        assert memory.value > max([memory_gib * GIB, *too_little])
+        plan = planned(relaxed(asked, memory)).priced[0]
+        assert plan.plan.schedule == "zb-v"
+        assert plan.step.step_time_s == pytest.approx(memory.step_time_s, rel=1e-9)
+        slightly_less = relaxed(asked, replace(memory, value=memory.value * 0.95))
+        assert planned(slightly_less).priced == ()
 
     def test_it_is_deterministic(self):
         assert diagnose_model(LARGE[0], Budget()) == diagnosed(LARGE[0])

@@ -251,8 +251,7 @@ def _assumptions(
         "kernels": ", ".join(first.point.kernels),
         "optimizer": "Adam, states and master weights in 32 bit",
         "memory": "; ".join(
-            f"{device.name}: {memory_assumption(device, question.overheads)}"
-            for device in used
+            f"{device.name}: {memory_assumption(device, question.overheads)}" for device in used
         ),
         "schedule": f"{plan.schedule}, simulated for each chain of like replicas",
     }

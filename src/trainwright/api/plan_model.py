@@ -85,8 +85,10 @@ def _warnings(call: ModelCall, outcome: ModelOutcome) -> Iterator[str]:
 
     yield from call.warnings
     has_experts = call.question.model.experts is not None
-    recipe = call.question.settings.recipe
-    yield from without_effect(recipe, expert_parallel=has_experts, experts=has_experts)
+    recipe, most = call.question.settings.recipe, call.question.allowed.expert.most
+    yield from without_effect(
+        recipe, expert_parallel=has_experts and most != 1, experts=has_experts
+    )
     for option in sorted(call.excluded_options - set(Recompute)):
         offered = ", ".join(f'"{mode}"' for mode in Recompute)
         yield f'exclude-option: layers of a model offer {offered}, none is "{option}"'

@@ -136,7 +136,7 @@ class Calibration:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The constants that were fitted."""
+        """The constants that are stated."""
         return tuple(constant.name for constant in self.constants)
 
     @property
@@ -145,10 +145,14 @@ class Calibration:
         return tuple(name for name in self.names if name in _PLACES or name in _NETWORK_CONSTANTS)
 
     @property
+    def fitted(self) -> tuple[Constant, ...]:
+        """The constants that `applied` puts in place and that the runs moved from their priors."""
+        return tuple(c for c in self.constants if c.name in self.replaced and not c.is_prior)
+
+    @property
     def provenance(self) -> Provenance:
         """What a calibrated device rests on: the line, its runs and the constants they moved."""
-        fitted = [c.name for c in self.constants if c.name in self.replaced and not c.is_prior]
-        which = ", ".join(fitted) or "none"
+        which = ", ".join(constant.name for constant in self.fitted) or "none"
         source = f"calibration {self.line} ({self.source}; fitted: {which})"
         return Provenance(origin=Origin.FITTED, source=source)
 

@@ -27,6 +27,7 @@ STATE_BYTES: Final = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1
 DISPATCH_BYTES: Final = MappingProxyType(
     {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1 + 4 / 128}
 )
+_LARGEST_LOAD: Final = 10**6  # of an expert over the mean: more experts than any model has
 
 
 class Optimizer(StrEnum):
@@ -89,10 +90,12 @@ class Recipe:
             yield Fault("moment_dtypes", f"{wanted}, got {len(self.moment_dtypes)}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             yield Fault("dropout", f"must be in [0, 1), got {self.dropout!r}")
-        if not self.expert_imbalance >= 1:
-            yield Fault("expert_imbalance", f"must be >= 1, got {self.expert_imbalance!r}")
-        if self.capacity_factor is not None and not self.capacity_factor > 0:
-            yield Fault("capacity_factor", f"must be > 0, got {self.capacity_factor!r}")
+        if not 1 <= self.expert_imbalance <= _LARGEST_LOAD:
+            wanted = f"must be from 1 to {_LARGEST_LOAD}"
+            yield Fault("expert_imbalance", f"{wanted}, got {self.expert_imbalance!r}")
+        if self.capacity_factor is not None and not 0 < self.capacity_factor <= _LARGEST_LOAD:
+            wanted = f"must be > 0 and at most {_LARGEST_LOAD}"
+            yield Fault("capacity_factor", f"{wanted}, got {self.capacity_factor!r}")
 
     @property
     def dispatches_once(self) -> bool:

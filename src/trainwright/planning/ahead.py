@@ -55,15 +55,7 @@ class SplitAsk:
 
     def answer(self, shelf: Shelf, budget: Budget) -> Split:
         """Search."""
-        candidate, question = self.candidate, shelf.question
-        asked = SplitQuestion(
-            kinds=shelf.kinds(candidate.point),
-            degrees=candidate.degrees,
-            cluster=room_of_candidate(question, candidate, shelf.profile(candidate.point)),
-            family=candidate.schedule,
-            num_microbatches=candidate.num_microbatches(question.workload),
-        )
-        return self.search(asked, limit_s=self.limit_s)
+        return self.search(_asked(shelf, self.candidate), limit_s=self.limit_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +69,7 @@ class PlanAsk:
     candidate: Candidate
     split: Split
     limit_s: float = field(default=math.inf, compare=False)
+    may_tighten: bool = False  # whether splits in V that miss the memory are looked for with less
 
     def answer(self, shelf: Shelf, budget: Budget) -> Priced | None:
         """Decode and simulate."""
@@ -84,7 +77,22 @@ class PlanAsk:
         profile = shelf.profile(candidate.point)
         if splits_itself(question.allowed):
             return price_own_stages(question, candidate, profile, shelf.kinds(candidate.point))
-        return price_split(question, candidate, profile, self.split, budget, limit_s=self.limit_s)
+        again = _asked(shelf, candidate) if self.may_tighten else None
+        return price_split(
+            question, candidate, profile, self.split, budget, limit_s=self.limit_s, again=again
+        )
+
+
+def _asked(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
+    """What the search for splits of a candidate is asked."""
+    question = shelf.question
+    return SplitQuestion(
+        kinds=shelf.kinds(candidate.point),
+        degrees=candidate.degrees,
+        cluster=room_of_candidate(question, candidate, shelf.profile(candidate.point)),
+        family=candidate.schedule,
+        num_microbatches=candidate.num_microbatches(question.workload),
+    )
 
 
 Ask: TypeAlias = SplitAsk | PlanAsk

@@ -27,7 +27,7 @@ _LEAST_BYTES: Final = 1.0  # a device with nothing left still is one
 
 def room_of_devices(question: ModelQuestion) -> Cluster:
     """The cluster with no more usable than what plans may fill, buffers included."""
-    return _with_usable(question.cluster, _room_bytes(question))
+    return with_usable(question.cluster, _room_bytes(question))
 
 
 def room_of_candidate(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Cluster:
@@ -35,7 +35,7 @@ def room_of_candidate(question: ModelQuestion, candidate: Candidate, profile: Pr
     room_bytes = _room_bytes(question)
     if question.overheads.buffers:
         room_bytes -= rank_buffer_bytes(candidate, profile)
-    return _with_usable(question.cluster, room_bytes)
+    return with_usable(question.cluster, room_bytes)
 
 
 def rank_buffer_bytes(candidate: Candidate, profile: Profile) -> float:
@@ -49,7 +49,8 @@ def _room_bytes(question: ModelQuestion) -> float:
     return question.overheads.room_bytes(question.cluster.accelerator.usable_bytes)
 
 
-def _with_usable(cluster: Cluster, usable_bytes: float) -> Cluster:
+def with_usable(cluster: Cluster, usable_bytes: float) -> Cluster:
+    """The cluster with so many bytes of each device usable."""
     pool = cluster.pool_of()
     device = pool.accelerator
     if usable_bytes == device.usable_bytes:

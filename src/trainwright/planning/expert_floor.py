@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainwright.plan.overlap import Overlap
     from trainwright.planning.model_question import ModelQuestion
 
+_SHARED = "shared_expert_in"
 _PHASES = (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 
 
@@ -86,7 +87,9 @@ def _floor_s(
 ) -> float:
     """All phases of one layer; `spare` allows for tokens that other ways of dealing round up.
 
-    Exchanges of a tensor group that may hide are left out.
+    Exchanges of a tensor group that may hide are left out. So is what shared experts gather again:
+    where tokens stay in their group one gather serves all, and hides under the others, which take
+    longer.
     """
     total_s = 0.0
     for phase in _PHASES:
@@ -101,6 +104,8 @@ def _floor_s(
             if exchange.phase is not phase or exchange.axis.startswith("expert"):
                 continue
             if exchange.hides_under is None and exchange.axis == "tensor" and overlap.tensor > 0:
+                continue
+            if exchange.hides_under == _SHARED:
                 continue
             time_s = exchange_time_s(exchange, hops[exchange.axis])
             if exchange.hides_under is not None:

@@ -129,8 +129,8 @@ def loop_work_s(
     kept_bytes = room_bytes / (p * np.maximum(1, kept_long))
     time_s = np.interp(kept_bytes, blocks.kept_bytes[::-1], blocks.time_s[::-1])
     time_s = np.where(kept_bytes < blocks.kept_bytes[-1] * (1 - _HAIR), np.inf, time_s)
-    recomputed_s = np.where(kept_long > 0, kept_long * (time_s - blocks.time_s[0]), 0.0)
-    total_s: Floats = work.total_s + recomputed_s
+    again_s = np.where(kept_long > 0, time_s - blocks.time_s[0], 0.0)
+    total_s: Floats = work.total_s + kept_long * again_s
     return total_s
 
 

@@ -4,7 +4,8 @@ The chunks of a rank are coupled by its work and its memory, so no chain DP find
 `loop_bound` says how many blocks each rank can hold within the least step; how these are dealt to
 its chunks is tried in a few ways: what a chunk has more than another at the loss end, at the other,
 or spread. Where memory runs out a rank recomputes what frees most per second, the chunks that wait
-longest first. The way that runs shortest in the simulator is returned.
+longest first. The way that runs shortest in the simulator is returned, with the even split beside
+it: it is simulated like the others, and priced where it is about as short.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from trainwright.plan.configuration import even_blocks
 from trainwright.planning.kind_costs import LayerTimes, least_transfers_s, optimizer_s
 from trainwright.planning.loop_bound import Blocks, LoopChain, least_step_s, rank_ends
 from trainwright.planning.loop_memory import LoopMemory
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
+    from trainwright.planning.split_bound import CutsAndRows
     from trainwright.planning.split_question import SplitQuestion
     from trainwright.planning.stage_kinds import StageKinds
     from trainwright.pricing.sharding import Replicas
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 _HAIR: Final = 1e-9
 _MOST_TRIALS: Final = 60  # moves of a block that are simulated
 _ACTIONS: Final = 100_000  # of all of them together
+_WORTH_PRICING: Final = 1.01  # times the likely pipeline: no other follows so much sooner
 _WORTH_MOVING: Final = 1.02  # times the limit: moves gain no more
 
 
@@ -66,7 +70,11 @@ def best_loop_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Sp
     likely = loop.likely_split(blocks_of_rank, limit_s=limit_s - question.overhead_s)
     if likely is None:
         return Split(bound_s=bound_s)
-    return Split(bound_s=bound_s, cuts=likely.cuts, chosen=likely.chosen)
+    even = loop.even_split()
+    others: tuple[CutsAndRows, ...] = ()
+    if even is not None and even.step_s <= _WORTH_PRICING * likely.step_s:
+        others = ((even.cuts, even.chosen),) if even.cuts != likely.cuts else ()
+    return Split(bound_s=bound_s, cuts=likely.cuts, chosen=likely.chosen, others=others)
 
 
 def is_legal(shape: PipelineShape) -> bool:
@@ -223,9 +231,19 @@ class Loop:
         held: Floats = sharded + costs.opaque_static_bytes[first]
         return held
 
+    def even_split(self) -> _Found | None:
+        """What frameworks run where no split is stated, if it is nearly even and fits."""
+        lengths = np.array(even_blocks(self.even.after - self.even.first, len(self.even.least)))
+        if not ((self.even.least <= lengths) & (lengths <= self.even.most)).all():
+            return None
+        lengths[0] += self.even.first
+        lengths[-1] += self.kinds.num_layers - self.even.after
+        return self._found(lengths)
+
     def likely_split(self, blocks_of_rank: tuple[int, ...], *, limit_s: float) -> _Found | None:
-        """The shortest of the ways to deal them that fit, and of a few moves from there."""
+        """The shortest of the ways to deal them and the even one, after a few moves from there."""
         dealt = [self._found(lengths) for lengths in self._arrangements(blocks_of_rank)]
+        dealt.append(self.even_split())
         best = min(
             (each for each in dealt if each is not None),
             key=lambda each: each.step_s,

@@ -231,12 +231,16 @@ def _memory(filled_bytes: float, question: ModelQuestion) -> Relaxation:
     """What the driver would have to show, of which a fraction is usable and some is kept free."""
     accelerator, overheads = question.cluster.accelerator, question.overheads
     needed_bytes = overheads.needed_bytes(filled_bytes + overheads.workspace_bytes)
-    shown_bytes = needed_bytes / accelerator.usable_fraction
+    return memory_change(needed_bytes / accelerator.usable_fraction, question)
+
+
+def memory_change(shown_bytes: float, question: ModelQuestion) -> Relaxation:
+    """Devices whose driver shows so much memory."""
+    today = format_bytes(question.cluster.accelerator.memory_bytes)
     return Relaxation(
         change="memory",
         value=shown_bytes,
-        description=f"{format_bytes_up(shown_bytes)} per device, instead of "
-        f"{format_bytes(accelerator.memory_bytes)}",
+        description=f"{format_bytes_up(shown_bytes)} per device, instead of {today}",
     )
 
 

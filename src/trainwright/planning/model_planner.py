@@ -268,7 +268,9 @@ class _Search:
             own = replace(split, others=()) if candidate in tried else split
             actions += 6 * candidate.pipeline * candidate.num_microbatches(asked.workload)
             longest_s = self._longest_worth_pricing_s(candidate.num_devices)
-            self._priced_within(longest_s, candidate, own)
+            limit_s = self.aim.longest_s(self.best_s, candidate.num_devices)
+            fresh = bool(self.priced) or candidate not in self.undecided
+            self._priced_within(min(limit_s, longest_s), candidate, own, may_tighten=fresh)
 
     def sharpen_priced(self) -> None:
         """Bound V splits of the least bounds in another way, while that may raise the least."""
@@ -343,7 +345,7 @@ class _Search:
             if not key < horizon_s:
                 break
             if split.cuts or candidate.virtual_stages == 1:
-                yield PlanAsk(candidate, split)
+                yield PlanAsk(candidate, split, may_tighten=not self.priced)
             elif ask := self._ask(best_family_split, candidate, _NEAR * split.bound_s):
                 yield ask
         for bound, candidate in few:
@@ -405,12 +407,18 @@ class _Search:
             self._spend(_PRICING if math.isinf(longest_s) else _PRICING // 2, candidate)
             limit_s = _NEAR * split.bound_s
             split = self._split_by(best_family_split, candidate, limit_s=limit_s)
-        if not self._priced_within(longest_s, candidate, split):
+        if not self._priced_within(longest_s, candidate, split, may_tighten=not self.priced):
             self.undecided.add(candidate)
 
-    def _priced_within(self, longest_s: float, candidate: Candidate, split: Split) -> bool:
-        """Whether the split has a plan whose pipeline is no longer; it is kept."""
-        found = self.foresight.plan(PlanAsk(candidate, split, longest_s))
+    def _priced_within(
+        self, longest_s: float, candidate: Candidate, split: Split, *, may_tighten: bool
+    ) -> bool:
+        """Whether the split has a plan whose pipeline is no longer; it is kept.
+
+        To look for others with less room, where one in V misses the memory, takes as long as many.
+        So it may while there is no plan at all, and for what may still be better in the end.
+        """
+        found = self.foresight.plan(PlanAsk(candidate, split, longest_s, may_tighten))
         device = self.shelf.question.cluster.accelerator
         if found is None or least_step_s(found.step, device) > longest_s:
             return False

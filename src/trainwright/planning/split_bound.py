@@ -56,7 +56,7 @@ class Split:
     `bound_s` is infinite where nothing fits; then, and where the bound exceeds the limit that was
     given, there are no cuts, nor where only rounding would let one fit. `chosen` counts for each
     stage the layers that run as each row. `others` are more cuts of the same candidate that may be
-    as good: only a simulation tells.
+    as good, or fit where there are no `cuts`: only a simulation tells.
     """
 
     bound_s: float

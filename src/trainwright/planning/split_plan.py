@@ -8,7 +8,7 @@ is the shortest possible, is tried beside it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from trainwright.plan import Plan, Stage
 from trainwright.planning.family_split import IN_V
 from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
 from trainwright.planning.schedules import ONE_F_ONE_B
-from trainwright.planning.v_plan import fastest_plan
+from trainwright.planning.v_plan import Tried, fastest_plan, fastest_with_less_room
 from trainwright.pricing.step import predict_step
 
 if TYPE_CHECKING:
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from trainwright.plan import StepPrediction
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Candidate
-    from trainwright.planning.split_bound import Split
+    from trainwright.planning.split_bound import CutsAndRows, Split
+    from trainwright.planning.split_question import SplitQuestion
     from trainwright.profile import Layer, Profile
 
 _NEAR: Final = 1.001  # a step this close to its bound is not worth another split
+_OF_A_V: Final = 2  # splits that a search in V finds, unless one is longer than its limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +56,22 @@ def price_split(
     budget: Budget,
     *,
     limit_s: float = math.inf,
+    again: SplitQuestion | None = None,
 ) -> Priced | None:
     """The fastest plan of the split's cuts and, if that misses its bound, the partitioner's.
 
-    None where none fits; of families in V, where `least_step_s` is above the limit, too.
+    None where none fits; of families in V, where `least_step_s` is above the limit, too. `again` is
+    what to ask with less room where a split in V misses the memory.
     """
-    every = ((split.cuts, split.chosen), *split.others) if split.cuts else ()
+    every = (*([(split.cuts, split.chosen)] if split.cuts else []), *split.others)
     plans = [_plan(question, candidate, _stages_of(*each, candidate, profile)) for each in every]
     if candidate.schedule in IN_V:
-        fastest = fastest_plan(question, profile, plans, limit_s=limit_s)
-        return None if fastest is None else _priced(question, candidate, profile, fastest)
+        tried = fastest_plan(question, profile, plans, limit_s=limit_s)
+        if again is not None and tried.missing_bytes:
+            if len(every) < _OF_A_V:  # the other may have room as it is
+                tried = replace(tried, missing_bytes=0.0)
+            tried = _with_less_room(question, candidate, profile, again, tried, limit_s=limit_s)
+        return None if tried.plan is None else _priced(question, candidate, profile, tried.plan)
     found = [_priced(question, candidate, profile, plan) for plan in plans]
     if candidate.schedule == ONE_F_ONE_B and not _is_near(found, split.bound_s):
         found.append(_partitioned(question, candidate, profile, budget))
@@ -72,6 +80,26 @@ def price_split(
         key=lambda each: each.step.step_time_s,
         default=None,
     )
+
+
+def _with_less_room(
+    question: ModelQuestion,
+    candidate: Candidate,
+    profile: Profile,
+    asked: SplitQuestion,
+    tried: Tried,
+    *,
+    limit_s: float,
+) -> Tried:
+    def try_splits(splits: list[CutsAndRows], longest_s: float) -> Tried:
+        stages = (_stages_of(*each, candidate, profile) for each in splits)
+        plans = [_plan(question, candidate, own) for own in stages]
+        return fastest_plan(question, profile, plans, limit_s=longest_s)
+
+    found = fastest_with_less_room(
+        asked, tried.missing_bytes, try_splits, limit_s=min(limit_s, tried.step_s)
+    )
+    return tried.or_faster(found)
 
 
 def _is_near(found: Iterable[Priced | None], bound_s: float) -> bool:

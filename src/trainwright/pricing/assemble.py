@@ -265,6 +265,7 @@ def _communication(
     return tuple(found)
 
 
+_ROUNDING = 1e-12
 _LAYER_KINDS = {
     TimeKind.TENSOR_PARALLEL: "tensor",
     TimeKind.CONTEXT_PARALLEL: "context",
@@ -273,4 +274,7 @@ _LAYER_KINDS = {
 
 
 def _split(kind: str, exposed_s: float, total_s: float) -> CommunicationTime:
-    return CommunicationTime(kind=kind, exposed_s=exposed_s, hidden_s=max(0.0, total_s - exposed_s))
+    hidden_s = total_s - exposed_s
+    if hidden_s < _ROUNDING * total_s:  # both are sums, in another order
+        hidden_s = 0.0
+    return CommunicationTime(kind=kind, exposed_s=exposed_s, hidden_s=hidden_s)

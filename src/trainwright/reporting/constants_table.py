@@ -39,11 +39,16 @@ def constants_report(cluster: Cluster) -> RenderableType:
 def constant_rows(cluster: Cluster) -> Iterator[tuple[str, ...]]:
     """A text for each of `CONSTANT_COLUMNS`, constant by constant."""
     for pool in cluster.pools:
-        for name, value, known in _device_rows(pool.accelerator):
-            yield pool.accelerator.name, name, value, str(known.origin), known.source
-        for level in (*pool.levels, *((cluster.joint,) if cluster.joint else ())):
-            for name, value, known in _level_rows(level):
-                yield level.name, name, value, str(known.origin), known.source
+        yield from _texts(pool.accelerator.name, _device_rows(pool.accelerator))
+        for level in pool.levels:
+            yield from _texts(level.name, _level_rows(level))
+    if cluster.joint is not None:
+        yield from _texts(cluster.joint.name, _level_rows(cluster.joint))
+
+
+def _texts(owner: str, rows: Iterator[Row]) -> Iterator[tuple[str, ...]]:
+    for name, value, known in rows:
+        yield owner, name, value, str(known.origin), known.source
 
 
 def _device_rows(device: Accelerator) -> Iterator[Row]:
@@ -57,7 +62,8 @@ def _device_rows(device: Accelerator) -> Iterator[Row]:
     known = device.provenance_of("memory_bandwidth_bytes_per_s")
     yield "memory bandwidth", format_bandwidth(bandwidth), known
     efficiency = device.efficiency
-    shares = {
+    products, attention = efficiency.gemm.half, efficiency.attention_half_flops
+    reached = {
         "gemm.max": ("products reach, of peak at most", efficiency.gemm.max),
         "memory.max": ("memory traffic reaches, of peak at most", efficiency.memory.max),
         "attention_forward": (
@@ -68,19 +74,19 @@ def _device_rows(device: Accelerator) -> Iterator[Row]:
             "attention backward reaches, of peak at most",
             efficiency.attention_backward,
         ),
-        "fp8_ratio": ("products in 8 bit reach, of the share in 16 bit", efficiency.fp8_ratio),
-    }
-    for field, (name, value) in shares.items():
-        yield name, f"{value:.1%}", device.provenance_of(f"efficiency.{field}")
-    halves = {
-        "gemm.half": ("products reach half of it at", f"{efficiency.gemm.half:.3g} FLOPs"),
-        "memory.half": ("memory traffic reaches half of it at", format_bytes(efficiency.memory.half)),
-        "attention_half_flops": (
-            "attention reaches half of it at",
-            f"{efficiency.attention_half_flops:.3g} FLOPs",
+        "gemm.half": ("products reach half of that with", f"{products / 1e9:,.4g} GFLOP"),
+        "memory.half": (
+            "memory traffic reaches half of that with",
+            format_bytes(efficiency.memory.half),
         ),
+        "attention_half_flops": (
+            "attention reaches half of that with",
+            f"{attention / 1e9:,.4g} GFLOP",
+        ),
+        "fp8_ratio": ("products in 8 bit reach, of the share in 16", efficiency.fp8_ratio),
     }
-    for field, (name, text) in halves.items():
+    for field, (name, value) in reached.items():
+        text = value if isinstance(value, str) else f"{value:.1%}"
         yield name, text, device.provenance_of(f"efficiency.{field}")
     overheads = {
         "launch_overhead_s": "start of a kernel",
@@ -95,13 +101,12 @@ def _device_rows(device: Accelerator) -> Iterator[Row]:
 
 
 def _level_rows(level: NetworkLevel) -> Iterator[Row]:
-    from trainwright.provenance import Origin, Provenance
+    from trainwright.provenance import UNSTATED
 
     sources = dict(level.sources)
-    unstated = Provenance(origin=Origin.ASSUMED, source="usual value, none stated")
 
     def known(field: str) -> Provenance:
-        return sources.get(field, unstated)
+        return sources.get(field, UNSTATED)
 
     bandwidth = level.bandwidth_bytes_per_s
     yield "bandwidth per device", format_bandwidth(bandwidth), known("bandwidth_bytes_per_s")

@@ -114,6 +114,9 @@ def test_an_unknown_dispatcher_is_refused_and_gathering_is_noted() -> None:
     found = read_megatron(f"{MODEL} --moe-token-dispatcher-type allgather")
     assert found.token_dispatcher == "all_to_all"
     assert any("allgather is priced as alltoall" in note for note in found.notes)
+    assert read_megatron(MODEL).notes == found.notes  # Megatron's default
+    together = read_megatron(MODEL.replace("--expert-model-parallel-size 16", ""))
+    assert not any("allgather" in note for note in together.notes)
 
 
 @pytest.mark.parametrize("target", ["megatron", "torchtitan@0.2", "deepspeed", "nanotron"])

@@ -212,13 +212,20 @@ def _zero(flags: Flags) -> int:
     return int("use-distributed-optimizer" in flags.values)
 
 
+def _dispatcher(flags: Flags) -> str | None:
+    """How tokens travel, None where none do; allgather is Megatron's default."""
+    if (flags.positive("expert-model-parallel-size") or 1) == 1:
+        return None
+    return flags.one("moe-token-dispatcher-type") or "allgather"
+
+
 def _notes(flags: Flags) -> Iterator[str]:
     """Settings that are read and priced as something near."""
     known = {*(capability_of("megatron").modules or {}).values()}
     for name in flags.values.get("recompute-modules", ()):
         if name not in known:
             yield f"--recompute-modules {name} is not priced: it repeats a whole module"
-    if flags.one("moe-token-dispatcher-type") == "allgather":
+    if _dispatcher(flags) == "allgather":
         yield "--moe-token-dispatcher-type allgather is priced as alltoall"
     group = flags.positive("microbatch-group-size-per-virtual-pipeline-stage")
     ranks = flags.positive("pipeline-model-parallel-size") or 1
