@@ -11,11 +11,13 @@ from trainwright.units import (
     GIB,
     TimeUnit,
     format_bytes,
+    format_part,
     format_percent_up,
     format_seconds,
     parse_action_time,
     parse_bandwidth,
     parse_duration,
+    parse_hardware_bandwidth,
     parse_memory,
 )
 
@@ -46,6 +48,31 @@ def test_bandwidth_tells_bits_from_bytes(text: str, value: float) -> None:
 def test_bare_memory_below_a_mebibyte_asks_what_was_meant() -> None:
     with pytest.raises(InvalidInput, match='did you mean "80GiB"'):
         parse_memory("80")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("80Gb", "80GB or 80GiB"),
+        (" 80 Gb ", "80GB or 80GiB"),
+        ("80Gib", "80GiB"),
+        ("8e9kb", "8e9kB or 8e9KiB"),
+        ("80000000000b", "80000000000B"),
+    ],
+)
+def test_memory_in_bits_asks_what_was_meant(text: str, meant: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"is in bytes, got bits, .*; did you mean {meant}\?"):
+        parse_memory(text)
+
+
+def test_a_bare_bandwidth_of_hardware_asks_what_was_meant() -> None:
+    with pytest.raises(InvalidInput, match='did you mean "800Gb/s" or "800GB/s"'):
+        parse_hardware_bandwidth("800")
+    with pytest.raises(InvalidInput, match='inter: must be >= 1 MB/s, got "800B/s"'):
+        parse_hardware_bandwidth("800B/s", name="inter")
+    assert parse_hardware_bandwidth("25e9") == 25e9
+    assert parse_hardware_bandwidth("1MB/s") == 1e6
+    assert parse_bandwidth("800") == 800  # of a profile: any number is in bytes per second
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "8 parsecs", "nan", "inf", "-8GiB", "1e999", "0x10"])
@@ -99,3 +126,10 @@ def test_a_time_that_is_none_is_refused(text: str) -> None:
 def test_slots_print_as_plain_numbers() -> None:
     assert TimeUnit.SLOTS.describe(57.0) == "57 slots"
     assert TimeUnit.SECONDS.describe(0.057) == "57 ms"
+
+
+def test_a_part_of_a_step_is_printed_without_rounding_errors() -> None:
+    assert format_part(3.3e-16, 1e-6) == "0 s"
+    assert format_part(0.9e-9, 1.0) == "0 s"
+    assert format_part(-1e-16, 0.0) == "0 s"
+    assert format_part(2e-9, 1.0) == "2 ns"

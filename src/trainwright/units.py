@@ -24,6 +24,7 @@ _PREFIXES = _DECIMAL | _BINARY
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _SECONDS |= {"min": 60.0, "h": 3600.0, "d": 86400.0}
 _PLAIN_MEMORY_FLOOR: Final = MIB
+_HARDWARE_FLOOR_BYTES_PER_S: Final = 1e6
 
 
 def _byte_units(suffix: str = "") -> dict[str, float]:
@@ -46,11 +47,21 @@ def _parse(text: str, units: dict[str, float], *, name: str, example: str) -> tu
     return value, match[2]
 
 
+def _in_bytes(text: str, unit: str) -> str:
+    """The same number in bytes, with the decimal prefix and the binary one: a question."""
+    number, prefix = text.strip().removesuffix(unit).strip(), unit[:-1]
+    binary = f"{prefix[0].upper()}iB" if prefix else "B"
+    meant = dict.fromkeys((f"{number}{prefix}B", f"{number}{binary}"))
+    return f"did you mean {' or '.join(meant)}?"
+
+
 def parse_memory(text: str, *, name: str = "memory") -> float:
-    """Read a memory size in bytes; a bare number below 1 MiB is refused as a likely slip."""
+    """Read a memory size in bytes; bits and a bare number below 1 MiB are refused as slips."""
     value, unit = _parse(text, _BYTES, name=name, example="80GiB")
     if value <= 0:
         raise InvalidInput.of(name, f'must be > 0, got "{text}"')
+    if unit.endswith("b"):
+        raise InvalidInput.of(name, f'is in bytes, got bits, "{text}"; {_in_bytes(text, unit)}')
     if not unit and value < _PLAIN_MEMORY_FLOOR:
         raise InvalidInput.of(
             name, f'a bare number is in bytes, got "{text}"; did you mean "{text.strip()}GiB"?'
@@ -64,6 +75,18 @@ def parse_bandwidth(text: str, *, name: str = "bandwidth") -> float:
     if value <= 0:
         raise InvalidInput.of(name, f'must be > 0, got "{text}"')
     return value
+
+
+def parse_hardware_bandwidth(text: str, *, name: str = "bandwidth") -> float:
+    """Read a bandwidth of a link or memory of a cluster; below 1 MB/s is refused as a slip."""
+    value = parse_bandwidth(text, name=name)
+    if value >= _HARDWARE_FLOOR_BYTES_PER_S:
+        return value
+    bare = text.strip()
+    if bare.endswith("s"):
+        raise InvalidInput.of(name, f'must be >= 1 MB/s, got "{text}"')
+    hint = f'did you mean "{bare}Gb/s" or "{bare}GB/s"?'
+    raise InvalidInput.of(name, f'a bare number is in bytes per second, got "{text}"; {hint}')
 
 
 def parse_duration(text: str, *, name: str = "duration") -> float:
@@ -136,6 +159,16 @@ def format_seconds(value: float) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.4g} {name}"
     return f"{value / 1e-9:.4g} ns"
+
+
+def without_noise(part_s: float, whole_s: float) -> float:
+    """A part of a step, 0 where it is only rounding: below 1 ps or 1e-9 of the step. In seconds."""
+    return part_s if abs(part_s) >= max(1e-12, 1e-9 * whole_s) else 0.0
+
+
+def format_part(part_s: float, whole_s: float) -> str:
+    """Print a part of a step without the rounding errors of sums."""
+    return format_seconds(without_noise(part_s, whole_s))
 
 
 def format_percent_up(fraction: float) -> str:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import json
+from dataclasses import replace
+
 import pytest
 
 import trainwright
+from trainwright.api.diff import changes
+from trainwright.api.diff_clusters import cluster_facts
+from trainwright.api.explain import explain_constants
 from trainwright.errors import InvalidInput
 from trainwright.plan.status import Status
 
@@ -78,6 +85,8 @@ def test_what_no_longer_fits_says_why(tight):
     ("change", "fault"),
     [
         ({}, "whatif: must change something: --memory"),
+        ({"bandwidth": "inter=800"}, 'did you mean "800Gb/s" or "800GB/s"'),
+        ({"memory": "80Gb"}, "did you mean 80GB or 80GiB"),
         ({"devices": 16}, "whatif: must change something"),
         (
             {"bandwidth": "800Gb/s"},
@@ -94,6 +103,26 @@ def test_a_bad_change_is_named(tight, change, fault):
         trainwright.what_if(tight, **change)
 
 
+def test_a_what_if_is_read_back(tight, tmp_path):
+    """Explained as it was printed; compared, it stands for the plan with the changes."""
+    report, path = trainwright.what_if(tight, memory="80GiB"), tmp_path / "whatif.json"
+    report.save(path)
+    assert trainwright.explain(path).explain() == report.explain()
+    assert explain_constants(path).explain() == explain_constants(report.document.after).explain()
+    found = trainwright.diff(tight, path).document
+    assert found == trainwright.diff(tight, report.document.after).document
+    assert found.time_ratio == report.document.time_ratio
+    assert trainwright.diff(report, path).explain() == "no difference\n"
+
+
+def test_a_what_if_edited_by_hand_is_found_out(tight, tmp_path):
+    written = trainwright.what_if(tight, memory="80GiB").to_dict()
+    written["after"]["step_time_s"] /= 2
+    (tmp_path / "whatif.json").write_text(json.dumps(written), encoding="utf-8")
+    with pytest.raises(InvalidInput, match="step_time_s"):
+        trainwright.explain(tmp_path / "whatif.json")
+
+
 def test_only_plans_of_models_are_asked_again(path):
     with pytest.raises(InvalidInput, match=r"document: must be a model's plan, .* got \"plan\""):
         trainwright.what_if(trainwright.plan(path), memory="80GiB")
@@ -107,13 +136,41 @@ class TestDiffOfRuns:
     def test_of_two_estimates_shows_layout_and_price(self):
         one, two = self.estimate(tp=4), self.estimate(tp=2, recompute="full", optimizer="sgd")
         found = trainwright.diff(one, two).document
-        changed = {change.key: (change.before, change.after) for change in found.result_changes}
-        assert changed["tensor"] == (4, 2)
-        assert changed["recompute"] == ("none", "full")
-        assert {c.key for c in found.request_changes} == {"optimizer"}
+        asked = {change.key: (change.before, change.after) for change in found.request_changes}
+        assert asked["tensor"] == (4, 2)
+        assert asked["recompute"] == ("none", "full")
+        assert asked.keys() == {"tensor", "data", "recompute", "optimizer"}
+        assert not asked.keys() & {change.key for change in found.result_changes}
         assert found.time_ratio == two.document.step_time_s / one.document.step_time_s
         assert found.same_model
         assert trainwright.diff(one, one).explain() == "no difference\n"
+
+    def test_of_two_estimates_shows_their_splits(self):
+        one, two = self.estimate(pp=2), self.estimate(pp=2, blocks=[17, 15])
+        found = trainwright.diff(one, two).document
+        (asked,) = found.request_changes
+        assert (asked.key, asked.before, asked.after) == ("blocks_per_stage", [16, 16], [17, 15])
+
+    def test_of_a_plan_and_an_estimate_shows_options_of_either(self, tight):
+        one = self.estimate(pp=2, dp=8, flash_attention=False, vocabulary_multiple=64)
+        found = trainwright.diff(one, tight).document
+        asked = {change.key: (change.before, change.after) for change in found.request_changes}
+        assert asked["fused_attention"] == (False, True)
+        assert asked["vocabulary_multiple"] == (64, 128)
+        split = {change.key: change.before for change in found.result_changes}
+        assert split["blocks_per_stage"] == [16, 16]
+
+    def test_sources_of_figures_are_named_by_figure(self):
+        one = self.estimate(tp=4)
+        two = copy.deepcopy(one.document.request.cluster.content)
+        ((name, source),) = two["pools"][0]["levels"][0]["sources"]
+        source |= {"origin": "fitted", "source": "12 runs"}
+        changed = replace(one.document.request.cluster, content=two)
+        facts = cluster_facts(one.document.request.cluster, changed)
+        (found,) = changes(*facts)
+        assert found.key == f"cluster.pools[0].levels[0].sources.{name}"
+        assert found.before.startswith("datasheet: NVLink")
+        assert found.after == "fitted: 12 runs"
 
     def test_of_a_plan_and_an_estimate_compares_what_both_state(self, tight, tmp_path):
         one = self.estimate(tp=4)

@@ -153,14 +153,6 @@ class TestTimeUnit:
         said = run("plan", "ms.json", "--microbatches", "480", "--time-unit", "s", "--json")
         assert said.document["warnings"] == []
 
-    def test_inputs_that_state_their_unit_ignore_it(self, run, folder):
-        content = run(*PLAN, "--json").document["request"]["model"]["content"]
-        write_json(folder / "own.json", content)
-        unused = "time-unit applies to Piper profiles only and was not used"
-        for asked in (("plan", "own.json"), GPT2):
-            document = run(*asked, "--time-unit", "ms", "--json").document
-            assert document["warnings"] == [unused]
-
 
 def test_a_model_plan_is_one_document(run):
     done = run(*LLAMA, "--json")

@@ -92,6 +92,16 @@ def test_what_does_not_fit_is_priced_with_the_changes_that_help(run):
         assert 1.05 * change["peak_memory_bytes"] <= document["memory_limit_bytes"]
 
 
+@pytest.mark.parametrize("layout", [("--dp", "8", "--zero", "2"), ("--dp", "2", "--pp", "4")])
+def test_no_change_is_offered_twice(run, layout):
+    """A microbatch is one sequence already, and all blocks of a stage are every block."""
+    sizes = ("--nodes", "1", "--global-batch", "32", "--sequence", "32768", "--micro-batch", "1")
+    done = run("estimate", "llama3-8b", "--cluster", "dgx-h100", *sizes, *layout, "--json")
+    offered = [change["description"] for change in done.document["changes"]]
+    assert "recompute every block" in offered
+    assert not [text for text in offered if "microbatches of 1" in text or "32 blocks" in text]
+
+
 def test_every_offered_change_fits_when_it_is_made(run):
     """The last option of a name wins, so appending a change makes it."""
     offered = run(*LARGE, "--json").document["changes"]

@@ -93,9 +93,23 @@ def test_a_graph_that_branches_is_refused_in_compat_with_a_way_out(run, folder):
     assert run("plan", "chain.json").code == 0
 
 
-def test_options_that_mean_nothing_here_are_said_to(placed):
-    found = placed("--compare", "--sequence", "5")
-    assert len(found["warnings"]) == 2
+@pytest.mark.parametrize(
+    ("options", "whose"),
+    [
+        (("--compare",), "compare: must be given for a profile only"),
+        (("--point", "0"), "point: must be given for a profile only"),
+        (("--block-layer", "x"), "block-layer: must be given for a profile only"),
+        (("--exclude-option", "x"), "exclude-option: must be given for a profile only"),
+        (("--sequence", "5"), "sequence: must be given for a model only"),
+        (("--recompute", "full"), "recompute: must be given for a model only"),
+        (("--time-unit", "ms"), "time-unit: must be given for a Piper profile only"),
+    ],
+)
+def test_options_that_mean_nothing_here_are_refused(run, folder, options, whose):
+    chain_file(folder)
+    outcome = run("plan", "chain.json", *options)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert whose in outcome.err
 
 
 def test_other_commands_refuse_a_placement_problem(run, folder):

@@ -72,7 +72,7 @@ def refused(run, folder):
         ("--devices", "8..16", "devices: several numbers and objectives are for models"),
         ("--objective", "luck", "devices: must be given for an objective, as --devices 64..4096"),
         ("--tokens", "1e9", "tokens: must be given with several --devices or an --objective"),
-        ("--tokens", "-1", 'tokens: must be a number > 0, got "-1"'),
+        ("--tokens", "-1", 'tokens: must be a number > 0, such as 15e12 or 15T, got "-1"'),
     ],
 )
 def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
@@ -130,10 +130,8 @@ def test_a_model_needs_a_cluster_and_a_workload(refused):
 
 def test_a_near_miss_of_a_catalog_name_is_recognised(refused):
     assert 'got "llama3-9b"; did you mean "llama3-8b"?' in refused("plan", "llama3-9b")
-    assert (
-        'topic: must be one of models, accelerators, clusters, calibrations, families, targets, got "model"'
-        in refused("catalog", "model")
-    )
+    topics = "models, accelerators, clusters, calibrations, families, targets"
+    assert f'topic: must be one of {topics}, got "model"' in refused("catalog", "model")
 
 
 def test_a_missing_argument_or_command_is_named(run):
@@ -384,7 +382,7 @@ class TestDocuments:
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
         kinds = '"plan", "model-plan", "estimate", "placement", "schedule", "model-estimate", '
-        kinds += '"model-sweep", "mixed-plan"'
+        kinds += '"model-sweep", "whatif", "mixed-plan"'
         assert f'kind: must be one of {kinds}, got "diff"' in refused("explain", "diff.json")
         assert "document: cannot be read" in refused("explain", "missing.json")
 
@@ -445,6 +443,6 @@ class TestDocuments:
         assert json.dumps(document["overflows"])
 
     def test_a_model_has_no_plan_to_estimate(self, refused, document):
-        assert "plan: belongs to a profile; a model is given its degrees" in refused(
+        assert "plan: must be given for a profile only; a model is given its degrees" in refused(
             "estimate", "llama3-8b", "--plan", "plan.json"
         )

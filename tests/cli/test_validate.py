@@ -123,3 +123,17 @@ def test_a_calibration_that_is_not_there_is_named(
     asked = "estimate llama3-8b --cluster dgx-h100 --global-batch 64 --sequence 4096 --calibration"
     assert run(*asked.split(), name) == 2
     assert fault in capsys.readouterr().err
+
+
+def test_a_table_without_rows_is_said_to_be_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (full,) = ROWS.glob("korthikanti.csv")
+    header = full.read_text(encoding="utf-8").splitlines()[0]
+    (tmp_path / "empty.csv").write_text(header + "\n", encoding="utf-8")
+    assert run("validate", str(tmp_path), "--json") == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert "empty.csv has a header and no rows: nothing to predict" in warnings
+    (tmp_path / "empty.csv").write_text(full.read_text(encoding="utf-8"), encoding="utf-8")
+    assert run("validate", str(tmp_path), "--json") == 0
+    assert "no rows" not in capsys.readouterr().out

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.codesign import SurroundingsRecord
-from trainwright.units import GIB, parse_bandwidth, parse_memory
+from trainwright.units import GIB, parse_hardware_bandwidth, parse_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,13 +37,13 @@ def surroundings_records(options: CodesignOptions) -> tuple[SurroundingsRecord, 
         _one(options.get("node_bandwidth")),
         base.node_bandwidth_bytes_per_s,
         "node-bandwidth",
-        parse_bandwidth,
+        parse_hardware_bandwidth,
     )
     links = _values(
         options.get("link_bandwidth"),
         base.link_bandwidth_bytes_per_s,
         "link-bandwidth",
-        parse_bandwidth,
+        parse_hardware_bandwidth,
     )
     clocks = tuple(options.get("clock_hz") or (base.clock_hz,))
     return tuple(
@@ -72,7 +72,12 @@ def _memories(options: CodesignOptions, base: Surroundings) -> Iterator[_Memory]
     if stacks is None:
         for size, pace in product(
             _values(sizes, base.memory_bytes, "memory", parse_memory),
-            _values(paces, base.memory_bandwidth_bytes_per_s, "memory-bandwidth", parse_bandwidth),
+            _values(
+                paces,
+                base.memory_bandwidth_bytes_per_s,
+                "memory-bandwidth",
+                parse_hardware_bandwidth,
+            ),
         ):
             yield _Memory(size, pace, 0.0)
         return
@@ -84,7 +89,7 @@ def _memories(options: CodesignOptions, base: Surroundings) -> Iterator[_Memory]
         _one(options.get("stack_bandwidth")),
         STACK_BYTES_PER_S,
         "stack-bandwidth",
-        parse_bandwidth,
+        parse_hardware_bandwidth,
     )
     area = options.get("stack_area_mm2") or 0.0
     for count in stacks:

@@ -18,6 +18,7 @@ from trainwright.plan.results.model_sweep import ModelSweepResult
 from trainwright.plan.results.placement import PlacedStageRecord, PlacementResult
 from trainwright.plan.results.request import SpanRecord
 from trainwright.plan.results.schedule import ScheduleResult
+from trainwright.plan.results.what_if import WhatIfResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE
 
 if TYPE_CHECKING:
@@ -31,15 +32,20 @@ if TYPE_CHECKING:
     Compared: TypeAlias = Priced | PlacementResult
 
 
-COMPARED: Final = (*KINDS, "model-estimate", "model-sweep")  # a sweep says why it cannot be
+COMPARED: Final = (
+    *KINDS,
+    "model-estimate",
+    "whatif",
+    "model-sweep",
+)  # a sweep says why it cannot be
 
 
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
     """Compare two documents (paths or results): plans or estimates, placements, or schedules.
 
-    The estimate of a model is compared with another one or with a model's plan. Raises
-    `InvalidInput` with every fault of the first file that has one, and for documents of kinds that
-    have nothing in common.
+    The estimate of a model is compared with another one or with a model's plan; a what-if stands
+    for the plan with its changes. Raises `InvalidInput` with every fault of the first file that
+    has one, and for documents of kinds that have nothing in common.
     """
     before, after = _open(first), _open(second)
     if "model-estimate" in (before.kind, after.kind):
@@ -75,7 +81,7 @@ def _open(document: AnyDocument) -> Any:
     if isinstance(found, ModelSweepResult):
         problem = f'cannot be compared: a document of kind "{found.kind}" holds several plans'
         raise InvalidInput.of("documents", problem)
-    return found
+    return found.after if isinstance(found, WhatIfResult) else found
 
 
 def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Difference:

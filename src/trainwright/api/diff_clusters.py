@@ -24,6 +24,9 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, entry in value.items():
             yield from _leaves(entry, f"{path}.{key}")
+    elif isinstance(value, list) and path.endswith(".sources"):
+        for field, source in value:
+            yield f"{path}.{field}", f"{source['origin']}: {source['source']}"
     elif isinstance(value, list):
         for index, entry in enumerate(value):
             yield from _leaves(entry, f"{path}[{index}]")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
 from trainwright.api.diff import changes, same_content
 from trainwright.api.diff_clusters import cluster_facts
@@ -13,6 +13,7 @@ from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plan.results.difference import Change, Difference
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.units import without_noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from trainwright.plan.overlap import MemoryOverheads, Overlap
     from trainwright.plan.parallelism import Parallelism
 
+_KERNELS: Final = (
+    "fused_attention",
+    "fused_cross_entropy",
+    "vocabulary_multiple",
+    "recompute_modules",
+)
 Run: TypeAlias = ModelPlanResult | ModelEstimateResult
 
 
@@ -33,17 +40,26 @@ def run_difference(before: object, after: object) -> Difference:
         kinds = " and ".join(str(getattr(each, "kind", each)) for each in (before, after))
         raise InvalidInput.of("documents", f"must be of one kind: {kinds} have nothing in common")
     old_s, new_s = before.step_time_s, after.step_time_s
+    old, new = _asked_and_found(before, after), _asked_and_found(after, before)
     return Difference(
         same_model=same_content(before.request.model, after.request.model),
         time_ratio=new_s / old_s if old_s and new_s is not None else None,
-        request_changes=tuple(_shared_changes(asked_facts(before), asked_facts(after)))
+        request_changes=tuple(_shared_changes(old[0], new[0]))
         + tuple(changes(*cluster_facts(before.request.cluster, after.request.cluster))),
-        result_changes=tuple(_shared_changes(run_facts(before), run_facts(after))),
+        result_changes=tuple(_shared_changes(old[1], new[1])),
     )
 
 
+def _asked_and_found(document: Run, other: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of a plan the layout was found; of estimates it was asked for, as the split was."""
+    asked = asked_facts(document)
+    if isinstance(document, ModelEstimateResult) and isinstance(other, ModelEstimateResult):
+        return asked | _layout_of(document) | _split_of(document), _price_of(document)
+    return asked, run_facts(document) | _split_of(document)
+
+
 def _shared_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    """Differences in what both documents state: a plan states no kernels, an estimate no search."""
+    """Differences in what both documents state: say, only a plan `recomputed_layers`."""
     shared = before.keys() & after.keys()
     return changes(
         {key: value for key, value in before.items() if key in shared},
@@ -57,7 +73,9 @@ def is_run(document: object) -> TypeGuard[Run]:
 
 
 def asked_facts(document: Run) -> dict[str, Any]:
-    """Where and what was to be trained; of an estimate also what it states beside the layout."""
+    """Where, what and how was to be trained, beside the layout; a plan has the usual kernels."""
+    from trainwright.planning.run_settings import RunSettings
+
     request = document.request
     facts: dict[str, Any] = {
         "model": request.model.name,
@@ -68,7 +86,8 @@ def asked_facts(document: Run) -> dict[str, Any]:
         if workload is not None:
             facts["global_batch"] = workload.global_batch
             facts["sequence_length"] = workload.sequence_length
-        asked = document.request
+        asked, kernels = document.request, RunSettings()
+        facts |= {name: getattr(kernels, name) for name in _KERNELS}
         return facts | _facts_of(
             asked.recipe or DEFAULT_RECIPE,
             asked.overlap or DEFAULT_OVERLAP,
@@ -77,8 +96,7 @@ def asked_facts(document: Run) -> dict[str, Any]:
     run = document.request.configuration
     facts["global_batch"] = run.global_batch
     facts["sequence_length"] = run.sequence_length
-    for name in ("fused_attention", "fused_cross_entropy", "vocabulary_multiple"):
-        facts[name] = getattr(run, name)
+    facts |= {name: _plain(getattr(run, name)) for name in _KERNELS}
     return facts | _facts_of(run.recipe, run.overlap, run.overheads)
 
 
@@ -88,31 +106,49 @@ def _facts_of(*parts: Recipe | Overlap | MemoryOverheads) -> dict[str, Any]:
 
 def run_facts(document: Run) -> dict[str, Any]:
     """The layout and what it costs."""
+    return _layout_of(document) | _price_of(document)
+
+
+def _layout_of(document: Run) -> dict[str, Any]:
     if isinstance(document, ModelPlanResult):
         recomputed = sum(stage.num_recomputed for stage in document.stages)
-        facts = {
+        return {
             **layout_facts(document.parallelism),
             "micro_batch": document.micro_batch,
             "schedule": document.schedule,
             "recomputed_layers": recomputed if document.stages else None,
-            "peak_memory_bytes": max(document.peak_memory_bytes_per_rank, default=None),
         }
-        exposed_s = document.time_by_part_s
+    run = document.request.configuration
+    return {
+        **layout_facts(run.parallelism),
+        "micro_batch": run.microbatch_size,
+        "schedule": run.schedule,
+        "recompute": str(run.recompute),
+        "recompute_blocks": run.recompute_blocks,
+    }
+
+
+def _split_of(document: Run) -> dict[str, Any]:
+    """Blocks of each virtual stage in pipeline order, where the document has stages."""
+    from trainwright.api.jobs import job_of
+
+    if isinstance(document, ModelPlanResult) and not document.stages:
+        return {}
+    return {"blocks_per_stage": list(job_of(document).blocks_per_stage)}
+
+
+def _price_of(document: Run) -> dict[str, Any]:
+    facts: dict[str, Any]
+    if isinstance(document, ModelPlanResult):
+        facts = {"peak_memory_bytes": max(document.peak_memory_bytes_per_rank, default=None)}
+        parts_s = document.time_by_part_s
     else:
-        run = document.request.configuration
-        facts = {
-            **layout_facts(run.parallelism),
-            "micro_batch": run.microbatch_size,
-            "schedule": run.schedule,
-            "recompute": str(run.recompute),
-            "recompute_blocks": run.recompute_blocks,
-            "fits": document.fits,
-            "peak_memory_bytes": document.peak_memory_bytes,
-        }
-        exposed_s = {**document.exposed_communication_s, "optimizer": document.optimizer_s}
+        facts = {"fits": document.fits, "peak_memory_bytes": document.peak_memory_bytes}
+        parts_s = {**document.exposed_communication_s, "optimizer": document.optimizer_s}
     for name in ("step_time_s", "tokens_per_s", "mfu"):
         facts[name] = getattr(document, name)
-    return facts | {f"{kind}_s": time_s for kind, time_s in exposed_s.items()}
+    step_s = document.step_time_s or 0.0
+    return facts | {f"{kind}_s": without_noise(time_s, step_s) for kind, time_s in parts_s.items()}
 
 
 def layout_facts(degrees: Parallelism | None) -> dict[str, Any]:

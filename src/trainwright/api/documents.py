@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
+    from trainwright.plan.results.what_if import WhatIfResult
 
 Priced = PlanResult | ModelPlanResult | EstimateResult
 Readable = Priced | PlacementResult | ScheduleResult
@@ -49,14 +50,19 @@ def load_document(path: str | Path) -> Readable:
     return _rechecked(decode_document(value, KINDS, source=str(path)), source=str(path))
 
 
-def load_any_document(path: str | Path) -> Readable | ModelEstimateResult | ModelSweepResult:
-    """Like `load_document`, and also the estimate of a model and plans on several sizes."""
-    return cast("Readable | ModelEstimateResult | ModelSweepResult", _load(path, _any_kinds()))
+def load_any_document(
+    path: str | Path,
+) -> Readable | ModelEstimateResult | ModelSweepResult | WhatIfResult:
+    """Like `load_document`, and also estimates of a model, plans on several sizes, what-ifs."""
+    return cast(
+        "Readable | ModelEstimateResult | ModelSweepResult | WhatIfResult",
+        _load(path, _any_kinds()),
+    )
 
 
 def load_explained_document(
     path: str | Path,
-) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult:
+) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult:
     """Like `load_any_document`, and also plans on several kinds of devices."""
     from trainwright.plan.results.mixed_plan import MixedPlanResult
 
@@ -66,19 +72,26 @@ def load_explained_document(
 def _any_kinds() -> dict[str, type[Any]]:
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
+    from trainwright.plan.results.what_if import WhatIfResult
 
-    return {**KINDS, "model-estimate": ModelEstimateResult, "model-sweep": ModelSweepResult}
+    return {
+        **KINDS,
+        "model-estimate": ModelEstimateResult,
+        "model-sweep": ModelSweepResult,
+        "whatif": WhatIfResult,
+    }
 
 
 def _load(
     path: str | Path, kinds: dict[str, type[Any]]
-) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult:
+) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult:
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
     from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
+    from trainwright.plan.results.what_if import WhatIfResult
 
     value = parse_json(read_bytes(path, name="document"), source=str(path))
     document = decode_document(value, kinds, source=str(path))
@@ -94,6 +107,10 @@ def _load(
         from trainwright.api.sweep_recheck import recheck_sweep
 
         return recheck_sweep(document, source=str(path))
+    if isinstance(document, WhatIfResult):
+        for plan in (document.before, document.after):
+            _rechecked(plan, source=str(path))
+        return document
     return _rechecked(document, source=str(path))
 
 

@@ -48,6 +48,7 @@ def estimate(
     `trainwright.plan` for units. Raises `InvalidInput` naming every rule that is broken; what only
     overflows memory is priced in full, with `fits` false.
     """
+    from trainwright.api.foreign_options import kind_of, refuse_foreign
     from trainwright.api.inputs import setting_overrides
     from trainwright.api.keywords import refuse_unknown
     from trainwright.api.models import ModelInput, resolve_model
@@ -70,11 +71,19 @@ def estimate(
         raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
     else:
         given = resolve_model(model, point=point, given=overrides, time_unit=time_unit)
+    refuse_foreign(
+        kind_of(given),
+        {
+            "plan": plan,
+            "bandwidth": bandwidth,
+            "microbatches": microbatches,
+            "point": point,
+            "time_unit": time_unit,
+        },
+        {"cluster": cluster, "nodes": nodes, "calibration": calibration, **run},
+    )
     if not isinstance(given, ModelInput):
-        not_used = _given(cluster=cluster, nodes=nodes, calibration=calibration, **run)
-        return _estimate_profile(given, plan, overrides, not_used)
-    if plan is not None:
-        raise InvalidInput.of("plan", "belongs to a profile; a model is given its degrees")
+        return _estimate_profile(given, plan, overrides)
     from trainwright.api.clusters import opened, resolve_cluster
     from trainwright.api.estimate_model import estimate_model
     from trainwright.api.run_options import devices_asked_for
@@ -92,9 +101,7 @@ def estimate(
         from trainwright.api.calibrate import calibrated
 
         where = calibrated(where, calibration)
-    not_used = _given(bandwidth=bandwidth, microbatches=microbatches, point=point)
-    warnings = [f"{name} applies to profiles only and was not used" for name in not_used]
-    warnings = [*read, *whole.warnings, *warnings]
+    warnings = [*read, *whole.warnings]
     document = estimate_model(
         given, cluster=where, num_devices=num_devices, options=run, warnings=warnings
     )
@@ -105,7 +112,6 @@ def _estimate_profile(
     given: ProfileInput,
     plan: str | Path | Plan | None,
     overrides: Mapping[str, float],
-    not_used: list[str],
 ) -> Report[EstimateResult]:
     from trainwright.api.inputs import resolve_setting
     from trainwright.api.plan_profile import (
@@ -141,17 +147,10 @@ def _estimate_profile(
         warnings=(
             *given.warnings,
             *unit_warnings(given, time_s, setting),
-            *(f"{name} applies to models only and was not used" for name in not_used),
         ),
         request=profile_request(question, Budget()),
     )
     return Report(document)
-
-
-def _given(**options: object) -> list[str]:
-    """Names, as on the command line, of options that were given."""
-    given = (name for name, value in options.items() if value is not None and value is not False)
-    return [name.replace("_", "-") for name in given]
 
 
 def _read_plan(

@@ -104,7 +104,7 @@ def price_request(
         fits=fits,
         verdict=Verdict.FITS if fits else verdict,
         changes=() if fits else changes_enough(model, cluster, run, step),
-        warnings=tuple(_warnings(model, cluster, run)),
+        warnings=tuple(_warnings(request.model.name, model, cluster, run)),
         assumptions=assumptions_of(cluster, run, spread.source),
         request=request,
     )
@@ -178,7 +178,9 @@ def _largest_class(memory: StageMemory) -> str:
     return max(_CLASSES, key=lambda name: float(getattr(memory, f"{name}_bytes")))
 
 
-def _warnings(model: TransformerConfig, cluster: Cluster, run: Configuration) -> Iterator[str]:
+def _warnings(
+    name: str, model: TransformerConfig, cluster: Cluster, run: Configuration
+) -> Iterator[str]:
     """Options without effect, and choices that are rarely meant."""
     degrees, pool = run.parallelism, cluster.pool_of()
     if degrees.num_devices < pool.num_devices:
@@ -191,7 +193,10 @@ def _warnings(model: TransformerConfig, cluster: Cluster, run: Configuration) ->
     if degrees.pipeline > 1 and degrees.zero_stage >= 2:
         yield f"zero: stage {degrees.zero_stage} communicates for every microbatch of a pipeline"
     yield from without_effect(
-        run.recipe, expert_parallel=degrees.expert > 1, experts=model.experts is not None
+        run.recipe,
+        model=name,
+        expert_parallel=degrees.expert > 1,
+        experts=model.experts is not None,
     )
     if run.recompute_modules and run.recompute != "selective":
         yield "recompute-modules: have no effect unless recompute is selective"

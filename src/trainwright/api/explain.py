@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
     from trainwright.plan.results.request import Embedded
+    from trainwright.plan.results.what_if import WhatIfResult
 
-    Explained = Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult
+    Explained = Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult
 
 
 def explain(document: AnyDocument | Explained) -> Report[Explained]:
     """Take a plan, estimate or schedule document (a path or a result); the report prints its table.
 
+    A what-if is shown as `whatif` printed it: two plans beside each other.
     Raises `InvalidInput` with every fault of the file.
     """
     given = document.document if isinstance(document, Report) else document
@@ -62,5 +64,8 @@ def explain_constants(document: AnyDocument | Explained) -> ConstantsReport:
 
 
 def _cluster_of(document: Explained) -> Embedded | None:
-    found: Embedded | None = getattr(document.request, "cluster", None)
+    from trainwright.plan.results.what_if import WhatIfResult
+
+    plan = document.after if isinstance(document, WhatIfResult) else document
+    found: Embedded | None = getattr(plan.request, "cluster", None)
     return found

@@ -137,11 +137,12 @@ def _read_file(
 
 
 def _no_unit(made: Input, unit_s: float | None) -> Input:
-    """An input that states its unit, or has no times: one given beside it changes nothing."""
-    if unit_s is None:
+    """An input whose file states its unit takes no other; that a model has none is said later."""
+    if unit_s is None or isinstance(made, ModelInput):
         return made
-    ignored = "time-unit applies to Piper profiles only and was not used"
-    return replace(made, warnings=(*made.warnings, ignored))
+    name = made.embedded.name
+    problem = f"must be given for a Piper profile only; {name} states its unit, leave it out"
+    raise InvalidInput.of("time-unit", problem)
 
 
 def catalog_input(name: str) -> ModelInput:

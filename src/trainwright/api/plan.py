@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from trainwright.api.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
     from typing import Unpack
 
@@ -56,7 +56,7 @@ def plan(
     plan may use: "none,selective,full". The equal split deals out the layers named `block_layer`,
     or "all"; if absent, the transformer blocks where the profile has some, else all. `time_unit`
     ("ms", …) is that of a Piper profile's times, seconds if absent.
-    What does not apply to the kind of model given is not used, and a warning in the result says so.
+    An option that means nothing for the kind of model given is refused.
     A placement problem (PHAZE's input) takes the options of a profile that restrict the search,
     and `cost_model`: "native" (if absent), "phaze-compat" or "phaze-general-dag".
     `jobs` processes, or a Dask cluster ("dask://HOST:PORT"), help to plan a model, with the same
@@ -66,6 +66,7 @@ def plan(
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
     Raises `InvalidInput` with every fault of the input.
     """
+    from trainwright.api.foreign_options import kind_of, refuse_foreign
     from trainwright.api.inputs import PlacementInput, resolve_setting, setting_overrides
     from trainwright.api.keywords import refuse_unknown
     from trainwright.api.model_options import ModelOptions
@@ -82,6 +83,23 @@ def plan(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
     given = resolve_input(model, point=point, given=overrides, time_unit=time_unit)
+    exclude_options = tuple(exclude_options)
+    partly = {} if isinstance(recompute, bool) else {"recompute": recompute}
+    refuse_foreign(
+        kind_of(given),
+        {
+            "bandwidth": bandwidth,
+            "microbatches": microbatches,
+            "planner": planner,
+            "block_layer": block_layer,
+            "compare": compare,
+            "point": point,
+            "time_unit": time_unit,
+            "cost_model": cost_model,
+            "exclude_options": exclude_options,
+        },
+        {**options, **partly},
+    )
     if isinstance(given, ModelInput):
         from trainwright.api.model_options import model_call
 
@@ -95,43 +113,23 @@ def plan(
             recompute=recompute,
             exclude_options=exclude_options,
         )
-        not_used = _given(
-            bandwidth=bandwidth,
-            microbatches=microbatches,
-            planner=None if planner == "exact" else planner,
-            block_layer=block_layer,
-            compare=compare,
-            point=point,
-            cost_model=cost_model,
-        )
-        unused = (f"{name} applies to profiles only and was not used" for name in not_used)
-        warnings = (*given.warnings, *unused)
-        return Result(_plan_with(executor, call, budget, warnings=warnings))
-    allows = _allows_recompute(recompute)
-    partly = isinstance(recompute, bool) is False
+        return Result(_plan_with(executor, call, budget, warnings=given.warnings))
     restrictions = Restrictions(
         data_parallel=data_parallel,
         tensor_parallel=tensor_parallel,
-        recompute=allows,
+        recompute=recompute is not False,
         excluded_options=frozenset(exclude_options),
     )
-    not_used = [*_given(**_named(options), jobs=jobs), *(["recompute"] if partly else [])]
+    unused = () if jobs is None else ("jobs applies to models only and was not used",)
     if isinstance(given, PlacementInput):
-        not_used += _given(
-            exclude_option=sorted(restrictions.excluded_options) or None,
-            block_layer=block_layer,
-            compare=compare,
-            point=point,
-        )
         placement = PlacementQuestion(
             given=given,
             restrictions=restrictions,
             cost_model=cost_model or "native",
             planner=planner,
-            warnings=tuple(f"{name} does not apply and was not used" for name in not_used),
+            warnings=unused,
         )
         return Result(plan_placement(placement, budget))
-    not_used += _given(cost_model=cost_model)
     question = ProfileQuestion(
         given=given,
         setting=resolve_setting(given.setting, overrides),
@@ -139,7 +137,7 @@ def plan(
         planner=planner,
         block_layer=block_layer,
         compare=compare,
-        warnings=tuple(f"{name} {_BELONGS_TO.get(name, _MODELS)}" for name in not_used),
+        warnings=unused,
     )
     return Result(plan_profile(question, budget))
 
@@ -159,21 +157,3 @@ def _plan_with(
         else:
             document = plan_model(call, budget, warnings=warnings, crew=crew)
     return document if crew is None else replace(document, search_s=budget.cpu_s - started_s)
-
-
-_MODELS: Final = "applies to models only and was not used"
-_BELONGS_TO: Final = {"cost-model": "applies to placement problems only and was not used"}
-
-
-def _allows_recompute(recompute: bool | Names) -> bool:
-    return recompute if isinstance(recompute, bool) else True
-
-
-def _named(options: Mapping[str, object]) -> dict[str, object]:
-    return {"zero" if name == "zero_stage" else name: value for name, value in options.items()}
-
-
-def _given(**options: object) -> list[str]:
-    """Names, as on the command line, of options that were given."""
-    given = (name for name, value in options.items() if value is not None and value is not False)
-    return [name.replace("_", "-") for name in given]

@@ -60,6 +60,12 @@ def plan_model(
         diagnosis = diagnose_model(question, budget)
         fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
         document = replace(document, binding=diagnosis.binding, relaxations=fixes)
+    elif budget.time_limit_s is not None and not outcome.interrupted:
+        short = (
+            f"time-limit: {budget.time_limit_s:g} s ended before a plan was found; give the search "
+            "more time, or narrow the degrees (--tp, --pp, …)"
+        )
+        document = replace(document, warnings=(*document.warnings, short))
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
@@ -81,16 +87,14 @@ def _status(outcome: ModelOutcome) -> Status:
 
 
 def _warnings(call: ModelCall, outcome: ModelOutcome) -> Iterator[str]:
-    from trainwright.profile import Recompute
-
     yield from call.warnings
     has_experts = call.question.model.experts is not None
     recipe, most = call.question.settings.recipe, call.question.allowed.expert.most
     yield from without_effect(
-        recipe, expert_parallel=has_experts and most != 1, experts=has_experts
+        recipe,
+        model=call.model.name,
+        expert_parallel=has_experts and most != 1,
+        experts=has_experts,
     )
-    for option in sorted(call.excluded_options - set(Recompute)):
-        offered = ", ".join(f'"{mode}"' for mode in Recompute)
-        yield f'exclude-option: layers of a model offer {offered}, none is "{option}"'
     if outcome.priced and outcome.priced[0].plan.parallelism is None:
         yield "degrees that differ between stages: no framework runs such a plan yet"

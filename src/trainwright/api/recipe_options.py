@@ -109,11 +109,23 @@ def refuse_formats(recipe: Recipe, device: Accelerator) -> None:
         raise InvalidInput(faults)
 
 
-def without_effect(recipe: Recipe, *, expert_parallel: bool, experts: bool) -> Iterator[str]:
+_OF_EXPERTS: Final = ("expert_imbalance", "capacity_factor", "dispatch_dtype", "token_dispatcher")
+
+
+def without_effect(
+    recipe: Recipe, *, model: str, expert_parallel: bool, experts: bool
+) -> Iterator[str]:
     """Warnings about options that are about experts, where there are none or none travel."""
-    if not experts and (recipe.capacity_factor or recipe.expert_imbalance > 1):
-        yield "capacity-factor, expert-imbalance: have no effect without experts"
-    if not expert_parallel and (recipe.dispatch_dtype or recipe.dispatches_once):
+    if not experts:
+        changed = [
+            f"--{RECIPE_OPTION_OF[field.name]}"
+            for field in fields(recipe)
+            if field.name in _OF_EXPERTS and getattr(recipe, field.name) != field.default
+        ]
+        if changed:
+            verb = "changes" if len(changed) == 1 else "change"
+            yield f"{model} has no experts: {', '.join(changed)} {verb} nothing"
+    elif not expert_parallel and (recipe.dispatch_dtype or recipe.dispatches_once):
         yield "dispatch-dtype, token-dispatcher: have no effect unless experts are dealt out (ep)"
 
 

@@ -195,6 +195,11 @@ def _modes(options: SpaceOptions, faults: list[Fault]) -> tuple[Recompute, ...]:
                 offered = ", ".join(Recompute)
                 faults.append(Fault("recompute", f'must list {offered}, got "{word}"'))
         modes = tuple(mode for mode in Recompute if mode in words)
+    for option in sorted(options.excluded - set(Recompute)):
+        offered = ", ".join(Recompute)
+        faults.append(
+            Fault("exclude-option", f'must be one of {offered} for a model, got "{option}"')
+        )
     left = tuple(mode for mode in modes if mode not in options.excluded)
     if modes and not left:
         excluded = ", ".join(sorted(options.excluded))

@@ -50,6 +50,8 @@ def validate(
         found = outcomes(table.runs, predicted)
         datasets.append(score(path.stem, found, incomplete=table.incomplete))
         pooled += found
+        if not (table.runs or table.incomplete):
+            warnings.append(f"{path.name} has a header and no rows: nothing to predict")
         if table.missing_columns:
             absent = ", ".join(table.missing_columns)
             warnings.append(f"{path.name} has no column {absent}: taken as not stated")

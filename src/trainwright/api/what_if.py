@@ -20,7 +20,7 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.what_if import WhatIfResult
-from trainwright.units import parse_bandwidth
+from trainwright.units import parse_hardware_bandwidth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -145,7 +145,7 @@ def _with_bandwidth(cluster: Cluster, text: str) -> Cluster:
     level, equals, rate = text.partition("=")
     if not equals:
         raise InvalidInput.of("bandwidth", f'must be LEVEL=RATE, as inter=800Gb/s, got "{text}"')
-    return cluster.with_bandwidth(level.strip(), parse_bandwidth(rate))
+    return cluster.with_bandwidth(level.strip(), parse_hardware_bandwidth(rate))
 
 
 def _changes(before: ModelQuestion, after: ModelQuestion) -> Iterator[Change]:

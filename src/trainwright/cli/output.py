@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PROGRESS_AFTER_S = 1.0
 _READER_LEFT = 141  # what a shell reports of a program that SIGPIPE ended
+_TOKENS_OF = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _CLEAR_LINE = "\r\x1b[K"
 
 
@@ -47,6 +48,20 @@ def parse_number(text: str | None, name: str) -> float | None:
         value = math.nan
     if not 0 < value < math.inf:
         raise InvalidInput.of(name, f'must be a number > 0, got "{text}"')
+    return value
+
+
+def parse_tokens(text: str | None, name: str) -> float | None:
+    """A finite number > 0, also written as 15e12, or with K, M, B or T, as 15T."""
+    if text is None:
+        return None
+    factor = _TOKENS_OF.get(text[-1:].upper(), 1.0)
+    try:
+        value = float(text[:-1] if factor > 1 else text) * factor
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InvalidInput.of(name, f'must be a number > 0, such as 15e12 or 15T, got "{text}"')
     return value
 
 

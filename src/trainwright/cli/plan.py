@@ -19,6 +19,7 @@ from trainwright.cli.output import (
     parse_number,
     parse_share,
     parse_time_limit,
+    parse_tokens,
 )
 from trainwright.errors import Fault, InvalidInput
 
@@ -116,7 +117,7 @@ def plan(
         str | None, typer.Option(help="Mark what no row beats in both, as step-time,cost.")
     ] = None,
     tokens: Annotated[
-        str | None, typer.Option(help="Tokens of the whole training.", metavar="N")
+        str | None, typer.Option(help="Tokens of the whole training, as 15T.", metavar="N")
     ] = None,
     price: Annotated[
         str | None, typer.Option(help="Price of a device for an hour.", metavar="X")
@@ -260,7 +261,7 @@ def plan(
     goal = {
         "objective": objective,
         "pareto": pareto,
-        "tokens": parse_number(tokens, "tokens"),
+        "tokens": parse_tokens(tokens, "tokens"),
         "price": parse_number(price, "price"),
         "power": parse_number(power, "power"),
         "deadline": deadline,
@@ -283,6 +284,7 @@ def plan(
     result: Result | SweepReport
     with budget(parse_time_limit(time_limit)) as allowed:
         if several:
+            _refuse_of_profiles(model, profile_options)
             result = _sweep(
                 model, devices, memory, allowed, jobs=jobs, **space, **methods, **given_goal
             )
@@ -310,6 +312,16 @@ def _sweep(
     if devices is None:
         raise InvalidInput.of("devices", "must be given for an objective, as --devices 64..4096")
     return sweep(model, devices=devices, memory=memory, budget=allowed, **options)
+
+
+def _refuse_of_profiles(model: str, given: Mapping[str, object]) -> None:
+    """A sweep is for models alone, and knows no other options."""
+    from trainwright.api.foreign_options import Kind, given_foreign
+    from trainwright.api.models import ModelInput, resolve_model
+
+    faults = given_foreign(Kind.MODEL, given)
+    if faults and isinstance(resolve_model(model), ModelInput):
+        raise InvalidInput(faults)
 
 
 def _refuse_without_sweep(goal: Mapping[str, object]) -> None:

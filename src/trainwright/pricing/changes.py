@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.plan.configuration import even_blocks
 from trainwright.pricing.configuration import price_configuration
 from trainwright.profile import Recompute
 
@@ -51,15 +52,20 @@ def changes_that_fit(
     *,
     wanted: Callable[[Configuration], bool] = lambda _: True,
 ) -> tuple[Change, ...]:
-    """Each wanted change that alone is enough, by device time of a step; empty where none is."""
-    found = []
-    for attempts in _families(configuration, cluster):
+    """Each wanted change that alone is enough, by device time of a step; empty where none is.
+
+    What two families come to alike is named once.
+    """
+    found: list[Change] = []
+    for attempts in _families(configuration, cluster, model.num_layers):
         for options, description, changed in attempts:
             try:
                 step = price_configuration(model, _grown(cluster, changed), changed)
             except InvalidInput:  # the model, the schedule or the network does not allow it
                 continue
             if fits(step) and wanted(changed):
+                if any(changed == each.configuration for each in found):
+                    break
                 found.append(
                     Change(
                         options=options,
@@ -80,8 +86,8 @@ def _grown(cluster: Cluster, run: Configuration) -> Cluster:
     return cluster.with_nodes(-(-needed // pool.devices_per_node))
 
 
-def _families(run: Configuration, cluster: Cluster) -> Iterator[Attempts]:
-    yield from _on_the_same_devices(run, cluster)
+def _families(run: Configuration, cluster: Cluster, num_blocks: int) -> Iterator[Attempts]:
+    yield from _on_the_same_devices(run, cluster, num_blocks)
     lean = replace(run, microbatch_size=1, recompute=Recompute.FULL, recompute_blocks=None)
     flags = "--micro-batch 1 --recompute full"
     both = [(flags, "microbatches of 1, recompute every block", lean)]
@@ -93,9 +99,11 @@ def _families(run: Configuration, cluster: Cluster) -> Iterator[Attempts]:
     yield _more_devices(run, cluster)
 
 
-def _on_the_same_devices(run: Configuration, cluster: Cluster) -> Iterator[Attempts]:
+def _on_the_same_devices(
+    run: Configuration, cluster: Cluster, num_blocks: int
+) -> Iterator[Attempts]:
     yield _smaller_microbatches(run)
-    yield _more_recompute(run)
+    yield _more_recompute(run, num_blocks)
     yield _more_sharding(run)
     yield _more_of("tensor", "tp", run, cluster)
     yield _more_of("pipeline", "pp", run, cluster)
@@ -111,13 +119,18 @@ def _smaller_microbatches(run: Configuration) -> Iterator[tuple[str, str, Config
         yield f"--micro-batch {size}", f"{size} sequences per microbatch", changed
 
 
-def _more_recompute(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
+def _more_recompute(
+    run: Configuration, num_blocks: int
+) -> Iterator[tuple[str, str, Configuration]]:
     if run.recompute is Recompute.NONE:
         changed = replace(run, recompute=Recompute.SELECTIVE, recompute_blocks=None)
         yield "--recompute selective", "recompute cheap operators", changed
     full = replace(run, recompute=Recompute.FULL, recompute_blocks=None)
     whole = run.recompute is Recompute.FULL and run.recompute_blocks is None
+    largest = max(run.blocks_per_stage or even_blocks(num_blocks, run.num_stages))
     for blocks in () if whole else (1, 2, 4, 8, 16, 32, 64):
+        if blocks >= largest:
+            break
         changed = replace(full, recompute_blocks=blocks)
         yield f"--recompute full:{blocks}", f"recompute {blocks} blocks of each stage", changed
     if not whole:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.reporting.layout import sharding_words
 from trainwright.reporting.text import add_row, table
-from trainwright.units import GIB, format_bytes, format_seconds
+from trainwright.units import GIB, format_bytes, format_part, format_seconds, without_noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -99,11 +99,14 @@ def _communication_table(document: ModelEstimateResult) -> RenderableType:
         "communication of a step",
         (("for", "left"), ("exposed", "right"), ("of step", "right"), ("hidden", "right")),
     )
+    step_s = document.step_time_s
     for kind, exposed_s in document.exposed_communication_s.items():
         hidden_s = document.hidden_communication_s[kind]
-        if exposed_s + hidden_s > 0:
-            share = f"{exposed_s / document.step_time_s:.1%}"
-            add_row(made, kind, format_seconds(exposed_s), share, format_seconds(hidden_s))
+        if without_noise(exposed_s + hidden_s, step_s) > 0:
+            share = f"{exposed_s / step_s:.1%}"
+            add_row(
+                made, kind, format_part(exposed_s, step_s), share, format_part(hidden_s, step_s)
+            )
     return made
 
 

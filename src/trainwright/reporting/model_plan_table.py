@@ -100,6 +100,11 @@ def proof(document: ModelPlanResult) -> str:
     gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
     if document.gap_all is None or document.gap_all <= (document.gap or 0):
         return gap
+    if not document.gap:
+        return (
+            f"gap <= {format_percent_up(document.gap_all)} to a proved bound on all families; "
+            "no plan with one stage per rank is faster"
+        )
     return f"{gap} on one stage per rank, {format_percent_up(document.gap_all)} on all families"
 
 

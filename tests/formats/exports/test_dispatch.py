@@ -108,6 +108,19 @@ def test_groups_that_leave_too_few_experts_are_refused() -> None:
         read_megatron(f"{MODEL} --moe-router-num-groups 16 --moe-router-group-topk 1")
 
 
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ("--moe-router-num-groups 4 --moe-router-group-topk 9", "must be in 1..4, got 9"),
+        ("--moe-router-group-topk 2", "needs --moe-router-num-groups beside it"),
+    ],
+)
+def test_a_wrong_number_of_groups_is_named_as_megatron_names_it(flags: str, problem: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_megatron(f"{MODEL} {flags}")
+    assert [str(fault) for fault in caught.value.faults] == [f"--moe-router-group-topk: {problem}"]
+
+
 def test_an_unknown_dispatcher_is_refused_and_gathering_is_noted() -> None:
     with pytest.raises(InvalidInput, match="--moe-token-dispatcher-type"):
         read_megatron("--moe-token-dispatcher-type teleport")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import Fault, InvalidInput
 from trainwright.model import TransformerConfig
 from trainwright.model.config import Activation, Norm
 from trainwright.model.parts import Experts, LatentAttention
@@ -29,6 +29,21 @@ _PART: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
 _PATTERN: Final = re.compile(rf"\(?{_PART.pattern}(?:\+{_PART.pattern})*\)?")
 
 _MOST_DIGITS: Final = 5
+_READ_AS: Final = {
+    "num_layers": "--num-layers",
+    "hidden_size": "--hidden-size",
+    "num_heads": "--num-attention-heads",
+    "num_kv_heads": "--num-query-groups",
+    "head_size": "--kv-channels",
+    "ffn_size": "--ffn-hidden-size",
+    "num_mtp_layers": "--mtp-num-layers",
+    "experts.num_experts": "--num-experts",
+    "experts.experts_per_token": "--moe-router-topk",
+    "experts.ffn_size": "--moe-ffn-hidden-size",
+    "experts.shared_ffn_size": "--moe-shared-expert-intermediate-size",
+    "experts.num_groups": "--moe-router-num-groups",
+    "experts.groups_per_token": "--moe-router-group-topk",
+}
 
 
 def read_model(flags: Flags) -> tuple[TransformerConfig | None, tuple[str, ...]]:
@@ -40,7 +55,12 @@ def read_model(flags: Flags) -> tuple[TransformerConfig | None, tuple[str, ...]]
         return None, (f"the model is not described: {missing} not given",)
     if vocabulary is None:
         return None, ("the model is not described: no --vocab-size, which its tokenizer decides",)
-    return _model(flags, vocabulary), ()
+    try:
+        return _model(flags, vocabulary), ()
+    except InvalidInput as error:  # of a model, whose fields have other names than the arguments
+        raise InvalidInput(
+            [Fault(_READ_AS.get(fault.path, fault.path), fault.problem) for fault in error.faults]
+        ) from None
 
 
 def _model(flags: Flags, vocabulary: int) -> TransformerConfig:
@@ -118,6 +138,8 @@ def _experts(flags: Flags, num_layers: int) -> Experts | None:
     limit = flags.positive("moe-router-group-topk")
     if (ranks := flags.positive("moe-router-topk-limited-devices")) is not None:  # until core 0.11
         groups, limit = flags.positive("expert-model-parallel-size") or 1, ranks
+    elif limit is not None and "moe-router-num-groups" not in flags.values:
+        raise InvalidInput.of("--moe-router-group-topk", "needs --moe-router-num-groups beside it")
     dense: tuple[int, ...] = ()
     if (pattern := flags.one("moe-layer-freq")) is not None:
         dense = tuple(i for i, routed in enumerate(_routed(pattern, num_layers)) if not routed)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from trainwright.reporting.page.blocks import Cell
-from trainwright.units import format_bytes, format_seconds
+from trainwright.units import format_bytes, format_part, format_seconds
 
 
 def seconds(value_s: float) -> Cell:
     """A duration, sorted and copied in seconds."""
     return Cell(text=format_seconds(value_s), value=value_s)
+
+
+def part_of_step(part_s: float, step_s: float) -> Cell:
+    """A part of a step, 0 where only rounding is left of it."""
+    return Cell(text=format_part(part_s, step_s), value=part_s)
 
 
 def size(value_bytes: float) -> Cell:

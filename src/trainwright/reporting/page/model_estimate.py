@@ -13,7 +13,7 @@ from trainwright.reporting.page.provenance import provenance_section, reproduce_
 from trainwright.reporting.page.step_sections import step_figures, step_sections
 from trainwright.reporting.page.subject import Content
 from trainwright.reporting.page.why_blocks import step_bar, term_table
-from trainwright.units import format_bytes, format_seconds
+from trainwright.units import format_bytes, format_part, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,8 +100,8 @@ def _facts(document: ModelEstimateResult) -> Facts:
     hidden_s = sum(document.hidden_communication_s.values())
     rows = (
         ("pipeline", format_seconds(document.pipeline_s)),
-        ("communication exposed", format_seconds(exposed_s)),
-        ("communication hidden", format_seconds(hidden_s)),
+        ("communication exposed", format_part(exposed_s, document.step_time_s)),
+        ("communication hidden", format_part(hidden_s, document.step_time_s)),
         ("optimizer", format_seconds(document.optimizer_s)),
     )
     return Facts(title="The step", rows=rows)

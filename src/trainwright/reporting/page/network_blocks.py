@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainwright.reporting.page.blocks import Bar, BarChart, Cell, Column, Part, Table
-from trainwright.reporting.page.cells import seconds, share
-from trainwright.units import format_bandwidth, format_seconds
+from trainwright.reporting.page.cells import part_of_step, share
+from trainwright.units import format_bandwidth, format_part
 
 if TYPE_CHECKING:
     from trainwright.plan.network_use import LevelUse
@@ -25,7 +25,7 @@ def network_bars(levels: tuple[LevelUse, ...], step_time_s: float) -> BarChart:
                 kind=kind,
                 label=kind,
                 amount=amount,
-                text=format_seconds(amount),
+                text=format_part(amount, step_time_s),
             )
             for kind, amount in amounts
         )
@@ -45,8 +45,8 @@ def network_table(levels: tuple[LevelUse, ...], step_time_s: float) -> Table:
                 text=format_bandwidth(level.effective_bytes_per_s),
                 value=level.effective_bytes_per_s,
             ),
-            seconds(axis.exposed_s),
-            seconds(axis.hidden_s),
+            part_of_step(axis.exposed_s, step_time_s),
+            part_of_step(axis.hidden_s, step_time_s),
             share(axis.total_s / step_time_s),
         )
         for level in levels

@@ -1,0 +1,59 @@
+"""What the table of a model's plan says is proved, and why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import trainwright
+from trainwright.execution import Budget
+from trainwright.plan.status import Status
+from trainwright.reporting.model_plan_table import proof
+
+
+@pytest.fixture(scope="module")
+def document():
+    return trainwright.plan(
+        "gpt2", cluster="dgx-h100", global_batch=8, sequence=1024, devices=2
+    ).document
+
+
+@pytest.mark.parametrize(
+    ("gap", "gap_all", "words"),
+    [
+        (0.012, None, "gap <= 1.20 % to a proved bound"),
+        (0.012, 0.012, "gap <= 1.20 % to a proved bound"),
+        (
+            0.012,
+            0.034,
+            "gap <= 1.20 % to a proved bound on one stage per rank, 3.40 % on all families",
+        ),
+        (
+            0.0,
+            0.034,
+            "gap <= 3.40 % to a proved bound on all families; "
+            "no plan with one stage per rank is faster",
+        ),
+    ],
+)
+def test_a_gap_says_of_which_plans_it_is(document, gap, gap_all, words):
+    assert proof(replace(document, status=Status.GAP, gap=gap, gap_all=gap_all)) == words
+
+
+def test_an_optimum_has_no_gap(document):
+    assert "proved" in proof(replace(document, status=Status.OPTIMAL, gap=0.0, gap_all=0.0))
+
+
+def test_a_search_that_ended_too_soon_names_its_limit():
+    found = trainwright.plan(
+        "gpt2",
+        cluster="dgx-h100",
+        global_batch=8,
+        sequence=1024,
+        devices=2,
+        budget=Budget(time_limit_s=1e-9),
+    ).document
+    assert found.status is Status.UNKNOWN
+    (said,) = [text for text in found.warnings if text.startswith("time-limit: ")]
+    assert "1e-09 s ended before a plan was found" in said
