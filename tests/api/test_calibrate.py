@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import trainwright
+from trainwright.api.calibrate import calibrated
+from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import write_calibrations
+from trainwright.formats.document_json import decode
+from trainwright.model.transformer import model_flops_per_sequence
+from trainwright.reporting.constants_table import constant_rows
 
 RUN = {"cluster": "dgx-h100", "tp": 2, "global_batch": 64, "sequence": 4096}
 
@@ -75,3 +82,45 @@ def test_a_log_of_another_run_is_told_and_lies_in_the_range(tmp_path: Path, esti
     again = trainwright.estimate("llama3-8b", **RUN, calibration=tmp_path / "own.toml").document
     assert again.step_time_low_s <= 6 * predicted_s <= again.step_time_high_s * (1 + 1e-3)
     assert not trainwright.calibrate([estimate], logs=[line(1.2 * predicted_s)]).document.warnings
+
+
+def test_an_estimate_names_its_calibration_and_what_it_fitted(
+    tmp_path: Path, estimate: Path
+) -> None:
+    found = trainwright.calibrate([estimate], logs=[line(4.0)]).document
+    write_calibrations(tmp_path / "own.toml", found.calibrations)
+    again = trainwright.estimate("llama3-8b", **RUN, calibration=tmp_path / "own.toml")
+    again.save(tmp_path / "again.json")
+    times = again.document.assumptions["times"]
+    assert "calibration own (1 training log; fitted: gemm_max, memory_max)" in times
+    assert "efficiencies of its description" not in times
+    content = again.document.request.cluster.content
+    assert isinstance(content, dict)
+    rows = list(constant_rows(decode(Cluster, content, path="cluster")))
+    fitted = [name for _, name, _, origin, _ in rows if origin == "fitted"]
+    assert fitted == [
+        "products reach, of peak at most",
+        "memory traffic reaches, of peak at most",
+        "nine of ten measured steps take, of predicted",
+    ]
+
+
+def test_a_line_of_measured_layers_is_not_offered_for_estimates() -> None:
+    """Its constants replace nothing in a description."""
+    (pool,) = catalog.cluster("dgx-h100").pools
+    device = replace(pool.accelerator, name="GH200-96GB")
+    cluster = replace(catalog.cluster("dgx-h100"), pools=(replace(pool, accelerator=device),))
+    with pytest.raises(InvalidInput, match="must be a file of `calibrate`, got"):
+        calibrated(cluster, "sailor")
+
+
+@pytest.mark.parametrize(("precision", "peak"), [("bf16", "989.4"), ("fp8", "1,979")])
+def test_the_convention_of_mfu_is_stated_with_its_peak(precision: str, peak: str) -> None:
+    document = trainwright.estimate("llama3-8b", **RUN, precision=precision).document
+    said = document.assumptions["mfu"]
+    assert "attention in full" in said
+    assert f"dense {precision} peak, {peak} TFLOP/s of H100-80GB-SXM" in said
+    config = catalog.model("llama3-8b").config
+    flops = 64 * model_flops_per_sequence(config, 4096)
+    peak_flops = 1e12 * float(peak.replace(",", "")) * document.devices_used
+    assert document.mfu == pytest.approx(flops / document.step_time_s / peak_flops, rel=1e-3)

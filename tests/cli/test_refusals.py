@@ -130,10 +130,8 @@ def test_a_model_needs_a_cluster_and_a_workload(refused):
 
 def test_a_near_miss_of_a_catalog_name_is_recognised(refused):
     assert 'got "llama3-9b"; did you mean "llama3-8b"?' in refused("plan", "llama3-9b")
-    assert (
-        'topic: must be one of models, accelerators, clusters, families, targets, got "model"'
-        in refused("catalog", "model")
-    )
+    topics = "models, accelerators, clusters, calibrations, families, targets"
+    assert f'topic: must be one of {topics}, got "model"' in refused("catalog", "model")
 
 
 def test_a_missing_argument_or_command_is_named(run):

@@ -91,7 +91,7 @@ def test_catalog_lists_models(run, snapshot):
 
 def test_catalog_without_a_topic_lists_all(run):
     everything = run("catalog").out
-    for topic in ("models", "accelerators", "clusters", "families", "targets"):
+    for topic in ("models", "accelerators", "clusters", "calibrations", "families", "targets"):
         assert run("catalog", topic).out.strip() in everything
 
 

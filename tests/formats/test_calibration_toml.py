@@ -17,6 +17,7 @@ from trainwright.formats.calibration_toml import (
     load_calibrations,
     write_calibrations,
 )
+from trainwright.provenance import Origin
 
 shares = st.floats(min_value=0.05, max_value=0.95).map(lambda x: round(x, 4))
 
@@ -143,7 +144,54 @@ def test_a_calibrated_cluster_has_the_constants_and_says_where_they_come_from() 
     assert found.accelerator.efficiency.memory == cluster.accelerator.efficiency.memory
     assert [level.efficiency for level in found.levels] == [0.5, 0.4]
     assert found.accelerator.step_high_ratio == 1.2
-    assert str(found.accelerator.provenance_of("efficiency").origin) == "fitted"
+    device = found.accelerator
+    fitted = {"efficiency.gemm.max", "step_low_ratio", "step_high_ratio"}
+    assert {name for name, known in device.sources if known.origin is Origin.FITTED} == fitted
+    assert device.provenance_of("efficiency.gemm.max").source == "calibration own, here"
+    for kept in ("efficiency.memory.max", "efficiency.attention_forward", "step_overhead_s"):
+        assert device.provenance_of(kept) == cluster.accelerator.provenance_of(kept)
+    for level, bare in zip(found.levels, cluster.levels, strict=True):
+        known, stated = dict(level.sources), dict(bare.sources)
+        assert known.pop("efficiency").origin is Origin.FITTED
+        stated.pop("efficiency", None)
+        assert known == stated
+
+
+def test_a_constant_left_at_its_prior_is_no_fitted_one() -> None:
+    """The llm-foundry runs of one A100 hold no 8-bit products and little host time."""
+    (made,) = (
+        c
+        for c in built_in_calibrations()
+        if (c.accelerator, c.line) == ("A100-80GB-SXM", "llm-foundry")
+    )
+    assert {c.name for c in made.constants if c.is_prior} == {
+        "fp8_ratio",
+        "host_pass_s",
+        "scale_out_efficiency",
+    }
+    found = made.applied(catalog.cluster("dgx-a100"))
+    for name in ("efficiency.fp8_ratio", "host_pass_s"):
+        known = found.accelerator.provenance_of(name)
+        assert known.origin is Origin.ASSUMED
+        assert "llm-foundry, which its runs do not determine" in known.source
+    assert dict(found.levels[1].sources)["efficiency"].origin is Origin.ASSUMED
+    assert found.accelerator.provenance_of("efficiency.memory.max").origin is Origin.FITTED
+
+
+@pytest.mark.parametrize("made", built_in_calibrations(), ids=lambda c: f"{c.accelerator}-{c.line}")
+def test_each_built_in_line_marks_what_it_fitted_and_nothing_else(made: Calibration) -> None:
+    found = made.applied(catalog.cluster("dgx-h100"))
+    sources = {
+        **dict(found.accelerator.sources),
+        **{f"up.{k}": v for k, v in found.levels[0].sources},
+        **{f"out.{k}": v for k, v in found.levels[1].sources},
+    }
+    fitted = {name for name, known in sources.items() if known.origin is Origin.FITTED}
+    wanted = {c.name for c in made.fitted}
+    assert len(fitted) == len(wanted) + 2  # and both ends of the range
+    named = found.accelerator.provenance_of("step_low_ratio").source
+    assert f"calibration {made.line} (" in named
+    assert all(name in named for name in wanted)
 
 
 def test_built_in_constants_are_of_accelerators_and_lines_named_once() -> None:

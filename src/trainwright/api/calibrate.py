@@ -71,7 +71,7 @@ def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:
             wanted = f"must hold constants of {device}; it has {offered or 'none'}"
             raise InvalidInput.of("calibration", wanted, source=str(path))
         return fitting[0].applied(cluster)
-    lines = [c for c in built_in_calibrations() if c.accelerator == device]
+    lines = [c for c in built_in_calibrations() if c.accelerator == device and c.replaced]
     fitting = [c for c in lines if c.line == str(calibration)]
     if not fitting:
         offered = ", ".join(sorted(c.line for c in lines))

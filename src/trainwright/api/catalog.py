@@ -1,4 +1,4 @@
-"""`trainwright catalog`: models, accelerators, clusters, schedules and targets, all built in."""
+"""`trainwright catalog`: models, machines, calibrations, schedules and targets, all built in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainwright.units import format_bandwidth, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOPICS = ("models", "accelerators", "clusters", "families", "targets")
+TOPICS = ("models", "accelerators", "clusters", "calibrations", "families", "targets")
 
 _ZERO_BUBBLE = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
 _CONTROLLABLE = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
@@ -39,6 +39,7 @@ def catalog(topic: str | None = None) -> Report[CatalogResult]:
         "models": _models,
         "accelerators": _accelerators,
         "clusters": _clusters,
+        "calibrations": _calibrations,
         "families": _families,
         "targets": _targets,
     }
@@ -82,6 +83,22 @@ def _clusters() -> Iterator[CatalogItem]:
         )
         summary = f"{pool.devices_per_node} x {pool.accelerator.name} a node; {links}"
         yield CatalogItem(name=entry.name, summary=summary, source=entry.source)
+
+
+def _calibrations() -> Iterator[CatalogItem]:
+    """The lines that `--calibration` takes by name, each for the accelerator it was fitted on."""
+    from trainwright.formats.calibration_toml import built_in_calibrations
+
+    for made in built_in_calibrations():
+        if not made.replaced:
+            continue
+        fitted = ", ".join(f"{c.name} {c.value:.4g}" for c in made.fitted)
+        runs = f"{made.rows} run{'s' if made.rows > 1 else ''}"
+        summary = (
+            f"{made.accelerator}, {runs}: {fitted}; steps take {made.low_ratio:.2f} to "
+            f"{made.high_ratio:.2f} of predicted"
+        )
+        yield CatalogItem(name=made.line, summary=summary, source=f"fitted: {made.source}")
 
 
 def _families() -> Iterator[CatalogItem]:

@@ -9,6 +9,7 @@ from trainwright._version import __version__
 from trainwright.api.inputs import embed, naming_options
 from trainwright.api.model_records import (
     memory_assumption,
+    mfu_in_words,
     overlap_in_words,
     state_in_words,
 )
@@ -203,13 +204,17 @@ def _warnings(
 
 def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[str, str]:
     """What the figures of a run rest on, by subject; `interval` says where the range comes from."""
+    from trainwright.costing.estimate import roofline_provenance
+
     device, recipe = cluster.accelerator, run.recipe
+    times = roofline_provenance(cluster.pool_of())
     numbers = recipe.numbers(recipe.precision or device.default_precision)
     degrees = run.parallelism
     dispatch = {"dispatch": recipe.dispatch_in_words} if degrees.expert > 1 else {}
     return {
-        "times": f"{device.name} with the efficiencies of its description",
+        "times": f"{times.origin}: {times.source}",
         "range": interval,
+        "mfu": mfu_in_words((device,), numbers),
         "precision": numbers.name,
         "state": state_in_words(recipe, numbers),
         "kernels": f"{'fused' if run.fused_attention else 'unfused'} attention, "

@@ -125,17 +125,15 @@ def _record(each: Improvement, base_s: float, best_s: float | None) -> Improveme
 def _assumptions(found: Surroundings) -> dict[str, str]:
     """Where the times, sizes and bounds come from."""
     from trainwright.api.estimate_model import assumptions_of
-    from trainwright.costing.estimate import roofline_provenance
     from trainwright.pricing.interval import time_range
 
     run, pool = found.request.configuration, found.cluster.pool_of()
     spread = time_range(found.model, found.cluster, run)
-    times, peaks = roofline_provenance(pool), pool.accelerator.provenance_of("peak_flops_per_s")
+    peaks = pool.accelerator.provenance_of("peak_flops_per_s")
     usable = pool.accelerator.provenance_of("usable_fraction")
     said = assumptions_of(found.cluster, run, spread.source)
     return {
         **said,
-        "times": f"{times.origin}: {times.source}",
         "peak rates": f"{peaks.origin}: {peaks.source}",
         "network": "; ".join(map(_network_origin, pool.levels)),
         "range": f"nine of ten measured steps take {spread.low_ratio:.2f} to "

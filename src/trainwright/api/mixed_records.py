@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainwright.api.model_records import memory_assumption
+from trainwright.api.model_records import memory_assumption, mfu_in_words
+from trainwright.model import precision_named
 from trainwright.plan.results.mixed_plan import (
     MixedAlternative,
     MixedBinding,
@@ -241,15 +242,16 @@ def _assumptions(
 ) -> dict[str, str]:
     first = next(iter(profiles.values()))
     sources = [profile.costs.provenance for _, profile in sorted(profiles.items())]
+    used = [question.cluster.pools[pool].accelerator for pool in sorted(profiles)]
     return {
         "times": "; ".join(dict.fromkeys(f"{each.origin}: {each.source}" for each in sources)),
         "range": spread.source,
+        "mfu": mfu_in_words(used, precision_named(str(first.point.precision))),
         "precision": str(first.point.precision),
         "kernels": ", ".join(first.point.kernels),
         "optimizer": "Adam, states and master weights in 32 bit",
         "memory": "; ".join(
-            f"{device.name}: {memory_assumption(device, question.overheads)}"
-            for device in (question.cluster.pools[pool].accelerator for pool in sorted(profiles))
+            f"{device.name}: {memory_assumption(device, question.overheads)}" for device in used
         ),
         "schedule": f"{plan.schedule}, simulated for each chain of like replicas",
     }

@@ -15,7 +15,7 @@ from trainwright.planning.v_uneven import is_uneven
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.cluster import Accelerator
     from trainwright.model import Precision, Recipe
@@ -160,6 +160,20 @@ def _stage_records(
     )
 
 
+def mfu_in_words(devices: Iterable[Accelerator], numbers: Precision) -> str:
+    """What MFU and HFU count, and the peak per device that they are shares of."""
+    dtype = numbers.matmul_dtype
+    peaks = ", ".join(
+        f"{device.peak(dtype) / 1e12:,.4g} TFLOP/s of {device.name}"
+        for device in dict.fromkeys(devices)
+    )
+    return (
+        "FLOPs of forward and backward, attention in full (a causal mask halves nothing, a sliding "
+        "window limits it), without recomputation, which HFU adds; of the dense "
+        f"{dtype} peak, {peaks}"
+    )
+
+
 def memory_assumption(device: Accelerator, overheads: MemoryOverheads) -> str:
     """What of a device a run may fill, and what is kept beside it."""
     parts = [
@@ -183,6 +197,7 @@ def _assumptions(
     found = {
         "times": f"{provenance.origin}: {provenance.source}",
         "range": spread.source,
+        "mfu": mfu_in_words((question.cluster.accelerator,), numbers),
         "precision": str(point.precision),
         "kernels": ", ".join(point.kernels),
         "optimizer": _USUAL_STATE if is_usual else state_in_words(recipe, numbers),

@@ -13,7 +13,9 @@ from trainwright.cli.output import emit
 def catalog(
     topic: Annotated[
         str | None,
-        typer.Argument(help="models, accelerators, clusters, families or targets; all."),
+        typer.Argument(
+            help="models, accelerators, clusters, calibrations, families or targets; all."
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

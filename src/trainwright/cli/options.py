@@ -38,7 +38,7 @@ Calibration = Annotated[
     str | None,
     typer.Option(
         "--calibration",
-        help="Fitted constants: a file of `calibrate`, or a built-in software line.",
+        help="Fitted constants: a file of `calibrate`, or a line of `catalog calibrations`.",
         metavar="FILE",
     ),
 ]

@@ -15,7 +15,7 @@ from trainwright.cluster.chip_cores import ChipCores
 from trainwright.cluster.saturating import Saturating
 from trainwright.cluster.spread import Spread
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
-from trainwright.provenance import UNSTATED, Provenance
+from trainwright.provenance import UNSTATED, Origin, Provenance
 from trainwright.units import GIB
 
 
@@ -141,8 +141,18 @@ class Accelerator:
         )
 
     def provenance_of(self, field_name: str) -> Provenance:
-        """Where a constant comes from; an assumption where nothing is said."""
-        return dict(self.sources).get(field_name, UNSTATED)
+        """Where a constant comes from; an assumption where nothing is said.
+
+        What is said of `efficiency` holds of `efficiency.gemm.max` unless that has its own source.
+        """
+        sources = dict(self.sources)
+        return sources.get(field_name) or sources.get(field_name.partition(".")[0], UNSTATED)
+
+    @property
+    def calibration(self) -> Provenance | None:
+        """What its times were fitted to, if to anything: stated of their range or efficiencies."""
+        stated = map(self.provenance_of, ("step_low_ratio", "efficiency"))
+        return next((known for known in stated if known.origin is Origin.FITTED), None)
 
 
 def _efficiency_faults(efficiency: Efficiency) -> Iterator[Fault]:

@@ -9,7 +9,7 @@ hardware does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,7 +46,30 @@ CONSTANTS: Final = {
     "saved_ratio": math.inf,
     "fixed_bytes": math.inf,
 }
-_HOST_FIELDS: Final = ("launch_overhead_s", "host_pass_s", "step_overhead_s")
+# Where a description keeps what a constant replaces.
+_PLACES: Final = {
+    "gemm_max": "efficiency.gemm.max",
+    "gemm_half_flops": "efficiency.gemm.half",
+    "memory_max": "efficiency.memory.max",
+    "attention_forward": "efficiency.attention_forward",
+    "attention_backward": "efficiency.attention_backward",
+    "attention_half_flops": "efficiency.attention_half_flops",
+    "fp8_ratio": "efficiency.fp8_ratio",
+    "launch_overhead_s": "launch_overhead_s",
+    "host_pass_s": "host_pass_s",
+    "step_overhead_s": "step_overhead_s",
+}
+_NETWORK_CONSTANTS: Final = (
+    "scale_up_efficiency",
+    "scale_up_latency_s",
+    "scale_out_efficiency",
+    "scale_out_latency_s",
+)
+# Prior widths of a fit, as standard deviations of the log: of shares of a peak, of overheads.
+SHARE_WIDTH: Final = 0.2
+OVERHEAD_WIDTH: Final = 0.7
+_Z90: Final = 1.6448536269514722
+_AS_WIDE: Final = 0.9995  # of the prior's interval; files round its ends to five digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +80,14 @@ class Constant:
     value: float
     low: float
     high: float
+
+    @property
+    def is_prior(self) -> bool:
+        """Whether the runs said nothing of it: its interval is as wide as its prior's."""
+        width = SHARE_WIDTH if CONSTANTS.get(self.name) == 1.0 else OVERHEAD_WIDTH
+        if not 0 < self.low < self.value:
+            return False
+        return math.log(self.value / self.low) >= _AS_WIDE * _Z90 * width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +136,37 @@ class Calibration:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The constants that were fitted."""
+        """The constants that are stated."""
         return tuple(constant.name for constant in self.constants)
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Of these, the ones that `applied` puts in place of those of a description."""
+        return tuple(name for name in self.names if name in _PLACES or name in _NETWORK_CONSTANTS)
+
+    @property
+    def fitted(self) -> tuple[Constant, ...]:
+        """The constants that `applied` puts in place and that the runs moved from their priors."""
+        return tuple(c for c in self.constants if c.name in self.replaced and not c.is_prior)
+
+    @property
+    def provenance(self) -> Provenance:
+        """What a calibrated device rests on: the line, its runs and the constants they moved."""
+        which = ", ".join(constant.name for constant in self.fitted) or "none"
+        source = f"calibration {self.line} ({self.source}; fitted: {which})"
+        return Provenance(origin=Origin.FITTED, source=source)
+
+    def _origins(self, places: Mapping[str, str]) -> dict[str, Provenance]:
+        """By place in a description, where the constants that are replaced there come from."""
+        line = f"calibration {self.line}"
+        fitted = Provenance(origin=Origin.FITTED, source=f"{line}, {self.source}")
+        kept = f"default of {line}, which its runs do not determine ({self.source})"
+        prior = Provenance(origin=Origin.ASSUMED, source=kept)
+        return {
+            places[c.name]: prior if c.is_prior else fitted
+            for c in self.constants
+            if c.name in places
+        }
 
     def applied(self, cluster: Cluster) -> Cluster:
         """The cluster with these constants in place of its defaults."""
@@ -132,8 +192,8 @@ class Calibration:
             fp8_ratio=self.value("fp8_ratio", given.fp8_ratio),
             attention_half_flops=self.value("attention_half_flops", given.attention_half_flops),
         )
-        fitted = Provenance(origin=Origin.FITTED, source=self.source)
-        sources = dict(device.sources) | dict.fromkeys(("efficiency", *_HOST_FIELDS), fitted)
+        measured = dict.fromkeys(("step_low_ratio", "step_high_ratio"), self.provenance)
+        sources = dict(device.sources) | self._origins(_PLACES) | measured
         return replace(
             device,
             efficiency=efficiency,
@@ -147,8 +207,11 @@ class Calibration:
         )
 
     def _level(self, level: NetworkLevel, place: str) -> NetworkLevel:
+        places = {f"{place}_{field}": field for field in ("efficiency", "latency_s")}
+        sources = dict(level.sources) | self._origins(places)
         return replace(
             level,
+            sources=tuple(sources.items()),
             efficiency=self.value(f"{place}_efficiency", level.efficiency),
             latency_s=self.value(f"{place}_latency_s", level.latency_s),
         )

@@ -347,12 +347,12 @@ def cost_table(
 
 def roofline_provenance(pool: Pool) -> Provenance:
     """Where the times of an estimated profile come from."""
-    name, efficiency = pool.accelerator.name, pool.accelerator.provenance_of("efficiency")
+    name, fitted = pool.accelerator.name, pool.accelerator.calibration
     if pool.accelerator.cores is not None:
         source = f"operators tiled onto the cores of {name}"
         return Provenance(origin=Origin.ASSUMED, source=source)
-    if efficiency.origin is Origin.FITTED:
-        return replace(efficiency, source=f"roofline of {name}, {efficiency.source}")
+    if fitted is not None:
+        return replace(fitted, source=f"roofline of {name}, {fitted.source}")
     return Provenance(
         origin=Origin.ASSUMED, source=f"roofline of {name} with efficiencies of its description"
     )

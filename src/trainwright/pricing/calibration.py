@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster import CONSTANTS, Constant
+from trainwright.cluster.calibration import OVERHEAD_WIDTH, SHARE_WIDTH
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Residuals = Callable[[Mapping[str, float]], Sequence[float]]
 
-SHARE_WIDTH: Final = 0.2
-OVERHEAD_WIDTH: Final = 0.7
 _HUBER: Final = 1.345
 _ENOUGH_FOR_OUTLIERS: Final = 6
 _LEAST_SCALE: Final = 0.01  # no measured step repeats better than this

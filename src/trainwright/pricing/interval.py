@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster.spread import Circumstance
-from trainwright.provenance import Origin
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster
@@ -37,12 +36,11 @@ def time_range(
     device = cluster.accelerator
     held = circumstances(model, cluster, configuration)
     spread = next((spread for spread in device.step_spreads if spread.when in held), None)
-    origin = device.provenance_of("efficiency")
-    fitted = origin.origin is Origin.FITTED
+    fitted = device.calibration
     return TimeRange(
         low_ratio=device.step_low_ratio if spread is None else spread.low_ratio,
         high_ratio=device.step_high_ratio if spread is None else spread.high_ratio,
-        source=f"fitted: {origin.source}" if fitted else _UNCALIBRATED,
+        source=_UNCALIBRATED if fitted is None else f"{fitted.origin}: {fitted.source}",
     )
 
 

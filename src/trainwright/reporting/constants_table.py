@@ -61,24 +61,33 @@ def _device_rows(device: Accelerator) -> Iterator[Row]:
     yield "share of memory usable", f"{device.usable_fraction:.0%}", known
     known = device.provenance_of("memory_bandwidth_bytes_per_s")
     yield "memory bandwidth", format_bandwidth(bandwidth), known
-    known = device.provenance_of("efficiency")
     efficiency = device.efficiency
-    shares = {
-        "products reach": efficiency.gemm.max,
-        "memory traffic reaches": efficiency.memory.max,
-        "attention forward reaches": efficiency.attention_forward,
-        "attention backward reaches": efficiency.attention_backward,
+    products, attention = efficiency.gemm.half, efficiency.attention_half_flops
+    reached = {
+        "gemm.max": ("products reach, of peak at most", efficiency.gemm.max),
+        "memory.max": ("memory traffic reaches, of peak at most", efficiency.memory.max),
+        "attention_forward": (
+            "attention forward reaches, of peak at most",
+            efficiency.attention_forward,
+        ),
+        "attention_backward": (
+            "attention backward reaches, of peak at most",
+            efficiency.attention_backward,
+        ),
+        "gemm.half": ("products reach half of that with", f"{products / 1e9:,.4g} GFLOP"),
+        "memory.half": (
+            "memory traffic reaches half of that with",
+            format_bytes(efficiency.memory.half),
+        ),
+        "attention_half_flops": (
+            "attention reaches half of that with",
+            f"{attention / 1e9:,.4g} GFLOP",
+        ),
+        "fp8_ratio": ("products in 8 bit reach, of the share in 16", efficiency.fp8_ratio),
     }
-    for name, value in shares.items():
-        yield f"{name}, of peak at most", f"{value:.1%}", known
-    halves = {
-        "products reach half of that": f"{efficiency.gemm.half / 1e9:,.4g} GFLOP",
-        "memory traffic reaches half of that": format_bytes(efficiency.memory.half),
-        "attention reaches half of that": f"{efficiency.attention_half_flops / 1e9:,.4g} GFLOP",
-    }
-    for name, size in halves.items():
-        yield f"{name} with", size, known
-    yield "products in 8 bit reach, of the share in 16", f"{efficiency.fp8_ratio:.1%}", known
+    for field, (name, value) in reached.items():
+        text = value if isinstance(value, str) else f"{value:.1%}"
+        yield name, text, device.provenance_of(f"efficiency.{field}")
     overheads = {
         "launch_overhead_s": "start of a kernel",
         "host_pass_s": "host time of a block and pass",
@@ -86,6 +95,9 @@ def _device_rows(device: Accelerator) -> Iterator[Row]:
     }
     for field, name in overheads.items():
         yield name, format_seconds(getattr(device, field)), device.provenance_of(field)
+    low, high = device.step_low_ratio, device.step_high_ratio
+    known = device.provenance_of("step_low_ratio")
+    yield "nine of ten measured steps take, of predicted", f"{low:.2f} to {high:.2f}", known
 
 
 def _level_rows(level: NetworkLevel) -> Iterator[Row]:
