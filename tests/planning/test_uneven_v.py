@@ -36,8 +36,16 @@ def step_s(outcome):
     return outcome.priced[0].step.step_time_s if outcome.priced else float("inf")
 
 
+LONGER = [(14, 30), (14, 60), (15, 60), (23, 42)]
+
+
 @pytest.mark.parametrize(
-    ("blocks", "memory_gib"), [(14, 30), (14, 60), (15, 24), (15, 60), (23, 36), (23, 42)]
+    ("blocks", "memory_gib"),
+    [
+        (15, 24),
+        (23, 36),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in LONGER),
+    ],
 )
 def test_more_families_never_make_the_plan_worse(blocks, memory_gib):
     alone = {name: outcome_of(blocks, memory_gib, (name,)) for name in FAMILIES}

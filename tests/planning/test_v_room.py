@@ -39,7 +39,10 @@ def outcome_of(family, blocks, memory_gib):
 
 
 @pytest.mark.parametrize("family", ["zb-v", "v-half", "v-min"])
-@pytest.mark.parametrize("blocks", [8, 12, 23])
+@pytest.mark.parametrize(
+    "blocks",
+    [8, pytest.param(12, marks=pytest.mark.slow), pytest.param(23, marks=pytest.mark.slow)],
+)
 def test_more_memory_never_turns_a_plan_in_v_to_none(family, blocks):
     had_plan = False
     for memory_gib in (16, 18, 20, 22, 24, 30, 32, 34, 36, 44, 60):
