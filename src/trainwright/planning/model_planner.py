@@ -243,16 +243,27 @@ class _Search:
             else:
                 return
 
+    @property
+    def _best_in_v(self) -> Candidate | None:
+        """Whose plan in V is the best, where it leads: more devices let others look as good."""
+        ranked = best_first(self.priced, self.aim)
+        best = ranked[0].candidate if ranked else None
+        return best if best in self.in_v else None
+
     def try_uneven(self) -> None:
         """Price splits in V that are not nearly even: outside the space, they may improve on it.
 
-        Of the candidates that the search met, those that could be faster than its best plan.
+        Of the candidates that the search met, those that could be faster than its best plan, that
+        of the best plan before all others.
         """
         found: list[tuple[float, int, Candidate, Split]] = []
         asked = self.shelf.question
-        for bound, candidate in worth_uneven(self.in_v, asked.model.num_layers):
-            if bound >= self.best_s or self.budget.poll(self._progress):
+        first = self._best_in_v
+        for bound, candidate in worth_uneven(self.in_v, asked.model.num_layers, first=first):
+            if self.budget.poll(self._progress):
                 break
+            if bound >= self.best_s:
+                continue
             devices = candidate.num_devices
             limit_s = self.aim.longest_s(self.best_s, devices)
             split = self._split_by(best_uneven_v_split, candidate, limit_s=limit_s)
@@ -260,13 +271,16 @@ class _Search:
                 found.append((self.aim.key(split.bound_s, devices), len(found), candidate, split))
         tried = {each.candidate for each in self.priced}  # with the even split of any lengths
         actions = 0
-        for key, _, candidate, split in sorted(found, key=lambda one: one[:2]):
+        for key, _, candidate, split in sorted(
+            found, key=lambda one: (one[2] != first, one[0], one[1])
+        ):
             if key >= self.best_s or self.budget.poll(self._progress):
                 continue
             if actions > _UNEVEN_ACTIONS:
                 break
             own = replace(split, others=()) if candidate in tried else split
-            actions += 6 * candidate.pipeline * candidate.num_microbatches(asked.workload)
+            if candidate != first:
+                actions += 6 * candidate.pipeline * candidate.num_microbatches(asked.workload)
             longest_s = self._longest_worth_pricing_s(candidate.num_devices)
             limit_s = self.aim.longest_s(self.best_s, candidate.num_devices)
             fresh = bool(self.priced) or candidate not in self.undecided

@@ -25,10 +25,12 @@ _SOME: Final = 8
 
 
 def worth_uneven(
-    bounds: Mapping[Candidate, float], num_layers: int
+    bounds: Mapping[Candidate, float], num_layers: int, *, first: Candidate | None = None
 ) -> list[tuple[float, Candidate]]:
-    """Those of the least coarse bounds; of equal ones those with room for more activations."""
-    order = sorted(bounds.items(), key=lambda one: (one[1], -IN_V.index(one[0].schedule)))
+    """`first`, then those of the least coarse bounds; of equal ones those that may hold more."""
+    order = sorted(
+        bounds.items(), key=lambda one: (one[0] != first, one[1], -IN_V.index(one[0].schedule))
+    )
     most = max(_SOME, _LAYERS // num_layers**2)
     return [(bound, candidate) for candidate, bound in order[:most]]
 
