@@ -16,7 +16,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Most of what is installed is never imported: what is gets compiled then.
+# Most of what is installed is never imported: what is gets compiled then, once, and is kept also
+# where the environment says otherwise. Else every command of the tests compiles it all again.
+export PYTHONDONTWRITEBYTECODE :=
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check --no-compile
 PIP := $(BIN)/$(PIP_INSTALL)
 SANITIZE_VENV := .venv-sanitize
