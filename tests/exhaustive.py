@@ -296,3 +296,20 @@ def distinct(question):
         if key not in seen:
             seen.add(key)
             yield key
+
+
+def on_four_ranks(blocks: int, memory_gib: float, schedules: tuple[str, ...]) -> ModelQuestion:
+    """A Llama of so many blocks in one pipeline, where splits that fit are rarely even."""
+    return asked(
+        replace(LLAMA, num_layers=blocks),
+        memory_gib=memory_gib,
+        batch=12,
+        sequence=4096,
+        schedules=schedules,
+        zero_stages=(1,),
+        tensor=Span.only(1),
+        context=Span.only(1),
+        microbatch_size=Span.only(1),
+        pipeline=Span.only(4),
+        data=Span.only(1),
+    )

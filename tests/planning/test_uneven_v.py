@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from exhaustive import LLAMA, asked
+from exhaustive import on_four_ranks
 from trainwright.execution import Budget
-from trainwright.planning.allowed import Span
 from trainwright.planning.model_planner import plan_model
 from trainwright.planning.v_uneven import is_uneven
 
@@ -16,20 +13,7 @@ FAMILIES = ("1f1b", "zb-h1", "zb-v", "v-half")
 
 
 def outcome_of(blocks, memory_gib, schedules):
-    question = asked(
-        replace(LLAMA, num_layers=blocks),
-        memory_gib=memory_gib,
-        batch=12,
-        sequence=4096,
-        schedules=schedules,
-        zero_stages=(1,),
-        tensor=Span.only(1),
-        context=Span.only(1),
-        microbatch_size=Span.only(1),
-        pipeline=Span.only(4),
-        data=Span.only(1),
-    )
-    return plan_model(question, Budget())
+    return plan_model(on_four_ranks(blocks, memory_gib, schedules), Budget())
 
 
 def step_s(outcome):

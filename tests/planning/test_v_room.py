@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exhaustive import LLAMA, asked
+from exhaustive import on_four_ranks
 from family_cases import case
 from random_cases import cases
 from trainwright.execution import Budget
-from trainwright.planning.allowed import Span
 from trainwright.planning.model_planner import plan_model
 from trainwright.planning.v_plan import Tried, fastest_with_less_room
-
-GIB = 2**30
+from trainwright.units import GIB
 
 
 def outcome_of(family, blocks, memory_gib):
-    question = asked(
-        replace(LLAMA, num_layers=blocks),
-        memory_gib=memory_gib,
-        batch=12,
-        sequence=4096,
-        schedules=(family,),
-        zero_stages=(1,),
-        tensor=Span.only(1),
-        context=Span.only(1),
-        microbatch_size=Span.only(1),
-        pipeline=Span.only(4),
-        data=Span.only(1),
-    )
+    question = on_four_ranks(blocks, memory_gib, (family,))
     return question, plan_model(question, Budget())
 
 
