@@ -83,6 +83,15 @@ def test_few_cuts_come_close_to_the_optimum_of_all_downsets(seed):
     )
 
 
+def test_layers_exchanged_between_stages_make_a_plan_faster():
+    """Cuts that are moved alone end at 91.90 ms here; with the exchange the plan takes 91.44 ms."""
+    profile = operator_profile(WideSpec(seed=1), count=120)
+    setting = wide_setting(profile, num_devices=8, tightness=0.5)
+    native = compile_problem(profile, setting, UNRESTRICTED).native
+    found = _core.solve_partition(native, time_limit_s=inf, poll=None, max_downsets=200)
+    assert found.time_per_sample_s < 91.7e-3
+
+
 def test_exchanged_layers_follow_the_edges_and_the_rules_of_several_degrees():
     """The public evaluator takes the plan as it stands, at the time that the core states."""
     profile = operator_profile(WideSpec(seed=2, degrees=(1, 2, 4), varied=True), count=70)
