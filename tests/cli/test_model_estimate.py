@@ -224,6 +224,10 @@ def test_experts_have_options_of_their_own(run):
         (("--overlap", "luck=1"), ["overlap: must name gradients", 'got "luck"']),
         (("--overlap", "tensor=2"), ["overlap.tensor: must be from 0 to 1, got 2.0"]),
         (("--precision", "fp4"), ["precision: H100-80GB-SXM multiplies in", "not in fp4"]),
+        (
+            ("--precision", "fp7", "--tp", "3", "--cp", "2"),
+            ['precision: must be one of bf16, fp16, fp32, tf32, fp8, fp4, got "fp7"'],
+        ),
         (("--optimizer", "lamb"), ["optimizer: must be one of adam, sgd, momentum, muon"]),
         (("--dropout", "much"), ['dropout: must be a number, got "much"']),
         (("--memory", "80"), ['did you mean "80GiB"?']),
