@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 
 import trainwright
+from reported import mixed_plan
 from trainwright.api.diff import changes
 from trainwright.api.diff_clusters import cluster_facts
 from trainwright.api.explain import explain_constants
+from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.status import Status
 
@@ -124,8 +126,34 @@ def test_a_what_if_edited_by_hand_is_found_out(tight, tmp_path):
 
 
 def test_only_plans_of_models_are_asked_again(path):
-    with pytest.raises(InvalidInput, match=r"document: must be a model's plan, .* got \"plan\""):
-        trainwright.what_if(trainwright.plan(path), memory="80GiB")
+    plan = trainwright.plan(path)
+    with pytest.raises(InvalidInput, match=r'kind: must be "model-plan", .* got "plan"'):
+        trainwright.what_if(plan, memory="80GiB")
+    plan.save(path)
+    with pytest.raises(InvalidInput, match='kind: must be "model-plan", got "plan"'):
+        trainwright.what_if(path, memory="80GiB")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda document: trainwright.what_if(document, memory="80GiB"),
+        lambda document: trainwright.diff(document, document),
+        trainwright.improve,
+        trainwright.verify,
+    ],
+    ids=["whatif", "diff", "improve", "verify"],
+)
+def test_of_a_plan_on_several_kinds_of_devices_they_say_what_to_do(ask, tmp_path):
+    path = tmp_path / "mixed.json"
+    Report(mixed_plan()).save(path)
+    with pytest.raises(InvalidInput, match=r'must not be "mixed-plan": .* plan again with what'):
+        ask(path)
+
+
+def test_a_mixed_plan_at_hand_is_refused_as_its_file_is():
+    with pytest.raises(InvalidInput, match="plan again with what you would change"):
+        trainwright.what_if(Report(mixed_plan()), memory="80GiB")
 
 
 class TestDiffOfRuns:
