@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -187,6 +188,24 @@ class TestDiffOfRuns:
         assert asked["vocabulary_multiple"] == (64, 128)
         split = {change.key: change.before for change in found.result_changes}
         assert split["blocks_per_stage"] == [16, 16]
+
+    def test_of_a_plan_and_an_estimate_compares_what_is_recomputed(self, tight):
+        run = self.estimate(pp=2, dp=8, recompute="full:3")
+        report = trainwright.diff(run, tight)
+        (found,) = (c for c in report.document.result_changes if c.key == "recompute_per_stage")
+        assert found.before == ["full 3, none 13"] * 2
+        first, last = (Counter(stage.options.values()) for stage in tight.document.stages)
+        blocks = first["none"] - 1  # beside the embedding
+        assert found.after == [f"none {blocks}, selective {first['selective']}", "none"]
+        assert last.keys() == {"none"}
+        assert "recomputation of each stage" in report.explain()
+        again = trainwright.diff(run, self.estimate(pp=2, dp=8)).document
+        assert "recompute_per_stage" not in {c.key for c in again.result_changes}
+
+    def test_prints_times_by_what_they_are(self):
+        shown = trainwright.diff(self.estimate(tp=4, pp=2), self.estimate(tp=2, pp=4)).explain()
+        assert "exposed transfers between stages" in shown
+        assert "_s " not in shown
 
     def test_sources_of_figures_are_named_by_figure(self):
         one = self.estimate(tp=4)
