@@ -41,20 +41,26 @@ if TYPE_CHECKING:
 _STARTS: Final = 4  # plans whose orders are searched
 _NEAR: Final = 1.05  # of the best step: how slow a plan may be under its family's order
 _WORK: Final = 100_000_000  # simulated actions for each of them: about a second
+_MOST_EVALUATIONS: Final = 100_000  # whole simulations of a short order
 _MOST_ACTIONS: Final = 200_000  # of an order that is searched
 _WORTH_IT: Final = 1 - 1e-4  # of the best step: what a schedule without a name has to reach
 _ROUNDING: Final = 1 - 1e-9  # of the room, which pricing sums in another order
 
 
 def with_searched_orders(
-    question: ModelQuestion, outcome: ModelOutcome, budget: Budget, *, num_alternatives: int
+    question: ModelQuestion,
+    outcome: ModelOutcome,
+    budget: Budget,
+    *,
+    num_alternatives: int,
+    work: int = _WORK,
 ) -> ModelOutcome:
     """The outcome with the best order found in front, where it is faster than every named plan.
 
     Bounds stay what they are, on plans of named families, but never above the plan. The best so far
-    is the answer where the budget ends.
+    is the answer where the budget ends. `work` is how many actions are simulated for each plan.
     """
-    found = _best_of(question, outcome, budget)
+    found = _best_of(question, outcome, budget, work)
     priced = outcome.priced if found is None else (found, *outcome.priced)
     priced = priced[: 1 + num_alternatives]
     if found is None:
@@ -69,7 +75,9 @@ def with_searched_orders(
     )
 
 
-def _best_of(question: ModelQuestion, outcome: ModelOutcome, budget: Budget) -> Priced | None:
+def _best_of(
+    question: ModelQuestion, outcome: ModelOutcome, budget: Budget, work: int
+) -> Priced | None:
     if not outcome.priced:
         return None
     best_s = _WORTH_IT * outcome.priced[0].step.step_time_s
@@ -79,7 +87,7 @@ def _best_of(question: ModelQuestion, outcome: ModelOutcome, budget: Budget) -> 
             continue
         if budget.stopped:
             break
-        found = _searched(question, start, budget, best_s=best_s)
+        found = _searched(question, start, budget, work, best_s=best_s)
         if found is not None and found.step.step_time_s < best_s:
             best, best_s = found, found.step.step_time_s
     return best
@@ -156,7 +164,7 @@ def _start(question: ModelQuestion, priced: Priced) -> _Start:
 
 
 def _searched(
-    question: ModelQuestion, start: _Start, budget: Budget, *, best_s: float
+    question: ModelQuestion, start: _Start, budget: Budget, work: int, *, best_s: float
 ) -> Priced | None:
     """The plan under the best order found, priced; None where it does not fit."""
     asked = SearchQuestion(
@@ -165,7 +173,7 @@ def _searched(
         num_microbatches=start.schedule.num_microbatches,
         costs=start.costs,
         backward=Backward.SPLIT,
-        evaluations=max(1, _WORK // start.schedule.num_actions),
+        evaluations=max(1, min(_MOST_EVALUATIONS, work // start.schedule.num_actions)),
     )
     found = search_schedule(
         asked, budget=_listening(budget, start, best_s=best_s), known=(start.schedule,)

@@ -71,17 +71,19 @@ def _steps(word: str) -> Rows:
 
 
 def _require_counts(steps: list[Rows], *, num_stages: int, num_microbatches: int) -> None:
-    """Checked before tables are made of it: 3 m actions of each of the rank's stages."""
+    """Checked before tables are made of it: F, I and W of each of the rank's stages m times."""
     faults = []
     for rank, own in enumerate(steps):
-        last, count = int(own[:, 1].max()), int(own[:, 2].sum())
-        wanted = 3 * num_microbatches * len(np.unique(own[:, 1]))
-        if last >= num_stages:
-            faults.append(
-                Fault(f"words[{rank}]", f"must name stages below {num_stages}, got {last}")
-            )
-        elif count != wanted:
-            problem = f"must run {wanted} actions of {num_microbatches} microbatches, got {count}"
+        if (last := int(own[:, 1].max())) >= num_stages:
+            problem = f"must name stages below {num_stages}, got {last}"
+            faults.append(Fault(f"words[{rank}]", problem))
+            continue
+        counts = np.zeros((num_stages, 3), np.int64)
+        np.add.at(counts, (own[:, 1], own[:, 0]), own[:, 2])
+        wrong = np.argwhere((counts != num_microbatches) & counts.any(axis=1, keepdims=True))
+        for stage, kind in wrong[:1].tolist():
+            name, count = f"{stage}{ActionKind(kind).name}", int(counts[stage, kind])
+            problem = f"must run {name} {num_microbatches} times, got {count}"
             faults.append(Fault(f"words[{rank}]", problem))
     named = {int(stage) for own in steps for stage in own[:, 1]}
     missing = next((stage for stage in range(num_stages) if stage not in named), None)
