@@ -1,0 +1,49 @@
+"""Where `--schedule searched` can be asked for, and what it says when it finds nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainwright.errors import InvalidInput
+from trainwright.plan.searched_order import SEARCHED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.planning.model_planner import ModelOutcome
+    from trainwright.planning.model_question import ModelQuestion
+
+
+def refuse_no_search(question: ModelQuestion, *, per_stage_degrees: bool) -> None:
+    """Raise `InvalidInput` where orders are asked for and cannot be searched or run."""
+    from trainwright.plan.capability import alternatives, capability_of
+    from trainwright.plan.feature import Feature
+
+    if not question.allowed.searches_orders:
+        return
+    if per_stage_degrees:
+        raise InvalidInput.of(
+            "schedule", f"{SEARCHED} must not be given together with --per-stage-degrees"
+        )
+    if len(question.cluster.pools) > 1:
+        problem = f"{SEARCHED} is for clusters of one pool; plan on each pool alone"
+        raise InvalidInput.of("schedule", problem)
+    framework = question.allowed.framework
+    if framework is not None and not capability_of(framework).can(Feature.CUSTOM_ORDER):
+        how = capability_of(framework).cells[Feature.CUSTOM_ORDER].how
+        able = ", ".join(alternatives(Feature.CUSTOM_ORDER))
+        raise InvalidInput.of("schedule", f"{SEARCHED}: {framework} {how}; what can: {able}")
+
+
+def search_in_words(question: ModelQuestion, outcome: ModelOutcome) -> Iterator[str]:
+    """What a search that found nothing says."""
+    if not question.allowed.searches_orders or not outcome.priced:
+        return
+    plan = outcome.priced[0].plan
+    if plan.order is not None:
+        return
+    degrees = plan.parallelism
+    if degrees is not None and degrees.pipeline == 1:
+        yield "schedule: nothing to search: the best plan has no pipeline"
+    else:
+        yield f"schedule: no order was found that is shorter than that of {plan.schedule}"
