@@ -178,7 +178,9 @@ class Improver {
   }
 
   void time_current() {
-    simulation_ = simulate(view(), costs_);
+    sequence_.clear();
+    simulation_ = simulate(view(), costs_, &sequence_);
+    deadline_s_.clear();
     budget_ -= static_cast<int64_t>(current_.size());
   }
 
@@ -266,7 +268,10 @@ class Improver {
     std::vector<double> deadline_s(orders_.num_ranks());
     for (int64_t q = 0; q < orders_.num_ranks(); ++q)
       deadline_s[q] = is_empty(q) ? 0.0 : origin_s(q) + target_s;
-    note_latest(latest_starts(view(), costs_, deadline_s));
+    if (deadline_s != deadline_s_) {  // else neither the orders nor what is asked have changed
+      note_latest(latest_starts(view(), costs_, deadline_s, simulation_, sequence_));
+      deadline_s_ = deadline_s;
+    }
     budget_ -= static_cast<int64_t>(current_.size());
 
     Problem problem{.deadline_s = deadline_s[r]};
@@ -375,6 +380,8 @@ class Improver {
   const Transfers transfers_;
   Word current_;
   Simulation simulation_;
+  std::vector<int64_t> sequence_;   // of the simulation
+  std::vector<double> deadline_s_;  // that the latest starts are for; empty: not those of now
   std::vector<double> forward_latest_s_, backward_latest_s_;  // latest starts, [S, m]
   double best_value_s_ = kNever;
   FilledOrders best_;

@@ -12,9 +12,11 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class LatestStarts {
  public:
-  LatestStarts(const Orders& orders, const ActionCosts& costs, std::span<const double> deadline_s)
+  LatestStarts(const Orders& orders, const ActionCosts& costs, std::span<const double> deadline_s,
+               const Simulation& simulation, std::span<const int64_t> sequence)
       : orders_(orders),
-        simulation_(simulate(orders, costs, &sequence_)),
+        sequence_(sequence),
+        simulation_(simulation),
         stages_(orders.num_stages()),
         microbatches_(orders.num_microbatches),
         busy_fraction_(costs.model == TransferModel::blocking ? costs.blocking_fraction : 0.0),
@@ -103,8 +105,8 @@ class LatestStarts {
   }
 
   const Orders& orders_;
-  std::vector<int64_t> sequence_;
-  const Simulation simulation_;
+  const std::span<const int64_t> sequence_;
+  const Simulation& simulation_;
   const int64_t stages_, microbatches_;
   const double busy_fraction_;
   const Transfers transfers_;
@@ -119,7 +121,15 @@ class LatestStarts {
 
 std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs,
                                   std::span<const double> deadline_s) {
-  return LatestStarts(orders, costs, deadline_s).run();
+  std::vector<int64_t> sequence;
+  const Simulation simulation = simulate(orders, costs, &sequence);
+  return latest_starts(orders, costs, deadline_s, simulation, sequence);
+}
+
+std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs,
+                                  std::span<const double> deadline_s, const Simulation& simulation,
+                                  std::span<const int64_t> sequence) {
+  return LatestStarts(orders, costs, deadline_s, simulation, sequence).run();
 }
 
 }  // namespace trainwright
