@@ -1,9 +1,9 @@
 // A family of downsets (sets of layers closed under successors) that contains {} and V.
 //
-// Members are sorted as binary numbers, the layers next to the sources being the highest bits. A
-// proper superset always has the larger index, and the 64 or 512 members of a group agree in most
-// of their high bits: their union and intersection decide most inclusions at once. No superset
-// matrix is kept, so memory stays linear in the number of downsets.
+// Members are sorted by the work of their layers, time and a little memory. A proper superset
+// always has the larger index, and the 64 or 512 members of a group are worth nearly the same: the
+// stages in front of a downset that a bound allows, and that are of use, lie in few groups. No
+// superset matrix is kept, so memory stays linear in the number of downsets.
 #pragma once
 
 #include <bit>
@@ -29,6 +29,8 @@ struct Downsets {
   int32_t num_layers = 0, num_words = 0, count = 0;
   bool complete = false;       // all downsets of the graph
   std::vector<uint64_t> bits;  // [count * num_words]
+  std::vector<int64_t> work;   // [count], never less for a superset
+  std::vector<int64_t> layer_work;
   Links up, down;
   std::vector<uint64_t> group_and, group_or;  // [groups * num_words]
   std::vector<uint64_t> coarse_or;            // [coarse groups * num_words]
