@@ -43,6 +43,7 @@ def _drawn(rng, families):
     if devices == 4:
         clusters += [two_nodes_of_two(25e9), two_nodes_of_two(3e9)]
     pipeline, tensor = rng.choice((2, 2, 3, 4)), rng.choice((1, 1, 2))
+    least = 2 if set(families) <= set(LOOPED) else 1
     several, batch = rng.random() < 0.3, rng.choice((1, 2, 2, 3, 4, 4, 6, 8))
     sizes = (Span.only(1), Span.only(1 + (batch + 1) % 2), Span(most=2))
     ends_gib = 5 if model.experts else 19
@@ -61,7 +62,7 @@ def _drawn(rng, families):
         recompute=rng.choice(((NONE,), (NONE, FULL), (NONE, FULL), (FULL,), (NONE, SELECTIVE))),
         tensor=Span.only(tensor),
         context=Span.only(rng.choice((1, 1, 1, 2))),
-        pipeline=Span(least=1 if several else pipeline, most=pipeline),
+        pipeline=Span(least=least if several else pipeline, most=pipeline),
         microbatch_size=rng.choice(sizes),
     )
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from trainwright.planning.ahead import asked_of
 from trainwright.planning.chain_finish import finish_chain
-from trainwright.planning.family_split import CHAIN
+from trainwright.planning.family_split import CHAIN, IN_V
+from trainwright.planning.loop_finish import finish_loop
 from trainwright.planning.own_stages import splits_itself
 from trainwright.planning.split_plan import price_cuts
 
@@ -32,11 +33,12 @@ def finish_candidate(
 ) -> Finished | None:
     """The best further plan below the limit, and a bound on all; None where none is looked for."""
     question = shelf.question
-    if candidate.schedule not in CHAIN or splits_itself(question.allowed):
+    if candidate.schedule in IN_V or splits_itself(question.allowed):
         return None
     profile = shelf.profile(candidate.point)
 
     def price(split: CutsAndRows) -> Priced | None:
         return price_cuts(question, candidate, profile, split)
 
-    return finish_chain(asked_of(shelf, candidate), price, effort, limit_s=limit_s)
+    search = finish_chain if candidate.schedule in CHAIN else finish_loop
+    return search(asked_of(shelf, candidate), price, effort, limit_s=limit_s)

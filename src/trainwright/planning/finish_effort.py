@@ -29,6 +29,10 @@ class Effort:
         """Whether nothing is left."""
         return self.left <= 0
 
+    def suffices(self, splits: int, actions: int) -> bool:
+        """Whether so many splits of so many actions can be simulated."""
+        return splits * (_SIMULATION + actions) <= self.left
+
     def spend_on_cuts(self, num_ranks: int) -> None:
         """Cuts of a chain enumerated."""
         self.left -= _CUTS * num_ranks * num_ranks

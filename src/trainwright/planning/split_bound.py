@@ -261,11 +261,16 @@ def with_replicas(
 
 def updates_s(kinds: StageKinds, used: Ints, replicas: Replicas, cluster: Cluster) -> Floats:
     """Seconds of the update of the kinds in use; see `pricing.sharding`."""
-    shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
-    written = kinds.static_bytes[used] @ TOUCHED + kinds.trained_bytes[used]
-    touched = written @ (1 / np.array(shards))
-    device = cluster.accelerator
+    touched, device = touched_bytes(kinds, replicas)[used], cluster.accelerator
     return np.array([memory_time_s(b, device) if b else 0.0 for b in touched.tolist()])
+
+
+def touched_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
+    """What the update of a kind reads and writes on one device, [K]."""
+    shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
+    written = kinds.static_bytes @ TOUCHED + kinds.trained_bytes
+    touched: Floats = written @ (1 / np.array(shards))
+    return touched
 
 
 def _lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
