@@ -161,18 +161,14 @@ Links tabulate(int32_t count, const std::vector<int32_t>& key, const std::vector
   return links;
 }
 
-void find_group_bounds(Downsets& sets) {
+void intersect_groups(Downsets& sets) {
   const int64_t words = sets.num_words, groups = sets.num_groups();
   sets.group_and.assign(groups * words, ~uint64_t{0});
-  sets.group_or.assign(groups * words, 0);
-  sets.coarse_or.assign((groups / Downsets::kSuper + 1) * words, 0);
   for (int32_t i = 0; i < sets.count; ++i)
     for (int64_t w = 0; w < words; ++w) {
       const uint64_t word = sets.row(i)[w];
       const int64_t group = i / Downsets::kGroup;
       sets.group_and[group * words + w] &= word;
-      sets.group_or[group * words + w] |= word;
-      sets.coarse_or[group / Downsets::kSuper * words + w] |= word;
     }
 }
 
@@ -201,7 +197,7 @@ Downsets arrange(const Instance& in, const SetIndex& found, RawLinks links, bool
   for (int32_t& i : links.to) i = place[i];
   sets.up = tabulate(sets.count, links.from, links.layer, links.to);
   sets.down = tabulate(sets.count, links.to, links.layer, links.from);
-  find_group_bounds(sets);
+  intersect_groups(sets);
   return sets;
 }
 
