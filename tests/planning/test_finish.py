@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 
 import numpy as np
@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from exhaustive import every_candidate, every_step_s
 from random_spaces import CHAINS, LOOPED, random_question
+from trainwright.planning.ahead import asked_of
+from trainwright.planning.chain_finish import finish_chain
 from trainwright.planning.finish import finish_candidate
 from trainwright.planning.finish_effort import Effort
 from trainwright.planning.frontier import Shelf
-from trainwright.planning.loop_finish import every_lengths, num_lengths, unbeaten
+from trainwright.planning.loop_finish import every_lengths, finish_loop, num_lengths, unbeaten
+from trainwright.planning.split_plan import price_cuts
 
 ROUNDING = 1e-9
 SPANS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=5)
@@ -83,3 +86,23 @@ def test_below_the_best_plan_there_is_none(families):
         found = finished(question, candidate, Effort(), limit_s=least_s * (1 - ROUNDING))
         assert found.found is None
         assert found.bound_s >= least_s * (1 - 2 * ROUNDING)
+
+
+@pytest.mark.parametrize("families", [CHAINS, LOOPED], ids=["chains", "loops"])
+@pytest.mark.parametrize("seed", range(10, 18))
+def test_what_is_simulated_is_the_step_of_the_plan(families, seed):
+    """So each plan that is priced is faster than those before, also where layers are tied."""
+    for question, candidate, least_s in candidates_with_steps(families, seed):
+        shelf = Shelf.of(question)
+        priced = []
+
+        def price(split, question=question, candidate=candidate, shelf=shelf, priced=priced):
+            profile = shelf.profile(candidate.point)
+            found = price_cuts(question, candidate, profile, split)
+            priced.append(found.step.step_time_s)
+            return found
+
+        search = finish_loop if families == LOOPED else finish_chain
+        search(asked_of(shelf, candidate), price, Effort(), limit_s=1e3)
+        assert all(later < before for before, later in pairwise(priced))
+        assert priced[-1] == pytest.approx(least_s, rel=ROUNDING)

@@ -2,8 +2,8 @@
 
 Ranks share no memory, and a step grows with the time of each stage, so every stage runs the fastest
 way that fits: what is left open are the cuts. Those whose bounds are below the limit are simulated;
-with the exchange that a rank does not hide and the slowest update this is the step but for rounding
-and tied layers. Those that stay below are priced, the shortest first.
+with the exchange that a rank does not hide, that of tied layers, and the slowest update this is the
+step but for rounding. Those that stay below are priced, the shortest first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from trainwright.planning.chain_cuts import cuts_below
 from trainwright.planning.chain_split import Site, chain_tables, fastest_way, fullest_instants
 from trainwright.planning.finish_effort import Finished, price_below
 from trainwright.planning.split_bound import transfers_s, updates_s
+from trainwright.planning.tied_exchange import TiedExchange
 from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, quick_ends_s
 from trainwright.pricing.placement import group_replicas
 
@@ -73,6 +74,7 @@ class _Chain:
     tables: ChainTables
     instants: Floats
     update_s: Floats
+    tied: TiedExchange
     overhead_s: float
     ways: dict[tuple[int, int], tuple[int, ...] | None] = field(default_factory=dict)
 
@@ -98,11 +100,12 @@ class _Chain:
             tables=tables,
             instants=fullest_instants(shape),
             update_s=updates_s(kinds, tables.used, replicas, cluster),
+            tied=TiedExchange.of(question),
             overhead_s=question.overhead_s,
         )
 
     def simulated(self, cuts: Sequence[int]) -> tuple[float, CutsAndRows] | None:
-        """The step without what ties cost, and the split; None where a stage does not fit."""
+        """The step and the split; None where a stage does not fit."""
         tables, ranks = self.tables, np.arange(self.shape.num_ranks)
         columns = [int(tables.kind_of[a, b - a - 1]) for a, b in pairwise(cuts)]
         ways = [self._way(rank, column) for rank, column in enumerate(columns)]
@@ -122,7 +125,7 @@ class _Chain:
             blocking=1 - self.site.kinds.overlap.pipeline,
         )
         update_s = self.update_s[columns]
-        exposed_s = tables.tail_s[ranks, columns] - update_s
+        exposed_s = tables.tail_s[ranks, columns] - update_s + self.tied.times_s(cuts)
         synced_s = float((quick_ends_s(self.shape, times) + exposed_s).max())
         step_s = synced_s + float(update_s.max()) + self.overhead_s
         return step_s, (tuple(cuts), chosen)

@@ -21,6 +21,7 @@ from trainwright.costing.compute import memory_time_s
 from trainwright.planning.finish_effort import HAIR, Finished
 from trainwright.planning.loop_split import Loop
 from trainwright.planning.split_bound import touched_bytes, updates_s, with_replicas
+from trainwright.planning.tied_exchange import TiedExchange
 from trainwright.pricing.pipeline_run import PipelineTimes, quick_ends_s
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ def finish_loop(
     actions = 2 * len(even.least) * question.num_microbatches
     if not effort.suffices(splits, actions):
         return None
-    search = _LoopSearch(loop=loop, price=price, effort=effort, limit_s=limit_s, actions=actions)
+    tied_s = TiedExchange.of(question).times_s(next(_every_cuts(loop)))  # the same for all
+    search = _LoopSearch(
+        loop=loop, price=price, effort=effort, limit_s=limit_s, actions=actions, tied_s=tied_s
+    )
     return search.run() if search.most_choices <= _MOST_CHOICES else None
 
 
@@ -85,6 +89,14 @@ def every_lengths(
     for own in range(max(least[0], fewest), min(most[0], many) + 1):
         for others in every_lengths(least[1:], most[1:], blocks - own):
             yield (own, *others)
+
+
+def _every_cuts(loop: Loop) -> Iterator[tuple[int, ...]]:
+    even = loop.even
+    blocks = even.after - even.first
+    for lengths in every_lengths(even.least.tolist(), even.most.tolist(), blocks):
+        inner = even.first + np.cumsum(lengths)[:-1]
+        yield (0, *inner.tolist(), loop.kinds.num_layers)
 
 
 class _ChunkWays(NamedTuple):
@@ -126,6 +138,7 @@ class _LoopSearch:
     effort: Effort
     limit_s: float
     actions: int
+    tied_s: Floats
     others_s: float = np.inf
     best: Priced | None = None
     chunk_ways: dict[int, _ChunkWays] = field(default_factory=dict)
@@ -157,15 +170,8 @@ class _LoopSearch:
 
     def _every_kinds(self) -> Iterator[tuple[int, ...]]:
         """The kinds of all stages, for each split."""
-        for cuts in self._every_cuts():
+        for cuts in _every_cuts(self.loop):
             yield tuple(int(self.loop.kinds.kind_of[a, b]) for a, b in pairwise(cuts))
-
-    def _every_cuts(self) -> Iterator[tuple[int, ...]]:
-        even = self.loop.even
-        blocks = even.after - even.first
-        for lengths in every_lengths(even.least.tolist(), even.most.tolist(), blocks):
-            inner = even.first + np.cumsum(lengths)[:-1]
-            yield (0, *inner.tolist(), self.loop.kinds.num_layers)
 
     def _descend(
         self, bound_s: float, kinds: tuple[int, ...], ranks: list[_RankWays], rank: int
@@ -214,7 +220,7 @@ class _LoopSearch:
             transfer_s=loop.transfer_s,
             blocking=1 - loop.kinds.overlap.pipeline,
         )
-        tail_s = np.array([rank.tail_s[0] for rank in ranks])
+        tail_s = np.array([rank.tail_s[0] for rank in ranks]) + self.tied_s
         synced_s = float((quick_ends_s(loop.shape, times) + tail_s).max())
         update_s = max(self._updated_s(kinds[rank::p]) for rank in range(p))
         return synced_s + update_s + loop.cluster.accelerator.step_overhead_s
