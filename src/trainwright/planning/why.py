@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from trainwright.plan.axis_order import DATA_INSIDE
 from trainwright.plan.status import Status, relative_gap
 from trainwright.planning.allowed import Allowed, Span
+from trainwright.planning.family_split import chunks_per_rank
 from trainwright.planning.framework import plan_runnable
 from trainwright.profile import Recompute
 from trainwright.units import GIB
@@ -69,7 +70,8 @@ def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[s
     for name, axis in _AXES:
         if getattr(degrees, axis) > 1:
             lacking: dict[str, Any] = {axis: _ONE}
-            yield name, replace(allowed, **lacking)
+            if axis != "virtual_stages" or _has_chain(allowed):
+                yield name, replace(allowed, **lacking)
     if degrees.zero_stage > 0:
         yield "ZeRO", replace(allowed, zero_stages=(0,))
     if degrees.zero_stage > 1:
@@ -85,6 +87,12 @@ def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[s
         yield f"the schedule {plan.schedule} (1f1b instead)", only
     if plan.microbatch_size is not None and plan.microbatch_size > 1:
         yield "microbatches above 1", replace(allowed, microbatch_size=_ONE)
+
+
+def _has_chain(allowed: Allowed) -> bool:
+    """Whether some family has one stage per rank."""
+    families = allowed.schedules
+    return families is None or any(chunks_per_rank(family) == 1 for family in families)
 
 
 def without(question: ModelQuestion, name: str, space: Allowed, budget: Budget) -> Without:
