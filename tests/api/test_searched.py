@@ -16,6 +16,7 @@ from trainwright.api.space_words import model_space_words
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
 from trainwright.formats.pytorch_csv import read_compute_only
 from trainwright.planning.allowed import Allowed
+from trainwright.units import GIB
 
 JOB = {
     "cluster": "dgx-h100",
@@ -114,6 +115,7 @@ def test_a_search_alone_leaves_all_families_free(answer):
         ),
         (lambda d: d["order"].update(family="none"), 'got "none"'),
         (lambda d: d["order"]["words"].__setitem__(0, "0B"), 'words[0]: must look like "0F*3 7F'),
+        (lambda d: d["order"]["words"].__setitem__(0, "0F*0"), 'words[0]: must look like "0F*3 7'),
         (lambda d: d["order"]["words"].__setitem__(0, "0F 7F"), "order.words[0]: must run 0F 8 ti"),
         (lambda d: d["order"]["words"].reverse(), "stages[0].rank"),
         (lambda d: d.update(named_step_time_s=9.0), "named_step_time_s"),
@@ -133,6 +135,17 @@ def test_explain_and_whatif_read_it(answer):
     assert why.document.order == answer.document.order
     changed = trainwright.what_if(answer, memory="70GiB")
     assert changed.document.after.request.space.schedules == ("v-half", "searched")
+
+
+def test_more_memory_gains_what_planning_and_searching_again_gains(answer):
+    why = trainwright.reasons(answer).document
+    gain = next(each for each in why.gains if each.resource == "memory")
+    has_bytes = call_of(answer.document.request).question.cluster.accelerator.memory_bytes
+    more = trainwright.what_if(answer, memory=has_bytes + 10 * GIB).document.after
+    assert gain.step_time_s == more.step_time_s < answer.step_time_s
+    names = {each.name for each in why.without}
+    assert "the schedule searched (1f1b instead)" in names
+    assert "virtual stages" not in names
 
 
 def test_a_document_differs_from_itself_in_nothing(answer):

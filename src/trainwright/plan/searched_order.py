@@ -15,7 +15,7 @@ from typing import Final
 from trainwright.errors import Fault, InvalidInput
 
 SEARCHED: Final = "searched"  # the schedule of a plan that carries such an order
-_STEP: Final = r"\d{1,9}[FIW](?:\*\d{1,9})?"
+_STEP: Final = r"\d{1,9}[FIW](?:\*[1-9]\d{0,8})?"
 _WORD: Final = re.compile(rf"{_STEP}(?: {_STEP})*", re.ASCII)
 _LONGEST_SHOWN: Final = 20
 
