@@ -53,7 +53,7 @@ def model_plan() -> ModelPlanResult:
         sequence=8192,
         pp="2..",
         cp=1,
-        zero_stage="1,2",
+        mapping="tp-cp-ep-dp-pp",
     )
 
 
