@@ -277,7 +277,7 @@ def test_a_flat_network_of_chips_has_as_many_as_were_searched_for(
 def test_a_document_stands_for_the_chips_of_its_search(tmp_path: Path) -> None:
     path = tmp_path / "chip.json"
     small(devices=10, node_devices=4, global_batch=20).save(path)
-    workload = {"cluster": path, "global_batch": 20, "sequence": 512, "schedule": "1f1b"}
+    workload = {"cluster": path, "global_batch": 20, "sequence": 512, "schedule": "1f1b", "cp": 1}
     sizes: tuple[dict[str, int], ...] = ({}, {"devices": 12}, {"nodes": 2})
     made = [trainwright.plan("bert-large", **workload, **size) for size in sizes]  # type: ignore[arg-type]
     assert [one.to_dict()["request"]["num_devices"] for one in made] == [10, 12, 8]
