@@ -9,6 +9,7 @@ from trainwright.provenance import Origin
 from trainwright.reporting.layout import layout_cells, layout_columns, layout_line
 from trainwright.reporting.losses import NEGLIGIBLE, main_losses
 from trainwright.reporting.text import add_row, ranges, table
+from trainwright.reporting.unfitted import unfitted_line
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
     if request.num_devices and document.devices_used != request.num_devices:
         yield f"uses {document.devices_used} of {request.num_devices} devices"
     yield f"the step: {_shares(document.time_by_part_s, document.step_time_s)}"
+    yield from unfitted_line(document.assumptions)
 
 
 _VERDICTS = {
