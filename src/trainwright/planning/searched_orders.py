@@ -21,6 +21,7 @@ from trainwright.plan.demands import Demands
 from trainwright.plan.job import shape_of_orders
 from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.searched_order import SEARCHED
+from trainwright.planning.order_starts import order_starts
 from trainwright.planning.split_plan import Priced
 from trainwright.pricing.step import predict_step, work_of_plan
 from trainwright.pricing.step_timeline import timeline_of
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from trainwright.planning.model_question import ModelQuestion
 
 _STARTS: Final = 4  # plans whose orders are searched
-_NEAR: Final = 1.05  # of the best step: how slow a plan may be under its family's order
 _WORK: Final = 100_000_000  # simulated actions for each of them: about a second
 _MOST_EVALUATIONS: Final = 100_000  # whole simulations of a short order
 _MOST_ACTIONS: Final = 200_000  # of an order that is searched
@@ -82,7 +82,7 @@ def _best_of(
         return None
     best_s = _WORTH_IT * outcome.priced[0].step.step_time_s
     best: Priced | None = None
-    for start in _starts(question, outcome.priced):
+    for start in _starts(question, outcome.priced, budget):
         if start.bound_s >= best_s:
             continue
         if budget.stopped:
@@ -105,18 +105,13 @@ class _Start:
     bound_s: float
 
 
-def _starts(question: ModelQuestion, priced: Sequence[Priced]) -> list[_Start]:
-    """The best plan, then those near it that may become fastest."""
-    near_s = _NEAR * priced[0].step.step_time_s
-    piped = [
-        each
-        for each in priced
-        if each.candidate.pipeline > 1
-        and each.plan.parallelism is not None
-        and each.step.step_time_s <= near_s
-        and _num_actions(each) <= _MOST_ACTIONS
+def _starts(question: ModelQuestion, priced: Sequence[Priced], budget: Budget) -> list[_Start]:
+    """The best plan, then others that may become faster, the most promising first."""
+    found = [
+        _start(question, each)
+        for each in order_starts(question, priced, budget)
+        if _num_actions(each) <= _MOST_ACTIONS
     ]
-    found = [_start(question, each) for each in piped]
     found = [start for start in found if _runs(question, start)]
     found.sort(key=lambda start: (start.priced is not priced[0], start.bound_s))
     return found[:_STARTS]
