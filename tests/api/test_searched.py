@@ -140,6 +140,14 @@ def test_a_document_differs_from_itself_in_nothing(answer):
     assert found.request_changes == found.result_changes == found.stage_changes == ()
 
 
+def test_diff_tells_an_order_from_that_of_its_family(answer):
+    named = trainwright.plan("llama3-8b", **JOB, zero_stage=0, schedule="v-half")
+    found = {each.key: each for each in trainwright.diff(named, answer).document.result_changes}
+    assert found["schedule"].after == "searched"
+    assert found["order"].before is None
+    assert found["order"].after.startswith("from v-half, ")
+
+
 def test_the_page_shows_the_order(answer):
     assert "schedule searched" in trainwright.report(answer).html
 

@@ -1,4 +1,4 @@
-"""Where `--schedule searched` can be asked for, and what it says when it finds nothing."""
+"""Where `--schedule searched` can be asked for, and what is said about its orders."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from trainwright.plan.searched_order import SEARCHED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainwright.plan.results.model_plan import ModelPlanResult
     from trainwright.planning.model_planner import ModelOutcome
     from trainwright.planning.model_question import ModelQuestion
 
@@ -47,3 +48,14 @@ def search_in_words(question: ModelQuestion, outcome: ModelOutcome) -> Iterator[
         yield "schedule: nothing to search: the best plan has no pipeline"
     else:
         yield f"schedule: no order was found that is shorter than that of {plan.schedule}"
+
+
+def order_in_words(document: ModelPlanResult) -> str | None:
+    """Where a searched order began, and a hash that tells it from others."""
+    from trainwright.api.inputs import content_hash
+    from trainwright.formats.document_json import encode
+
+    order = document.order
+    if order is None:
+        return None
+    return f"from {order.family}, {content_hash(encode(order))[:12]}"

@@ -19,6 +19,7 @@ from trainwright.model import model_flops_per_sequence
 from trainwright.plan.capability import capability_of
 from trainwright.plan.demands import Demands
 from trainwright.plan.job import shape_of_orders
+from trainwright.plan.schedule import ActionKind
 from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.searched_order import SEARCHED
 from trainwright.planning.order_starts import order_starts
@@ -34,6 +35,7 @@ from trainwright.scheduling.words import words_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainwright.plan import StepPrediction
     from trainwright.plan.schedule import Schedule
     from trainwright.plan.schedule_costs import ScheduleCosts
     from trainwright.planning.model_planner import ModelOutcome
@@ -146,16 +148,26 @@ def _start(question: ModelQuestion, priced: Priced) -> _Start:
     memory = timeline.costs.memory
     limit = np.full_like(memory.limit_bytes, _ROUNDING * max(0.0, room))
     costs = replace(timeline.costs, memory=replace(memory, limit_bytes=limit))
-    step, schedule = priced.step, timeline.schedule
+    bound_s = _synced_s(timeline.schedule, costs, priced.step)
+    bound_s += priced.step.optimizer_s + layout.step_overhead_s
+    return _Start(priced=priced, schedule=timeline.schedule, costs=costs, bound_s=bound_s)
+
+
+def _synced_s(schedule: Schedule, costs: ScheduleCosts, step: StepPrediction) -> float:
+    """What no order ends before: a rank synchronises gradients when all its work is done.
+
+    Its work begins when the first microbatch has passed the stages before its own.
+    """
+    m, exposed_s = schedule.num_microbatches, [rank.exposed_gradient_sync_s for rank in step.stages]
     least = LeastCosts.of(schedule.placement, costs)
-    pipeline = best_bound(least, schedule.num_microbatches, objective=Objective.MAKESPAN)
-    after_s = step.optimizer_s + layout.step_overhead_s
-    return _Start(
-        priced=priced,
-        schedule=schedule,
-        costs=costs,
-        bound_s=pipeline.value_s + after_s,
-    )
+    pipeline = best_bound(least, m, objective=Objective.MAKESPAN)
+    before_s = np.concatenate([[0.0], np.cumsum(costs.duration_s[ActionKind.F])])
+    works_s = costs.duration_s[[ActionKind.F, ActionKind.I, ActionKind.W]].sum(axis=0)
+    ranks_s = [
+        float(before_s[own[0]] + m * works_s[list(own)].sum()) + sync_s
+        for own, sync_s in zip(schedule.placement.stages_of_rank, exposed_s, strict=True)
+    ]
+    return max(pipeline.value_s + min(exposed_s), *ranks_s)
 
 
 def _searched(
