@@ -164,8 +164,19 @@ def test_frameworks_that_read_orders_get_these(answer, tmp_path):
     assert verified.passed
 
 
+@pytest.mark.torch
+def test_the_order_runs_on_pytorch(answer):
+    assert trainwright.verify(answer).passed
+
+
+def test_a_trace_of_the_order_can_be_drawn(answer, tmp_path):
+    trainwright.export(answer, to="chrome-trace", output=tmp_path / "trace")
+    assert list((tmp_path / "trace").iterdir())
+
+
 def test_others_refuse_it_by_name(answer):
-    with pytest.raises(TrainwrightError, match="schedule: searched: megatron runs 1f1b"):
+    problem = "schedule: searched: megatron runs 1f1b, interleaved; plan again with --framework meg"
+    with pytest.raises(TrainwrightError, match=problem):
         trainwright.export(answer, to="megatron")
     with pytest.raises(UnsupportedFeature, match="--schedule v-half"):
         trainwright.improve(answer)
