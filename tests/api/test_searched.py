@@ -174,6 +174,17 @@ def test_a_trace_of_the_order_can_be_drawn(answer, tmp_path):
     assert list((tmp_path / "trace").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("target", "schedule"), [("megatron", "interleaved"), ("torchtitan", "v-half")]
+)
+def test_the_nearest_plan_has_the_order_of_a_family(target, schedule):
+    job = {**JOB, "devices": 8, "dp": 2, "zero_stage": 1, "schedule": "v-half,searched"}
+    answer = trainwright.plan("llama3-8b", **job)
+    found = trainwright.export(answer, to=target, allow_nearest=True).document
+    assert answer.document.schedule == "searched"
+    assert f"schedule: searched becomes {schedule}" in found.nearest.changes
+
+
 def test_others_refuse_it_by_name(answer):
     problem = "schedule: searched: megatron runs 1f1b, interleaved; plan again with --framework meg"
     with pytest.raises(TrainwrightError, match=problem):
