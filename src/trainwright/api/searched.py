@@ -38,6 +38,8 @@ def refuse_no_search(question: ModelQuestion, *, per_stage_degrees: bool) -> Non
 
 def search_in_words(question: ModelQuestion, outcome: ModelOutcome) -> Iterator[str]:
     """What a search that found nothing says."""
+    from trainwright.planning.searched_orders import MOST_ACTIONS, num_actions
+
     if not question.allowed.searches_orders or not outcome.priced:
         return
     plan = outcome.priced[0].plan
@@ -46,6 +48,11 @@ def search_in_words(question: ModelQuestion, outcome: ModelOutcome) -> Iterator[
     degrees = plan.parallelism
     if degrees is not None and degrees.pipeline == 1:
         yield "schedule: nothing to search: the best plan has no pipeline"
+    elif (count := num_actions(outcome.priced[0])) > MOST_ACTIONS:
+        yield (
+            f"schedule: nothing was searched: an order of the best plan has {count:,} actions, "
+            f"more than {MOST_ACTIONS:,}"
+        )
     else:
         yield f"schedule: no order was found that is shorter than that of {plan.schedule}"
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _STARTS: Final = 4  # plans whose orders are searched
 _WORK: Final = 100_000_000  # simulated actions for each of them: about a second
 _MOST_EVALUATIONS: Final = 100_000  # whole simulations of a short order
-_MOST_ACTIONS: Final = 200_000  # of an order that is searched
+MOST_ACTIONS: Final = 200_000  # of an order that is searched
 _WORTH_IT: Final = 1 - 1e-4  # of the best step: what a schedule without a name has to reach
 _ROUNDING: Final = 1 - 1e-9  # of the room, which pricing sums in another order
 
@@ -112,7 +112,7 @@ def _starts(question: ModelQuestion, priced: Sequence[Priced], budget: Budget) -
     found = [
         _start(question, each)
         for each in order_starts(question, priced, budget)
-        if _num_actions(each) <= _MOST_ACTIONS
+        if num_actions(each) <= MOST_ACTIONS
     ]
     found = [start for start in found if _runs(question, start)]
     found.sort(key=lambda start: (start.priced is not priced[0], start.bound_s))
@@ -130,7 +130,8 @@ def _runs(question: ModelQuestion, start: _Start) -> bool:
     return framework is None or capability_of(framework).runs(demands)
 
 
-def _num_actions(priced: Priced) -> int:
+def num_actions(priced: Priced) -> int:
+    """Of an order of the plan with its backward split."""
     return 3 * len(priced.plan.stages) * priced.plan.num_microbatches // priced.candidate.data
 
 
