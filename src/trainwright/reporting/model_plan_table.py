@@ -85,7 +85,7 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
         yield (
             f"the order of actions was found from that of {document.order.family}, which takes "
             f"{format_seconds(document.named_step_time_s)} ({gain:.2%} less now); "
-            "no plan of a named family in the proof"
+            "it is outside the space of the proof"
         )
     if request.num_devices and document.devices_used != request.num_devices:
         yield f"uses {document.devices_used} of {request.num_devices} devices"
