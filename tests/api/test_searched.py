@@ -65,6 +65,13 @@ def test_the_order_is_labelled_and_outside_the_proof(answer):
     assert document.request.space.schedules == ("v-half", "searched")
 
 
+def test_the_table_says_what_the_order_gained(answer):
+    printed = " ".join(str(answer).split())
+    assert "schedule searched" in printed
+    assert "the order of actions was found from that of v-half, which takes" in printed
+    assert "it is outside the space of the proof" in printed
+
+
 def test_the_default_plan_is_what_it_was():
     plain = trainwright.plan("llama3-8b", **JOB, schedule="v-half").to_dict()
     assert "order" not in plain
