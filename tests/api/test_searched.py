@@ -8,6 +8,7 @@ import json
 import pytest
 
 import trainwright
+from mixed_clusters import two_kinds
 from trainwright.api.documents import load_document
 from trainwright.api.model_request import call_of
 from trainwright.api.recheck import recheck
@@ -205,6 +206,7 @@ def test_others_refuse_it_by_name(answer):
     [
         ({"framework": "megatron"}, "schedule: searched: megatron runs"),
         ({"per_stage_degrees": True}, "must not be given together with --per-stage-degrees"),
+        ({"cluster": two_kinds(), "devices": None}, "searched is for clusters of one pool"),
         ({"schedule": "serched"}, 'did you mean "searched"'),
     ],
 )

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 def refuse_no_search(question: ModelQuestion, *, per_stage_degrees: bool) -> None:
     """Raise `InvalidInput` where orders are asked for and cannot be searched or run."""
+    if not question.allowed.searches_orders:
+        return
     from trainwright.plan.capability import alternatives, capability_of
     from trainwright.plan.feature import Feature
 
-    if not question.allowed.searches_orders:
-        return
     if per_stage_degrees:
         raise InvalidInput.of(
             "schedule", f"{SEARCHED} must not be given together with --per-stage-degrees"
@@ -38,10 +38,10 @@ def refuse_no_search(question: ModelQuestion, *, per_stage_degrees: bool) -> Non
 
 def search_in_words(question: ModelQuestion, outcome: ModelOutcome) -> Iterator[str]:
     """What a search that found nothing says."""
-    from trainwright.planning.searched_orders import MOST_ACTIONS, num_actions
-
     if not question.allowed.searches_orders or not outcome.priced:
         return
+    from trainwright.planning.searched_orders import MOST_ACTIONS, num_actions
+
     plan = outcome.priced[0].plan
     if plan.order is not None:
         return
