@@ -8,6 +8,7 @@ import json
 import pytest
 
 import trainwright
+from mixed_clusters import two_kinds
 from trainwright.api.documents import load_document
 from trainwright.api.model_request import call_of
 from trainwright.api.recheck import recheck
@@ -64,6 +65,13 @@ def test_the_order_is_labelled_and_outside_the_proof(answer):
     assert document.lower_bound_s <= document.step_time_s
     assert "outside the space that the bound is on" in document.assumptions["schedule"]
     assert document.request.space.schedules == ("v-half", "searched")
+
+
+def test_the_table_says_what_the_order_gained(answer):
+    printed = " ".join(str(answer).split())
+    assert "schedule searched" in printed
+    assert "the order of actions was found from that of v-half, which takes" in printed
+    assert "it is outside the space of the proof" in printed
 
 
 def test_the_default_plan_is_what_it_was():
@@ -153,6 +161,14 @@ def test_a_document_differs_from_itself_in_nothing(answer):
     assert found.request_changes == found.result_changes == found.stage_changes == ()
 
 
+def test_diff_tells_an_order_from_that_of_its_family(answer):
+    named = trainwright.plan("llama3-8b", **JOB, zero_stage=0, schedule="v-half")
+    found = {each.key: each for each in trainwright.diff(named, answer).document.result_changes}
+    assert found["schedule"].after == "searched"
+    assert found["order"].before is None
+    assert found["order"].after.startswith("from v-half, ")
+
+
 def test_the_page_shows_the_order(answer):
     assert "schedule searched" in trainwright.report(answer).html
 
@@ -169,8 +185,30 @@ def test_frameworks_that_read_orders_get_these(answer, tmp_path):
     assert verified.passed
 
 
+@pytest.mark.torch
+def test_the_order_runs_on_pytorch(answer):
+    assert trainwright.verify(answer).passed
+
+
+def test_a_trace_of_the_order_can_be_drawn(answer, tmp_path):
+    trainwright.export(answer, to="chrome-trace", output=tmp_path / "trace")
+    assert list((tmp_path / "trace").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("target", "schedule"), [("megatron", "interleaved"), ("torchtitan", "v-half")]
+)
+def test_the_nearest_plan_has_the_order_of_a_family(target, schedule):
+    job = {**JOB, "devices": 8, "dp": 2, "zero_stage": 1, "schedule": "v-half,searched"}
+    answer = trainwright.plan("llama3-8b", **job)
+    found = trainwright.export(answer, to=target, allow_nearest=True).document
+    assert answer.document.schedule == "searched"
+    assert f"schedule: searched becomes {schedule}" in found.nearest.changes
+
+
 def test_others_refuse_it_by_name(answer):
-    with pytest.raises(TrainwrightError, match="schedule: searched: megatron runs 1f1b"):
+    problem = "schedule: searched: megatron runs 1f1b, interleaved; plan again with --framework meg"
+    with pytest.raises(TrainwrightError, match=problem):
         trainwright.export(answer, to="megatron")
     with pytest.raises(UnsupportedFeature, match="--schedule v-half"):
         trainwright.improve(answer)
@@ -181,6 +219,7 @@ def test_others_refuse_it_by_name(answer):
     [
         ({"framework": "megatron"}, "schedule: searched: megatron runs"),
         ({"per_stage_degrees": True}, "must not be given together with --per-stage-degrees"),
+        ({"cluster": two_kinds(), "devices": None}, "searched is for clusters of one pool"),
         ({"schedule": "serched"}, 'did you mean "searched"'),
     ],
 )

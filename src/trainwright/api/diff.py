@@ -157,8 +157,9 @@ def _result_facts(document: Compared) -> dict[str, Any]:
     facts = {name: getattr(document, name, None) for name in names}
     if isinstance(document, ModelPlanResult):
         from trainwright.api.diff_runs import run_facts
+        from trainwright.api.searched import order_in_words
 
-        facts = {**facts, **run_facts(document)}
+        facts = {**facts, **run_facts(document), "order": order_in_words(document)}
     if (gap := facts["gap"]) is not None and gap <= OPTIMAL_TOLERANCE:
         facts["gap"] = 0.0
     return facts

@@ -72,12 +72,12 @@ def with_plan(
 
 def named_step_s(question: ModelQuestion, plan: Plan, profile: Profile) -> float | None:
     """The step of the stages in the order of the family that a searched order began with."""
+    if plan.order is None:
+        return None
     from trainwright.api.recompute import inside
     from trainwright.api.recompute_model import predicted
     from trainwright.scheduling.families import family_named
 
-    if plan.order is None:
-        return None
     with inside("order"):
         family = family_named(plan.order.family).name
     named = replace(plan, schedule=family, order=None)

@@ -32,7 +32,6 @@ def plan_model(
     from trainwright.planning.model_planner import NUM_ALTERNATIVES
     from trainwright.planning.model_relaxations import priced_relaxations
     from trainwright.planning.per_stage import plan_per_stage
-    from trainwright.planning.searched_orders import with_searched_orders
 
     question, started_s = call.question, budget.cpu_s
     plan = plan_per_stage if call.per_stage_degrees else plan_runnable
@@ -40,6 +39,8 @@ def plan_model(
     with naming_options(QUESTION_OPTION_OF):
         outcome = plan(question, budget, num_alternatives=most, crew=crew)
     if question.allowed.searches_orders:
+        from trainwright.planning.searched_orders import with_searched_orders
+
         outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
     document = ModelPlanResult(
         status=_status(outcome),

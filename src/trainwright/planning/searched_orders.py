@@ -19,8 +19,10 @@ from trainwright.model import model_flops_per_sequence
 from trainwright.plan.capability import capability_of
 from trainwright.plan.demands import Demands
 from trainwright.plan.job import shape_of_orders
+from trainwright.plan.schedule import ActionKind
 from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.searched_order import SEARCHED
+from trainwright.planning.order_starts import order_starts
 from trainwright.planning.split_plan import Priced
 from trainwright.pricing.step import predict_step, work_of_plan
 from trainwright.pricing.step_timeline import timeline_of
@@ -33,16 +35,16 @@ from trainwright.scheduling.words import words_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainwright.plan import StepPrediction
     from trainwright.plan.schedule import Schedule
     from trainwright.plan.schedule_costs import ScheduleCosts
     from trainwright.planning.model_planner import ModelOutcome
     from trainwright.planning.model_question import ModelQuestion
 
 _STARTS: Final = 4  # plans whose orders are searched
-_NEAR: Final = 1.05  # of the best step: how slow a plan may be under its family's order
 _WORK: Final = 100_000_000  # simulated actions for each of them: about a second
 _MOST_EVALUATIONS: Final = 100_000  # whole simulations of a short order
-_MOST_ACTIONS: Final = 200_000  # of an order that is searched
+MOST_ACTIONS: Final = 200_000  # of an order that is searched
 _WORTH_IT: Final = 1 - 1e-4  # of the best step: what a schedule without a name has to reach
 _ROUNDING: Final = 1 - 1e-9  # of the room, which pricing sums in another order
 
@@ -82,7 +84,7 @@ def _best_of(
         return None
     best_s = _WORTH_IT * outcome.priced[0].step.step_time_s
     best: Priced | None = None
-    for start in _starts(question, outcome.priced):
+    for start in _starts(question, outcome.priced, budget):
         if start.bound_s >= best_s:
             continue
         if budget.stopped:
@@ -105,18 +107,13 @@ class _Start:
     bound_s: float
 
 
-def _starts(question: ModelQuestion, priced: Sequence[Priced]) -> list[_Start]:
-    """The best plan, then those near it that may become fastest."""
-    near_s = _NEAR * priced[0].step.step_time_s
-    piped = [
-        each
-        for each in priced
-        if each.candidate.pipeline > 1
-        and each.plan.parallelism is not None
-        and each.step.step_time_s <= near_s
-        and _num_actions(each) <= _MOST_ACTIONS
+def _starts(question: ModelQuestion, priced: Sequence[Priced], budget: Budget) -> list[_Start]:
+    """The best plan, then others that may become faster, the most promising first."""
+    found = [
+        _start(question, each)
+        for each in order_starts(question, priced, budget)
+        if num_actions(each) <= MOST_ACTIONS
     ]
-    found = [_start(question, each) for each in piped]
     found = [start for start in found if _runs(question, start)]
     found.sort(key=lambda start: (start.priced is not priced[0], start.bound_s))
     return found[:_STARTS]
@@ -133,7 +130,8 @@ def _runs(question: ModelQuestion, start: _Start) -> bool:
     return framework is None or capability_of(framework).runs(demands)
 
 
-def _num_actions(priced: Priced) -> int:
+def num_actions(priced: Priced) -> int:
+    """Of an order of the plan with its backward split."""
     return 3 * len(priced.plan.stages) * priced.plan.num_microbatches // priced.candidate.data
 
 
@@ -151,16 +149,26 @@ def _start(question: ModelQuestion, priced: Priced) -> _Start:
     memory = timeline.costs.memory
     limit = np.full_like(memory.limit_bytes, _ROUNDING * max(0.0, room))
     costs = replace(timeline.costs, memory=replace(memory, limit_bytes=limit))
-    step, schedule = priced.step, timeline.schedule
+    bound_s = _synced_s(timeline.schedule, costs, priced.step)
+    bound_s += priced.step.optimizer_s + layout.step_overhead_s
+    return _Start(priced=priced, schedule=timeline.schedule, costs=costs, bound_s=bound_s)
+
+
+def _synced_s(schedule: Schedule, costs: ScheduleCosts, step: StepPrediction) -> float:
+    """What no order ends before: a rank synchronises gradients when all its work is done.
+
+    Its work begins when the first microbatch has passed the stages before its own.
+    """
+    m, exposed_s = schedule.num_microbatches, [rank.exposed_gradient_sync_s for rank in step.stages]
     least = LeastCosts.of(schedule.placement, costs)
-    pipeline = best_bound(least, schedule.num_microbatches, objective=Objective.MAKESPAN)
-    after_s = step.optimizer_s + layout.step_overhead_s
-    return _Start(
-        priced=priced,
-        schedule=schedule,
-        costs=costs,
-        bound_s=pipeline.value_s + after_s,
-    )
+    pipeline = best_bound(least, m, objective=Objective.MAKESPAN)
+    before_s = np.concatenate([[0.0], np.cumsum(costs.duration_s[ActionKind.F])])
+    works_s = costs.duration_s[[ActionKind.F, ActionKind.I, ActionKind.W]].sum(axis=0)
+    ranks_s = [
+        float(before_s[own[0]] + m * works_s[list(own)].sum()) + sync_s
+        for own, sync_s in zip(schedule.placement.stages_of_rank, exposed_s, strict=True)
+    ]
+    return max(pipeline.value_s + min(exposed_s), *ranks_s)
 
 
 def _searched(
