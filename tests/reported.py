@@ -54,6 +54,7 @@ def model_plan() -> ModelPlanResult:
         pp="2..",
         cp=1,
         mapping="tp-cp-ep-dp-pp",
+        zero_stage=2,
     )
 
 

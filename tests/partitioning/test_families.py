@@ -16,8 +16,12 @@ ROUNDING = 1e-12
 
 # In each of them the last label of some window led to a plan below that window, once taken for a
 # proof that there is no better one.
+LARGER = [(32, 9, 8), (40, 1, 8), (48, 8, 4)]
+
+
 @pytest.mark.parametrize(
-    ("count", "seed", "num_devices"), [(32, 0, 8), (32, 9, 8), (32, 10, 4), (40, 1, 8), (48, 8, 4)]
+    ("count", "seed", "num_devices"),
+    [(32, 0, 8), (32, 10, 4), *(pytest.param(*each, marks=pytest.mark.slow) for each in LARGER)],
 )
 def test_a_proved_plan_is_no_slower_than_one_on_few_cuts(count, seed, num_devices):
     profile = operator_profile(WideSpec(seed=seed), count=count)

@@ -52,7 +52,7 @@ def facts(outcome):
     return plans, replace(outcome, priced=())
 
 
-NARROW = question(context=Span.only(1), zero_stages=(1,))
+NARROW = question(context=Span.only(1), zero_stages=(1,), schedules=("1f1b", "interleaved", "zb-v"))
 
 
 def test_a_search_with_helpers_is_the_search_without(monkeypatch):

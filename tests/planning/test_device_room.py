@@ -113,7 +113,7 @@ def test_the_search_counts_no_less_than_any_rank_keeps_and_all_that_one_does(
     assert rank_buffer_bytes(candidate, profile) == pytest.approx(max(kept))
 
 
-@pytest.mark.parametrize("memory_gib", [80.0, 40.0, 32.0])
+@pytest.mark.parametrize("memory_gib", [80.0, pytest.param(40.0, marks=pytest.mark.slow), 32.0])
 @pytest.mark.parametrize(
     "overheads",
     [

@@ -44,7 +44,7 @@ def best_of_anything():
     return plan_model(asked(None, **NARROW), Budget())
 
 
-AT_ONCE = ("megatron", "deepspeed")
+AT_ONCE = ("megatron",)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_plan_for_a_framework_demands_nothing_it_lacks(target):
         assert unsupported(demands, target) == ()
 
 
-@pytest.mark.parametrize("pipeline", [2, 4])
+@pytest.mark.parametrize("pipeline", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_a_plan_for_a_framework_that_splits_layers_itself_has_its_stages(pipeline):
     question = asked("nanotron", **NARROW | {"pipeline": Span.only(pipeline)})
     model = replace(question.model, num_layers=30)  # the best split of these is another

@@ -159,7 +159,7 @@ def found_and_least(question):
     return outcome.priced[0].step.step_time_s, least_s
 
 
-AT_ONCE = ("tight", "experts")
+AT_ONCE = ("tight",)
 
 
 @pytest.mark.parametrize(

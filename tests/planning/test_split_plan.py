@@ -16,7 +16,9 @@ from trainwright.planning.split_bound import Split
 from trainwright.planning.split_plan import price_split
 
 
-@pytest.mark.parametrize(("blocks", "fastest"), [(14, 1), (15, 0)])
+@pytest.mark.parametrize(
+    ("blocks", "fastest"), [(14, 1), pytest.param(15, 0, marks=pytest.mark.slow)]
+)
 def test_the_fastest_of_all_cuts_of_a_split_is_the_plan(blocks, fastest):
     """An even cut is faster where blocks are one short, else that which attains the bound."""
     question = asked(

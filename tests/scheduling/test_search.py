@@ -124,7 +124,7 @@ def test_the_same_question_has_the_same_answer(question):
 @pytest.mark.parametrize("objective", Objective)
 @pytest.mark.parametrize(
     "limit",
-    [4, pytest.param(6, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow), None],
+    [4, *(pytest.param(limit, marks=pytest.mark.slow) for limit in (6, 8, None))],
 )
 def test_no_family_within_the_limit_is_shorter(limit, objective):
     for placement in (Placement.v(4), Placement.loop(4), Placement.loop(4, virtual_stages=2)):
