@@ -139,16 +139,16 @@ class Sharing:
             between_s=lines_s(replicas.between, kinds.sync_bytes),
         )
 
-    def with_added(self, kind: int, forward_s: float, time_s: Floats) -> Floats:
-        """Seconds per microbatch of one kind, from those without replicas."""
+    def with_added(self, kind: Ints, forward_s: Floats, time_s: Floats) -> Floats:
+        """Seconds per microbatch from those without replicas, each of a kind, [N]."""
         if self.zero_stage < 2:
             return time_s
         under_s = self.overlap.gradients * np.maximum(0.0, time_s - forward_s)
-        waiting_s, gathered_s = float(self.scatter_s[kind]), 0.0
+        waiting_s, gathered_s = self.scatter_s[kind], np.zeros(len(kind))
         if self.zero_stage == 3:
-            gather_s = float(self.gather_s[kind])
-            waiting_s += gather_s
-            gathered_s = max(0.0, gather_s - self.overlap.parameters * forward_s)
+            gather_s = self.gather_s[kind]
+            waiting_s = waiting_s + gather_s
+            gathered_s = np.maximum(0.0, gather_s - self.overlap.parameters * forward_s)
         total: Floats = time_s + gathered_s + np.maximum(0.0, waiting_s - under_s)
         return total
 

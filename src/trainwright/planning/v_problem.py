@@ -163,9 +163,6 @@ def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> Pa
     """With what replicas add to every microbatch."""
     if sharing.zero_stage < 2:
         return fronts
-    time_s = fronts.time_s.copy()
-    for kind in np.flatnonzero(np.diff(fronts.levels)).tolist():
-        first, after = fronts.offset[fronts.levels[kind : kind + 2]].tolist()
-        own = slice(first, after)
-        time_s[own] = sharing.with_added(kind, float(kinds.forward_s[kind]), time_s[own])
-    return replace(fronts, time_s=time_s)
+    level_kind = np.repeat(np.arange(len(fronts.levels) - 1), np.diff(fronts.levels))
+    kind = np.repeat(level_kind, np.diff(fronts.offset))
+    return replace(fronts, time_s=sharing.with_added(kind, kinds.forward_s[kind], fronts.time_s))
