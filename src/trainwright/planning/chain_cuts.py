@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CutsBelow:
-    """Cuts [N, p + 1] and what they take at least, [N], ascending; others take `others_s`."""
+    """Cuts [N, p + 1] and what they take at least, [N], ascending; others take `others_s`.
+
+    `num_bounds` counts the ranks that were added up.
+    """
 
     cuts: Ints
     bound_s: Floats
     others_s: float
+    num_bounds: int
 
 
 class _Later(NamedTuple):
@@ -61,17 +65,18 @@ def cuts_below(tables: ChainTables, limit_s: float, *, most: int) -> CutsBelow:
     p, size = tables.time_s.shape[0], len(tables.kind_of)
     later = _least_later(tables)
     cuts, others_s = np.zeros((1, 1), dtype=np.int64), limit_s
-    bound_s = np.zeros(1)
+    bound_s, num_bounds = np.zeros(1), 0
     for rank in range(p):
         cuts = _extended(cuts, tables.kind_of.shape[1], size, is_last=rank == p - 1)
         bound_s = _bounds_s(tables, cuts, later[rank + 1])
+        num_bounds += len(cuts) * (rank + 1)
         below = np.flatnonzero(bound_s < limit_s)
         below = below[np.argsort(bound_s[below], kind="stable")]
         if len(below) > most:
             others_s = min(others_s, float(bound_s[below[most]]))
             below = below[:most]
         cuts, bound_s = cuts[below], bound_s[below]
-    return CutsBelow(cuts=cuts, bound_s=bound_s, others_s=others_s)
+    return CutsBelow(cuts=cuts, bound_s=bound_s, others_s=others_s, num_bounds=num_bounds)
 
 
 def _extended(cuts: Ints, longest: int, size: int, *, is_last: bool) -> Ints:

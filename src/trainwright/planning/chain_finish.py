@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_MOST_BEGINNINGS = 2048  # of cuts that are kept at once
-
 
 def finish_chain(
     question: SplitQuestion,
@@ -44,14 +42,20 @@ def finish_chain(
     effort: Effort,
     *,
     limit_s: float,
-) -> Finished:
-    """The fastest plan below the limit, if there is one, and a bound on all others."""
+) -> Finished | None:
+    """The fastest plan below the limit, if there is one, and a bound on all others.
+
+    None where the effort does not suffice to look.
+    """
     chain = _Chain.of(question, limit_s=limit_s)
     if chain is None:
         return Finished(bound_s=limit_s)
     ranks = question.degrees.pipeline
-    effort.spend_on_cuts(ranks)
-    found = cuts_below(chain.tables, limit_s - question.overhead_s, most=_MOST_BEGINNINGS)
+    most = effort.beginnings(ranks, chain.tables.kind_of.shape[1])
+    if not most:
+        return None
+    found = cuts_below(chain.tables, limit_s - question.overhead_s, most=most)
+    effort.spend_on_cuts(ranks, found.num_bounds)
     others_s = found.others_s + question.overhead_s
     simulated: list[tuple[float, CutsAndRows]] = []
     for cuts, bound_s in zip(found.cuts.tolist(), found.bound_s.tolist(), strict=True):

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from trainwright.planning.split_plan import Priced
 
 _MOST: Final = 5_000_000  # actions simulated, or as much other work
-_CUTS: Final = 4000  # actions that can be simulated while one pair of ranks is bounded
+_BEGINNINGS: Final = 2048  # of cuts that are kept at once
+_PER_ACTION: Final = 4  # ranks added up while one action is simulated
+_RANKS: Final = 400  # beside, for each pair of ranks
 _SIMULATION: Final = 2000  # beside its actions
 _PLAN: Final = 50_000
 HAIR: Final = 1 - 1e-12  # of the best step: what is nearer differs by rounding
@@ -33,9 +35,16 @@ class Effort:
         """Whether so many splits of so many actions can be simulated."""
         return splits * (_SIMULATION + actions) <= self.left
 
-    def spend_on_cuts(self, num_ranks: int) -> None:
-        """Cuts of a chain enumerated."""
-        self.left -= _CUTS * num_ranks * num_ranks
+    def beginnings(self, num_ranks: int, longest: int) -> int:
+        """How many cuts of a chain may be kept at once, each with so many stages to go on with.
+
+        To enumerate them takes half of the effort at most.
+        """
+        return min(_BEGINNINGS, _PER_ACTION * max(0, self.left) // (num_ranks**2 * longest))
+
+    def spend_on_cuts(self, num_ranks: int, num_bounds: int) -> None:
+        """Cuts of a chain enumerated, so many ranks added up."""
+        self.left -= _RANKS * num_ranks**2 + num_bounds // _PER_ACTION
 
     def spend_on_simulation(self, actions: int) -> None:
         """A split simulated."""

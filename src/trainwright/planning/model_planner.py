@@ -18,7 +18,13 @@ from trainwright.execution import Progress
 from trainwright.planning.ahead import Foresight, PlanAsk, SplitAsk
 from trainwright.planning.aims import Aim, StepAim
 from trainwright.planning.device_room import room_of_candidate
-from trainwright.planning.family_split import CHAIN, IN_V, best_family_split, bound_family_splits
+from trainwright.planning.family_split import (
+    CHAIN,
+    IN_V,
+    LOOPED,
+    best_family_split,
+    bound_family_splits,
+)
 from trainwright.planning.finish import finish_candidate
 from trainwright.planning.finish_effort import HAIR, Effort
 from trainwright.planning.frontier import Frontier, Shelf
@@ -204,21 +210,31 @@ class _Search:
                 self._sharpen(*taken, limit=_WORTH_KEEPING * self.best_s)
 
     def finish(self) -> None:
-        """Look through further splits of what was priced and may still be better."""
-        effort, left = Effort(), []
-        while self.bounds and self.bounds[0][0] < self.best_s * HAIR and not effort.is_spent:
-            if self.budget.poll(self._progress):
-                break
-            key, _, candidate = heapq.heappop(self.bounds)
-            devices = candidate.num_devices
-            limit_s = self.aim.longest_s(self.best_s, devices)
-            found = finish_candidate(self.shelf, candidate, effort, limit_s=limit_s)
-            if found is not None:
-                key = max(key, self.aim.key(found.bound_s, devices))
-                self._replace(candidate, found)
-            left.append((key, candidate))
-        for key, candidate in left:
-            self._keep_bound(key, candidate)
+        """Look through further splits of what was priced and may still be better.
+
+        Of one stage per rank first, where less effort proves more.
+        """
+        effort, sharper = Effort(), dict[int, float]()
+        for families in (CHAIN, LOOPED):
+            for key, serial, candidate in sorted(self.bounds, key=lambda entry: entry[:2]):
+                if key >= self.best_s * HAIR or effort.is_spent:
+                    break
+                if self.budget.poll(self._progress):
+                    break
+                if candidate.schedule in families:
+                    sharper[serial] = max(key, self._finished(candidate, effort))
+        self.bounds = [(sharper.get(entry[1], entry[0]), *entry[1:]) for entry in self.bounds]
+        heapq.heapify(self.bounds)
+
+    def _finished(self, candidate: Candidate, effort: Effort) -> float:
+        """The bound of a candidate whose further splits were looked through."""
+        devices = candidate.num_devices
+        limit_s = self.aim.longest_s(self.best_s, devices)
+        found = finish_candidate(self.shelf, candidate, effort, limit_s=limit_s)
+        if found is None:
+            return -math.inf
+        self._replace(candidate, found)
+        return self.aim.key(found.bound_s, devices)
 
     def _replace(self, candidate: Candidate, finished: Finished) -> None:
         """A better plan in place of the candidate's; without one below the best it is decided."""
