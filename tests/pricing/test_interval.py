@@ -67,7 +67,7 @@ def test_a_run_under_a_circumstance_has_its_range_and_others_keep_theirs() -> No
 def test_without_a_calibration_the_range_is_the_assumed_one() -> None:
     cluster = catalog.cluster("dgx-h100").with_nodes(4)
     found = time_range(catalog.model("llama3-8b").config, cluster, asked(tensor=4, data=8))
-    assert (found.low_ratio, found.high_ratio) == (0.85, 1.60)
+    assert (found.low_ratio, found.high_ratio) == (0.95, 2.10)
     assert found.source.startswith("assumed")
 
 

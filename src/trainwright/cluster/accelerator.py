@@ -14,6 +14,7 @@ from typing import Final
 from trainwright.cluster.chip_cores import ChipCores
 from trainwright.cluster.saturating import Saturating
 from trainwright.cluster.spread import Spread
+from trainwright.cluster.unfitted import UNFITTED
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.provenance import UNSTATED, Origin, Provenance
 from trainwright.units import GIB
@@ -70,8 +71,8 @@ class Accelerator:
     sources: tuple[tuple[str, Provenance], ...] = ()
     host_pass_s: float = 0.0
     step_overhead_s: float = 0.0
-    step_low_ratio: float = 0.85
-    step_high_ratio: float = 1.60
+    step_low_ratio: float = UNFITTED.low_ratio
+    step_high_ratio: float = UNFITTED.high_ratio
     step_spreads: tuple[Spread, ...] = ()
     power_watts: float | None = None
     price_per_hour: float | None = None

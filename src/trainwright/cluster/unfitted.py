@@ -15,17 +15,24 @@ from typing import Final
 class UnfittedRuns:
     """Of `num_runs` measured configurations: how many took longer, and how much longer.
 
-    `median_ratio` is measured over predicted time; `beyond_share` took longer than the upper end of
-    the range that is printed.
+    `median_ratio` is measured over predicted time; `within_share` took from `low_ratio` to
+    `high_ratio` times as long, which is the range of every estimate without fitted constants.
     """
 
     num_runs: int
     slower_share: float
     median_ratio: float
-    beyond_share: float
+    low_ratio: float
+    high_ratio: float
+    within_share: float
 
 
 LEFT_OUT: Final = ("megatron_ci",)
 UNFITTED: Final = UnfittedRuns(
-    num_runs=398, slower_share=0.9749, median_ratio=1.28, beyond_share=0.221
+    num_runs=398,
+    slower_share=0.9749,
+    median_ratio=1.28,
+    low_ratio=0.95,
+    high_ratio=2.10,
+    within_share=0.935,
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from trainwright.cluster.unfitted import UNFITTED
 from trainwright.errors import TrainwrightError
 from trainwright.plan.measured_run import MeasuredRun
 from trainwright.plan.results.validation import (
@@ -40,9 +41,6 @@ from trainwright.validation.scores import (
 from trainwright.validation.shapes import config_of
 from trainwright.validation.staged import predict_staged, staged_constants
 
-# Default efficiencies err on the fast side: host time and imperfect kernels are missing.
-UNCALIBRATED = (0.85, 1.60)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -70,7 +68,7 @@ def predictor(known: Known, layers: MeasuredLayers | None) -> Predictor:
         if run.setting("stage_replicas") is not None:
             priced = predict_staged(run, layers, staged_constants(run, known))
             calibration = known.calibration(run.accelerator, line.name)
-            ratios = UNCALIBRATED
+            ratios = (UNFITTED.low_ratio, UNFITTED.high_ratio)
             if calibration is not None:
                 ratios = (calibration.low_ratio, calibration.high_ratio)
             return priced.within(*ratios), ()
