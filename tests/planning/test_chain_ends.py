@@ -57,9 +57,12 @@ QUESTIONS = {
     ),
     "untied": asked(UNTIED, cluster=SLOW, batch=2, **SMALL, **ALL_ZERO),
     "adapters": asked(TUNED, cluster=SLOW, batch=2, **SMALL, **ALL_ZERO),
+    "adapters, sharded": asked(
+        TUNED, cluster=SLOW, batch=4, **SMALL | {"data": Span.only(2)}, zero_stages=(3,)
+    ),
 }
 
-AT_ONCE = ("adapters",)
+AT_ONCE = ("adapters, sharded",)
 
 
 def coarse_s(question, candidate, profile):

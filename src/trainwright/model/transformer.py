@@ -34,7 +34,7 @@ from trainwright.model.ends import (
     loss_operators,
     loss_transient_bytes,
 )
-from trainwright.model.feed_forward import expert_exchanges, feed_forward_operators
+from trainwright.model.feed_forward import FeedForward, expert_exchanges, feed_forward_operators
 from trainwright.model.freezing import frozen_chain
 from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
 from trainwright.model.layer_kind import LayerKind
@@ -200,12 +200,12 @@ def _feed_forward_exchanges(
     """
     width = config.hidden_size
     if experts is None:
-        return half_exchanges(run, width=width, column=("mlp_in",))
+        return half_exchanges(run, width=width, column=(FeedForward.MLP.first,))
     if not run.shares_tokens_to_experts:
-        return half_exchanges(run, width=width, column=("expert_in",))
+        return half_exchanges(run, width=width, column=(FeedForward.EXPERT.first,))
     exchanges = expert_exchanges(config, run, experts)
     if experts.shared_ffn_size:
-        exchanges += half_exchanges(run, width=width, column=("shared_expert_in",))
+        exchanges += half_exchanges(run, width=width, column=(FeedForward.SHARED_EXPERT.first,))
     return exchanges
 
 
