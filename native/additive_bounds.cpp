@@ -80,20 +80,12 @@ double BoundTable::cut_scale(const Instance& in, int32_t degree) {
   return total > 0 && std::isfinite(total) ? kUnits / (kCutLanes * total) : 0;
 }
 
-bool BoundTable::thresholds(int32_t below, double limit_s, double memory_bytes, int32_t group,
-                            int32_t& first_lane, int32_t* out) const {
-  constexpr double kMost = std::numeric_limits<int32_t>::max();
-  const int32_t* least = from_fine.data() + int64_t{group} * kLanes;
-  for (int32_t next = 0; next < kLanes; ++next) {
-    const int32_t i = (first_lane + next) % kLanes;
+void BoundTable::rooms(double limit_s, double memory_bytes, int32_t* out) const {
+  for (int32_t i = 0; i < kLanes; ++i) {
     const double room = i == kMemoryLane ? memory_bytes : limit_s + multiplier[i] * memory_bytes;
-    const double units = std::min(room * kSlack * scale[i], kMost);
-    out[i] = static_cast<int32_t>(std::min(sum(below, i) + units, kMost));  // rounds down
-    if (least[i] <= out[i]) continue;
-    first_lane = i;
-    return false;
+    out[i] =
+        static_cast<int32_t>(std::min<double>(room * kSlack * scale[i], kMost));  // rounds down
   }
-  return true;
 }
 
 double BoundTable::proved_s(int32_t below, int32_t above, double memory_bytes) const {

@@ -10,9 +10,11 @@
 // smaller y is valid for a larger one, so tables exist on a grid of y only.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -25,6 +27,7 @@ namespace trainwright {
 struct BoundTable {
   static constexpr int32_t kLanes = 16;
   static constexpr int32_t kMemoryLane = 15;
+  static constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   static constexpr int32_t kFew = 6;  // members up to which one by one is faster
 
   // Units per second of lanes that are compared together with cut_floors.hpp.
@@ -38,10 +41,14 @@ struct BoundTable {
   std::vector<int32_t> fine;       // least lanes per group of 64
   std::vector<int32_t> from_fine;  // least lanes of this group and all after it
 
-  // Largest Phi(D) a stage in front of `below` may reach within `limit_s` = lambda d. False as soon
-  // as no member of `group` or after it is within one: begins with `first_lane`, sets it to that.
-  bool thresholds(int32_t below, double limit_s, double memory_bytes, int32_t group,
-                  int32_t& first_lane, int32_t* out) const;
+  // What a stage within `limit_s` = lambda d may add to Phi, per lane.
+  void rooms(double limit_s, double memory_bytes, int32_t* out) const;
+  // Largest Phi(D) that a stage in front of `below` may reach.
+  void thresholds(int32_t below, const int32_t* room, int32_t* out) const {
+    const int32_t* own = lane_of_group(below >> 6, 0) + (below & 63);
+    for (int32_t i = 0; i < kLanes; ++i)
+      out[i] = own[i * kMembers] + std::min(room[i], kMost - own[i * kMembers]);
+  }
   // Some lane above its threshold? The hottest test: four lanes at a time.
   static bool exceeds(const int32_t* lanes, const int32_t* threshold) {
     using Four [[gnu::vector_size(16)]] = int32_t;

@@ -276,9 +276,12 @@ void LevelSweep::expand_by_scan(const std::vector<int32_t>& batch, const Stop& s
     ReachLimits::Row& reach = scanning_->reach.row(slot, sum);
     for (int32_t t = 0; t < in_->num_degrees; ++t) {
       const int64_t devices = d * in_->problem->tensor_degrees[t];
+      const BoundTable& table = bounds_.table(BoundKind::degree, t, 1 + (sum + d - 1) / d);
+      alignas(64) int32_t room[BoundTable::kLanes];
+      table.rooms(threshold_s_ * static_cast<double>(d), in_->memory_bytes, room);
       for (size_t i = 0; i < batch.size() && goal_ < 0; ++i) {
         if (labels_[batch[i]].devices + devices > in_->max_devices) continue;
-        scan_degree(batch[i], t, d, reach, scans_[i]);
+        scan_degree(batch[i], t, d, {table, room, reach}, scans_[i]);
         if (stop()) return;
       }
     }
@@ -292,13 +295,12 @@ void LevelSweep::start_scan(int32_t below, SupersetScan& scan) {
   for (int32_t t = 0; t < in_->num_degrees; ++t) scanning_->cuts.start(boundary, t, scan.cuts[t]);
 }
 
-void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, ReachLimits::Row& reach,
-                             SupersetScan& scan) {
+void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d,
+                             const SupersetScan::Limits& limits, SupersetScan& scan) {
   const Label start = labels_[from];
   StageKey stage{start.downset, 0, degree, d, 1 + (start.sum + d - 1) / d};
-  const BoundTable& table = bounds_.table(BoundKind::degree, degree, stage.in_flight);
   scan.cuts[degree].data_degree_less_1 = d - 1;
-  const int32_t sum = reach.target;
+  const int32_t sum = limits.reach.target;
   const int32_t devices =
       start.devices + static_cast<int32_t>(d) * in_->problem->tensor_degrees[degree];
   const auto visit = [&](int32_t above) {
@@ -309,9 +311,7 @@ void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, ReachLimit
       this->reach(from, stage, late);
     return goal_ < 0;
   };
-  const SupersetScan::Bounds bounds{
-      table,  threshold_s_ * static_cast<double>(d), in_->memory_bytes, scan.cuts[degree], reach,
-      devices};
+  const SupersetScan::Bounds bounds{limits, scan.cuts[degree], devices};
   if (audit_->is_on()) {
     scan.for_each(bounds, visit, RejectionAudit::Watch{*audit_, *sets_, stage, threshold_s_});
   } else {

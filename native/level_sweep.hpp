@@ -81,8 +81,8 @@ class LevelSweep {
   void extend_pair(int32_t from, const PairCursors::Pair& pair, int32_t t);
   void expand_by_scan(const std::vector<int32_t>& batch, const Stop& stop);
   void start_scan(int32_t below, SupersetScan& scan);
-  void scan_degree(int32_t from, int32_t degree, int64_t data_degree, ReachLimits::Row& reach,
-                   SupersetScan& scan);
+  void scan_degree(int32_t from, int32_t degree, int64_t data_degree,
+                   const SupersetScan::Limits& limits, SupersetScan& scan);
   PassAnswer sweep(const Stop& stop);
   bool is_alive(const Label& label);
   bool fits(const StageKey& stage, double threshold_s);

@@ -29,6 +29,8 @@ constexpr double kNarrowWindow = 2e-4;
 constexpr int64_t kManyLabels = 60;   // per downset, in a plain pass there
 constexpr double kFollowStep = 1e-3;  // first step of passes near the best plan
 constexpr double kLeastStep = 5e-5;
+constexpr double kCoarseStep = 2e-2;          // a refused pass so far below a plan is cheap
+constexpr double kCoarseFrom = 0.25;          // of the time limit
 constexpr int32_t kFollowRounds = 4;          // plain passes just below a plan, before windows
 constexpr int64_t kNarrowFrom = 64;           // devices, and several degrees
 constexpr double kLeastGain = 1e-5;           // of a plan among few cuts
@@ -55,6 +57,7 @@ class Search {
   PartitionResult run();
 
  private:
+  double elapsed_s() const;
   bool should_stop();
   // Narrows [lower, best] by passes over one family; false: stopped, or no plan in the family.
   bool narrow(LevelSweep& sweep, double gap, bool is_complete);
@@ -72,6 +75,7 @@ class Search {
   // A pass has several labels to extend per downset: passes near the best plan go first.
   bool has_many_labels() const { return in_.num_degrees > 1 && in_.max_sum > kNarrowFrom; }
   void follow_plan(LevelSweep& sweep, double step);
+  void bound_coarsely(LevelSweep& sweep);
   bool halve(LevelSweep& sweep, double gap);
   void close_gap(LevelSweep& sweep);
   bool accept(const std::vector<PartitionStage>& stages);
@@ -94,12 +98,15 @@ class Search {
   bool is_last_resort_ = false;  // the search was stopped, and looks for any plan
 };
 
+double Search::elapsed_s() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+}
+
 bool Search::should_stop() {
   if (is_last_resort_) return false;
   if (result_.interrupted || result_.time_limited) return true;
   if ((++calls_ & 15) != 0) return false;
-  const double now =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  const double now = elapsed_s();
   if (now >= limits_.time_limit_s) result_.time_limited = true;
   if (limits_.poll && now - last_poll_s_ >= 0.05) {
     last_poll_s_ = now;
@@ -287,6 +294,7 @@ bool Search::halve(LevelSweep& sweep, double gap) {
 // Steps down from the best plan among those near it, shorter ones after a failure.
 void Search::follow_plan(LevelSweep& sweep, double step) {
   while (step >= kLeastStep && !stop_()) {
+    if (elapsed_s() > kCoarseFrom * limits_.time_limit_s) bound_coarsely(sweep);
     const double best = result_.time_per_sample_s;
     sweep.follow(result_.stages, best, 0);
     ask(sweep, best * (1 - step), false);
@@ -294,6 +302,14 @@ void Search::follow_plan(LevelSweep& sweep, double step) {
   }
   sweep.follow({}, 0, 0);
   floor_s_ = result_.lower_bound_s;
+}
+
+// The steps prove nothing: where they take long, a stop would leave the gap of the first bound.
+void Search::bound_coarsely(LevelSweep& sweep) {
+  const double threshold_s = result_.time_per_sample_s * (1 - kCoarseStep);
+  if (result_.lower_bound_s >= threshold_s * (1 - kCoarseStep / 2)) return;
+  sweep.follow({}, 0, 0);
+  ask(sweep, threshold_s, true);
 }
 
 // Steps down, then windows below the best plan until one holds no better plan.

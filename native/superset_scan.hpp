@@ -30,47 +30,50 @@ class SupersetScan {
   // Least communication of its stages, per tensor degree.
   std::vector<CutFloors::From> cuts;
 
-  // Of the stages that end at s' + d with t: where they are useful, and what they may not exceed.
-  struct Bounds {
+  // Of all stages with t that end at s' + d: what they may not exceed, and where they are useful.
+  struct Limits {
     const BoundTable& table;
-    double limit_s, memory_bytes;
-    const CutFloors::From& cuts;
+    const int32_t* room;
     ReachLimits::Row& reach;
+  };
+  struct Bounds {  // of those in front of D'
+    Limits of;
+    const CutFloors::From& cuts;
     int32_t devices;
   };
   // Calls visit(D) for every D > D' within the bounds, until visit returns false. Tells `watch`
   // what the thresholds reject: whole groups, supersets or not, and supersets as masks.
   template <typename Visit, typename Watch>
   void for_each(const Bounds& bounds, Visit visit, Watch watch) {
-    const BoundTable& table = bounds.table;
+    const BoundTable& table = bounds.of.table;
     constexpr int32_t lanes = BoundTable::kLanes;
     const int32_t all = sets_->num_groups();
     const auto reject = [&](int32_t group) {
       watch.group(group * Downsets::kGroup, (group + 1) * Downsets::kGroup);
     };
-    const int32_t low = std::max(first_group_, bounds.reach.first_group(bounds.devices));
+    const int32_t low = std::max(first_group_, bounds.of.reach.first_group(bounds.devices));
     if (low >= all) return;
     alignas(64) int32_t thresholds[lanes];
+    table.thresholds(below_, bounds.of.room, thresholds);
     int32_t end = low;  // of the groups that may hold a member within the thresholds
-    if (table.thresholds(below_, bounds.limit_s, bounds.memory_bytes, low, first_lane_, thresholds))
-      for (int32_t beyond = all; end < beyond;) {
-        const int32_t middle = end + (beyond - end) / 2;
-        if (BoundTable::exceeds(table.from_fine.data() + int64_t{middle} * lanes, thresholds)) {
-          beyond = middle;
-        } else {
-          end = middle + 1;
-        }
+    for (int32_t beyond = all; end < beyond;) {
+      const int32_t middle = end + (beyond - end) / 2;
+      if (BoundTable::exceeds(table.from_fine.data() + int64_t{middle} * lanes, thresholds)) {
+        beyond = middle;
+      } else {
+        end = middle + 1;
       }
+    }
     for (int32_t group = all; group-- > end;) reject(group);
     for (int32_t group = end; group-- > low;) {
-      if (bounds.reach.fine[group] <= bounds.devices) continue;
+      if (bounds.of.reach.fine[group] <= bounds.devices) continue;
       Members& members = members_[group - first_group_];
       if (members.is_known && members.bits == 0) continue;
       if (BoundTable::exceeds(table.fine.data() + int64_t{group} * lanes, thresholds)) {
         reject(group);
         continue;
       }
-      const uint64_t open = bounds.reach.open_members(group, bounds.devices);
+      const uint64_t open = bounds.of.reach.open_members(group, bounds.devices);
       if (open == 0) continue;
       if (!members.is_known) members = {true, supersets_in(group)};
       if ((open & members.bits) == 0) continue;
@@ -88,15 +91,15 @@ class SupersetScan {
                      uint64_t supersets, Visit& visit, Watch& watch) {
     const int32_t begin = group * Downsets::kGroup;
     alignas(64) int32_t lowered[BoundTable::kLanes];
-    bounds.table.lower_thresholds(thresholds, bounds.cuts.of_group(*bits_, group), lowered);
-    uint64_t rest = bounds.table.within(group, lowered, supersets, first_lane_);
+    bounds.of.table.lower_thresholds(thresholds, bounds.cuts.of_group(*bits_, group), lowered);
+    uint64_t rest = bounds.of.table.within(group, lowered, supersets, first_lane_);
     watch.members(begin, supersets & ~rest);
     while (rest != 0) {
       const int32_t last = 63 - std::countl_zero(rest);
       rest ^= uint64_t{1} << last;
-      if (bounds.reach.limit[begin + last] <= bounds.devices) continue;  // by a label made since
-      if (!bounds.table.is_within(group, last, thresholds,
-                                  bounds.cuts.of_member(*bits_, group, last), first_lane_)) {
+      if (bounds.of.reach.limit[begin + last] <= bounds.devices) continue;  // by a label made since
+      if (!bounds.of.table.is_within(group, last, thresholds,
+                                     bounds.cuts.of_member(*bits_, group, last), first_lane_)) {
         watch.members(begin, uint64_t{1} << last);
       } else if (!visit(begin + last)) {
         return false;
