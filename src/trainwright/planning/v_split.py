@@ -66,6 +66,24 @@ def best_uneven_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -
     return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=tuple(others))
 
 
+def attaining_splits(v: VProblem) -> list[tuple[float, CutsAndRows]]:
+    """The nearly even split of least bound, that of any lengths, and the even one, with bounds.
+
+    Those that there are within the limit, a split twice where two are the same.
+    """
+    found = []
+    least_s = v.floor_s
+    for space in (v.published(), v.any_published()):
+        shortest = None if space is None else shortest_split(v, space)
+        if shortest is not None and math.isfinite(shortest[0]):
+            least_s = shortest[0]
+            found.append((least_s + v.overhead_s, _decoded(v, *shortest[1:5])))
+    likely_s, likely = _likely_split(v, least_s)
+    if likely[0]:
+        found.append((likely_s + v.overhead_s, likely))
+    return found
+
+
 def _likely_split(v: VProblem, bound_s: float) -> tuple[float, CutsAndRows]:
     """An even split that fits, all transients counted, and the bound on all that would.
 
