@@ -55,7 +55,7 @@ class SplitAsk:
 
     def answer(self, shelf: Shelf, budget: Budget) -> Split:
         """Search."""
-        return self.search(_asked(shelf, self.candidate), limit_s=self.limit_s)
+        return self.search(asked_of(shelf, self.candidate), limit_s=self.limit_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class PlanAsk:
         profile = shelf.profile(candidate.point)
         if splits_itself(question.allowed):
             return price_own_stages(question, candidate, profile, shelf.kinds(candidate.point))
-        again = _asked(shelf, candidate) if self.may_tighten or self.in_rooms else None
+        again = asked_of(shelf, candidate) if self.may_tighten or self.in_rooms else None
         return price_split(
             question,
             candidate,
@@ -91,7 +91,7 @@ class PlanAsk:
         )
 
 
-def _asked(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
+def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
     """What the search for splits of a candidate is asked."""
     question = shelf.question
     return SplitQuestion(

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.execution import Progress
-from trainwright.planning.ahead import Foresight, PlanAsk, SplitAsk
+from trainwright.planning.ahead import Foresight, PlanAsk, SplitAsk, asked_of
 from trainwright.planning.aims import Aim, StepAim
 from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import CHAIN, IN_V, best_family_split, bound_family_splits
 from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.plan_ranking import best_first
-from trainwright.planning.split_plan import least_step_s
+from trainwright.planning.split_plan import least_step_s, split_tries
 from trainwright.planning.v_bound import bound_v_lifetimes
+from trainwright.planning.v_rooms import nothing_fits
 from trainwright.planning.v_split import best_uneven_v_split
 from trainwright.planning.v_uneven import worth_uneven
 from trainwright.pricing.placement import RankSpacing, group_replicas
@@ -104,6 +105,7 @@ def plan_model(
     search.run()
     search.add_runners_up(num_alternatives)
     search.try_uneven()
+    search.prove_nothing_fits()
     search.sharpen_priced()
     best_s, bound_s = search.best_s, search.bound_s
     proved = is_complete and math.isfinite(bound_s)
@@ -287,6 +289,18 @@ class _Search:
             fresh = bool(self.priced) or candidate not in self.undecided
             limit_s, roomy = min(limit_s, longest_s), roomy - 1
             self._priced_within(limit_s, candidate, own, may_tighten=fresh, in_rooms=roomy >= 0)
+
+    def prove_nothing_fits(self) -> None:
+        """Where no plan was found at all, try every split in V of small spaces."""
+        if self.priced:
+            return
+        question = self.shelf.question
+        for candidate in sorted(self.undecided, key=repr):
+            if candidate.schedule not in IN_V or self.budget.poll(self._progress):
+                continue
+            tries = split_tries(question, candidate, self.shelf.profile(candidate.point))
+            if nothing_fits(asked_of(self.shelf, candidate), tries):
+                self.undecided.remove(candidate)
 
     def sharpen_priced(self) -> None:
         """Bound V splits of the least bounds in another way, while that may raise the least."""

@@ -13,16 +13,18 @@ layers, ordering one split a hundred times as long: that is what the effort coun
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from trainwright.planning.v_plan import Tried
 from trainwright.planning.v_problem import VProblem
+from trainwright.planning.v_space import every_split, num_splits
 from trainwright.planning.v_split import attaining_splits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainwright.planning.split_bound import CutsAndRows
     from trainwright.planning.split_question import SplitQuestion
@@ -32,7 +34,9 @@ _BEYOND: Final = 1.1  # of the memory there is: the largest room
 _SHORT: Final = 32  # layers of a chain for which every rung is asked, and how many are left out
 _STRIDE: Final = 4
 _SMALL: Final = 600  # actions of an order that is worth several
-_EFFORT: Final = 8000  # actions of all orders of a candidate
+_EFFORT: Final = 8000  # actions of all orders of a candidate that are made for other rooms
+_ALL: Final = 50_000  # actions of one order of each split of a space that is searched to its end
+_PROOF: Final = 120_000  # the same of those splits that should fit, where nothing is known to
 
 
 def is_small(asked: SplitQuestion) -> bool:
@@ -40,9 +44,19 @@ def is_small(asked: SplitQuestion) -> bool:
     return _num_actions(asked) <= _SMALL and asked.kinds.num_layers <= 2 * _SHORT
 
 
+class Tries(Protocol):
+    """Plans of a candidate's splits."""
+
+    def fastest(self, splits: list[CutsAndRows], limit_s: float) -> Tried:
+        """The fastest that fits, of those whose pipelines are within the limit."""
+
+    def floor_s(self, split: CutsAndRows) -> float:
+        """No order of the split steps faster."""
+
+
 def fastest_in_rooms(
     asked: SplitQuestion,
-    try_splits: Callable[[list[CutsAndRows], float], Tried],
+    tries: Tries,
     known: Tried,
     *,
     limit_s: float,
@@ -50,17 +64,66 @@ def fastest_in_rooms(
 ) -> Tried:
     """The fastest plan of all rooms, or the known one where none is faster.
 
-    `try_splits` gets splits and the limit, and says which of their plans is best. Those are tried
-    in the order of their bounds until no bound is below the best step, `but` those known already.
+    After them every split of a space that is small is tried, as long as its floor is below the best
+    step: the plan is then the best of the space. `but` are left out that are known already.
     """
-    best = known
-    found = _splits_by_bound(asked, limit_s=min(limit_s, known.step_s))
-    fresh = [each for each in found if each[1] not in but]
-    for bound_s, split in fresh[: _EFFORT // _num_actions(asked)]:
-        if bound_s >= min(best.step_s, limit_s):
-            break
-        best = best.or_faster(try_splits([split], min(limit_s, best.step_s)))
-    return best
+    actions = _num_actions(asked)
+    seen = set(but)
+    best, _ = _fastest(
+        _splits_by_bound(asked, limit_s=min(limit_s, known.step_s)),
+        tries,
+        known,
+        limit_s=limit_s,
+        seen=seen,
+        most=_EFFORT // actions,
+    )
+    problem = VProblem.of(asked, limit_s=min(limit_s, best.step_s))
+    most = _ALL // actions
+    if num_splits(VProblem.of(asked, limit_s=math.inf)) > most:
+        return best
+    every = every_split(problem, most=most) or ()
+    return _fastest(every, tries, best, limit_s=limit_s, seen=seen, most=most)[0]
+
+
+def nothing_fits(asked: SplitQuestion, tries: Tries) -> bool:
+    """Whether every split of the space was tried and none fits; never where they are too many."""
+    if not is_small(asked):
+        return False
+    most = _PROOF // _num_actions(asked)
+    every = every_split(VProblem.of(asked, limit_s=math.inf), most=most)
+    if every is None:
+        return False
+    best, is_complete = _fastest(every, tries, Tried(), limit_s=math.inf, seen=set(), most=most)
+    return is_complete and best.plan is None
+
+
+def _fastest(
+    splits: Iterable[tuple[float, CutsAndRows]],
+    tries: Tries,
+    best: Tried,
+    *,
+    limit_s: float,
+    seen: set[CutsAndRows],
+    most: int,
+) -> tuple[Tried, bool]:
+    """The fastest plan of these splits, and whether none was left out that may be faster.
+
+    They come with bounds. The least is replaced by the floor of its times before it is tried, and
+    no more than `most` are; what was tried is `seen`.
+    """
+    waiting = [(bound_s, False, split) for bound_s, split in splits if split not in seen]
+    heapq.heapify(waiting)
+    while waiting and waiting[0][0] < min(best.step_s, limit_s):
+        bound_s, is_floor, split = heapq.heappop(waiting)
+        if not is_floor:
+            heapq.heappush(waiting, (max(bound_s, tries.floor_s(split)), True, split))
+        elif most > 0:
+            most -= 1
+            seen.add(split)
+            best = best.or_faster(tries.fastest([split], min(limit_s, best.step_s)))
+        else:
+            return best, False
+    return best, True
 
 
 def _num_actions(asked: SplitQuestion) -> int:

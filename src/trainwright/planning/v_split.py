@@ -20,6 +20,8 @@ from trainwright.planning.v_memory import most_in_flight
 from trainwright.planning.v_problem import VProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.planning.split_bound import CutsAndRows
@@ -111,10 +113,17 @@ def _decoded(v: VProblem, near: Ints, far: Ints, near_point: Ints, far_point: In
     sizes = [*near.tolist(), *reversed(far.tolist())]
     points = [*near_point.tolist(), *reversed(far_point.tolist())]
     cuts = (0, *accumulate(sizes))
+    return cuts, rows_of(v, cuts, points)
+
+
+def rows_of(
+    v: VProblem, cuts: tuple[int, ...], points: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """How many layers of each stage run as each row, at points of all fronts."""
     chosen = []
     for first, after, point in zip(cuts, cuts[1:], points, strict=False):
         kind = int(v.kinds.kind_of[first, after])
         level, place = v.fronts.place(kind, point)
         front = v.kinds.front(kind, v.kinds.levels_of[kind][level])
         chosen.append(tuple(front.chosen[place].tolist()))
-    return cuts, tuple(chosen)
+    return tuple(chosen)
