@@ -1,8 +1,8 @@
 """The joint planner against exhaustion: every legal plan of a small space, priced one by one.
 
-Under families with one stage per rank the planner finds the best plan. In a loop the chunks of a
-rank are coupled, in V actions are ordered by time, so the split of least bound need not be the
-shortest by simulation: there the bound has to hold, and the plan has to be near.
+Under families with one stage per rank, and in V where a space is small, the planner finds the best
+plan. In a loop the chunks of a rank are coupled, so the split of least bound need not be the
+shortest by simulation: where it recomputes the bound has to hold, and the plan has to be near.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ NEAR = {
     "loops, nothing overlaps": asked(FOUR, memory_gib=40, settings=BARE, **LOOP, **ALONE),
     "loops that recompute": asked(FOUR, memory_gib=15.3, sequence=4096, **LOOP, **ALONE),
 }
-NEAR |= {
+LARGER |= {
     family: asked(
         FOUR,
         memory_gib=60,

@@ -23,7 +23,7 @@ from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.plan_ranking import best_first
 from trainwright.planning.split_plan import least_step_s, split_tries
 from trainwright.planning.v_bound import bound_v_lifetimes
-from trainwright.planning.v_rooms import nothing_fits
+from trainwright.planning.v_rooms import best_of_space
 from trainwright.planning.v_split import best_uneven_v_split
 from trainwright.planning.v_uneven import worth_uneven
 from trainwright.pricing.placement import RankSpacing, group_replicas
@@ -105,7 +105,7 @@ def plan_model(
     search.run()
     search.add_runners_up(num_alternatives)
     search.try_uneven()
-    search.prove_nothing_fits()
+    search.try_small_spaces()
     search.sharpen_priced()
     best_s, bound_s = search.best_s, search.bound_s
     proved = is_complete and math.isfinite(bound_s)
@@ -290,16 +290,17 @@ class _Search:
             limit_s, roomy = min(limit_s, longest_s), roomy - 1
             self._priced_within(limit_s, candidate, own, may_tighten=fresh, in_rooms=roomy >= 0)
 
-    def prove_nothing_fits(self) -> None:
+    def try_small_spaces(self) -> None:
         """Where no plan was found at all, try every split in V of small spaces."""
-        if self.priced:
-            return
         question = self.shelf.question
         for candidate in sorted(self.undecided, key=repr):
-            if candidate.schedule not in IN_V or self.budget.poll(self._progress):
+            if self.priced or candidate.schedule not in IN_V or self.budget.poll(self._progress):
                 continue
             tries = split_tries(question, candidate, self.shelf.profile(candidate.point))
-            if nothing_fits(asked_of(self.shelf, candidate), tries):
+            split = best_of_space(asked_of(self.shelf, candidate), tries)
+            if split is None:
+                continue
+            if not split.cuts or self._priced_within(math.inf, candidate, split, may_tighten=False):
                 self.undecided.remove(candidate)
 
     def sharpen_priced(self) -> None:

@@ -18,6 +18,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
+from trainwright.planning.split_bound import Split
 from trainwright.planning.v_plan import Tried
 from trainwright.planning.v_problem import VProblem
 from trainwright.planning.v_space import every_split, num_splits
@@ -85,16 +86,26 @@ def fastest_in_rooms(
     return _fastest(every, tries, best, limit_s=limit_s, seen=seen, most=most)[0]
 
 
-def nothing_fits(asked: SplitQuestion, tries: Tries) -> bool:
-    """Whether every split of the space was tried and none fits; never where they are too many."""
+def best_of_space(asked: SplitQuestion, tries: Tries) -> Split | None:
+    """The split of a space that steps fastest, all that should fit tried, where they are few.
+
+    Without cuts and with an infinite bound where no order of any of them fits; None where they are
+    too many.
+    """
     if not is_small(asked):
-        return False
+        return None
     most = _PROOF // _num_actions(asked)
     every = every_split(VProblem.of(asked, limit_s=math.inf), most=most)
     if every is None:
-        return False
-    best, is_complete = _fastest(every, tries, Tried(), limit_s=math.inf, seen=set(), most=most)
-    return is_complete and best.plan is None
+        return None
+    order: list[CutsAndRows] = []
+    best, _ = _fastest(
+        every, tries, Tried(), limit_s=math.inf, seen=set(), most=most, improved=order
+    )
+    if best.plan is None:
+        return Split(bound_s=math.inf)
+    cuts, chosen = order[-1]
+    return Split(bound_s=every[0][0], cuts=cuts, chosen=chosen)
 
 
 def _fastest(
@@ -105,11 +116,12 @@ def _fastest(
     limit_s: float,
     seen: set[CutsAndRows],
     most: int,
+    improved: list[CutsAndRows] | None = None,
 ) -> tuple[Tried, bool]:
     """The fastest plan of these splits, and whether none was left out that may be faster.
 
     They come with bounds. The least is replaced by the floor of its times before it is tried, and
-    no more than `most` are; what was tried is `seen`.
+    no more than `most` are; what was tried is `seen`, what was faster than all before `improved`.
     """
     waiting = [(bound_s, False, split) for bound_s, split in splits if split not in seen]
     heapq.heapify(waiting)
@@ -120,7 +132,10 @@ def _fastest(
         elif most > 0:
             most -= 1
             seen.add(split)
-            best = best.or_faster(tries.fastest([split], min(limit_s, best.step_s)))
+            tried = tries.fastest([split], min(limit_s, best.step_s))
+            if improved is not None and tried.step_s < best.step_s:
+                improved.append(split)
+            best = best.or_faster(tried)
         else:
             return best, False
     return best, True
