@@ -80,14 +80,20 @@ double BoundTable::cut_scale(const Instance& in, int32_t degree) {
   return total > 0 && std::isfinite(total) ? kUnits / (kCutLanes * total) : 0;
 }
 
-void BoundTable::thresholds(int32_t below, double limit_s, double memory_bytes,
-                            int32_t* out) const {
+bool BoundTable::thresholds(int32_t below, double limit_s, double memory_bytes, int32_t group,
+                            int32_t& first_lane, int32_t* out) const {
   constexpr double kMost = std::numeric_limits<int32_t>::max();
-  for (int32_t i = 0; i < kLanes; ++i) {
+  const int32_t* least = from_fine.data() + int64_t{group} * kLanes;
+  for (int32_t next = 0; next < kLanes; ++next) {
+    const int32_t i = (first_lane + next) % kLanes;
     const double room = i == kMemoryLane ? memory_bytes : limit_s + multiplier[i] * memory_bytes;
     const double units = std::min(room * kSlack * scale[i], kMost);
     out[i] = static_cast<int32_t>(std::min(sum(below, i) + units, kMost));  // rounds down
+    if (least[i] <= out[i]) continue;
+    first_lane = i;
+    return false;
   }
+  return true;
 }
 
 double BoundTable::proved_s(int32_t below, int32_t above, double memory_bytes) const {
@@ -206,10 +212,9 @@ std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree
   sets_->add_up(units, kLanes, rows_);
   transpose(rows_, sets_->count, table->sums);
   least_per_group(rows_, sets_->count, Downsets::kGroup, table->fine);
-  least_per_group(table->fine, sets_->num_groups(), Downsets::kSuper, table->coarse);
-  table->from_coarse = table->coarse;
-  for (size_t i = table->coarse.size() - kLanes; i-- > 0;)
-    table->from_coarse[i] = std::min(table->from_coarse[i], table->from_coarse[i + kLanes]);
+  table->from_fine = table->fine;
+  for (size_t i = table->fine.size() - kLanes; i-- > 0;)
+    table->from_fine[i] = std::min(table->from_fine[i], table->from_fine[i + kLanes]);
   return table;
 }
 

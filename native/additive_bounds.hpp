@@ -31,15 +31,17 @@ struct BoundTable {
   static double cut_scale(const Instance& instance, int32_t degree);
 
   double multiplier[kLanes] = {};
-  double scale[kLanes] = {};          // units per second, or per byte in the memory lane
-  int32_t total[kLanes] = {};         // Phi(V)
-  int32_t cut_mask[kLanes] = {};      // -1 for lanes in the units of cut_scale
-  std::vector<int32_t> sums;          // [groups of 64 * lanes * 64]: a lane of a group in one run
-  std::vector<int32_t> fine, coarse;  // least lanes per group of 64, and of 512
-  std::vector<int32_t> from_coarse;   // least lanes of this coarse group and all after it
+  double scale[kLanes] = {};       // units per second, or per byte in the memory lane
+  int32_t total[kLanes] = {};      // Phi(V)
+  int32_t cut_mask[kLanes] = {};   // -1 for lanes in the units of cut_scale
+  std::vector<int32_t> sums;       // [groups of 64 * lanes * 64]: a lane of a group in one run
+  std::vector<int32_t> fine;       // least lanes per group of 64
+  std::vector<int32_t> from_fine;  // least lanes of this group and all after it
 
-  // Largest Phi(D) a stage in front of `below` may reach within `limit_s` = lambda d.
-  void thresholds(int32_t below, double limit_s, double memory_bytes, int32_t* out) const;
+  // Largest Phi(D) a stage in front of `below` may reach within `limit_s` = lambda d. False as soon
+  // as no member of `group` or after it is within one: begins with `first_lane`, sets it to that.
+  bool thresholds(int32_t below, double limit_s, double memory_bytes, int32_t group,
+                  int32_t& first_lane, int32_t* out) const;
   // Some lane above its threshold? The hottest test: four lanes at a time.
   static bool exceeds(const int32_t* lanes, const int32_t* threshold) {
     using Four [[gnu::vector_size(16)]] = int32_t;

@@ -95,6 +95,7 @@ const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
   if (level.threshold_s == threshold_s_) return level;
   level.threshold_s = threshold_s_;
   fill(level, sum);
+  find_most(level);
   return level;
 }
 
@@ -123,6 +124,16 @@ void CompletionCaps::fill(Level& level, int64_t sum) {
         const auto most = static_cast<int32_t>(in_->max_devices);
         devices = most - least_left_[most - devices];
       }
+}
+
+// Downsets ascend by work: those where so many devices leave too few come first.
+void CompletionCaps::find_most(Level& level) const {
+  level.most_up_to.resize(sets_->num_groups());
+  int32_t most = -1;
+  for (int32_t group = 0; group < sets_->num_groups(); ++group) {
+    const auto first = level.devices.begin() + int64_t{group} * kMembers;
+    level.most_up_to[group] = most = std::max(most, *std::max_element(first, first + kMembers));
+  }
 }
 
 }  // namespace trainwright

@@ -30,6 +30,8 @@ class CompletionCaps {
     std::vector<int32_t> sum, devices;  // per downset, [groups * 64]
     double threshold_s = -1;            // of the pass it was computed for
 
+    std::vector<int32_t> most_up_to;  // devices: the largest of this group of 64 and all before
+
     Cap own(int32_t downset) const { return {sum[downset], devices[downset]}; }
   };
   // `is_priced`: also by depth_prices.hpp.
@@ -49,6 +51,7 @@ class CompletionCaps {
   struct Need;  // of one table at the threshold
   int64_t level_of(int64_t sum) const;
   void fill(Level& level, int64_t sum);
+  void find_most(Level& level) const;
   Cap cap_from(const Need& sums, const Need& devices, int32_t downset) const;
 
   const Instance* in_;

@@ -1,10 +1,14 @@
 #include "downsets.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace trainwright {
 namespace {
+
+constexpr double kWorkUnits = 0x1p40;
+constexpr double kMemoryWeight = 0.25;  // in the order of a family; time alone and 1 are slower
 
 uint64_t mix(uint64_t x) {  // splitmix64: fixed keys, the same on every run
   x += 0x9e3779b97f4a7c15;
@@ -70,10 +74,59 @@ uint64_t hash_of(const std::vector<uint64_t>& set) {
   return hash;
 }
 
-bool is_smaller(const uint64_t* a, const uint64_t* b, int32_t num_words) {
-  int32_t w = num_words - 1;
-  while (w > 0 && a[w] == b[w]) --w;
-  return a[w] < b[w];
+// A set in the order of the family: by work, then by size, then as a binary number.
+struct Place {
+  Place(const uint64_t* row, int32_t num_words, int64_t work)
+      : row(row), num_words(num_words), work(work) {}
+  bool operator<(const Place& other) const {
+    if (work != other.work) return work < other.work;
+    if (const int32_t a = size(), b = other.size(); a != b) return a < b;
+    int32_t w = num_words - 1;
+    while (w > 0 && row[w] == other.row[w]) --w;
+    return row[w] < other.row[w];
+  }
+  int32_t size() const {
+    int32_t size = 0;
+    for (int32_t w = 0; w < num_words; ++w) size += std::popcount(row[w]);
+    return size;
+  }
+  const uint64_t* row;
+  int32_t num_words;
+  int64_t work;
+};
+
+int64_t work_of(const std::vector<int64_t>& layer_work, const uint64_t* row) {
+  int64_t work = 0;
+  for (size_t v = 0; v < layer_work.size(); ++v)
+    if (row[v >> 6] >> (v & 63) & 1) work += layer_work[v];
+  return work;
+}
+
+// Shares of all time and, with a weight, of all memory, at a layer's first degree. Whole numbers,
+// for sums that do not fall under inclusion.
+std::vector<int64_t> work_of_layers(const Instance& in) {
+  std::vector<double> time(in.num_layers, 0), saved(in.num_layers, 0);
+  for (int32_t v = 0; v < in.num_layers; ++v) {
+    int32_t t = 0;
+    while (t < in.num_degrees && !in.offers(v, t)) ++t;
+    if (t == in.num_degrees) continue;
+    const auto first = in.options.begin() + in.option_first[in.slot(v, t)];
+    const auto end = in.options.begin() + in.option_first[in.slot(v, t) + 1];
+    time[v] = first->time_s;  // the fastest
+    saved[v] = first->saved_bytes;
+    for (auto option = first; option != end; ++option)
+      saved[v] = std::min(saved[v], option->saved_bytes);
+  }
+  std::vector<int64_t> work(in.num_layers, 0);
+  const auto add_shares = [&](const std::vector<double>& values, double units) {
+    const double total = std::accumulate(values.begin(), values.end(), 0.0);
+    if (!(total > 0) || !std::isfinite(units / total)) return;
+    for (int32_t v = 0; v < in.num_layers; ++v)
+      work[v] += static_cast<int64_t>(values[v] / total * units);
+  };
+  add_shares(time, kWorkUnits);
+  add_shares(saved, kMemoryWeight * kWorkUnits);
+  return work;
 }
 
 bool has(const std::vector<uint64_t>& set, int32_t layer) {
@@ -108,18 +161,14 @@ Links tabulate(int32_t count, const std::vector<int32_t>& key, const std::vector
   return links;
 }
 
-void find_group_bounds(Downsets& sets) {
+void intersect_groups(Downsets& sets) {
   const int64_t words = sets.num_words, groups = sets.num_groups();
   sets.group_and.assign(groups * words, ~uint64_t{0});
-  sets.group_or.assign(groups * words, 0);
-  sets.coarse_or.assign((groups / Downsets::kSuper + 1) * words, 0);
   for (int32_t i = 0; i < sets.count; ++i)
     for (int64_t w = 0; w < words; ++w) {
       const uint64_t word = sets.row(i)[w];
       const int64_t group = i / Downsets::kGroup;
       sets.group_and[group * words + w] &= word;
-      sets.group_or[group * words + w] |= word;
-      sets.coarse_or[group / Downsets::kSuper * words + w] |= word;
     }
 }
 
@@ -129,20 +178,26 @@ Downsets arrange(const Instance& in, const SetIndex& found, RawLinks links, bool
   sets.num_words = in.num_words;
   sets.count = found.size();
   sets.complete = complete;
+  sets.layer_work = work_of_layers(in);
   std::vector<int32_t> order(sets.count), place(sets.count);
+  std::vector<Place> places;
+  for (int32_t i = 0; i < sets.count; ++i) {
+    const uint64_t* row = found.row(i);
+    places.emplace_back(row, in.num_words, work_of(sets.layer_work, row));
+  }
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return is_smaller(found.row(a), found.row(b), in.num_words);
-  });
+  std::sort(order.begin(), order.end(),
+            [&](int32_t a, int32_t b) { return places[a] < places[b]; });
   for (int32_t i = 0; i < sets.count; ++i) {
     place[order[i]] = i;
     sets.bits.insert(sets.bits.end(), found.row(order[i]), found.row(order[i]) + in.num_words);
+    sets.work.push_back(places[order[i]].work);
   }
   for (int32_t& i : links.from) i = place[i];
   for (int32_t& i : links.to) i = place[i];
   sets.up = tabulate(sets.count, links.from, links.layer, links.to);
   sets.down = tabulate(sets.count, links.to, links.layer, links.from);
-  find_group_bounds(sets);
+  intersect_groups(sets);
   return sets;
 }
 
@@ -210,10 +265,11 @@ Downsets family_of(const Instance& in, const std::vector<uint64_t>& rows) {
 }
 
 int32_t Downsets::find(const uint64_t* wanted) const {
+  const Place place(wanted, num_words, work_of(layer_work, wanted));
   int32_t first = 0, end = count;
   while (first < end) {
     const int32_t middle = first + (end - first) / 2;
-    if (is_smaller(row(middle), wanted, num_words)) {
+    if (Place(row(middle), num_words, work[middle]) < place) {
       first = middle + 1;
     } else {
       end = middle;

@@ -1,9 +1,9 @@
 // A family of downsets (sets of layers closed under successors) that contains {} and V.
 //
-// Members are sorted as binary numbers, the layers next to the sources being the highest bits. A
-// proper superset always has the larger index, and the 64 or 512 members of a group agree in most
-// of their high bits: their union and intersection decide most inclusions at once. No superset
-// matrix is kept, so memory stays linear in the number of downsets.
+// Members are sorted by the work of their layers, time and a little memory. A proper superset
+// always has the larger index, and the 64 members of a group are worth nearly the same: the
+// stages in front of a downset that a bound allows, and that are of use, lie in few groups. No
+// superset matrix is kept, so memory stays linear in the number of downsets.
 #pragma once
 
 #include <bit>
@@ -24,14 +24,14 @@ struct Links {
 
 struct Downsets {
   static constexpr int32_t kGroup = 64;  // downsets per group
-  static constexpr int32_t kSuper = 8;   // groups per coarse group
 
   int32_t num_layers = 0, num_words = 0, count = 0;
   bool complete = false;       // all downsets of the graph
   std::vector<uint64_t> bits;  // [count * num_words]
+  std::vector<int64_t> work;   // [count], never less for a superset
+  std::vector<int64_t> layer_work;
   Links up, down;
-  std::vector<uint64_t> group_and, group_or;  // [groups * num_words]
-  std::vector<uint64_t> coarse_or;            // [coarse groups * num_words]
+  std::vector<uint64_t> group_and;  // [groups * num_words]
 
   const uint64_t* row(int32_t i) const { return bits.data() + static_cast<int64_t>(i) * num_words; }
   bool contains(int32_t i, int32_t layer) const { return row(i)[layer >> 6] >> (layer & 63) & 1; }

@@ -31,7 +31,15 @@ struct Problem {
 
 class RankSolver {
  public:
-  explicit RankSolver(const Problem& problem) : problem_(problem) {}
+  explicit RankSolver(const Problem& problem) : problem_(problem) {
+    const size_t tokens = problem.tokens.size();
+    columns_.reserve(tokens);
+    for (const auto& token : problem.tokens)
+      columns_.push_back({std::max(token.least, token.now - kReach),
+                          std::min(token.greatest, token.now + kReach)});
+    end_s_.resize(tokens * kWidth);
+    taken_.resize(tokens * kWidth);
+  }
 
   // The word with the least lateness, or an empty one if not even `lateness_s` has a way through.
   Word solve(double lateness_s) {
@@ -51,20 +59,15 @@ class RankSolver {
   }
 
  private:
-  // States of one token: end times for counts first_count, first_count + 1, …
+  // Counts of weight gradients before a token. Of each there is the token's end, and how many of
+  // these came right before it: `kWidth` of them per token, the first at `first`.
   struct Column {
-    int64_t first_count = 0;
-    std::vector<double> end_s;
-    std::vector<int64_t> taken;  // weight gradients right before the token
-
-    bool holds(int64_t count) const {
-      return count >= first_count && count < first_count + static_cast<int64_t>(end_s.size());
-    }
-    double at(int64_t count) const { return holds(count) ? end_s[count - first_count] : kNever; }
+    int64_t first, last;
   };
 
+  size_t at(size_t i, int64_t count) const { return i * kWidth + (count - columns_[i].first); }
+
   bool pass(double lateness_s) {
-    columns_.assign(problem_.tokens.size(), {});
     for (size_t i = 0; i < problem_.tokens.size(); ++i)
       if (!extend(i, lateness_s)) return false;
     return finish(lateness_s);
@@ -74,33 +77,35 @@ class RankSolver {
     return problem_.work_before_s[to] - problem_.work_before_s[from];
   }
 
+  // The end of the token before, after so many weight gradients; the first begins after none.
+  double previous_s(size_t i, int64_t count) const {
+    if (i == 0) return count == 0 ? 0.0 : kNever;
+    const auto& before = columns_[i - 1];
+    return count >= before.first && count <= before.last ? end_s_[at(i - 1, count)] : kNever;
+  }
+
   bool extend(size_t i, double lateness_s) {
     const auto& token = problem_.tokens[i];
-    auto& column = columns_[i];
-    const int64_t low = std::max(token.least, token.now - kReach);
-    const int64_t high = std::min(token.greatest, token.now + kReach);
-    column.first_count = low;
-    if (high < low) return false;
-    column.end_s.assign(high - low + 1, kNever);
-    column.taken.assign(high - low + 1, 0);
+    const auto [low, high] = columns_[i];
+    const double due_s = token.due_s + lateness_s;
     // Running minimum over fewer weight gradients before the previous token.
     double free_s = kNever;
     int64_t from = 0;
-    const int64_t start = i == 0 ? 0 : columns_[i - 1].first_count;
     bool any = false;
+    const int64_t start = i == 0 ? 0 : columns_[i - 1].first;
     for (int64_t count = std::min(start, low); count <= high; ++count) {
       if (free_s < kNever) free_s += work_s(count - 1, count);
-      const double previous_s = i == 0 ? (count == 0 ? 0.0 : kNever) : columns_[i - 1].at(count);
-      if (previous_s <= free_s) {
-        free_s = previous_s;
+      const double own_s = previous_s(i, count);
+      if (own_s <= free_s) {
+        free_s = own_s;
         from = count;
       }
-      if (count < low || free_s == kNever) continue;
+      if (count < low) continue;
       const double start_s = std::max(free_s, token.arrival_s);
-      if (start_s > token.due_s + lateness_s) continue;
-      column.end_s[count - low] = start_s + token.duration_s;
-      column.taken[count - low] = count - from;
-      any = true;
+      const bool in_time = free_s < kNever && start_s <= due_s;
+      end_s_[at(i, count)] = in_time ? start_s + token.duration_s : kNever;
+      taken_[at(i, count)] = count - from;
+      any = any || in_time;
     }
     return any;
   }
@@ -108,9 +113,9 @@ class RankSolver {
   bool finish(double lateness_s) {
     const auto total = static_cast<int64_t>(problem_.weight_grads.size());
     double best_s = kNever;
-    const auto& last = columns_.back();
-    for (int64_t count = last.first_count; last.holds(count); ++count) {
-      const double end_s = last.at(count) + work_s(count, total);
+    const size_t i = columns_.size() - 1;
+    for (int64_t count = columns_[i].first; count <= columns_[i].last; ++count) {
+      const double end_s = end_s_[at(i, count)] + work_s(count, total);
       if (end_s < best_s) {
         best_s = end_s;
         final_count_ = count;
@@ -124,14 +129,17 @@ class RankSolver {
     int64_t count = final_count_;
     for (size_t i = problem_.tokens.size(); i-- > 0;) {
       reversed.push_back(problem_.tokens[i].action);
-      const int64_t before = count - columns_[i].taken[count - columns_[i].first_count];
+      const int64_t before = count - taken_[at(i, count)];
       while (count > before) reversed.push_back(problem_.weight_grads[--count]);
     }
     return {reversed.rbegin(), reversed.rend()};
   }
 
+  static constexpr int64_t kWidth = 2 * kReach + 1;
   const Problem& problem_;
   std::vector<Column> columns_;
+  std::vector<double> end_s_;
+  std::vector<int64_t> taken_;
   int64_t final_count_ = 0;
 };
 
@@ -178,7 +186,9 @@ class Improver {
   }
 
   void time_current() {
-    simulation_ = simulate(view(), costs_);
+    sequence_.clear();
+    simulation_ = simulate(view(), costs_, &sequence_);
+    deadline_s_.clear();
     budget_ -= static_cast<int64_t>(current_.size());
   }
 
@@ -266,7 +276,10 @@ class Improver {
     std::vector<double> deadline_s(orders_.num_ranks());
     for (int64_t q = 0; q < orders_.num_ranks(); ++q)
       deadline_s[q] = is_empty(q) ? 0.0 : origin_s(q) + target_s;
-    note_latest(latest_starts(view(), costs_, deadline_s));
+    if (deadline_s != deadline_s_) {  // else neither the orders nor what is asked have changed
+      latest_ = latest_handovers(view(), costs_, deadline_s, simulation_, sequence_);
+      deadline_s_ = deadline_s;
+    }
     budget_ -= static_cast<int64_t>(current_.size());
 
     Problem problem{.deadline_s = deadline_s[r]};
@@ -308,17 +321,6 @@ class Improver {
            released_bytes.begin();
   }
 
-  void note_latest(const std::vector<double>& latest_start_s) {
-    forward_latest_s_.assign(stages_ * microbatches_, kNever);
-    backward_latest_s_.assign(stages_ * microbatches_, kNever);
-    for (size_t row = 0; row < current_.size(); ++row) {
-      const auto& a = current_[row];
-      if (a.kind == kForward) forward_latest_s_[key(a)] = latest_start_s[row];
-      if (a.kind == kInputGrad || a.kind == kBackward)
-        backward_latest_s_[key(a)] = latest_start_s[row];
-    }
-  }
-
   bool elsewhere(int64_t r, int64_t stage) const { return orders_.rank_of_stage[stage] != r; }
 
   // Inputs from this very rank come earlier in its order, whatever the times.
@@ -334,10 +336,10 @@ class Improver {
   double due_of(int64_t r, const ActionRow& a) const {
     const double duration_s = costs_.duration_s[at(a)];
     if (a.kind == kForward && a.stage + 1 < stages_ && elsewhere(r, a.stage + 1))
-      return forward_latest_s_[key(a) + microbatches_] - transfers_.forward_s[a.stage] - duration_s;
+      return latest_.forward_s[key(a) + microbatches_] - transfers_.forward_s[a.stage] - duration_s;
     const bool backward = a.kind == kInputGrad || a.kind == kBackward;
     if (backward && a.stage > 0 && elsewhere(r, a.stage - 1))
-      return backward_latest_s_[key(a) - microbatches_] - transfers_.backward_s[a.stage] -
+      return latest_.backward_s[key(a) - microbatches_] - transfers_.backward_s[a.stage] -
              duration_s;
     return kNever;
   }
@@ -375,7 +377,9 @@ class Improver {
   const Transfers transfers_;
   Word current_;
   Simulation simulation_;
-  std::vector<double> forward_latest_s_, backward_latest_s_;  // latest starts, [S, m]
+  std::vector<int64_t> sequence_;   // of the simulation
+  std::vector<double> deadline_s_;  // that the latest starts are for; empty: not those of now
+  LatestHandovers latest_;
   double best_value_s_ = kNever;
   FilledOrders best_;
 };

@@ -11,7 +11,6 @@ namespace trainwright {
 namespace {
 
 constexpr double kSlack = 1 + 1e-11;
-constexpr int32_t kLanes = BoundTable::kLanes;
 constexpr size_t kBatch = 512;  // labels scanned together; each keeps its list of groups
 
 }  // namespace
@@ -298,9 +297,6 @@ void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, ReachLimit
   const Label start = labels_[from];
   StageKey stage{start.downset, 0, degree, d, 1 + (start.sum + d - 1) / d};
   const BoundTable& table = bounds_.table(BoundKind::degree, degree, stage.in_flight);
-  alignas(64) int32_t thresholds[kLanes];
-  table.thresholds(start.downset, threshold_s_ * static_cast<double>(d), in_->memory_bytes,
-                   thresholds);
   scan.cuts[degree].data_degree_less_1 = d - 1;
   const int32_t sum = reach.target;
   const int32_t devices =
@@ -313,7 +309,9 @@ void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d, ReachLimit
       this->reach(from, stage, late);
     return goal_ < 0;
   };
-  const SupersetScan::Bounds bounds{table, thresholds, scan.cuts[degree], reach, devices};
+  const SupersetScan::Bounds bounds{
+      table,  threshold_s_ * static_cast<double>(d), in_->memory_bytes, scan.cuts[degree], reach,
+      devices};
   if (audit_->is_on()) {
     scan.for_each(bounds, visit, RejectionAudit::Watch{*audit_, *sets_, stage, threshold_s_});
   } else {

@@ -6,7 +6,7 @@
 // numbers: for t = 1 (s = k) each downset has one label and both coincide.
 //
 // Stages in front of a label come either from pair cursors (few downsets) or from a scan in index
-// order that skips groups of 64 and 512 downsets by the additive bounds.
+// order that skips groups of 64 downsets by the additive bounds.
 // A label is dropped when what is left cannot be placed (completion_caps.hpp).
 #pragma once
 

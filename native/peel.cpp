@@ -109,6 +109,7 @@ class Peeler {
   PeelResult run() {
     PeelResult result{kInfinite, {}, {}, {}, {}, {}, {}};
     if (most_ * p_ < size_) return result;
+    list_stages();
     const size_t states = static_cast<size_t>((size_ + 1) * (size_ + 1));
     std::vector<double> later(states, kInfinite), best(states, kInfinite);
     for (int64_t a = 0; a <= size_; ++a) later[at(a, a)] = 0.0;
@@ -168,6 +169,30 @@ class Peeler {
     }
   }
 
+  // Which stages can run, and where those of each rank can begin and end if all before it run.
+  void list_stages() {
+    runs_.assign(static_cast<size_t>((size_ + 1) * (size_ + 1)), 0);
+    near_lengths_.assign(size_ + 1, {});
+    for (int64_t first = 0; first < size_; ++first) {
+      for (int64_t after = first + 1; after <= std::min(size_, first + most_); ++after) {
+        if (!can_run(kind(first, after))) continue;
+        runs_[at(first, after)] = 1;
+        near_lengths_[first].push_back(after - first);
+      }
+    }
+    begins_.assign(p_, std::vector<char>(size_ + 1, 0));
+    ends_.assign(p_, std::vector<char>(size_ + 1, 0));
+    begins_[0][0] = ends_[0][size_] = 1;
+    for (int64_t r = 0; r + 1 < p_; ++r) {
+      for (int64_t first = 0; first < size_; ++first) {
+        for (const int64_t length : near_lengths_[first]) {
+          if (begins_[r][first]) begins_[r + 1][first + length] = 1;
+          if (ends_[r][first + length]) ends_[r + 1][first] = 1;
+        }
+      }
+    }
+  }
+
   void fill_rank(int64_t r, const std::vector<double>& later, std::vector<double>& best) {
     const int64_t inner = p_ - 1 - r;
     const int64_t least_left = std::max(2 * (p_ - r), size_ - r * most_);
@@ -176,7 +201,8 @@ class Peeler {
       const int64_t fewest = std::max<int64_t>(2, left - inner * most_);
       const int64_t most = std::min(most_, left - 2 * inner);
       for (int64_t a = r; a + left <= size_ - r; ++a) {
-        fill_state(r, a, a + left, fewest, most, later, best);
+        if (begins_[r][a] && ends_[r][a + left])
+          fill_state(r, a, a + left, fewest, most, later, best);
       }
     }
   }
@@ -186,8 +212,10 @@ class Peeler {
     double least = kInfinite;
     Pick pick;
     for (int64_t taken = fewest; taken <= most; ++taken) {
-      for (int64_t near = 1; near < taken; ++near) {
+      for (const int64_t near : near_lengths_[a]) {
+        if (near >= taken) break;
         const int64_t a2 = a + near, b2 = b - (taken - near);
+        if (!runs_[at(b2, b)]) continue;
         const double later_cost = later[at(a2, b2)];
         if (!(later_cost < least)) continue;
         const RankTime own = rank(r, a, a2, b2, b, aim_.enough(least, x_.limit_s));
@@ -212,7 +240,6 @@ class Peeler {
   // `enough_s`.
   RankTime rank(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b, double enough_s) const {
     const int64_t near = kind(a, a2), far = kind(b2, b);
-    if (!can_run(near) || !can_run(far)) return {};
     const double m = static_cast<double>(x_.num_microbatches);
     const double least_s = fastest_s(near) + fastest_s(far);
     if (m * least_s > enough_s) return {};
@@ -338,6 +365,9 @@ class Peeler {
   Aim aim_;
   int64_t p_, size_, most_ = 0;
   std::vector<double> reached_;  // transfers from rank 0 to each
+  std::vector<char> runs_;       // stages by first layer and layer after the last
+  std::vector<std::vector<int64_t>> near_lengths_;  // of stages that run, by first layer
+  std::vector<std::vector<char>> begins_, ends_;    // of what is left to rank r and those after it
   std::vector<std::vector<Pick>> picks_;
 };
 

@@ -23,7 +23,6 @@ void ReachLimits::reset(Row& row) const {
   row.limit.assign(int64_t{sets_->num_groups()} * kMembers, kUnlimited);
   std::fill(row.limit.begin() + sets_->count, row.limit.end(), 0);
   row.fine.assign(sets_->num_groups(), kUnlimited);
-  row.coarse.assign(sets_->num_groups() / Downsets::kSuper + 1, kUnlimited);
   row.capped_at.assign(sets_->num_groups(), -1);
 }
 
@@ -49,11 +48,6 @@ void ReachLimits::fold(Row& row, int32_t target) {
       row.limit[downset] = std::min(row.limit[downset], devices);
   row.target = target;
   row.caps = &caps_->at_sum(target);
-  for (size_t i = 0; i < row.coarse.size(); ++i) {
-    const auto begin = row.fine.begin() + static_cast<int64_t>(i) * Downsets::kSuper;
-    const auto end = std::min(begin + Downsets::kSuper, row.fine.end());
-    row.coarse[i] = begin < end ? *std::max_element(begin, end) : 0;
-  }
 }
 
 void ReachLimits::Row::lower(int32_t group) {

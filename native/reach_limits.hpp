@@ -7,6 +7,7 @@
 // of a group are settled by one comparison each, however many labels they have.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -21,13 +22,18 @@ namespace trainwright {
 
 class ReachLimits {
  public:
-  struct Row {                   // of one data degree
-    int32_t target = 0;          // s' + d
-    std::vector<int32_t> limit;  // per downset, [groups * 64]: useful below this many devices
-    std::vector<int32_t> fine, coarse;  // at least the largest per group of 64, and of 512
-    std::vector<int32_t> capped_at;     // per group: target at which caps were last looked up
+  struct Row {                       // of one data degree
+    int32_t target = 0;              // s' + d
+    std::vector<int32_t> limit;      // per downset, [groups * 64]: useful below this many devices
+    std::vector<int32_t> fine;       // at least the largest per group of 64
+    std::vector<int32_t> capped_at;  // per group: target at which caps were last looked up
     const CompletionCaps::Level* caps = nullptr;
 
+    // Groups before this one are of no use.
+    int32_t first_group(int32_t devices) const {
+      const auto begin = caps->most_up_to.begin(), end = caps->most_up_to.end();
+      return static_cast<int32_t>(std::lower_bound(begin, end, devices) - begin);
+    }
     uint64_t open_members(int32_t group, int32_t devices) {
       if (capped_at[group] != target) lower(group);
       return ~at_most(limit.data() + int64_t{group} * kMembers, devices);

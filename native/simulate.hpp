@@ -86,4 +86,15 @@ std::vector<double> peak_bytes(const Orders& orders, const ActionMemory& memory)
 std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs,
                                   std::span<const double> deadline_s);
 
+// Of these the latest starts of forwards, and of input gradients or backwards: [S, m], infinite
+// where there is none.
+struct LatestHandovers {
+  std::vector<double> forward_s, backward_s;
+};
+
+// Of orders that were simulated, in the sequence that their simulation gave.
+LatestHandovers latest_handovers(const Orders& orders, const ActionCosts& costs,
+                                 std::span<const double> deadline_s, const Simulation& simulation,
+                                 std::span<const int64_t> sequence);
+
 }  // namespace trainwright

@@ -12,30 +12,56 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class LatestStarts {
  public:
-  LatestStarts(const Orders& orders, const ActionCosts& costs, std::span<const double> deadline_s)
+  LatestStarts(const Orders& orders, const ActionCosts& costs, std::span<const double> deadline_s,
+               const Simulation& simulation, std::span<const int64_t> sequence)
       : orders_(orders),
-        simulation_(simulate(orders, costs, &sequence_)),
+        sequence_(sequence),
+        simulation_(simulation),
         stages_(orders.num_stages()),
         microbatches_(orders.num_microbatches),
         busy_fraction_(costs.model == TransferModel::blocking ? costs.blocking_fraction : 0.0),
         transfers_(orders, costs),
         paired_(overlapped_pairs(orders, costs)),
-        latest_end_s_(orders.actions.size()),
         rank_latest_s_(deadline_s.begin(), deadline_s.end()),
-        forward_latest_s_(stages_ * microbatches_, kNever),
-        backward_latest_s_(stages_ * microbatches_, kNever) {
+        latest_{std::vector<double>(stages_ * microbatches_, kNever),
+                std::vector<double>(stages_ * microbatches_, kNever)} {
     if (costs.model == TransferModel::link)
       link_latest_s_.assign(orders.num_ranks() * orders.num_ranks(), kNever);
   }
 
-  std::vector<double> run() {
+  LatestHandovers handovers() {
+    if (is_plain()) {
+      for (auto row = sequence_.rbegin(); row != sequence_.rend(); ++row) visit_plain(*row);
+      return std::move(latest_);
+    }
+    starts();
+    return std::move(latest_);
+  }
+
+  std::vector<double> starts() {
+    latest_end_s_.resize(orders_.actions.size());
     for (auto row = sequence_.rbegin(); row != sequence_.rend(); ++row) visit(*row);
-    for (size_t row = 0; row < latest_end_s_.size(); ++row)
-      latest_end_s_[row] -= simulation_.end_s[row] - simulation_.start_s[row];
+    for (size_t row = 0; row < latest_end_s_.size(); ++row) latest_end_s_[row] -= duration_s(row);
     return std::move(latest_end_s_);
   }
 
  private:
+  // Transfers neither contend nor occupy a rank, and no pair overlaps.
+  bool is_plain() const {
+    return link_latest_s_.empty() && busy_fraction_ == 0.0 && paired_.empty();
+  }
+
+  void visit_plain(int64_t row) {
+    const auto& a = orders_.actions[row];
+    const int64_t at = a.stage * microbatches_ + a.microbatch;
+    double& rank_latest_s = rank_latest_s_[rank_of(a.stage)];
+    rank_latest_s = std::min(rank_latest_s, latest_handover(a)) - duration_s(row);
+    if (a.kind == kForward) latest_.forward_s[at] = rank_latest_s;
+    if (a.kind == kInputGrad || a.kind == kBackward) latest_.backward_s[at] = rank_latest_s;
+  }
+
+  double duration_s(int64_t row) const { return simulation_.end_s[row] - simulation_.start_s[row]; }
+
   int64_t rank_of(int64_t stage) const { return orders_.rank_of_stage[stage]; }
 
   void visit(int64_t row) {
@@ -57,9 +83,9 @@ class LatestStarts {
   double latest_handover(const ActionRow& a) {
     const int64_t at = a.stage * microbatches_ + a.microbatch;
     if (a.kind == kForward && a.stage + 1 < stages_)
-      return handover(a, a.stage + 1, forward_latest_s_[at + microbatches_]);
+      return handover(a, a.stage + 1, latest_.forward_s[at + microbatches_]);
     if ((a.kind == kInputGrad || a.kind == kBackward) && a.stage > 0)
-      return handover(a, a.stage - 1, backward_latest_s_[at - microbatches_]);
+      return handover(a, a.stage - 1, latest_.backward_s[at - microbatches_]);
     return kNever;
   }
 
@@ -88,30 +114,30 @@ class LatestStarts {
   void settle(int64_t row, double end_s) {
     const auto& a = orders_.actions[row];
     const int64_t at = a.stage * microbatches_ + a.microbatch;
-    const double start_s = end_s - (simulation_.end_s[row] - simulation_.start_s[row]);
+    const double start_s = end_s - duration_s(row);
     latest_end_s_[row] = end_s;
-    if (a.kind == kForward) forward_latest_s_[at] = start_s;
-    if (a.kind == kInputGrad || a.kind == kBackward) backward_latest_s_[at] = start_s;
+    if (a.kind == kForward) latest_.forward_s[at] = start_s;
+    if (a.kind == kInputGrad || a.kind == kBackward) latest_.backward_s[at] = start_s;
   }
 
   void leave_rank(int64_t row, bool pair) {
     const auto& a = orders_.actions[row];
     double receive_s = receive_of(a);
     if (pair) receive_s += receive_of(orders_.actions[row + 1]);
-    const double start_s = latest_end_s_[row] - (simulation_.end_s[row] - simulation_.start_s[row]);
+    const double start_s = latest_end_s_[row] - duration_s(row);
     rank_latest_s_[rank_of(a.stage)] = start_s - busy_fraction_ * receive_s;
   }
 
   const Orders& orders_;
-  std::vector<int64_t> sequence_;
-  const Simulation simulation_;
+  const std::span<const int64_t> sequence_;
+  const Simulation& simulation_;
   const int64_t stages_, microbatches_;
   const double busy_fraction_;
   const Transfers transfers_;
   const std::vector<bool> paired_;
   std::vector<double> latest_end_s_;
   std::vector<double> rank_latest_s_;  // latest end of whatever comes before on the rank
-  std::vector<double> forward_latest_s_, backward_latest_s_;  // latest starts, [S, m]
+  LatestHandovers latest_;
   std::vector<double> link_latest_s_;
 };
 
@@ -119,7 +145,15 @@ class LatestStarts {
 
 std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs,
                                   std::span<const double> deadline_s) {
-  return LatestStarts(orders, costs, deadline_s).run();
+  std::vector<int64_t> sequence;
+  const Simulation simulation = simulate(orders, costs, &sequence);
+  return LatestStarts(orders, costs, deadline_s, simulation, sequence).starts();
+}
+
+LatestHandovers latest_handovers(const Orders& orders, const ActionCosts& costs,
+                                 std::span<const double> deadline_s, const Simulation& simulation,
+                                 std::span<const int64_t> sequence) {
+  return LatestStarts(orders, costs, deadline_s, simulation, sequence).handovers();
 }
 
 }  // namespace trainwright

@@ -8,19 +8,8 @@ void SupersetScan::start(const Downsets& sets, const MemberBits& bits, int32_t b
   sets_ = &sets;
   bits_ = &bits;
   below_ = below;
-  groups_.clear();
-  coarse_.clear();
-  const int32_t first = (below + 1) / Downsets::kGroup, words = sets.num_words;
-  for (int32_t coarse = (sets.num_groups() - 1) / Downsets::kSuper;
-       coarse >= first / Downsets::kSuper; --coarse) {
-    if (!sets.is_subset_of(below, sets.coarse_or.data() + int64_t{coarse} * words)) continue;
-    coarse_.push_back({coarse, static_cast<int32_t>(groups_.size())});
-    const int32_t end = std::min((coarse + 1) * Downsets::kSuper, sets.num_groups());
-    for (int32_t group = end; group-- > std::max(first, coarse * Downsets::kSuper);)
-      if (sets.is_subset_of(below, sets.group_or.data() + int64_t{group} * words))
-        groups_.push_back({group, false, 0});
-  }
-  coarse_.push_back({-1, static_cast<int32_t>(groups_.size())});
+  first_group_ = (below + 1) / Downsets::kGroup;
+  members_.assign(std::max(0, sets.num_groups() - first_group_), {false, 0});
 }
 
 // Members of the group that contain D', bit i for member 64 * group + i.

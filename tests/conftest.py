@@ -14,7 +14,7 @@ settings.register_profile(
     "quick",
     deadline=None,
     derandomize=True,
-    max_examples=10,  # the others in proportion, see random_cases
+    max_examples=6,  # the others in proportion, see random_cases
     suppress_health_check=[HealthCheck.too_slow],
 )
 # New examples on every run: pytest --hypothesis-profile=thorough

@@ -52,6 +52,8 @@ def model_plan() -> ModelPlanResult:
         global_batch=64,
         sequence=8192,
         pp="2..",
+        cp=1,
+        mapping="tp-cp-ep-dp-pp",
     )
 
 

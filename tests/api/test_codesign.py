@@ -239,7 +239,7 @@ def test_the_chip_of_a_document_gets_the_plan_of_the_planner(
 ) -> None:
     path = tmp_path / "chip.json"
     report.save(path)
-    workload = {"devices": 16, "global_batch": 64, "sequence": 512}
+    workload = {"devices": 4, "global_batch": 16, "sequence": 512}
     found = plan_on_chip("bert-large", chip=str(path), **workload)  # type: ignore[arg-type]
     want = trainwright.plan(
         "bert-large",
@@ -277,7 +277,7 @@ def test_a_flat_network_of_chips_has_as_many_as_were_searched_for(
 def test_a_document_stands_for_the_chips_of_its_search(tmp_path: Path) -> None:
     path = tmp_path / "chip.json"
     small(devices=10, node_devices=4, global_batch=20).save(path)
-    workload = {"cluster": path, "global_batch": 20, "sequence": 512, "schedule": "1f1b"}
+    workload = {"cluster": path, "global_batch": 20, "sequence": 512, "schedule": "1f1b", "cp": 1}
     sizes: tuple[dict[str, int], ...] = ({}, {"devices": 12}, {"nodes": 2})
     made = [trainwright.plan("bert-large", **workload, **size) for size in sizes]  # type: ignore[arg-type]
     assert [one.to_dict()["request"]["num_devices"] for one in made] == [10, 12, 8]
@@ -293,14 +293,14 @@ def test_what_a_search_hid_and_pricing_does_not_is_said(
     told: dict[str, float], tmp_path: Path
 ) -> None:
     path = tmp_path / "chip.json"
-    small(**told).save(path)
-    workload = {"cluster": path, "global_batch": 64, "sequence": 512, "schedule": "1f1b"}
+    small(devices=4, global_batch=16, **told).save(path)
+    workload = {"cluster": path, "global_batch": 16, "sequence": 512, "schedule": "1f1b"}
     said = "hid tensor exchanges under 50% and gradients under 25%"
     for command in (trainwright.plan, trainwright.estimate):
         made = command("bert-large", **workload)  # type: ignore[operator]
         assert (said in "; ".join(made.to_dict()["warnings"])) is bool(told)
     job = tmp_path / "job.json"
-    job.write_text('{"train_batch_size": 64}', encoding="utf-8")
+    job.write_text('{"train_batch_size": 16}', encoding="utf-8")
     made = trainwright.improve(
         source=("deepspeed", job), model="bert-large", cluster=path, sequence=512
     )
@@ -326,7 +326,7 @@ def test_a_file_that_is_neither_says_what_it_may_be(tmp_path: Path) -> None:
 def test_another_document_is_refused_by_its_kind(tmp_path: Path) -> None:
     path = tmp_path / "plan.txt"
     path.write_text('{"kind": "model-plan"}', encoding="utf-8")
-    with pytest.raises(InvalidInput, match='kind: must be one of "codesign", got "model-plan"'):
+    with pytest.raises(InvalidInput, match='kind: must be "codesign", got "model-plan"'):
         open_cluster(str(path))
 
 

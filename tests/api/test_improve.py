@@ -28,15 +28,15 @@ from trainwright.planning.improve import reachable
 from trainwright.planning.neighbours import moves
 from trainwright.pricing.configuration import price_configuration
 
-RUN = {"cluster": "dgx-h100", "tp": 2, "pp": 2, "dp": 2, "global_batch": 32, "sequence": 1024}
+RUN = {"cluster": "dgx-h100", "tp": 2, "pp": 2, "dp": 1, "global_batch": 8, "sequence": 1024}
 TOO_LARGE = {
     "cluster": "dgx-h100",
     "tp": 1,
     "pp": 1,
-    "dp": 8,
+    "dp": 4,
     "zero": 1,
-    "micro_batch": 8,
-    "global_batch": 64,
+    "micro_batch": 4,
+    "global_batch": 16,
     "sequence": 4096,
 }
 

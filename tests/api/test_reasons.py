@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import trainwright
@@ -117,6 +119,16 @@ def test_every_choice_of_a_plan_can_be_left_out(planned):
         "the schedule v-half (1f1b instead)",
         "microbatches above 1",
     }
+
+
+def test_a_space_of_several_stages_per_rank_alone_is_not_asked_for_less(planned):
+    allowed = call_of(planned.document.request).question.allowed
+    stage = Stage.uniform((0,), ("none",), data_parallel=1, tensor_parallel=1)
+    degrees = Parallelism(pipeline=2, virtual_stages=2)
+    plan = Plan(stages=(stage,), num_microbatches=8, schedule="v-half", parallelism=degrees)
+    for families, asked in ((("v-half",), False), (("v-half", "zb-h1"), True), (None, True)):
+        found = dict(uses(plan, degrees, replace(allowed, schedules=families)))
+        assert ("virtual stages" in found) is asked
 
 
 @pytest.mark.slow

@@ -7,9 +7,11 @@ import json
 
 import pytest
 
+import reported
 import trainwright
 from trainwright.api.inputs import content_hash
 from trainwright.errors import InvalidInput
+from trainwright.formats.document_json import encode
 
 MODEL = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024, "schedule": "1f1b"}
 # Only the search, or the clock, knows these.
@@ -134,6 +136,22 @@ def test_an_edited_profile_is_refused_with_its_old_hash_and_with_a_new_one(
     document["request"]["model"]["sha256"] = content_hash(document["request"]["model"]["content"])
     with pytest.raises(InvalidInput, match=r"request\.model\.content\.points: required"):
         explained(document)
+
+
+@pytest.mark.parametrize("name", ["small_plan", "model_estimate", "improvement"])
+def test_of_estimated_figures_that_are_not_ours_it_is_said_how_that_comes_about(name, tmp_path):
+    document = encode(getattr(reported, name)())
+    timed = document["run"] if name == "improvement" else document
+    timed["step_time_s"] *= 1.01
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(InvalidInput) as refused:
+        trainwright.report(path)
+    *figures, last = refused.value.faults
+    assert any(fault.path.endswith("step_time_s") for fault in figures)
+    assert last.path == "document"
+    assert "made by another build of version" in last.problem
+    assert "make it anew with the command that wrote it" in last.problem
 
 
 def test_a_models_request_is_checked_too(path, tmp_path, explained):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 import trainwright
+from reported import mixed_plan
 from trainwright.api.diff import changes
 from trainwright.api.diff_clusters import cluster_facts
 from trainwright.api.explain import explain_constants
+from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.status import Status
 
@@ -20,6 +23,7 @@ JOB = {
     "devices": 16,
     "global_batch": 32,
     "sequence": 4096,
+    "cp": 1,
     "top": 0,
     "schedule": "1f1b",  # what is asked again does not depend on it
 }
@@ -124,8 +128,34 @@ def test_a_what_if_edited_by_hand_is_found_out(tight, tmp_path):
 
 
 def test_only_plans_of_models_are_asked_again(path):
-    with pytest.raises(InvalidInput, match=r"document: must be a model's plan, .* got \"plan\""):
-        trainwright.what_if(trainwright.plan(path), memory="80GiB")
+    plan = trainwright.plan(path)
+    with pytest.raises(InvalidInput, match=r'kind: must be "model-plan", .* got "plan"'):
+        trainwright.what_if(plan, memory="80GiB")
+    plan.save(path)
+    with pytest.raises(InvalidInput, match='kind: must be "model-plan", got "plan"'):
+        trainwright.what_if(path, memory="80GiB")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda document: trainwright.what_if(document, memory="80GiB"),
+        lambda document: trainwright.diff(document, document),
+        trainwright.improve,
+        trainwright.verify,
+    ],
+    ids=["whatif", "diff", "improve", "verify"],
+)
+def test_of_a_plan_on_several_kinds_of_devices_they_say_what_to_do(ask, tmp_path):
+    path = tmp_path / "mixed.json"
+    Report(mixed_plan()).save(path)
+    with pytest.raises(InvalidInput, match=r'must not be "mixed-plan": .* plan again with what'):
+        ask(path)
+
+
+def test_a_mixed_plan_at_hand_is_refused_as_its_file_is():
+    with pytest.raises(InvalidInput, match="plan again with what you would change"):
+        trainwright.what_if(Report(mixed_plan()), memory="80GiB")
 
 
 class TestDiffOfRuns:
@@ -159,6 +189,24 @@ class TestDiffOfRuns:
         assert asked["vocabulary_multiple"] == (64, 128)
         split = {change.key: change.before for change in found.result_changes}
         assert split["blocks_per_stage"] == [16, 16]
+
+    def test_of_a_plan_and_an_estimate_compares_what_is_recomputed(self, tight):
+        run = self.estimate(pp=2, dp=8, recompute="full:3")
+        report = trainwright.diff(run, tight)
+        (found,) = (c for c in report.document.result_changes if c.key == "recompute_per_stage")
+        assert found.before == ["full 3, none 13"] * 2
+        first, last = (Counter(stage.options.values()) for stage in tight.document.stages)
+        blocks = first["none"] - 1  # beside the embedding
+        assert found.after == [f"none {blocks}, selective {first['selective']}", "none"]
+        assert last.keys() == {"none"}
+        assert "recomputation of each stage" in report.explain()
+        again = trainwright.diff(run, self.estimate(pp=2, dp=8)).document
+        assert "recompute_per_stage" not in {c.key for c in again.result_changes}
+
+    def test_prints_times_by_what_they_are(self):
+        shown = trainwright.diff(self.estimate(tp=4, pp=2), self.estimate(tp=2, pp=4)).explain()
+        assert "exposed transfers between stages" in shown
+        assert "_s " not in shown
 
     def test_sources_of_figures_are_named_by_figure(self):
         one = self.estimate(tp=4)

@@ -155,7 +155,7 @@ class TestTimeUnit:
 
 
 def test_a_model_plan_is_one_document(run):
-    done = run(*LLAMA, "--json")
+    done = run(*LLAMA, "--schedule", "1f1b,zb-v", "--cp", "1", "--json")
     assert done.code == 0
     document = done.document
     assert document["kind"] == "model-plan"

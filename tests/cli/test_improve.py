@@ -209,14 +209,14 @@ def test_a_run_that_does_not_fit_is_told_what_makes_it_fit(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:
     document = tmp_path / "run.json"
-    options = ("--tp", "1", "--dp", "8", "--zero", "1", "--global-batch", "64")
-    options += ("--micro-batch", "8", "--sequence", "4096", "-o", str(document))
+    options = ("--tp", "1", "--dp", "4", "--zero", "1", "--global-batch", "16")
+    options += ("--micro-batch", "4", "--sequence", "4096", "-o", str(document))
     assert run("estimate", "llama3-8b", "--cluster", "dgx-h100", *options).code == 3
     done = run("improve", str(document))
     said = " ".join(done.out.split())
     assert done.code == 0
-    assert "does not fit: needs 227.34 GiB of 77.21 GiB usable" in said
-    assert "best small change that makes it fit: --micro-batch 2 --zero 2: " in said
+    assert "does not fit: needs 154.93 GiB of 77.21 GiB usable" in said
+    assert "best small change that makes it fit: --micro-batch 1 --zero 2: " in said
     assert "slower than your run would be" in said
     assert "of the gain" not in said
 

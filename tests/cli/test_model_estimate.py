@@ -224,6 +224,10 @@ def test_experts_have_options_of_their_own(run):
         (("--overlap", "luck=1"), ["overlap: must name gradients", 'got "luck"']),
         (("--overlap", "tensor=2"), ["overlap.tensor: must be from 0 to 1, got 2.0"]),
         (("--precision", "fp4"), ["precision: H100-80GB-SXM multiplies in", "not in fp4"]),
+        (
+            ("--precision", "fp7", "--tp", "3", "--cp", "2"),
+            ['precision: must be one of bf16, fp16, fp32, tf32, fp8, fp4, got "fp7"'],
+        ),
         (("--optimizer", "lamb"), ["optimizer: must be one of adam, sgd, momentum, muon"]),
         (("--dropout", "much"), ['dropout: must be a number, got "much"']),
         (("--memory", "80"), ['did you mean "80GiB"?']),
@@ -277,14 +281,36 @@ def test_every_constant_is_printed_with_its_origin(run, folder):
     assert f"{halves['attention_half_flops'] / 1e9:,.4g} GFLOP" in printed
     assert "fitted" in printed
     assert "datasheet" in printed
-    again = run("explain", "estimate.json", "--constants", "--json")
-    assert again.document == estimated.document
+    document = run("explain", "estimate.json", "--constants", "--json").document
+    assert (document["kind"], document["cluster"]) == ("constants", "dgx-h100")
+    for each in document["constants"]:
+        assert all(each[key] in printed for key in ("of", "text", "origin"))
+    values = {each["constant"]: each["value"] for each in document["constants"]}
+    assert values["dense peak, bf16"] == dict(pool["accelerator"]["peak_flops_per_s"])["bf16"]
+    assert values["products reach half of that with"] == halves["gemm"]["half"]
+    assert sum("high_value" in each for each in document["constants"]) == 1
 
 
 def test_what_a_file_states_without_a_source_is_no_usual_value(run, folder):
     mixed = str(Path(__file__).parents[2] / "examples" / "old-and-new.toml")
-    sizes = ("--global-batch", "8", "--sequence", "1024")
-    run("plan", "gpt2", "--cluster", mixed, *sizes, "--json", "-o", "mixed.json")
+    one = (
+        "--pp",
+        "2",
+        "--dp",
+        "8",
+        "--tp",
+        "1",
+        "--cp",
+        "1",
+        "--zero",
+        "1",
+        "--micro-batch",
+        "1",
+        "--schedule",
+        "1f1b",
+    )
+    sizes = ("--global-batch", "8", "--sequence", "1024", "--recompute", "none")
+    run("plan", "gpt2", "--cluster", mixed, *sizes, *one, "--json", "-o", "mixed.json")
     printed = run("explain", "mixed.json", "--constants").out
     (line,) = (line for line in printed.splitlines() if "12.5 GB/s" in line)
     assert "no source stated" in line

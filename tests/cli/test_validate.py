@@ -38,6 +38,32 @@ def test_a_folder_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str
     assert "cannot be read" in capsys.readouterr().err
 
 
+def test_a_file_is_scored_as_its_folder_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", str(ROWS), "--json") == 0
+    of_folder = json.loads(capsys.readouterr().out)
+    assert run("validate", str(ROWS / "korthikanti.csv"), "--json") == 0
+    of_file = json.loads(capsys.readouterr().out)
+    assert of_file["datasets"] == of_folder["datasets"]
+    assert of_file.get("profiles") == of_folder.get("profiles")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [('{"layers": []}', '{"layers": []}'), ("time,loss\n1,2\n", "time, loss")],
+    ids=["JSON", "another table"],
+)
+def test_a_file_that_is_no_table_of_runs_is_refused_with_what_it_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, shown: str
+) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text(text, encoding="utf-8")
+    for asked in (path, tmp_path):
+        assert run("validate", str(asked)) == 2
+        said = capsys.readouterr().err
+        wanted = "file: must be a CSV table with the columns row_id, model, accelerator"
+        assert said == f'error in {path}: {wanted}, got "{shown}"\n'
+
+
 def test_files_are_named_with_or_without_their_ending(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("validate", str(ROWS), "--files", "korthikanti.csv") == 0
     assert "korthikanti" in capsys.readouterr().out

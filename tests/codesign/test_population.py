@@ -32,7 +32,7 @@ def same(first: Population, second: Population) -> bool:
 
 
 def test_two_processes_give_the_same_bits() -> None:
-    asked = question(BERT, GPT2_XL, space=some_designs(150, 8), devices=64)
+    asked = question(BERT, space=some_designs(80, 8), devices=64)
     alone, _ = populate(asked, Budget(), scale_s=SCALE, **SMALL)
     together, finished = populate(
         asked, Budget(), scale_s=SCALE, executor=LocalPool(workers=2), **SMALL

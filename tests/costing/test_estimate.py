@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from trainwright.cluster import Hop
-from trainwright.costing import Estimator, flat_setting
+from trainwright.costing import Estimator, flat_setting, kept_prices
 from trainwright.costing.communication import collective_time_s
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.profile_json import read_profile, write_profile
-from trainwright.model import Recipe, Routing, TokenDispatcher, count_parameters
+from trainwright.model import Recipe, Routing, TokenDispatcher, count_parameters, transformer
 from trainwright.profile import Profile, ProfileFile, ProfilePoint, Recompute, TimeKind
 from trainwright.units import GIB
 
@@ -349,3 +349,21 @@ def test_a_profile_of_tokens_sent_once_is_read_back_and_broken_routing_is_refuse
     found[0]["routing"]["ranks"] = 0
     with pytest.raises(InvalidInput, match="ranks: must divide the 256 experts, got 0"):
         read_profile(written)
+
+
+def test_layers_without_experts_cost_the_same_however_experts_are_dealt_out() -> None:
+    model = replace(catalog.model("deepseek-v3").config, num_layers=5)
+    cluster = catalog.cluster("dgx-h100").with_nodes(8)
+    for expert, expert_tensor in ((8, 1), (16, 2), (4, 1)):
+        point = ProfilePoint(
+            sequence_length=4096,
+            tensor_parallel=(2,),
+            sequence_parallel=True,
+            expert_parallel=expert,
+            expert_tensor_parallel=expert_tensor,
+        )
+        warm = Estimator(model=model, cluster=cluster)._priced(point)
+        transformer._ends.cache_clear()
+        transformer._dense_block.cache_clear()
+        kept_prices._made_prices.cache_clear()
+        assert Estimator(model=model, cluster=cluster)._priced(point) == warm

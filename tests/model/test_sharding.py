@@ -21,6 +21,7 @@ from trainwright.model import (
     TransformerConfig,
     layer_graph,
 )
+from trainwright.model.feed_forward import FeedForward
 
 S = 4096
 
@@ -133,13 +134,36 @@ def test_balanced_experts_do_the_same_work_however_they_are_dealt_out(
     assert block(config, run).model_flops == block(config, base).model_flops
 
 
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "qwen1.5-moe-a2.7b"])
+@pytest.mark.parametrize("e", [1, 2])
+def test_what_an_exchange_hides_under_is_an_operator_beside_it(name: str, e: int) -> None:
+    config = catalog.model(name).config
+    experts = {} if config.experts is None else {"expert_parallel": e}
+    shape = {"tensor_parallel": 2, "sequence_parallel": True, **experts}
+    run = RunShape(microbatch_size=1, sequence_length=S, **shape)
+    layer = block(config, run)
+    hiders = {each.hides_under for each in layer.exchanges} - {None}
+    names = {operator.name for operator in layer.operators}
+    assert hiders
+    assert hiders <= names
+    parts = {part for part in FeedForward if part.first in names}
+    assert all(part.last in names for part in parts)
+    assert (FeedForward.MLP in parts) == (config.experts is None)
+    shared = config.experts is not None and config.experts.shared_ffn_size > 0
+    assert (FeedForward.SHARED_EXPERT in parts) == shared
+
+
 def test_imbalance_and_capacity_scale_the_experts_of_the_heaviest_rank() -> None:
     config = catalog.model("mixtral-8x7b").config
     base = RunShape(microbatch_size=1, sequence_length=S, expert_parallel=4)
 
     def expert_flops(run: RunShape) -> float:
         found = block(config, run).operators
-        return sum(o.forward.flops for o in found if o.name in ("expert_in", "expert_out"))
+        return sum(
+            o.forward.flops
+            for o in found
+            if o.name in (FeedForward.EXPERT.first, FeedForward.EXPERT.last)
+        )
 
     even = expert_flops(base)
     assert even == 2.0 * 3 * 2 * S * 4096 * 14336

@@ -57,7 +57,7 @@ def test_it_equals_exhaustive_search(piper):
 
 def test_it_equals_exhaustive_search_on_a_fixed_corpus_of_every_kind():
     seen = Counter()
-    for seed in range(400):
+    for seed in range(200):
         piper = random_piper(Random(seed))
         outcome = assert_equals_the_oracle(piper, least=least_time_of(seed))
         seen[outcome.status] += 1
@@ -65,15 +65,15 @@ def test_it_equals_exhaustive_search_on_a_fixed_corpus_of_every_kind():
         seen["no edges"] += not piper["edges"]
         pairs = [(edge["sourceId"], edge["destId"]) for edge in piper["edges"]]
         seen["parallel edges"] += len(set(pairs)) < len(pairs)
-    assert seen[Status.OPTIMAL] > 250
-    assert seen[Status.INFEASIBLE] > 25
-    assert min(seen[2], seen[3], seen["no edges"], seen["parallel edges"]) > 25
+    assert seen[Status.OPTIMAL] > 125
+    assert seen[Status.INFEASIBLE] > 12
+    assert min(seen[2], seen[3], seen["no edges"], seen["parallel edges"]) > 12
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(21))
 def test_it_equals_exhaustive_search_at_length(block):
-    for seed in range(1000 * (block + 1), 1000 * (block + 2)):
+    for seed in range(1000 * block, 1000 * (block + 1)):
         piper = random_piper(Random(seed))
         assert_equals_the_oracle(piper, least=least_time(piper))
 

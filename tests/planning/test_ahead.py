@@ -36,12 +36,12 @@ class Threads:
 
 
 def question(**allowed) -> ModelQuestion:
-    cluster = catalog.cluster("dgx-h100").with_nodes(4)
+    cluster = catalog.cluster("dgx-h100").with_nodes(2)
     return ModelQuestion(
         model=replace(catalog.model("llama3-8b").config, num_layers=12),
         cluster=cluster.with_memory(24 * 2**30),
-        workload=Workload(global_batch=64, sequence_length=4096),
-        num_devices=32,
+        workload=Workload(global_batch=32, sequence_length=4096),
+        num_devices=16,
         allowed=Allowed(**allowed),
     )
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from oracles_chain import cuts_of, finish_of_cut_s, fitting_time_s
 from trainwright._native import _core
+from trainwright.planning.chain_cuts import cuts_below
+from trainwright.planning.chain_split import ChainTables
 
 SECONDS = st.floats(0.1, 4.0)
 ORDERS = {  # w, then i, j and k of a rank, by the number of ranks after it and before it
@@ -69,9 +71,7 @@ def test_the_bound_is_no_longer_than_any_cut_and_its_own_cut_is_one(chain):
         **{name: chain[name] for name in arrays},
     )
     ranks = len(chain["orders"])
-    legal = [
-        cuts for cuts in cuts_of(layers, ranks) if max(b - a for a, b in pairwise(cuts)) <= longest
-    ]
+    legal = legal_cuts(chain)
     least_s = min(finish_s(chain, cuts) for cuts in legal)
     assert bound_s <= least_s * (1 + 1e-12)
     cuts = tuple(np.cumsum([0, *found]).tolist())
@@ -79,6 +79,53 @@ def test_the_bound_is_no_longer_than_any_cut_and_its_own_cut_is_one(chain):
     assert finish_s(chain, cuts) >= bound_s * (1 - 1e-12)
     if ranks <= 2:  # the last rank has no choice left
         assert bound_s == pytest.approx(least_s, rel=1e-12)
+
+
+def legal_cuts(chain):
+    layers, longest = chain["layers"], chain["time_s"].shape[1]
+    every = cuts_of(layers, len(chain["orders"]))
+    return [cuts for cuts in every if max(b - a for a, b in pairwise(cuts)) <= longest]
+
+
+def tables_of(chain):
+    longest = chain["time_s"].shape[1]
+    lengths = np.arange(longest)
+    inside = np.arange(chain["layers"])[:, np.newaxis] + lengths + 1 <= chain["layers"]
+    names = ("forward_s", "weight_grad_s", "time_s", "tail_s", "transfer_s")
+    return ChainTables(
+        used=lengths,
+        kind_of=np.where(inside, lengths, -1),
+        order=np.array(chain["orders"], dtype=np.int64),
+        num_microbatches=chain["count"],
+        **{name: chain[name] for name in names},
+    )
+
+
+@given(chains(), st.floats(0.9, 2))
+def test_every_cut_below_a_limit_is_found_with_its_bound(chain, times):
+    bounds_s = {cuts: finish_s(chain, cuts) for cuts in legal_cuts(chain)}
+    limit_s = times * min(bounds_s.values())
+    found = cuts_below(tables_of(chain), limit_s, most=1000)
+    below = {
+        tuple(cuts): own_s for cuts, own_s in zip(found.cuts.tolist(), found.bound_s, strict=True)
+    }
+    assert found.others_s == limit_s
+    for cuts, bound_s in bounds_s.items():
+        if cuts in below:
+            assert below.pop(cuts) == pytest.approx(bound_s, rel=1e-12)
+        else:
+            assert bound_s >= limit_s * (1 - 1e-12)
+    assert not below
+
+
+@given(chains(), st.integers(1, 4))
+def test_what_is_left_out_for_want_of_room_is_bounded(chain, most):
+    bounds_s = {cuts: finish_s(chain, cuts) for cuts in legal_cuts(chain)}
+    found = cuts_below(tables_of(chain), 1e9, most=most)
+    assert len(found.cuts) <= most
+    assert (np.diff(found.bound_s) >= 0).all()
+    for cuts in set(bounds_s) - {tuple(cuts) for cuts in found.cuts.tolist()}:
+        assert bounds_s[cuts] >= found.others_s * (1 - 1e-12)
 
 
 @given(st.data())

@@ -18,9 +18,10 @@ from trainwright.planning.coarse_bound import CoarseBounds
 from trainwright.planning.family_bounds import ChainWork
 from trainwright.planning.layouts import layouts_of
 from trainwright.planning.model_question import estimate_profile
+from trainwright.planning.pair_batch import Batch
 from trainwright.planning.point_work import PointWork
 from trainwright.planning.run_settings import RunSettings
-from trainwright.planning.schedules import Space, schedules_of
+from trainwright.planning.schedules import schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.profile import Recompute
 
@@ -56,9 +57,12 @@ QUESTIONS = {
     ),
     "untied": asked(UNTIED, cluster=SLOW, batch=2, **SMALL, **ALL_ZERO),
     "adapters": asked(TUNED, cluster=SLOW, batch=2, **SMALL, **ALL_ZERO),
+    "adapters, sharded": asked(
+        TUNED, cluster=SLOW, batch=4, **SMALL | {"data": Span.only(2)}, zero_stages=(3,)
+    ),
 }
 
-AT_ONCE = ("adapters",)
+AT_ONCE = ("adapters, sharded",)
 
 
 def coarse_s(question, candidate, profile):
@@ -77,10 +81,10 @@ def coarse_s(question, candidate, profile):
     )
     (schedule,) = schedules_of(Allowed(schedules=(candidate.schedule,)))
     overlap = question.settings.overlap
-    (bounds_s,) = CoarseBounds(question.cluster, overlap).bounds_s(
+    bounds_s = CoarseBounds(question.cluster, overlap).bounds_s(
         PointWork.of(profile),
         candidate.point,
-        [Space(schedule, candidate.zero_stage, layouts)],
+        Batch.under(schedule, candidate.zero_stage, layouts),
         chain=ChainWork.of(StageKinds.of(profile, overlap)),
     )
     assert bounds_s.shape == (1,)

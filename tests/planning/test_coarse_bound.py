@@ -25,10 +25,11 @@ from trainwright.planning.layouts import layouts_of
 from trainwright.planning.like_layers import Rooms, Tail
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
 from trainwright.planning.model_space import Candidate, Point, Workload
+from trainwright.planning.pair_batch import Batch
 from trainwright.planning.point_work import PointWork
 from trainwright.planning.ramps import Ramp, Shares, split_backward_s
 from trainwright.planning.run_settings import USUAL_SETTINGS, RunSettings
-from trainwright.planning.schedules import Space, schedules_of
+from trainwright.planning.schedules import schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, pipeline_ends_s
 from trainwright.pricing.step import predict_step
@@ -192,10 +193,10 @@ def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
     )
     (schedule,) = schedules_of(Allowed(schedules=(candidate.schedule,)))
     work = PointWork.of(profile)
-    (bounds_s,) = CoarseBounds(question.cluster, overlap).bounds_s(
+    bounds_s = CoarseBounds(question.cluster, overlap).bounds_s(
         work,
         point,
-        [Space(schedule, candidate.zero_stage, layouts)],
+        Batch.under(schedule, candidate.zero_stage, layouts),
         chain=ChainWork.of(StageKinds.of(profile, overlap)),
     )
     assert bounds_s.shape == (1,)

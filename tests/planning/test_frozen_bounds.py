@@ -12,8 +12,9 @@ from trainwright.planning.family_bounds import ChainWork
 from trainwright.planning.family_split import best_family_split
 from trainwright.planning.layouts import Layouts
 from trainwright.planning.model_space import Point
+from trainwright.planning.pair_batch import Batch
 from trainwright.planning.point_work import PointWork
-from trainwright.planning.schedules import Schedule, Space
+from trainwright.planning.schedules import Schedule
 from trainwright.planning.split_bound import best_split
 
 ADAPTERS = Tuning(low_rank=LowRank(rank=64, targets=("query", "attention_output", "up", "down")))
@@ -59,10 +60,10 @@ def coarse_bound_s(one) -> float:
         copies=np.array([1]),
     )
     schedule = Schedule(family="1f1b", virtual_stages=Span.only(1))
-    (bounds_s,) = CoarseBounds(one.cluster).bounds_s(
+    bounds_s = CoarseBounds(one.cluster).bounds_s(
         PointWork.of(one.profile),
         Point(microbatch_size=1, tensor=1),
-        [Space(schedule, degrees.zero_stage, layouts)],
+        Batch.under(schedule, degrees.zero_stage, layouts),
         chain=ChainWork.of(one.kinds),
     )
     return float(bounds_s[0])

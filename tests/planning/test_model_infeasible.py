@@ -154,7 +154,7 @@ class TestInfeasible:
         eased_question = relaxed(v_of_23_blocks(40), fix)
         assert [found.plan.schedule for found in planned(eased_question).priced] == ["1f1b"]
 
-    @pytest.mark.parametrize("memory_gib", [36, 40])
+    @pytest.mark.parametrize("memory_gib", [pytest.param(36, marks=pytest.mark.slow), 40])
     def test_memory_grows_until_it_is_enough_for_the_families_asked_for(self, memory_gib):
         asked = v_of_23_blocks(memory_gib)
         offered = diagnosed(asked).relaxations

@@ -147,12 +147,12 @@ def test_a_search_that_sees_more_is_never_slower():
 
 
 def test_restrictions_hold_in_every_plan():
-    small = narrowed(SMALL, schedules=("1f1b",))
+    small = narrowed(SMALL, schedules=("1f1b",), context=ONE)
     for found in planned(narrowed(small, data=ONE)).priced:
         assert found.plan.parallelism.data == 1
     for found in planned(narrowed(small, tensor=ONE)).priced:
         assert found.plan.parallelism.tensor == 1
-    roomy = question("llama3-8b", batch=16, sequence=4096, schedules=("1f1b",))
+    roomy = question("llama3-8b", batch=16, sequence=4096, schedules=("1f1b",), context=ONE)
     for found in planned(narrowed(roomy, recompute=KEEP_ALL)).priced:
         assert {option for s in found.plan.stages for option in s.options} == {"none"}
     for found in planned(narrowed(small, microbatch_size=Span.only(4))).priced:
@@ -230,7 +230,7 @@ class TestPerStage:
         assert free.priced[0].step.peak_memory_bytes <= asked.cluster.accelerator.usable_bytes
 
     def test_stages_may_differ(self):
-        plans = plan_per_stage(question(num_devices=7), Budget()).priced
+        plans = plan_per_stage(question(num_devices=3, batch=8), Budget()).priced
         mixed = [p.plan for p in plans if p.plan.parallelism is None]
         assert any(
             len({(s.data_parallel, s.tensor_parallel) for s in plan.stages}) > 1 for plan in mixed
@@ -265,7 +265,9 @@ class TestBudget:
                     budget.interrupt()
 
         budget = Budget(on_progress=listen)
-        asked = question("llama3-8b", batch=512, sequence=8192, schedules=("1f1b", "zb-v"))
+        asked = question(
+            "llama3-8b", batch=64, sequence=8192, schedules=("1f1b", "zb-v"), context=ONE
+        )
         found = plan_model(asked, budget)
         assert found.interrupted
         assert not found.exhausted
@@ -315,7 +317,15 @@ def test_levels_of_the_network_are_what_the_test_thinks():
 
 
 def test_plans_in_chunks_that_are_left_aside_still_bound_the_search(monkeypatch):
-    asked = question("llama3-8b", sequence=4096, memory_gib=40, tensor=ONE, pipeline=Span(least=2))
+    asked = question(
+        "llama3-8b",
+        sequence=4096,
+        memory_gib=40,
+        tensor=ONE,
+        context=ONE,
+        microbatch_size=ONE,
+        pipeline=Span.only(4),
+    )
     whole = plan_model(asked, Budget())
     assert whole.priced[0].candidate.virtual_stages > 1
     monkeypatch.setattr(model_planner, "_MOST_IN_CHUNKS", 0)
@@ -330,7 +340,9 @@ def test_plans_in_chunks_that_are_left_aside_still_bound_the_search(monkeypatch)
 
 
 def test_a_plan_in_v_whose_pipeline_is_too_long_is_not_priced():
-    asked = narrowed(SMALL, schedules=("zb-v",), pipeline=Span.only(2), data=Span.only(1))
+    asked = narrowed(
+        SMALL, schedules=("zb-v",), pipeline=Span.only(2), data=ONE, microbatch_size=Span.only(4)
+    )
     (best, *_) = plan_model(asked, Budget()).priced
     stages = best.plan.stages
     again = partial(price_split, asked, best.candidate, best.profile, _split_of(best), Budget())

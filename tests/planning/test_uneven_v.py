@@ -20,13 +20,12 @@ def step_s(outcome):
     return outcome.priced[0].step.step_time_s if outcome.priced else float("inf")
 
 
-LONGER = [(14, 30), (14, 60), (15, 60), (23, 42)]
+LONGER = [(15, 24), (14, 30), (14, 60), (15, 60), (23, 42)]
 
 
 @pytest.mark.parametrize(
     ("blocks", "memory_gib"),
     [
-        (15, 24),
         (23, 36),
         *(pytest.param(*each, marks=pytest.mark.slow) for each in LONGER),
     ],

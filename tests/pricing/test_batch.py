@@ -153,7 +153,10 @@ def test_copies_that_leave_nothing_to_shard_are_a_fault_beside_others(
     ]
 
 
-@pytest.mark.parametrize("blocks", [(9, 7, 1, 2, 10, 3), (4, 9, 8, 1, 6, 4)])
+@pytest.mark.parametrize(
+    "blocks",
+    [(9, 7, 1, 2, 10, 3), pytest.param((4, 9, 8, 1, 6, 4), marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("family", ["wave", "v-min"])
 def test_an_order_that_looks_at_times_hangs_on_no_last_bit(
     family: str, blocks: tuple[int, ...]

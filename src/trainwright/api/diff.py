@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.api.diff_clusters import cluster_facts
-from trainwright.api.documents import KINDS, AnyDocument, Priced, load_any_document
+from trainwright.api.documents import (
+    KINDS,
+    OF_SEVERAL_POOLS,
+    AnyDocument,
+    Priced,
+    load_any_document,
+)
 from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
@@ -75,6 +81,8 @@ def _open(document: AnyDocument) -> Any:
     found = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
         found = load_any_document(found)
+    elif found.kind == "mixed-plan":
+        raise InvalidInput.of("kind", OF_SEVERAL_POOLS)
     elif found.kind not in COMPARED:
         wanted = ", ".join(f'"{kind}"' for kind in COMPARED)
         raise InvalidInput.of("kind", f'must be one of {wanted}, got "{found.kind}"')
@@ -149,8 +157,9 @@ def _result_facts(document: Compared) -> dict[str, Any]:
     facts = {name: getattr(document, name, None) for name in names}
     if isinstance(document, ModelPlanResult):
         from trainwright.api.diff_runs import run_facts
+        from trainwright.api.searched import order_in_words
 
-        facts = {**facts, **run_facts(document)}
+        facts = {**facts, **run_facts(document), "order": order_in_words(document)}
     if (gap := facts["gap"]) is not None and gap <= OPTIMAL_TOLERANCE:
         facts["gap"] = 0.0
     return facts

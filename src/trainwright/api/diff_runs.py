@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
@@ -13,10 +14,11 @@ from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plan.results.difference import Change, Difference
 from trainwright.plan.results.model_estimate import ModelEstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
+from trainwright.profile import Recompute
 from trainwright.units import without_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trainwright.model import Recipe
     from trainwright.plan.overlap import MemoryOverheads, Overlap
@@ -55,7 +57,7 @@ def _asked_and_found(document: Run, other: Run) -> tuple[dict[str, Any], dict[st
     asked = asked_facts(document)
     if isinstance(document, ModelEstimateResult) and isinstance(other, ModelEstimateResult):
         return asked | _layout_of(document) | _split_of(document), _price_of(document)
-    return asked, run_facts(document) | _split_of(document)
+    return asked, run_facts(document) | _split_of(document) | _recompute_of(document)
 
 
 def _shared_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
@@ -135,6 +137,24 @@ def _split_of(document: Run) -> dict[str, Any]:
     if isinstance(document, ModelPlanResult) and not document.stages:
         return {}
     return {"blocks_per_stage": list(job_of(document).blocks_per_stage)}
+
+
+def _recompute_of(document: Run) -> dict[str, Any]:
+    """What the blocks of each virtual stage recompute, however the document says so."""
+    from trainwright.api.jobs import job_of
+
+    if isinstance(document, ModelPlanResult) and not document.stages:
+        return {}
+    stages = job_of(document).stages
+    return {"recompute_per_stage": [_recompute_words(stage.block_modes) for stage in stages]}
+
+
+def _recompute_words(modes: Sequence[Recompute]) -> str:
+    """One mode where all blocks agree, else how many are in each: "full 3, none 5"."""
+    counts = Counter(modes)
+    if len(counts) < 2:
+        return str(next(iter(counts), Recompute.NONE))
+    return ", ".join(f"{mode} {counts[mode]}" for mode in sorted(counts))
 
 
 def _price_of(document: Run) -> dict[str, Any]:

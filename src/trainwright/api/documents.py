@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from trainwright.api.printed import Report
+from trainwright.errors import InvalidInput
 from trainwright.plan.results.estimate import EstimateResult
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.placement import PlacementResult
@@ -13,6 +14,8 @@ from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
@@ -33,6 +36,11 @@ KINDS: dict[str, type[Readable]] = {
     "schedule": ScheduleResult,
 }
 
+OF_SEVERAL_POOLS: Final = (
+    'must not be "mixed-plan": a plan on several kinds of devices can be shown (explain, report), '
+    "and nothing else yet; plan again with what you would change, or on a cluster of one pool"
+)
+
 
 def open_document(document: AnyDocument) -> Readable:
     """The plan, estimate or schedule document at a path, or the one a result carries."""
@@ -42,12 +50,36 @@ def open_document(document: AnyDocument) -> Readable:
 
 def load_document(path: str | Path) -> Readable:
     """Read a document and check its figures; every fault of the file is named."""
+    return _rechecked(read_document(path, KINDS), source=str(path))
+
+
+def open_model_plan(document: AnyDocument) -> ModelPlanResult:
+    """A model's plan at a path, its figures checked, or the one a result carries.
+
+    Raises `InvalidInput` for documents of other kinds.
+    """
+    found: Any = document.document if isinstance(document, Report) else document
+    if isinstance(found, (str, Path)):
+        read = read_document(found, {"model-plan": ModelPlanResult})
+        return cast("ModelPlanResult", _rechecked(read, source=str(found)))
+    if isinstance(found, ModelPlanResult):
+        return found
+    if found.kind == "mixed-plan":
+        raise InvalidInput.of("kind", OF_SEVERAL_POOLS)
+    raise InvalidInput.of("kind", f'must be "model-plan", a model\'s plan, got "{found.kind}"')
+
+
+def read_document(path: str | Path, kinds: Mapping[str, type[Any]]) -> Any:
+    """A document of these kinds as it is stored; raises `InvalidInput` with every fault."""
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
 
     value = parse_json(read_bytes(path, name="document"), source=str(path))
-    return _rechecked(decode_document(value, KINDS, source=str(path)), source=str(path))
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind == "mixed-plan" and kind not in kinds:
+        raise InvalidInput.of("kind", OF_SEVERAL_POOLS, source=str(path))
+    return decode_document(value, kinds, source=str(path))
 
 
 def load_any_document(
@@ -85,16 +117,12 @@ def _any_kinds() -> dict[str, type[Any]]:
 def _load(
     path: str | Path, kinds: dict[str, type[Any]]
 ) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult:
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.document_json import decode_document
-    from trainwright.formats.json_text import parse_json
     from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
     from trainwright.plan.results.what_if import WhatIfResult
 
-    value = parse_json(read_bytes(path, name="document"), source=str(path))
-    document = decode_document(value, kinds, source=str(path))
+    document = read_document(path, kinds)
     if isinstance(document, ModelEstimateResult):
         from trainwright.api.recheck import recheck_estimate
 

@@ -11,8 +11,7 @@ from trainwright.errors import InvalidInput
 from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+    from trainwright.plan.results.constants import ConstantsResult
     from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
@@ -38,29 +37,21 @@ def explain(document: AnyDocument | Explained) -> Report[Explained]:
     return Report(found)
 
 
-class ConstantsReport(Report["Explained"]):
-    """A document whose table is that of the constants it was computed with."""
-
-    def renderable(self) -> RenderableType:
-        """Devices and networks of its cluster, with sources."""
-        from trainwright.cluster import Cluster
-        from trainwright.formats.document_json import decode
-        from trainwright.reporting.constants_table import constants_report
-
-        embedded = _cluster_of(self.document)
-        assert embedded is not None
-        return constants_report(decode(Cluster, embedded.content, path="request.cluster.content"))
-
-
-def explain_constants(document: AnyDocument | Explained) -> ConstantsReport:
-    """The same, but the report prints every constant of the cluster with its origin and source.
+def explain_constants(document: AnyDocument | Explained) -> Report[ConstantsResult]:
+    """Every constant of the document's cluster (a path or a result) with its origin and source.
 
     Raises `InvalidInput` where the document has no cluster.
     """
-    found = explain(document).document
-    if _cluster_of(found) is None:
+    from trainwright.cluster import Cluster
+    from trainwright.formats.document_json import decode
+    from trainwright.plan.results.constants import ConstantsResult
+    from trainwright.reporting.constants_table import constants_of
+
+    embedded = _cluster_of(explain(document).document)
+    if embedded is None:
         raise InvalidInput.of("constants", "must be those of a document with a cluster, got none")
-    return ConstantsReport(found)
+    cluster = decode(Cluster, embedded.content, path="request.cluster.content")
+    return Report(ConstantsResult(cluster=cluster.name, constants=tuple(constants_of(cluster))))
 
 
 def _cluster_of(document: Explained) -> Embedded | None:

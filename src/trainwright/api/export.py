@@ -58,7 +58,9 @@ def export(
         from trainwright.api.nearest import nearest_job
 
         _, cluster = model_and_cluster(found)
-        job, nearest = nearest_job(job, target, cluster, _layout(found))
+        order = found.order if isinstance(found, ModelPlanResult) else None
+        family = None if order is None else order.family
+        job, nearest = nearest_job(job, target, cluster, _layout(found), family=family)
     stamp = stamp_of(found)
     if nearest is not None:
         stamp = replace(stamp, changes=nearest.changes)

@@ -114,6 +114,11 @@ def _of_document(
     if isinstance(found, ModelEstimateResult):
         run = found.request.configuration
     elif isinstance(found, ModelPlanResult):
+        if found.order is not None:
+            raise UnsupportedFeature(
+                "this plan has an order of actions that was searched, which no stated run has",
+                alternative=f"plan again with --schedule {found.order.family} and improve that",
+            )
         job = job_of(found)
         if job.recompute_form in (RecomputeForm.MIXED, RecomputeForm.ANY):
             raise UnsupportedFeature(

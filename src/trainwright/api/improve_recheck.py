@@ -32,7 +32,7 @@ def recheck_improvement(
     Costs what pricing each of its runs costs. A document of another version is let through with a
     warning where only figures differ.
     """
-    from trainwright.api.recheck import changes, hash_faults
+    from trainwright.api.recheck import changes, hash_faults, refuse_figures
 
     version = document.request.trainwright_version
     try:
@@ -45,8 +45,7 @@ def recheck_improvement(
                 f"made by version {version}; {__version__} computes other figures: {faults[0]}"
             )
             return replace(document, warnings=(*document.warnings, warning))
-        if faults:
-            raise InvalidInput(faults)
+        refuse_figures(faults)
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from None
     return document

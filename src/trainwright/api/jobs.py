@@ -60,6 +60,7 @@ def stamp_of(document: Jobbed) -> Stamp:
             **_trained_so(document.request),
             "parallelism": encode(document.parallelism) if document.parallelism else {},
             "schedule": document.schedule,
+            **({} if document.order is None else {"order": encode(document.order)}),
             "micro_batch": document.micro_batch,
             "stages": [[list(stage.layers), stage.options] for stage in document.stages],
         }
@@ -166,6 +167,7 @@ def _planned(document: ModelPlanResult, model: TransformerConfig, cluster: Clust
         num_ranks=len(stages) if degrees is None else degrees.pipeline,
         num_microbatches=1 if degrees is None else workload.global_batch // (size * degrees.data),
         virtual_stages=(degrees or Parallelism()).virtual_stages,
+        order=document.order,
     )
     pool = cluster.pool_of()
     return Job(
@@ -251,6 +253,7 @@ def planned_stages(
         num_microbatches=job.num_microbatches * degrees.data,
         microbatch_size=job.microbatch_size,
         schedule=job.schedule,
+        order=document.order,
         parallelism=degrees,
     )
     estimator = Estimator(model=model, cluster=cluster, recipe=job.recipe, overlap=job.overlap)

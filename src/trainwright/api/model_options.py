@@ -17,6 +17,7 @@ from trainwright.api.recipe_options import (
 )
 from trainwright.api.run_options import OPTION_OF as RUN_OPTION_OF
 from trainwright.api.run_options import overheads_of
+from trainwright.api.searched import refuse_no_search
 from trainwright.api.space_options import OPTION_OF, SPANS, SpaceOptions, allowed_by
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.request import WorkloadRecord
@@ -136,6 +137,7 @@ def model_call(
         )
     _refuse_full_device(question)
     refuse_empty_space(question)
+    refuse_no_search(question, per_stage_degrees=options.get("per_stage_degrees", False))
     top = options.get("top")
     if top is not None and not 0 <= top <= LARGEST_TOP:
         raise InvalidInput.of("top", f"must be from 0 to {LARGEST_TOP}, got {top}")

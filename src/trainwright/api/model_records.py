@@ -58,6 +58,8 @@ def with_plan(
         optimizer_s=step.optimizer_s,
         parallelism=plan.parallelism,
         schedule=plan.schedule,
+        order=plan.order,
+        named_step_time_s=named_step_s(question, plan, profile),
         micro_batch=plan.microbatch_size,
         devices_used=plan.devices_used,
         num_stages=len(plan.stages),
@@ -66,6 +68,20 @@ def with_plan(
         peak_memory_bytes_per_rank=tuple(s.memory.total_bytes for s in step.stages),
         assumptions=_assumptions(question, profile, plan, spread),
     )
+
+
+def named_step_s(question: ModelQuestion, plan: Plan, profile: Profile) -> float | None:
+    """The step of the stages in the order of the family that a searched order began with."""
+    if plan.order is None:
+        return None
+    from trainwright.api.recompute import inside
+    from trainwright.api.recompute_model import predicted
+    from trainwright.scheduling.families import family_named
+
+    with inside("order"):
+        family = family_named(plan.order.family).name
+    named = replace(plan, schedule=family, order=None)
+    return predicted(question, named, profile).step_time_s
 
 
 def alternatives(question: ModelQuestion, priced: Sequence[Priced]) -> Iterator[Alternative]:
@@ -201,7 +217,7 @@ def _assumptions(
         "precision": str(point.precision),
         "kernels": ", ".join(point.kernels),
         "optimizer": _USUAL_STATE if is_usual else state_in_words(recipe, numbers),
-        "schedule": f"{plan.schedule}, simulated",
+        "schedule": _schedule_in_words(plan),
         "memory": memory_assumption(question.cluster.accelerator, question.overheads),
     }
     if is_uneven(plan, profile):
@@ -211,6 +227,15 @@ def _assumptions(
     if overlap != DEFAULT_OVERLAP:
         found["overlap"] = overlap_in_words(overlap)
     return found
+
+
+def _schedule_in_words(plan: Plan) -> str:
+    if plan.order is None:
+        return f"{plan.schedule}, simulated"
+    return (
+        f"{plan.schedule}, simulated: an order found from {plan.order.family}, "
+        "outside the space that the bound is on"
+    )
 
 
 def state_in_words(recipe: Recipe, numbers: Precision) -> str:

@@ -39,9 +39,11 @@ _REGULAR: Final = frozenset(
 
 
 def nearest_job(
-    job: Job, target: str, cluster: Cluster, before: PricedLayout
+    job: Job, target: str, cluster: Cluster, before: PricedLayout, *, family: str | None = None
 ) -> tuple[Job, Nearest]:
     """The nearest job that `target` can express, and what it costs beside the one asked for.
+
+    `family` is the schedule that stands for an order that was searched.
 
     Raises `Inexpressible` where no choice of a single gap helps, `Infeasible` where the nearest
     plans do not fit in memory.
@@ -53,7 +55,8 @@ def nearest_job(
     own, limit_bytes = capability_of(target), cluster.accelerator.usable_bytes
     found: list[tuple[float, Configuration, StepPrediction]] = []
     least_bytes = float("inf")
-    for run in _runs(_base(job, own), job, own):
+    named = job if family is None else replace(job, schedule=family)
+    for run in _runs(_base(named, own), job, own):
         step = _priced(run, job, cluster)
         if step is None or gaps_of(_as_job(run, job, cluster), target):
             continue

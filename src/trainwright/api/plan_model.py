@@ -10,6 +10,7 @@ from trainwright.api.model_options import QUESTION_OPTION_OF
 from trainwright.api.model_records import alternatives, with_plan
 from trainwright.api.model_request import request_of
 from trainwright.api.recipe_options import without_effect
+from trainwright.api.searched import search_in_words
 from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.status import BoundKind, Status, relative_gap
 
@@ -28,13 +29,19 @@ def plan_model(
     """Search the uniform plans (or, opted in, those with degrees per stage); a `crew` helps."""
     from trainwright.planning.framework import plan_runnable
     from trainwright.planning.model_infeasible import diagnose_model
+    from trainwright.planning.model_planner import NUM_ALTERNATIVES
     from trainwright.planning.model_relaxations import priced_relaxations
     from trainwright.planning.per_stage import plan_per_stage
 
     question, started_s = call.question, budget.cpu_s
     plan = plan_per_stage if call.per_stage_degrees else plan_runnable
+    most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
     with naming_options(QUESTION_OPTION_OF):
-        outcome = plan(question, budget, num_alternatives=call.top, crew=crew)
+        outcome = plan(question, budget, num_alternatives=most, crew=crew)
+    if question.allowed.searches_orders:
+        from trainwright.planning.searched_orders import with_searched_orders
+
+        outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
     document = ModelPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,
@@ -96,5 +103,6 @@ def _warnings(call: ModelCall, outcome: ModelOutcome) -> Iterator[str]:
         expert_parallel=has_experts and most != 1,
         experts=has_experts,
     )
+    yield from search_in_words(call.question, outcome)
     if outcome.priced and outcome.priced[0].plan.parallelism is None:
         yield "degrees that differ between stages: no framework runs such a plan yet"

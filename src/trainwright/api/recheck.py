@@ -26,7 +26,7 @@ from trainwright.plan.results.plan import PlanResult
 from trainwright.plan.status import OPTIMAL_TOLERANCE, BoundKind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trainwright.api.documents import Priced
 
@@ -81,7 +81,7 @@ def recheck_estimate(
             made = f"made by version {request.trainwright_version}"
             warning = f"{made}; {__version__} computes other figures: {changed[0]}"
             return replace(document, warnings=(*document.warnings, warning))
-        refuse(changed)
+        refuse_figures(changed)
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from None
     return document
@@ -107,8 +107,18 @@ def _recheck_figures(document: Checked, computed: Checked) -> str | None:
     estimated = isinstance(document, (ModelPlanResult, MixedPlanResult))
     if changed and estimated and version != __version__:
         return f"made by version {version}; {__version__} computes other figures: {changed[0]}"
+    if estimated:
+        refuse_figures(changed)
     refuse(changed)
     return None
+
+
+def refuse_figures(changed: Sequence[Fault]) -> None:
+    """Raise `InvalidInput` for estimated figures that are not ours, with how that comes about."""
+    if changed:
+        how = f"was edited, or made by another build of version {__version__}"
+        fix = "make it anew with the command that wrote it"
+        raise InvalidInput((*changed, Fault("document", f"{how}; {fix}")))
 
 
 def _recomputed(document: Checked) -> Checked:

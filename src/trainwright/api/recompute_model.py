@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.api.model_request import call_of
 from trainwright.api.recompute import read_plan, refuse
+from trainwright.api.space_options import schedule_words
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.axis_order import mapping_name
 from trainwright.plan.parallelism import Parallelism
+from trainwright.plan.searched_order import SEARCHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +68,7 @@ def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
         num_microbatches=question.workload.global_batch // size,
         microbatch_size=size,
         schedule=document.schedule or "1f1b",
+        order=document.order,
         parallelism=_parallelism(document, question),
     )
     if plan.devices_used > question.num_devices:
@@ -150,9 +153,14 @@ def _space_faults(
         orders = ", ".join(map(mapping_name, allowed.mappings))
         given = mapping_name(degrees.axis_order)
         yield Fault("parallelism.axis_order", f"must be that of {orders}, got {given}")
-    if allowed.schedules is not None and document.schedule not in allowed.schedules:
-        families = ", ".join(allowed.schedules)
-        yield Fault("schedule", f'must be one of {families}, got "{document.schedule}"')
+    words, order = schedule_words(allowed) or (), document.order
+    if words not in ((), (SEARCHED,)) and document.schedule not in words:
+        yield Fault("schedule", f'must be one of {", ".join(words)}, got "{document.schedule}"')
+    if order is not None and not allowed.searches_orders:
+        yield Fault("schedule", "must be asked for: the request names no searched orders")
+    if order is not None and order.family not in (allowed.schedules or (order.family,)):
+        families = ", ".join(allowed.schedules or ())
+        yield Fault("order.family", f'must be one of {families}, got "{order.family}"')
 
 
 def _point(plan: Plan) -> Point:

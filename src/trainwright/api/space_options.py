@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.request import SpaceRecord, SpanRecord
+from trainwright.plan.searched_order import SEARCHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -85,13 +86,14 @@ def allowed_by(options: SpaceOptions) -> Allowed:
         spans[name] = ANY.only(1)
     stages: tuple[int, ...] = ZERO_STAGES
     modes, families = _modes(options, faults), None
+    searches_orders = False
     try:
         stages = _zero_stages(options.zero)
     except InvalidInput as error:
         faults += error.faults
     mappings = _mappings(options.mappings, faults)
     if options.schedules is not None:
-        families = _families(options.schedules, faults)
+        families, searches_orders = _families(options.schedules, faults)
     faults += (f for name, span in spans.items() for f in _span_faults(SPANS[name], span))
     framework = _framework(options.framework, faults)
     if faults:
@@ -102,6 +104,7 @@ def allowed_by(options: SpaceOptions) -> Allowed:
         mappings=mappings,
         recompute=modes,
         schedules=families,
+        searches_orders=searches_orders,
         framework=framework,
     )
 
@@ -208,19 +211,28 @@ def _modes(options: SpaceOptions, faults: list[Fault]) -> tuple[Recompute, ...]:
     return left
 
 
-def _families(given: str | Iterable[str], faults: list[Fault]) -> tuple[str, ...]:
-    """By the names of the registry, whatever alias was given."""
+def _families(
+    given: str | Iterable[str], faults: list[Fault]
+) -> tuple[tuple[str, ...] | None, bool]:
+    """By the names of the registry, whatever alias was given, and whether orders are searched.
+
+    All families are free where nothing but a search is asked for.
+    """
     from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
 
     names: list[str] = []
-    for word in _words(given):
+    words = _words(given)
+    for word in words:
         try:
+            if word == SEARCHED:
+                continue
             names.append(family_named(word).name)
         except InvalidInput as error:
-            near = get_close_matches(word, (*FAMILIES, *ALIASES), n=1)
+            near = get_close_matches(word, (*FAMILIES, *ALIASES, SEARCHED), n=1)
             hint = f'; did you mean "{near[0]}"?' if near else ""
             faults += (Fault("schedule", f"{fault.problem}{hint}") for fault in error.faults)
-    return tuple(dict.fromkeys(names))
+    free = words == [SEARCHED]
+    return None if free else tuple(dict.fromkeys(names)), SEARCHED in words
 
 
 def record_of(allowed: Allowed, *, excluded: Iterable[str], per_stage_degrees: bool) -> SpaceRecord:
@@ -242,10 +254,17 @@ def record_of(allowed: Allowed, *, excluded: Iterable[str], per_stage_degrees: b
         **spans,
         zero_stages=allowed.zero_stages,
         recompute_modes=tuple(map(str, allowed.recompute)),
-        schedules=allowed.schedules,
+        schedules=schedule_words(allowed),
         framework=allowed.framework,
         mappings=tuple(map(mapping_name, allowed.mappings)),
     )
+
+
+def schedule_words(allowed: Allowed) -> tuple[str, ...] | None:
+    """What `--schedule` names, if it is given."""
+    if not allowed.searches_orders:
+        return allowed.schedules
+    return (*(allowed.schedules or ()), SEARCHED)
 
 
 def allowed_of(record: SpaceRecord) -> Allowed:
@@ -275,13 +294,17 @@ def allowed_of(record: SpaceRecord) -> Allowed:
     if unknown:
         offered = ", ".join(Recompute)
         raise InvalidInput.of("recompute_modes", f'must list {offered}, got "{unknown[0]}"')
+    families = record.schedules
+    if families is not None and SEARCHED in families:
+        families = tuple(family for family in families if family != SEARCHED) or None
     return Allowed(
         **spans,
         zero_stages=record.zero_stages or (old_zero,),
         recompute=tuple(
             mode for mode in map(Recompute, modes) if mode not in record.excluded_options
         ),
-        schedules=record.schedules,
+        schedules=families,
+        searches_orders=SEARCHED in (record.schedules or ()),
         framework=record.framework,
         mappings=tuple(map(mapping_named, record.mappings or OLD_MAPPINGS)),
     )

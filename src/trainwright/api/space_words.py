@@ -31,7 +31,7 @@ def profile_space_words(space: SpaceRecord) -> Iterator[str]:
 
 def model_space_words(space: SpaceRecord) -> Iterator[str]:
     """Of a model's plan: what is allowed, where that is not everything."""
-    from trainwright.api.space_options import SPANS, allowed_of
+    from trainwright.api.space_options import SPANS, allowed_of, schedule_words
     from trainwright.plan.axis_order import AXIS_ORDERS, mapping_name
     from trainwright.planning.allowed import ANY, ZERO_STAGES
     from trainwright.profile import Recompute
@@ -50,8 +50,8 @@ def model_space_words(space: SpaceRecord) -> Iterator[str]:
     modes = tuple(m for m in Recompute if m not in space.excluded_options)
     if space.recompute and allowed.recompute != modes:
         yield from ("--recompute", ",".join(allowed.recompute))
-    if allowed.schedules is not None:
-        yield from ("--schedule", ",".join(allowed.schedules))
+    if (schedules := schedule_words(allowed)) is not None:
+        yield from ("--schedule", ",".join(schedules))
     if allowed.framework is not None:
         yield from ("--framework", allowed.framework)
     if space.per_stage_degrees:

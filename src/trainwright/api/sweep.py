@@ -113,6 +113,9 @@ def sweep(
     sizes = parse_sizes(devices)
     largest = call_for(sizes[-1])
     refuse_several_pools(largest.question.cluster, "devices", alternative=_ONE_BY_ONE)
+    if largest.question.allowed.searches_orders:
+        problem = "searched is for one number of devices; sweep named families, then plan one row"
+        raise InvalidInput.of("schedule", problem)
     goal = goal_of(given, largest, options)
     if len(sizes) == 1:
         sizes = _halves(sizes[0], largest.question.cluster.pool_of().devices_per_node)

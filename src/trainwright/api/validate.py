@@ -24,7 +24,7 @@ SHARED_VARIABLE: Final = "TRAINWRIGHT_SHARED"
 def validate(
     folder: str | Path, *, profiles: str | Path | None = None, files: tuple[str, ...] = ()
 ) -> Report[ValidationResult]:
-    """Predict every run of the CSV files in `folder` and score the predictions.
+    """Predict every run of the CSV files in `folder`, or of one file, and score the predictions.
 
     `profiles` holds tables of layer times and defaults to the folder beside `folder`, then to that
     under the environment variable TRAINWRIGHT_SHARED. `files` restricts to those stems. Raises
@@ -40,7 +40,7 @@ def validate(
 
     place = Path(folder)
     paths = _chosen(measured_files(place), files)
-    profile_folder = find_profiles(place, profiles)
+    profile_folder = find_profiles(place.parent if place.is_file() else place, profiles)
     layers = None if profile_folder is None else read_layer_tables(profile_folder)
     predicted = predictor(known(), layers)
     datasets, warnings = [], []

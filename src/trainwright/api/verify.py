@@ -112,17 +112,13 @@ class _Findings:
 
 def _opened(document: str | Path | Report[Any] | Verifiable) -> tuple[Verifiable, str]:
     """The document as it is: whether its figures hold is what is asked."""
-    from trainwright.api.documents import KINDS
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.document_json import decode_document
-    from trainwright.formats.json_text import parse_json
+    from trainwright.api.documents import KINDS, read_document
     from trainwright.plan.results.model_estimate import ModelEstimateResult
 
     given: Any = document.document if isinstance(document, Report) else document
     kinds: dict[str, type[Any]] = {**KINDS, "model-estimate": ModelEstimateResult}
     if isinstance(given, (str, Path)):
-        value = parse_json(read_bytes(given, name="document"), source=str(given))
-        return decode_document(value, kinds, source=str(given)), Path(given).name
+        return read_document(given, kinds), Path(given).name
     kind = str(getattr(given, "kind", type(given).__name__))
     if kind not in kinds:
         wanted = ", ".join(f'"{each}"' for each in kinds)

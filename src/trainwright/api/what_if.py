@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainwright.api.clusters import resolve_cluster
-from trainwright.api.documents import open_document
+from trainwright.api.documents import open_model_plan
 from trainwright.api.inputs import naming_options, setting_overrides
 from trainwright.api.model_options import QUESTION_OPTION_OF, refuse_empty_space
 from trainwright.api.model_request import call_of
@@ -18,7 +18,6 @@ from trainwright.api.recipe_options import (
 )
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.difference import Change
-from trainwright.plan.results.model_plan import ModelPlanResult
 from trainwright.plan.results.what_if import WhatIfResult
 from trainwright.units import parse_hardware_bandwidth
 
@@ -68,10 +67,7 @@ def what_if(
     from trainwright.api.plan_model import plan_model
     from trainwright.execution import Budget as NoLimit
 
-    before = open_document(document)
-    if not isinstance(before, ModelPlanResult):
-        problem = f'must be a model\'s plan, "model-plan", got "{before.kind}"'
-        raise InvalidInput.of("document", problem)
+    before = open_model_plan(document)
     call = call_of(before.request)
     question = _changed(
         call.question,

@@ -98,7 +98,10 @@ def plan(
         str | None, typer.Option(help="Of none,selective,full; all if absent.", metavar="MODES")
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="Families, such as 1f1b,v-half.", metavar="NAMES")
+        str | None,
+        typer.Option(
+            help="Families, such as 1f1b,v-half; searched: other orders, too.", metavar="NAMES"
+        ),
     ] = None,
     framework: Annotated[
         str | None, typer.Option(help="Only plans that this framework can run.", metavar="NAME")

@@ -12,7 +12,9 @@ from trainwright.cli.output import check_output, emit, finish
 
 
 def validate(
-    folder: Annotated[Path, typer.Argument(help="A folder of CSV files with measured runs.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder of CSV files with measured runs, or one of them.")
+    ],
     profiles: Annotated[
         Path | None,
         typer.Option(help="A folder of layer profiles; by default the one beside the runs."),

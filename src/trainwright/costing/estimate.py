@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster import Cluster, Hop, NetworkLevel, Pool, group_hops
-from trainwright.costing.layer import LayerPrice, Platform, price_layer
+from trainwright.costing.kept_prices import layer_prices
+from trainwright.costing.layer import LayerPrice, Platform
 from trainwright.costing.memory import KEEP_ALL, RecomputeRule
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import (
@@ -150,7 +151,7 @@ class Estimator:
             )
             for prices, layer in zip(rows, graph.classes, strict=True):
                 offered = rules if layer.kind in RECOMPUTABLE else {Recompute.NONE: KEEP_ALL}
-                prices += price_layer(layer, graph.run, offered, platform)
+                prices += layer_prices(layer, graph.run, offered, platform)
         return rows
 
     def rule(self, mode: Recompute, *, fused_attention: bool) -> RecomputeRule:

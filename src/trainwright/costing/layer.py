@@ -73,8 +73,9 @@ class Platform:
 
     def operator_s(self, operator: Operator, phase: Phase, run: RunShape) -> float:
         """Seconds of one phase of an operator on one device."""
-        tiled = self.tiled or timer_of(self.accelerator, run.precision)
-        if tiled is not None:
+        if self.tiled is not None or self.accelerator.cores is not None:
+            tiled = self.tiled or timer_of(self.accelerator, run.precision)
+            assert tiled is not None, "a device that names its cores has a timer"
             return tiled.operator_s(operator, phase, run)
         dtype = operator.dtype or self.dtype
         return operator_time_s(operator, phase, accelerator=self.accelerator, dtype=dtype)

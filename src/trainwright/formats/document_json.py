@@ -117,7 +117,8 @@ def document_type(
     if not isinstance(kind, str) or kind not in kinds:
         found = "none" if kind is None else quote(kind) if isinstance(kind, str) else ""
         wanted = ", ".join(map(quote, kinds))
-        problem = f"must be one of {wanted}, got {found or show_typed(kind)}"
+        choice = "one of " if len(kinds) > 1 else ""
+        problem = f"must be {choice}{wanted}, got {found or show_typed(kind)}"
         raise InvalidInput.of("kind", problem, source=source)
     refuse_newer_version(value, _current_version(kinds[kind]), source=source)
     return kinds[kind]

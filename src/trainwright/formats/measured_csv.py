@@ -21,6 +21,7 @@ from trainwright.plan.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import MeasuredLayers
 
 _MOST_FAULTS: Final = 20
+_MOST_SHOWN: Final = 60  # characters of a file's first line
 _LARGEST_COUNT: Final = 10**9
 
 # Column → (field, whether it may be empty).
@@ -84,7 +85,12 @@ class MeasuredTable:
 
 
 def measured_files(folder: Path) -> tuple[Path, ...]:
-    """The CSV files of a folder, by name; raises `InvalidInput` where there are none."""
+    """The CSV files of a folder, by name, or the file at that path.
+
+    Raises `InvalidInput` where there are none.
+    """
+    if folder.is_file():
+        return (folder,)
     try:
         found = tuple(sorted(p for p in folder.iterdir() if p.suffix.lower() == ".csv"))
     except OSError as error:
@@ -189,6 +195,10 @@ def _read_rows(
                     "file", "must have a line of column names, got nothing", source=str(path)
                 )
             missing = [name for name in required if name not in names]
+            if missing == list(required):
+                wanted = f"must be a CSV table with the columns {', '.join(required)}"
+                problem = f'{wanted}, got "{", ".join(names)[:_MOST_SHOWN]}"'
+                raise InvalidInput.of("file", problem, source=str(path))
             if missing:
                 raise InvalidInput(
                     [Fault(name, "must be a column of the file") for name in missing],

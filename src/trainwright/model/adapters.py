@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from trainwright.errors import InvalidInput
 from trainwright.model.config import TransformerConfig
+from trainwright.model.feed_forward import FeedForward
 from trainwright.model.freezing import ADAPTER_MARK
 from trainwright.model.graph import LayerClass
 from trainwright.model.operator import Operator, Parameter, Phase, SavedTensor, Shard
@@ -79,14 +80,14 @@ def _parts(config: TransformerConfig, layer: LayerClass) -> Iterator[tuple[str, 
             ("key_value_down", part("key_value_down", h, keys + latent.rotary_head_size)),
             ("key_value_up", part("key_value_up", keys, expanded)),
         ]
-    widths = {"mlp": config.ffn_size}
+    widths = {FeedForward.MLP: config.ffn_size}
     if config.experts is not None:
-        widths["shared_expert"] = config.experts.shared_ffn_size
-    for prefix, width in widths.items():
+        widths[FeedForward.SHARED_EXPERT] = config.experts.shared_ffn_size
+    for pair, width in widths.items():
         if config.gated:
-            candidates.append(("gate", part(f"{prefix}_in", h, width)))
-        candidates.append(("up", part(f"{prefix}_in", h, width)))
-        candidates.append(("down", part(f"{prefix}_out", width, h)))
+            candidates.append(("gate", part(pair.first, h, width)))
+        candidates.append(("up", part(pair.first, h, width)))
+        candidates.append(("down", part(pair.last, width, h)))
     return ((name, candidate) for name, candidate in candidates if candidate.operator in present)
 
 

@@ -7,6 +7,8 @@ group, whatever their number; expert parallelism deals the experts out and moves
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from trainwright.model.config import TransformerConfig
 from trainwright.model.operator import (
     MLP_ACTIVATION,
@@ -24,13 +26,31 @@ from trainwright.model.routing import Routing
 from trainwright.model.run_shape import RunShape, TokenDispatcher
 
 
+class FeedForward(StrEnum):
+    """Two linear layers around an activation; the names of their operators begin with it."""
+
+    MLP = "mlp"
+    EXPERT = "expert"
+    SHARED_EXPERT = "shared_expert"
+
+    @property
+    def first(self) -> str:
+        """The name of the operator before the activation."""
+        return f"{self}_in"
+
+    @property
+    def last(self) -> str:
+        """The name of the operator behind it."""
+        return f"{self}_out"
+
+
 def feed_forward_operators(
     config: TransformerConfig, run: RunShape, *, experts: Experts | None
 ) -> tuple[Operator, ...]:
     """Norm, the two linear layers with the activation between, and the residual."""
     h = config.hidden_size
     if experts is None:
-        middle = _dense(config, run, prefix="mlp", width=config.ffn_size)
+        middle = _dense(config, run, part=FeedForward.MLP, width=config.ffn_size)
     else:
         middle = _mixture(config, run, experts)
     if config.sandwich_norm:
@@ -44,11 +64,11 @@ def _dense(
     config: TransformerConfig,
     run: RunShape,
     *,
-    prefix: str,
+    part: FeedForward,
     width: int,
 ) -> tuple[Operator, ...]:
     kept = _normed(config, run)
-    return _two_layers(config, run, prefix=prefix, width=width, tokens=run.tokens, kept=(kept,))
+    return _two_layers(config, run, part=part, width=width, tokens=run.tokens, kept=(kept,))
 
 
 def _normed(config: TransformerConfig, run: RunShape) -> SavedTensor:
@@ -62,7 +82,7 @@ def _two_layers(
     config: TransformerConfig,
     run: RunShape,
     *,
-    prefix: str,
+    part: FeedForward,
     width: int,
     tokens: int,
     kept: tuple[SavedTensor, ...],
@@ -91,12 +111,12 @@ def _two_layers(
         return (weight, parameter(f"{name}.bias", bias, bias_shards))[: 1 + config.mlp_bias]
 
     into = linear(
-        f"{prefix}_in",
+        part.first,
         run,
         inputs=h,
         outputs=inner,
         split="column",
-        parameters=weights(f"{prefix}_in", h * inner, inner, cut),
+        parameters=weights(part.first, h * inner, inner, cut),
         saved=kept,
         tokens=tokens,
         shards=cut,
@@ -104,7 +124,7 @@ def _two_layers(
         matrices=1 if experts is None else experts.num_experts // run.expert_parallel,
     )
     output_input = linear_input(
-        f"{prefix}_out.input",
+        f"{part.last}.input",
         run,
         width=width,
         shard=shard,
@@ -113,37 +133,43 @@ def _two_layers(
         serves_input_grad=config.activation.keeps_only_its_output,
     )
     out = linear(
-        f"{prefix}_out",
+        part.last,
         run,
         inputs=width,
         outputs=h,
         split="row",
-        parameters=weights(f"{prefix}_out", width * h, h, 1),
+        parameters=weights(part.last, width * h, h, 1),
         saved=(output_input,),
         tokens=tokens,
         shards=cut,
         model_tokens=routed,
         matrices=1 if experts is None else experts.num_experts // run.expert_parallel,
     )
-    activation = _activation(config, run, prefix=prefix, width=width, tokens=tokens, shard=shard)
+    activation = _activation(config, run, part=part, width=width, tokens=tokens, shard=shard)
     return (into, activation, out)
 
 
 def _activation(
-    config: TransformerConfig, run: RunShape, *, prefix: str, width: int, tokens: int, shard: Shard
+    config: TransformerConfig,
+    run: RunShape,
+    *,
+    part: FeedForward,
+    width: int,
+    tokens: int,
+    shard: Shard,
 ) -> Operator:
     """Between the two layers; `shard` names the devices that cut its width."""
     cut = run.expert_shards if shard is Shard.EXPERT else run.tensor_parallel
     inputs = 1 + config.gated
     kept = SavedTensor(
-        name=f"{prefix}_activation.input",
+        name=f"{part}_activation.input",
         elements=tokens * width * inputs,
         element_bytes=run.precision.activation_bytes,
         shard=shard,
         until=Phase.INPUT_GRAD,
     )
     return elementwise(
-        f"{prefix}_activation",
+        f"{part}_activation",
         run,
         elements=tokens * width / cut,
         forward=(inputs, 1),
@@ -157,7 +183,9 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
     h = config.hidden_size
     routed = experts.experts_per_token * run.tokens
     rows = run.expert_rows(experts.experts_per_token)
-    permuted = linear_input("expert_in.input", run, width=h, shard=Shard.REPLICATED, tokens=rows)
+    permuted = linear_input(
+        f"{FeedForward.EXPERT.first}.input", run, width=h, shard=Shard.REPLICATED, tokens=rows
+    )
     operators = (
         _router(config, run, experts),
         elementwise(
@@ -170,7 +198,7 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
         *_two_layers(
             config,
             run,
-            prefix="expert",
+            part=FeedForward.EXPERT,
             width=experts.ffn_size,
             tokens=rows,
             kept=(permuted,),
@@ -179,7 +207,9 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
         _unpermute(config, run, routed),
     )
     if experts.shared_ffn_size:
-        operators += _dense(config, run, prefix="shared_expert", width=experts.shared_ffn_size)
+        operators += _dense(
+            config, run, part=FeedForward.SHARED_EXPERT, width=experts.shared_ffn_size
+        )
     if experts.shared_gate:
         operators += _shared_gate(config, run)
     return operators

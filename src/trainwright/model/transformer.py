@@ -9,6 +9,8 @@ family has is read in `formats.hf_config`.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from trainwright.errors import InvalidInput
 from trainwright.model.adapters import adapted_chain
@@ -32,7 +34,7 @@ from trainwright.model.ends import (
     loss_operators,
     loss_transient_bytes,
 )
-from trainwright.model.feed_forward import expert_exchanges, feed_forward_operators
+from trainwright.model.feed_forward import FeedForward, expert_exchanges, feed_forward_operators
 from trainwright.model.freezing import frozen_chain
 from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
 from trainwright.model.layer_kind import LayerKind
@@ -41,6 +43,8 @@ from trainwright.model.operator import Exchange
 from trainwright.model.parts import Experts
 from trainwright.model.run_shape import RunShape
 from trainwright.model.tuning import TRAIN_ALL
+
+_KEPT: Final = 64  # layers that are the same however experts are dealt out: a search asks for them
 
 
 def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
@@ -89,18 +93,40 @@ def _tuned(chain: list[LayerClass], config: TransformerConfig, run: RunShape) ->
 
 def _chain(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
     """Every layer in order; identical layers are the same object."""
-    chain = [_embedding(config, run), *_blocks(config, run)]
+    blocks, ends = _blocks(config, run), _ends(config, _without_experts(run))
+    mtp = []
+    if config.num_mtp_layers:
+        mtp = [mtp_layer(config, run, block=blocks[-1])] * config.num_mtp_layers
+    return [ends.embedding, *blocks, *ends.after_blocks, *mtp, *ends.head]
+
+
+class _Ends(NamedTuple):
+    """The layers of a chain beside its blocks."""
+
+    embedding: LayerClass
+    after_blocks: tuple[LayerClass, ...]
+    head: tuple[LayerClass, ...]
+
+
+def _without_experts(run: RunShape) -> RunShape:
+    """What layers without experts see of a run: however these are dealt out, they are the same."""
+    if run.expert_parallel == 1 and run.expert_tensor_parallel is None:
+        return run
+    return replace(run, expert_parallel=1, expert_tensor_parallel=None)
+
+
+@lru_cache(maxsize=_KEPT)
+def _ends(config: TransformerConfig, run: RunShape) -> _Ends:
+    """The embedding, what follows the blocks, head and loss."""
+    after_blocks = []
     if config.final_norm:
         norm = LayerClass(kind=LayerKind.FINAL_NORM, operators=final_norm_operators(config, run))
-        chain.append(norm)
+        after_blocks.append(norm)
     if config.pooler or config.mlm_transform:
         transform = LayerClass(
             kind=LayerKind.HEAD_TRANSFORM, operators=head_transform_operators(config, run)
         )
-        chain.append(transform)
-    if config.num_mtp_layers:
-        last = config.block(config.num_layers - 1)
-        chain += [mtp_layer(config, run, block=_block(last, run))] * config.num_mtp_layers
+        after_blocks.append(transform)
     head = LayerClass(
         kind=LayerKind.LM_HEAD,
         operators=head_operators(config, run),
@@ -113,7 +139,7 @@ def _chain(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
         exchanges=loss_exchanges(run),
         transient_bytes=loss_transient_bytes(config, run),
     )
-    return [*chain, head, loss]
+    return _Ends(_embedding(config, run), tuple(after_blocks), (head, loss))
 
 
 def _embedding(config: TransformerConfig, run: RunShape) -> LayerClass:
@@ -134,9 +160,17 @@ def _blocks(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
     for layer in range(config.num_layers):
         kind = (layer >= first_routed and layer not in dense, layer in full)
         if kind not in made:
-            made[kind] = _block(config.block(layer), run)
+            own = config.block(layer)
+            is_dense = experts is not None and own.experts is None
+            made[kind] = _dense_block(own, _without_experts(run)) if is_dense else _block(own, run)
         blocks.append(made[kind])
     return blocks
+
+
+@lru_cache(maxsize=_KEPT)
+def _dense_block(config: TransformerConfig, run: RunShape) -> LayerClass:
+    """One between blocks with experts."""
+    return _block(config, run)
 
 
 def _block(config: TransformerConfig, run: RunShape) -> LayerClass:
@@ -166,12 +200,12 @@ def _feed_forward_exchanges(
     """
     width = config.hidden_size
     if experts is None:
-        return half_exchanges(run, width=width, column=("mlp_in",))
+        return half_exchanges(run, width=width, column=(FeedForward.MLP.first,))
     if not run.shares_tokens_to_experts:
-        return half_exchanges(run, width=width, column=("expert_in",))
+        return half_exchanges(run, width=width, column=(FeedForward.EXPERT.first,))
     exchanges = expert_exchanges(config, run, experts)
     if experts.shared_ffn_size:
-        exchanges += half_exchanges(run, width=width, column=("shared_expert_in",))
+        exchanges += half_exchanges(run, width=width, column=(FeedForward.SHARED_EXPERT.first,))
     return exchanges
 
 

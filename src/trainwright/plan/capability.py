@@ -25,6 +25,7 @@ from trainwright.plan.capability_table import (
 from trainwright.plan.demands import Demands, Placing, RecomputeForm
 from trainwright.plan.feature import Feature
 from trainwright.plan.parallelism import Parallelism
+from trainwright.plan.searched_order import SEARCHED
 
 TARGETS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -174,10 +175,17 @@ def _gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
             field="schedule",
             value=demands.schedule,
             target=own.target,
-            reason=f"runs {named}",
+            reason=f"runs {named}{_instead(demands, own)}",
             alternatives=tuple(n for n in TARGETS if _runs_pipeline(n, demands)),
         )
     yield from _choice_gaps(demands, own)
+
+
+def _instead(demands: Demands, own: Capability) -> str:
+    """What to do about an order without a name."""
+    if demands.schedule != SEARCHED:
+        return ""
+    return f"; plan again with --framework {own.target} and without {SEARCHED}"
 
 
 def _choice_gaps(demands: Demands, own: Capability) -> Iterator[Gap]:

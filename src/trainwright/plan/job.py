@@ -222,7 +222,7 @@ class Job:
     @property
     def demands(self) -> Demands:
         """What the job demands of a framework."""
-        shape = None if self.schedule in FAMILY_SHAPES else _shape_of(self.placement)
+        shape = None if self.schedule in FAMILY_SHAPES else shape_of_orders(self.placement)
         numbers = self.recipe.numbers(self.precision)
         counts = {len(owned) for owned in self.placement.stages_of_rank}
         return Demands(
@@ -277,7 +277,7 @@ class Job:
 _ANY = RecomputeForm.ANY
 
 
-def _shape_of(placement: Placement) -> FamilyShape:
+def shape_of_orders(placement: Placement) -> FamilyShape:
     """That of a schedule without a name, whose backward may be split."""
     ranks = placement.num_ranks
     if placement == Placement.loop(ranks):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model import RunShape, precision_named
+from trainwright.model import PRECISIONS, RunShape
 from trainwright.plan.axis_order import mapping_name
 
 if TYPE_CHECKING:
@@ -143,11 +143,14 @@ def _precision(
 
 
 def precision_faults(precision: str | None, device: Accelerator) -> Iterator[Fault]:
-    """Formats of the precision that the device does not multiply in; its own where absent.
+    """A precision nobody models, or its formats that the device does not multiply in.
 
-    Raises `UnsupportedFeature` where the precision is not modelled.
+    That of the device where absent.
     """
-    wanted = precision_named(precision or device.default_precision)
+    wanted = PRECISIONS.get(precision or device.default_precision)
+    if wanted is None:
+        yield Fault("precision", f'must be one of {", ".join(PRECISIONS)}, got "{precision}"')
+        return
     for dtype in dict.fromkeys((wanted.matmul_dtype, wanted.base_dtype)):
         if dtype not in device.dtypes:
             offered = ", ".join(device.dtypes)
@@ -157,6 +160,8 @@ def precision_faults(precision: str | None, device: Accelerator) -> Iterator[Fau
 def _shape(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterable[Fault]:
     """The sizes of the model can be cut as the degrees say."""
     name = configuration.recipe.precision or pool.accelerator.default_precision
+    if name not in PRECISIONS:
+        return ()  # `_precision` says so, and nothing has a size without
     faults: tuple[Fault, ...] = ()
     try:
         run = run_shape(configuration, precision=name)

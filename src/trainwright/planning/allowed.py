@@ -40,7 +40,8 @@ class Allowed:
     """The degrees, batch sizes and methods that a plan may use.
 
     `expert_tensor` is the number of devices that share one expert. `schedules` None is every family
-    that the planner searches; `framework` None is every plan, whether or not something runs it.
+    that the planner searches; `searches_orders` asks for orders that none of them has, too.
+    `framework` None is every plan, whether or not something runs it.
     `mappings` are orders of the axes on the network; `state_copies` is searched where shards fill
     units of the network unless it is narrowed.
     """
@@ -57,6 +58,7 @@ class Allowed:
     zero_stages: tuple[int, ...] = ZERO_STAGES
     recompute: tuple[Recompute, ...] = tuple(Recompute)
     schedules: tuple[str, ...] | None = None
+    searches_orders: bool = False
     framework: str | None = None
     mappings: tuple[AxisOrder, ...] = AXIS_ORDERS
 

@@ -170,7 +170,7 @@ class ChainEnds:
             after_first += group.layers[1:]
             before_last += group.layers[1:-1] if group.layers[0] == 0 else group.layers[1:]
             if group.layers[0] == 0 and len(group.layers) > 1:
-                tied_bytes = _tied_gradient_bytes(costs, group.bytes, int(starts[classes[0]]))
+                tied_bytes = tied_gradient_bytes(costs, group.bytes, int(starts[classes[0]]))
                 last_holder = group.layers[-1]
         forward, way_s = list(range(size)), total_s - phases.weight_grad_s
         first, last = (
@@ -264,7 +264,7 @@ def _fastest_s(lines: tuple[Lines, Lines], payload_bytes: float) -> float:
     return fastest_s(lines[0], payload_bytes) if payload_bytes > 0 else 0.0
 
 
-def _tied_gradient_bytes(costs: CostTable, tied_bytes: float, row: int) -> float:
+def tied_gradient_bytes(costs: CostTable, tied_bytes: float, row: int) -> float:
     """Of one device; the holder's row may hold more than the tied tensor."""
     own = costs.static_bytes[row, 0]
     weight = float(own[StaticKind.WEIGHT])

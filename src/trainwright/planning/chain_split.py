@@ -125,31 +125,21 @@ def _whole_s(kinds: StageKinds) -> float:
 def _best_within(
     sites: Sequence[Site], transfers: Floats, shape: PipelineShape, limit_s: float
 ) -> Split:
-    kinds, m = sites[0].kinds, shape.num_microbatches
-    size, p = kinds.num_layers, shape.num_ranks
-    places = list({id(site): site for site in sites}.values())
-    longest = max(longest_stage(site.kinds, size - p + 1, limit_s / m) for site in places)
-    if p * longest < size:
+    tables = chain_tables(sites, transfers, shape, limit_s=limit_s)
+    if tables is None:
         return Split(bound_s=limit_s)
-    used, own = _stages_within(kinds, longest)
-    rows, orders = _row_arrays(shape), rank_orders(shape)
-    tables = {id(site): _kind_times(site, used, rows) for site in places}
-    times = [tables[id(site)] for site in sites]
-    splits = np.array([[order.splits_backward] for order in orders])
-    weight_grads = {id(site): _weight_grad_s(site.kinds)[used] for site in places}
     finish_s, lengths = _core.least_chain_cut(
-        num_microbatches=m,
+        num_microbatches=shape.num_microbatches,
         tie=_TIE,
-        kind_of=own,
-        forward_s=np.stack([each.forward_s[rank] for rank, each in enumerate(times)]),
-        weight_grad_s=np.stack([weight_grads[id(site)] for site in sites]) * splits,
-        time_s=np.stack([each.time_s[rank] for rank, each in enumerate(times)]),
-        tail_s=np.stack([each.tail_s[rank] for rank, each in enumerate(times)]),
+        kind_of=tables.kind_of,
+        forward_s=tables.forward_s,
+        weight_grad_s=tables.weight_grad_s,
+        time_s=tables.time_s,
+        tail_s=tables.tail_s,
         transfer_s=transfers,
-        order=np.array([order[:4] for order in orders], dtype=np.int64),
+        order=tables.order,
     )
-    overhead_s = max(site.cluster.accelerator.step_overhead_s for site in places)
-    bound_s = finish_s + overhead_s
+    bound_s = finish_s + max(site.cluster.accelerator.step_overhead_s for site in sites)
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
     cuts = [0, *np.cumsum(lengths).tolist()]
@@ -157,6 +147,57 @@ def _best_within(
     if chosen is None:
         return Split(bound_s=bound_s)
     return Split(bound_s=bound_s, cuts=tuple(cuts), chosen=chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainTables:
+    """Times of the stages of up to N layers that fit, on each of p ranks.
+
+    `kind_of` [L, N] is by first layer and length less one, -1 where no stage can be; `used` [K] are
+    the kinds it counts. Seconds of a microbatch [p, K], infinite where a kind does not fit:
+    `weight_grad_s` is the most of any option, 0 where backwards are fused, `tail_s` what follows
+    the pipeline. `transfer_s` [p, L + 1] is by the layer that the next rank begins with, `order`
+    [p, 4] the first counts of `order_facts.RankOrder`.
+    """
+
+    used: Ints
+    kind_of: Ints
+    forward_s: Floats
+    weight_grad_s: Floats
+    time_s: Floats
+    tail_s: Floats
+    transfer_s: Floats
+    order: Ints
+    num_microbatches: int
+
+
+def chain_tables(
+    sites: Sequence[Site], transfers: Floats, shape: PipelineShape, *, limit_s: float
+) -> ChainTables | None:
+    """Of stages that m microbatches can pass within the limit; None if these are too short."""
+    kinds, m, p = sites[0].kinds, shape.num_microbatches, shape.num_ranks
+    size = kinds.num_layers
+    places = list({id(site): site for site in sites}.values())
+    longest = max(longest_stage(site.kinds, size - p + 1, limit_s / m) for site in places)
+    if p * longest < size:
+        return None
+    used, own = _stages_within(kinds, longest)
+    rows, orders = fullest_instants(shape), rank_orders(shape)
+    tables = {id(site): _kind_times(site, used, rows) for site in places}
+    times = [tables[id(site)] for site in sites]
+    splits = np.array([[order.splits_backward] for order in orders])
+    weight_grads = {id(site): _weight_grad_s(site.kinds)[used] for site in places}
+    return ChainTables(
+        used=used,
+        kind_of=own,
+        forward_s=np.stack([each.forward_s[rank] for rank, each in enumerate(times)]),
+        weight_grad_s=np.stack([weight_grads[id(site)] for site in sites]) * splits,
+        time_s=np.stack([each.time_s[rank] for rank, each in enumerate(times)]),
+        tail_s=np.stack([each.tail_s[rank] for rank, each in enumerate(times)]),
+        transfer_s=transfers,
+        order=np.array([order[:4] for order in orders], dtype=np.int64),
+        num_microbatches=m,
+    )
 
 
 def _stages_within(kinds: StageKinds, longest: int) -> tuple[Ints, Ints]:
@@ -185,7 +226,7 @@ def _weight_grad_s(kinds: StageKinds) -> Floats:
     return times_s
 
 
-def _row_arrays(shape: PipelineShape) -> Floats:
+def fullest_instants(shape: PipelineShape) -> Floats:
     """Counts of the instants that can be the fullest, [p, rows, 3], the last repeated."""
     rows = fullest_rows(shape)
     parts = np.split(rows.rows, rows.starts[1:])
@@ -217,23 +258,27 @@ def fastest_ways(
 
     Counts of layers by row of the cost table; None where a stage does not fit.
     """
-    rows, chosen = _row_arrays(shape), []
+    rows, chosen = fullest_instants(shape), []
     for rank, (site, (start, after)) in enumerate(zip(sites, pairwise(cuts), strict=True)):
-        kinds = site.kinds
-        kind = int(kinds.kind_of[start, after])
-        room = site.usable_bytes - float(held_bytes(kinds, site.replicas)[kind])
-        best: tuple[float, Ints] | None = None
-        for level in kinds.levels_of[kind]:
-            ways = ways_of(kinds, kind, level)
-            own = rows[rank : rank + 1]
-            beside = own[:, :, 2:] * float(kinds.level_bytes[level])
-            needed = ways.kept_bytes(own[:, :, :2]) + beside
-            fitting = np.flatnonzero((needed <= room * (1 - _HAIR)).all(axis=(0, 1)))
-            if len(fitting):
-                way = int(fitting[np.argmin(ways.time_s[fitting])])
-                if best is None or ways.time_s[way] < best[0]:
-                    best = (float(ways.time_s[way]), ways.chosen[way])
-        if best is None:
+        way = fastest_way(site, int(site.kinds.kind_of[start, after]), rows[rank])
+        if way is None:
             return None
-        chosen.append(tuple(best[1].tolist()))
+        chosen.append(way)
     return tuple(chosen)
+
+
+def fastest_way(site: Site, kind: int, rows: Floats) -> tuple[int, ...] | None:
+    """Of one stage, where the instants [N, 3] can be the fullest; None where it does not fit."""
+    kinds = site.kinds
+    room = site.usable_bytes - float(held_bytes(kinds, site.replicas)[kind])
+    best: tuple[float, Ints] | None = None
+    for level in kinds.levels_of[kind]:
+        ways = ways_of(kinds, kind, level)
+        beside = rows[:, 2:] * float(kinds.level_bytes[level])
+        needed = ways.kept_bytes(rows[:, :2]) + beside
+        fitting = np.flatnonzero((needed <= room * (1 - _HAIR)).all(axis=0))
+        if len(fitting):
+            way = int(fitting[np.argmin(ways.time_s[fitting])])
+            if best is None or ways.time_s[way] < best[0]:
+                best = (float(ways.time_s[way]), ways.chosen[way])
+    return None if best is None else tuple(best[1].tolist())

@@ -27,8 +27,7 @@ like layers in the room of one rank. Where even the leanest options need more, n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,18 +40,15 @@ from trainwright.planning.chain_ends import Slopes
 from trainwright.planning.family_bounds import family_step_bound_s, loop_work_s
 from trainwright.planning.family_split import CHAIN
 from trainwright.planning.kind_costs import TOUCHED
-from trainwright.planning.layouts import joined
 from trainwright.planning.like_layers import Rooms, Tail
-from trainwright.planning.ramps import Ramp, split_backward_s
+from trainwright.planning.ramps import split_backward_s
 from trainwright.planning.schedules import ONE_F_ONE_B
 from trainwright.planning.shared_times import SharedTimes
-from trainwright.planning.v_memory import LEAST_OF_EITHER
+from trainwright.planning.warm_up import WARM_UP
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from trainwright.cluster import Cluster
@@ -61,84 +57,14 @@ if TYPE_CHECKING:
     from trainwright.planning.layouts import Layouts
     from trainwright.planning.like_layers import LikeLayers
     from trainwright.planning.model_space import Point
+    from trainwright.planning.pair_batch import Batch
     from trainwright.planning.point_work import PointWork
-    from trainwright.planning.ramps import Shares
-    from trainwright.planning.schedules import Space
     from trainwright.pricing.sharding import Replicas
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
 _HAIR = 1 + 1e-9
-# Forwards before the first backward of a rank with so many ranks from it on, at most m.
-WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
-    ONE_F_ONE_B: lambda ranks: ranks,
-    "zb-h1": lambda ranks: ranks,
-    "zb-h2": lambda ranks: 2 * ranks - 1,
-    **LEAST_OF_EITHER,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Batch:
-    """All pairs of some spaces of a point, one after the other: [N] in all.
-
-    `groups` [D, 2] are their data degrees and copies of state, `group` [N] says which each pair
-    has, from D on with the pipeline inside; `parts` which pairs run under each family.
-    """
-
-    layouts: Layouts
-    zero_stage: Ints
-    groups: Ints
-    group: Ints
-    parts: tuple[tuple[str, slice], ...]
-
-    @classmethod
-    def of(cls, spaces: Sequence[Space]) -> _Batch:
-        """Of one space or more; those of a family lie next to each other."""
-        layouts = joined([space.layouts for space in spaces])
-        base = int(layouts.copies.max(initial=1)) + 1
-        keys, group = np.unique(layouts.data * base + layouts.copies, return_inverse=True)
-        parts, first = [], 0
-        for family, own in groupby(spaces, key=lambda space: space.schedule.family):
-            after = first + sum(space.layouts.size for space in own)
-            parts.append((family, slice(first, after)))
-            first = after
-        sizes = [space.layouts.size for space in spaces]
-        return cls(
-            layouts=layouts,
-            zero_stage=np.repeat([space.zero_stage for space in spaces], sizes),
-            groups=np.stack(np.divmod(keys, base), axis=1),
-            group=group + len(keys) * layouts.inside,
-            parts=tuple(parts),
-        )
-
-    def of_pairs(self, table: Floats) -> Floats:
-        """From a table by ZeRO stage and kind of replicas, [4, D, ...], the value of each pair."""
-        found: Floats = table[self.zero_stage, self.group]
-        return found
-
-    def warm_up(self) -> Callable[[Ints], Ints]:
-        """Forwards before the first backward by ranks from one on, [N]; 1 where none is known."""
-        ranks = np.arange(int(self.layouts.pipeline.max()) + 1)
-        table = np.stack([WARM_UP[f](ranks) if f in WARM_UP else 0 * ranks + 1 for f in self.names])
-        row = np.repeat(np.arange(len(table)), self.sizes)
-        return lambda ranks: table[row, ranks]
-
-    def ramp(self, shares: Shares) -> Ramp:
-        """That of each pair's family, arrays [N]."""
-        ramps = np.array([Ramp.of(family, shares) for family in self.names])
-        return Ramp(*np.repeat(ramps, self.sizes, axis=0).T)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the families of the parts."""
-        return tuple(family for family, _ in self.parts)
-
-    @property
-    def sizes(self) -> list[int]:
-        """Pairs of each part."""
-        return [own.stop - own.start for _, own in self.parts]
 
 
 @dataclass(slots=True)
@@ -149,15 +75,8 @@ class CoarseBounds:
     overlap: Overlap = DEFAULT_OVERLAP
     _groups: dict[tuple[int, ...], Replicas] = field(default_factory=dict)
 
-    def bounds_s(
-        self, work: PointWork, point: Point, spaces: Sequence[Space], *, chain: ChainWork
-    ) -> list[Floats]:
-        """The bound of every pair of every space."""
-        batch = _Batch.of(spaces)
-        bounds_s = self._bounds_s(work, point, batch, chain)
-        return np.split(bounds_s, np.cumsum([space.layouts.size for space in spaces])[:-1])
-
-    def _bounds_s(self, work: PointWork, point: Point, batch: _Batch, chain: ChainWork) -> Floats:
+    def bounds_s(self, work: PointWork, point: Point, batch: Batch, *, chain: ChainWork) -> Floats:
+        """Of every pair, [N]."""
         device, layouts = self.cluster.accelerator, batch.layouts
         shared = self._shared(work, point, batch.groups)
         if layouts.inside.any():
@@ -186,7 +105,7 @@ class CoarseBounds:
             )
             bounds_s = np.maximum(bounds_s, busiest_s)
         way_s = np.full(layouts.size, work.way_s)
-        for family, own in batch.parts:
+        for family, own in batch.families:
             ramp_s = _ramp_s(work, chain, work_s[own], layouts.at(own), family)
             bounds_s[own] = np.maximum(bounds_s[own], ramp_s)
             if family == ONE_F_ONE_B:
@@ -204,7 +123,7 @@ class CoarseBounds:
         self,
         work: PointWork,
         point: Point,
-        batch: _Batch,
+        batch: Batch,
         shared: SharedTimes,
         sent_s: Floats,
         *,
@@ -215,7 +134,7 @@ class CoarseBounds:
         size = np.where(layouts.inside, 1, layouts.data) * point.devices
         tied_s = ends.tied_s(self.cluster.pool_of().levels, size, layouts.pipeline)
         passed_s = np.full(layouts.size, work.way_s)
-        for family, own in batch.parts:
+        for family, own in batch.families:
             if family == ONE_F_ONE_B:
                 passed_s[own] = ends.whole_way_s
         passed_s += sent_s
@@ -225,13 +144,13 @@ class CoarseBounds:
             return np.zeros(layouts.size)
         slopes = Slopes(shared.reduce_byte_s, shared.gather_byte_s, shared.between_byte_s)
         after = AfterWay.of(ends, shared.groups, slopes, self.overlap)
-        for family, own in batch.parts:
+        for family, own in batch.families:
             if counts[own].any():
                 at = batch.zero_stage[own], batch.group[own]
                 passed_s[own] += after.of_family(family, at, layouts.pipeline[own], tied_s[own])
         return passed_s
 
-    def _update_s(self, work: PointWork, batch: _Batch, shards: Floats) -> Floats:
+    def _update_s(self, work: PointWork, batch: Batch, shards: Floats) -> Floats:
         """Of the rank with most to update: no less than the mean, nor than any layer's, [N]."""
         device, parts = self.cluster.accelerator, shards[:, :, :, StaticKind.OPTIMIZER]
         written = work.static_bytes @ TOUCHED + work.trained_bytes
@@ -298,7 +217,7 @@ class CoarseBounds:
 def _work_s(
     work: PointWork,
     chain: ChainWork,
-    batch: _Batch,
+    batch: Batch,
     gathered: Floats,
     held_bytes: Floats,
     usable_bytes: float,
@@ -309,7 +228,7 @@ def _work_s(
         held_bytes + np.minimum(1.0, gathered) * work.weights.with_largest[layouts.pipeline]
     )
     work_s = np.empty(layouts.size)
-    for family, own in batch.parts:
+    for family, own in batch.families:
         p, held = (
             layouts.pipeline[own],
             held_bytes[own] + _transient_bytes(work, family)[layouts.pipeline[own]],
@@ -338,7 +257,7 @@ def _ramp_s(
 
 
 def _exchanged(
-    shared: SharedTimes, batch: _Batch, forward_s: float, backward_s: Floats, *, overlap: Overlap
+    shared: SharedTimes, batch: Batch, forward_s: float, backward_s: Floats, *, overlap: Overlap
 ) -> tuple[Floats, Floats]:
     """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
     zero, group = batch.zero_stage, batch.group
@@ -383,7 +302,7 @@ def _transient_bytes(work: PointWork, family: str) -> Floats:
     return work.transients.with_largest if family in CHAIN else work.transients.anywhere
 
 
-def _tail(like: LikeLayers, shared: SharedTimes, batch: _Batch, overlap: Overlap) -> Tail:
+def _tail(like: LikeLayers, shared: SharedTimes, batch: Batch, overlap: Overlap) -> Tail:
     """What a rank with some of these layers exchanges after the last microbatch, at least."""
     zero, group = batch.zero_stage, batch.group
     sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)

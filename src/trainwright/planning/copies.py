@@ -52,11 +52,12 @@ def with_copies(
     return joined(parts) if parts else layouts.at(slice(0, 0))
 
 
-def worth_copying(layouts: Layouts, zero_stage: int, allowed: Span) -> Layouts:
-    """The pairs that are looked at under a ZeRO stage; without one there is nothing to copy."""
+def is_worth_copying(layouts: Layouts, zero_stage: int, allowed: Span) -> Flags:
+    """Which pairs are looked at under a ZeRO stage; without one there is nothing to copy."""
     if zero_stage >= _PER_MICROBATCH or (zero_stage and allowed != ANY):
-        return layouts
-    return layouts if (layouts.copies == 1).all() else layouts.at(layouts.copies == 1)
+        return np.ones(layouts.size, np.bool_)
+    found: Flags = layouts.copies == 1
+    return found
 
 
 def _copied(layouts: Layouts, copies: Ints, asked: Flags, point: Point) -> Layouts:

@@ -15,7 +15,7 @@ from trainwright.costing.communication import exchange_time_s
 from trainwright.costing.compute import operator_time_s
 from trainwright.costing.estimate import axis_hops
 from trainwright.model import Phase, layer_graph
-from trainwright.model.feed_forward import expert_exchanges
+from trainwright.model.feed_forward import FeedForward, expert_exchanges
 from trainwright.planning.model_space import Point, run_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trainwright.plan.overlap import Overlap
     from trainwright.planning.model_question import ModelQuestion
 
-_SHARED = "shared_expert_in"
 _PHASES = (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 
 
@@ -105,7 +104,7 @@ def _floor_s(
                 continue
             if exchange.hides_under is None and exchange.axis == "tensor" and overlap.tensor > 0:
                 continue
-            if exchange.hides_under == _SHARED:
+            if exchange.hides_under == FeedForward.SHARED_EXPERT.first:
                 continue
             time_s = exchange_time_s(exchange, hops[exchange.axis])
             if exchange.hides_under is not None:
@@ -115,7 +114,9 @@ def _floor_s(
 
 
 def _of_experts(operator: Operator) -> bool:
-    return operator.name.startswith("expert_") or any(p.expert for p in operator.parameters)
+    return operator.name.startswith(f"{FeedForward.EXPERT}_") or any(
+        p.expert for p in operator.parameters
+    )
 
 
 def _operator_floor_s(operator: Operator, phase: Phase, device: Accelerator, dtype: str) -> float:

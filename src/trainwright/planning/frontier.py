@@ -17,7 +17,7 @@ import numpy as np
 from trainwright.costing.estimate import Estimator
 from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.planning.coarse_bound import CoarseBounds
-from trainwright.planning.copies import with_copies, worth_copying
+from trainwright.planning.copies import with_copies
 from trainwright.planning.device_room import room_of_devices
 from trainwright.planning.expert_floor import LeastLayers, least_layers, with_exchanges
 from trainwright.planning.family_bounds import ChainWork
@@ -25,8 +25,9 @@ from trainwright.planning.layouts import Layouts, layouts_of
 from trainwright.planning.mappings import with_mappings
 from trainwright.planning.model_question import estimate_profile
 from trainwright.planning.model_space import Candidate, Point, dense_points, expert_points
+from trainwright.planning.pair_batch import Batch, Space
 from trainwright.planning.point_work import PointWork
-from trainwright.planning.schedules import Schedule, Space, replicated, schedules_of
+from trainwright.planning.schedules import Schedule, schedules_of
 from trainwright.planning.stage_kinds import StageKinds
 
 if TYPE_CHECKING:
@@ -127,12 +128,16 @@ class _Open:
 
 @dataclass(slots=True, kw_only=True)
 class _Pairs:
-    """Depths, data degrees and chunks at a point, ZeRO stage and schedule; least bound first."""
+    """Depths, data degrees and chunks at a point, ZeRO stage and schedule; least bound first.
+
+    Those of `layouts` from `first` on, with `bounds_s` [N].
+    """
 
     point: Point
     zero_stage: int
     schedule: Schedule
     layouts: Layouts
+    first: int
     bounds_s: Floats
     done: int = 0
 
@@ -142,7 +147,7 @@ class _Pairs:
 
     def candidate(self, index: int) -> Candidate:
         """One of them."""
-        point = self.point
+        point, index = self.point, self.first + index
         return Candidate(
             microbatch_size=point.microbatch_size,
             tensor=point.tensor,
@@ -186,7 +191,7 @@ class Frontier:
     aside_s: float = math.inf
     num_aside: int = 0
     _coarse: CoarseBounds = field(init=False)
-    _schedules: tuple[Schedule, ...] = field(init=False)
+    _space: Space = field(init=False)
     _heap: list[tuple[float, int, _Node]] = field(default_factory=list)
     _serial: int = 0
     _layouts: dict[tuple[int, int, int], Layouts] = field(default_factory=dict)
@@ -194,12 +199,13 @@ class Frontier:
 
     def __post_init__(self) -> None:
         self._coarse = CoarseBounds(room_of_devices(self.question), self.question.settings.overlap)
-        self._schedules = schedules_of(self.question.allowed)
+        asked = self.question
+        self._space = Space(schedules_of(asked.allowed), asked.model.num_layers, asked.allowed)
 
     @property
     def families(self) -> frozenset[str]:
         """The schedule families of the space."""
-        return frozenset(schedule.family for schedule in self._schedules)
+        return frozenset(schedule.family for schedule in self._space.schedules)
 
     def open(self, budget: Budget) -> bool:
         """Bound the roots; false where the budget ran out before all of them were."""
@@ -282,7 +288,7 @@ class Frontier:
             case _Pairs():
                 return node.count_below(limit_s)
             case _Open():
-                return self._count_of(node.point, node.layouts)
+                return self._space.num_candidates(node.point, node.layouts)
             case _One():
                 return 1
             case _:
@@ -349,42 +355,33 @@ class Frontier:
             self._push(float(keys[is_far].min()), _Open(point=point, work=work, layouts=far))
         chain = ChainWork.of(self.shelf.kinds(point))
         near = node.layouts.at(is_near)
-        spaces = [each for each in self._spaces(point, near) if each.layouts.size]
         if self.aside:
-            aside = [each for each in spaces if each.schedule.family in self.aside]
-            self.num_aside += sum(each.layouts.size for each in aside)
-            spaces = [each for each in spaces if each.schedule.family not in self.aside]
-        if not spaces:  # no schedule has an order there
+            self.num_aside += self._space.of(self.aside).num_candidates(point, near)
+        batch = Batch.of(self._space.without(self.aside), point, near)
+        if not batch.parts:  # no schedule has an order there
             return
-        for space, bounds_s in zip(
-            spaces, self._coarse.bounds_s(work, point, spaces, chain=chain), strict=True
-        ):
-            layouts = space.layouts
-            devices = point.devices * layouts.pipeline * layouts.data
-            bounds_s = self.aim.keys(bounds_s, devices)
-            order = np.argsort(bounds_s, kind="stable")
-            order = order[: int(np.isfinite(bounds_s).sum())]
-            if len(order):
+        bounds_s = self._coarse.bounds_s(work, point, batch, chain=chain)
+        devices = point.devices * batch.layouts.pipeline * batch.layouts.data
+        self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
+
+    def _push_pairs(self, point: Point, batch: Batch, keys: Floats) -> None:
+        """Those of each schedule and ZeRO stage that have a finite bound."""
+        number = np.repeat(np.arange(len(batch.parts)), [part.size for part in batch.parts])
+        order = np.lexsort((keys, number))
+        layouts, keys = batch.layouts.at(order), keys[order]
+        for part in batch.parts:
+            bounds_s = keys[part.own]
+            bounds_s = bounds_s[: int(np.isfinite(bounds_s).sum())]
+            if len(bounds_s):
                 pairs = _Pairs(
                     point=point,
-                    zero_stage=space.zero_stage,
-                    schedule=space.schedule,
-                    layouts=layouts.at(order),
-                    bounds_s=bounds_s[order],
+                    zero_stage=part.zero_stage,
+                    schedule=part.schedule,
+                    layouts=layouts,
+                    first=part.own.start,
+                    bounds_s=bounds_s,
                 )
-                self._push(float(pairs.bounds_s[0]), pairs)
-
-    def _spaces(self, point: Point, layouts: Layouts) -> Iterator[Space]:
-        """The legal pairs under every schedule and ZeRO stage; stages that are alike once."""
-        blocks = self.question.model.num_layers
-        allowed = self.question.allowed
-        copies, (first, *others) = allowed.state_copies, allowed.zero_stages
-        for schedule in self._schedules:
-            legal = schedule.layouts(layouts, blocks)
-            yield Space(schedule, first, worth_copying(legal, first, copies))
-            for zero_stage in others:
-                own = worth_copying(legal, zero_stage, copies)
-                yield Space(schedule, zero_stage, replicated(point, own))
+                self._push(float(bounds_s[0]), pairs)
 
     def _next_of(self, pairs: _Pairs) -> Candidate:
         """The next pair; those after it wait with their own bounds."""
@@ -431,11 +428,8 @@ class Frontier:
         """Candidates at a point."""
         key = (point.microbatch_size, point.devices, point.context, point.expert_devices)
         if key not in self._counts:
-            self._counts[key] = self._count_of(point, self._pairs(point))
+            self._counts[key] = self._space.num_candidates(point, self._pairs(point))
         return self._counts[key]
-
-    def _count_of(self, point: Point, layouts: Layouts) -> int:
-        return sum(space.layouts.size for space in self._spaces(point, layouts))
 
 
 def _least_of(work: PointWork) -> tuple[LeastLayers, ...]:

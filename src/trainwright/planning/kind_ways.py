@@ -7,10 +7,12 @@ both.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trainwright.planning.made_of import Pairs, counted
 from trainwright.planning.stage_kinds import dealings
 
 if TYPE_CHECKING:
@@ -18,24 +20,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trainwright.planning.made_of import Counts, MadeOf
     from trainwright.planning.stage_kinds import StageKinds
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
-    Counts = NDArray[np.int16]
     Rows = tuple[int, ...]
-
-_PAIRWISE = 250  # more ways than these are kept without comparing all
 
 
 class Ways(NamedTuple):
-    """N ways, slowest first: what each takes per microbatch [N, 3], and its layers by row [N, R].
+    """N ways, slowest first: what each takes per microbatch [N, 3], and what it is made of.
 
     Takes are bytes kept until the input gradient, bytes until the weight gradient, and seconds.
     """
 
     takes: Floats
-    chosen: Counts
+    made_of: MadeOf
+
+    @property
+    def chosen(self) -> Counts:
+        """Of each way, the layers that run as each row of the cost table, [N, R]."""
+        return counted(self.made_of)
 
     @property
     def time_s(self) -> Floats:
@@ -69,10 +74,11 @@ def ways_of(kinds: StageKinds, kind: int, level: int) -> Ways:
 
 def _joined(kinds: StageKinds, parts: tuple[tuple[int, Rows], ...]) -> Ways:
     """Of so many layers with each of these rows; kinds that begin alike share what they can."""
-    if not parts:
-        return Ways(np.zeros((1, 3)), np.zeros((1, kinds.profile.costs.num_rows), dtype=np.int16))
     if parts not in kinds.ways:
-        kinds.ways[parts] = _both(_joined(kinds, parts[:-1]), _class_ways(kinds, *parts[-1]))
+        last = kinds.ways.get(parts[-1:]) or _class_ways(kinds, *parts[-1])
+        kinds.ways[parts[-1:]] = last
+        if len(parts) > 1:
+            kinds.ways[parts] = _both(_joined(kinds, parts[:-1]), last)
     return kinds.ways[parts]
 
 
@@ -137,16 +143,32 @@ def _unbeaten(rows: list[int], columns: Floats) -> Rows:
 
 
 def _both(a: Ways, b: Ways) -> Ways:
-    first, second = np.divmod(np.arange(len(a.takes) * len(b.takes)), len(b.takes))
-    both = Ways(a.takes[first] + b.takes[second], a.chosen[first] + b.chosen[second])
-    return both if 1 in (len(a.takes), len(b.takes)) else _worth_keeping(both)
+    numbers = np.arange(len(a.takes) * len(b.takes))
+    takes = (a.takes[:, np.newaxis] + b.takes).reshape(-1, 3)
+    if 1 not in (len(a.takes), len(b.takes)):
+        numbers = numbers[_worth_keeping(takes)]
+        takes = takes[numbers]
+    return Ways(takes, Pairs(a.made_of, b.made_of, len(b.takes), numbers))
 
 
-def _worth_keeping(ways: Ways) -> Ways:
-    order = np.lexsort((ways.takes[:, 1], ways.takes[:, 0], ways.takes[:, 2]))
-    takes, chosen = ways.takes[order], ways.chosen[order]
-    if len(order) <= _PAIRWISE:
-        no_less = (takes[:, np.newaxis] >= takes[np.newaxis]).all(axis=2)
-        keep = ~np.tril(no_less, k=-1).any(axis=1)  # of equals the first stays
-        takes, chosen = takes[keep], chosen[keep]
-    return Ways(takes[::-1], chosen[::-1])
+def _worth_keeping(takes: Floats) -> Ints:
+    """Which ways no other beats in everything, slowest first; of equals the first stays.
+
+    In the order of their times a way is beaten where one before it keeps as little of both. Of
+    those before it the ones that matter form a staircase: the more of the first, the less of the
+    second.
+    """
+    order = np.lexsort((takes[:, 1], takes[:, 0], takes[:, 2]))
+    firsts: list[float] = []
+    seconds: list[float] = []
+    keep = []
+    for number, first, second in zip(order.tolist(), *takes[order, :2].T.tolist(), strict=True):
+        at = bisect_right(firsts, first)
+        if at and seconds[at - 1] <= second:
+            continue
+        after = at
+        while after < len(seconds) and seconds[after] >= second:
+            after += 1
+        firsts[at:after], seconds[at:after] = [first], [second]
+        keep.append(number)
+    return np.array(keep[::-1])

@@ -1,12 +1,12 @@
 """All pairs of pipeline depth and data degree of a point, as arrays.
 
 There are thousands of pairs per point and most are never looked at alone, so they are bounded all
-at once; under a schedule that leaves a choice of virtual stages, a pair with each number of them.
+at once (`pair_batch`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,11 +55,6 @@ class Layouts:
             inside=self.inside[kept],
             copies=self.copies[kept],
         )
-
-    def with_chunks(self, counts: range) -> Layouts:
-        """Every pair with each of these numbers of virtual stages per rank."""
-        each = self.at(np.repeat(np.arange(self.size), len(counts)))
-        return replace(each, virtual_stages=np.tile(np.array(counts, np.int64), self.size))
 
 
 def joined(parts: Sequence[Layouts]) -> Layouts:

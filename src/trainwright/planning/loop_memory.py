@@ -17,6 +17,8 @@ from trainwright.planning.kind_costs import held_static_bytes
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.planning.stage_kinds import StageKinds
@@ -58,14 +60,9 @@ class LoopMemory:
         costs = self.kinds.profile.costs
         assert costs.phases is not None, "an estimate has phases"
         kind_of = [int(self.kinds.kind_of[cuts[s], cuts[s + 1]]) for s in stages]
-        static = held_static_bytes(self.kinds, self.replicas)[kind_of].sum()
-        if self.replicas.zero_stage == 3:
-            whole = self.kinds.static_bytes[kind_of][:, :, StaticKind.WEIGHT].sum()
-            heaviest = self.kinds.weight_bytes[kind_of].max()
-            static += min(2 * heaviest * (1 - 1 / self.replicas.sizes[0]), whole)
         held, running = self.held[rank], self.running[rank]
         choice = [self._fastest(kind) for kind in kind_of]
-        room = self.usable_bytes * (1 - _HAIR) - float(static)
+        room = self.room_bytes(kind_of)
         while True:
             kept = np.array([own @ costs.saved_bytes for own in choice])
             transient = np.array([costs.transient_bytes[own > 0].max() for own in choice])
@@ -75,6 +72,16 @@ class LoopMemory:
                 return choice
             if not self._recompute_more(choice, held[fullest], float(needed[fullest]) - room):
                 return None
+
+    def room_bytes(self, kind_of: Sequence[int]) -> float:
+        """What the state of a rank with chunks of these kinds leaves of a device."""
+        own = list(kind_of)
+        static = held_static_bytes(self.kinds, self.replicas)[own].sum()
+        if self.replicas.zero_stage == 3:
+            whole = self.kinds.static_bytes[own][:, :, StaticKind.WEIGHT].sum()
+            heaviest = self.kinds.weight_bytes[own].max()
+            static += min(2 * heaviest * (1 - 1 / self.replicas.sizes[0]), whole)
+        return self.usable_bytes * (1 - _HAIR) - float(static)
 
     def _fastest(self, kind: int) -> Ints:
         costs = self.kinds.profile.costs

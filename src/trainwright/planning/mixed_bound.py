@@ -29,8 +29,8 @@ import numpy as np
 
 from trainwright.plan import Plan, Stage
 from trainwright.plan.overlap import DEFAULT_OVERLAP
-from trainwright.planning.coarse_bound import WARM_UP
 from trainwright.planning.schedules import ONE_F_ONE_B
+from trainwright.planning.warm_up import WARM_UP
 from trainwright.pricing.mixed_placement import mixed_replicas
 from trainwright.pricing.sharding import Replicas, data_parallel_times
 from trainwright.pricing.stage_work import stage_works

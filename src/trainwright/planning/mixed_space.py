@@ -17,13 +17,13 @@ import numpy as np
 from trainwright.errors import UnsupportedFeature
 from trainwright.plan.axis_order import DATA_INSIDE
 from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.coarse_bound import WARM_UP
 from trainwright.planning.device_room import room_of_candidate, room_of_devices
 from trainwright.planning.family_split import CHAIN
 from trainwright.planning.model_question import estimate_profile
 from trainwright.planning.model_space import Candidate, dense_points, expert_points
 from trainwright.planning.point_work import PointWork
 from trainwright.planning.stage_kinds import StageKinds
+from trainwright.planning.warm_up import WARM_UP
 from trainwright.profile.setting import divisors
 
 if TYPE_CHECKING:

@@ -19,6 +19,8 @@ from trainwright.planning.ahead import Foresight, PlanAsk, SplitAsk, asked_of
 from trainwright.planning.aims import Aim, StepAim
 from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import CHAIN, IN_V, best_family_split, bound_family_splits
+from trainwright.planning.finish import finish_candidate
+from trainwright.planning.finish_effort import HAIR, Effort
 from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.plan_ranking import best_first
 from trainwright.planning.split_plan import least_step_s, split_tries
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
     from trainwright.planning.ahead import Ask
+    from trainwright.planning.finish_effort import Finished
     from trainwright.planning.model_question import ModelQuestion
     from trainwright.planning.model_space import Candidate
     from trainwright.planning.split_bound import Split
@@ -103,6 +106,7 @@ def plan_model(
     is_complete = frontier.open(budget)
     search = _Search(shelf, frontier, budget, aim, Foresight(shelf, budget, crew))
     search.run()
+    search.finish()
     search.add_runners_up(num_alternatives)
     search.try_uneven()
     search.try_small_spaces()
@@ -148,7 +152,6 @@ class _Search:
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
     bounds: list[tuple[float, int, Candidate]] = field(default_factory=list)
-    least_priced_chain_s: float = math.inf
     undecided: set[Candidate] = field(default_factory=set)
     in_v: dict[Candidate, float] = field(default_factory=dict)
     serial: int = 0
@@ -183,7 +186,8 @@ class _Search:
         """No plan with one stage per rank is faster than this, or than the best plan."""
         waiting_s = [bound_s for bound_s, _, one, _ in self.splits if one.schedule in CHAIN]
         left_s = self.frontier.least_among_s(CHAIN)
-        return min(self.best_s, self.least_priced_chain_s, left_s, *waiting_s)
+        priced_s = [bound_s for bound_s, _, one in self.bounds if one.schedule in CHAIN]
+        return min(self.best_s, left_s, *priced_s, *waiting_s)
 
     def run(self) -> None:
         """Until no candidate left can be better than the best plan, or the budget ends."""
@@ -201,6 +205,34 @@ class _Search:
             taken = self.frontier.take()
             if taken is not None:
                 self._sharpen(*taken, limit=_WORTH_KEEPING * self.best_s)
+
+    def finish(self) -> None:
+        """Look through further splits of what was priced and may still be better."""
+        effort, left = Effort(), []
+        while self.bounds and self.bounds[0][0] < self.best_s * HAIR and not effort.is_spent:
+            if self.budget.poll(self._progress):
+                break
+            key, _, candidate = heapq.heappop(self.bounds)
+            devices = candidate.num_devices
+            limit_s = self.aim.longest_s(self.best_s, devices)
+            found = finish_candidate(self.shelf, candidate, effort, limit_s=limit_s)
+            if found is not None:
+                key = max(key, self.aim.key(found.bound_s, devices))
+                self._replace(candidate, found)
+            left.append((key, candidate))
+        for key, candidate in left:
+            self._keep_bound(key, candidate)
+
+    def _replace(self, candidate: Candidate, finished: Finished) -> None:
+        """A better plan in place of the candidate's; without one below the best it is decided."""
+        plan, key = finished.found, self.aim.key(finished.bound_s, candidate.num_devices)
+        if plan is not None:
+            self.priced = [one for one in self.priced if one.candidate != candidate] + [plan]
+            self.best_s = min(
+                self.best_s, self.aim.key(plan.step.step_time_s, candidate.num_devices)
+            )
+        if plan is not None or key >= self.best_s * HAIR:
+            self.undecided.discard(candidate)
 
     @property
     def _may_leave_chunks(self) -> bool:
@@ -431,8 +463,6 @@ class _Search:
         devices = candidate.num_devices
         key = self.aim.key(split.bound_s, devices)
         self._keep_bound(key, candidate)
-        if candidate.schedule in CHAIN:
-            self.least_priced_chain_s = min(self.least_priced_chain_s, key)
         longest_s = self._longest_worth_pricing_s(devices)
         if not split.cuts and candidate.virtual_stages > 1:
             self._spend(_PRICING if math.isinf(longest_s) else _PRICING // 2, candidate)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.allowed import Span
@@ -12,9 +14,14 @@ from trainwright.planning.family_split import chunks_per_rank
 from trainwright.scheduling.families import ALIASES
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from trainwright.planning.allowed import Allowed
     from trainwright.planning.layouts import Layouts
     from trainwright.planning.model_space import Point
+
+    Flags = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
 
 ONE_F_ONE_B: Final = "1f1b"
 _ZB_V: Final = "zb-v"
@@ -43,31 +50,20 @@ class Schedule:
     virtual_stages: Span
     from_ranks: int = 1
 
-    def layouts(self, layouts: Layouts, num_blocks: int) -> Layouts:
-        """The pairs at which every virtual stage can hold a block and the family has an order.
+    def chunks_at(self, layouts: Layouts, num_blocks: int) -> Ints:
+        """With how many numbers of virtual stages each pair is legal, from the least on, [N].
 
-        A pair comes once for each number of virtual stages.
+        Every virtual stage can hold a block, and the family has an order.
         """
         p, least = layouts.pipeline, self.virtual_stages.least
-        legal = (p >= self.from_ranks) & (p * least <= num_blocks)
+        most = num_blocks // p
+        if self.virtual_stages.most is not None:
+            most = np.minimum(most, self.virtual_stages.most)
+        legal = p >= self.from_ranks
         if self.family in _IN_GROUPS:
             legal &= layouts.num_microbatches % p == 0
-        few = layouts.at(legal)
-        if not few.size:
-            return few
-        most = num_blocks // int(few.pipeline.min())
-        if self.virtual_stages.most is not None:
-            most = min(most, self.virtual_stages.most)
-        chunked = few.with_chunks(range(least, most + 1))
-        return chunked.at(chunked.pipeline * chunked.virtual_stages <= num_blocks)
-
-
-class Space(NamedTuple):
-    """Pairs that run under one schedule and ZeRO stage."""
-
-    schedule: Schedule
-    zero_stage: int
-    layouts: Layouts
+        found: Ints = np.where(legal, np.maximum(0, most - least + 1), 0)
+        return found
 
 
 def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
@@ -113,7 +109,8 @@ def _chunks(family: str, allowed: Span) -> Span | None:
     )
 
 
-def replicated(point: Point, layouts: Layouts) -> Layouts:
-    """The pairs at which some state has replicas, so that ZeRO stages differ."""
+def is_replicated(point: Point, layouts: Layouts) -> Flags:
+    """At which pairs some state has replicas, so that ZeRO stages differ, [N]."""
     dense = layouts.data * point.context > 1
-    return layouts.at(dense | (layouts.data * point.devices > point.expert_devices))
+    found: Flags = dense | (layouts.data * point.devices > point.expert_devices)
+    return found

@@ -235,7 +235,7 @@ def with_replicas(
     with np.errstate(invalid="ignore"):
         backward_s = np.where(np.isfinite(time_s), time_s - forward_s, 0.0)
     under_backward_s = overlap.gradients * backward_s
-    update_s = _optimizer_s(kinds, used, replicas, cluster)
+    update_s = updates_s(kinds, used, replicas, cluster)
     if stage == 0:
         reduce_s = _lines_s(replicas.reduce, sync)
         tail_s = np.maximum(0.0, reduce_s - under_backward_s)
@@ -259,13 +259,18 @@ def with_replicas(
     )
 
 
-def _optimizer_s(kinds: StageKinds, used: Ints, replicas: Replicas, cluster: Cluster) -> Floats:
+def updates_s(kinds: StageKinds, used: Ints, replicas: Replicas, cluster: Cluster) -> Floats:
     """Seconds of the update of the kinds in use; see `pricing.sharding`."""
-    shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
-    written = kinds.static_bytes[used] @ TOUCHED + kinds.trained_bytes[used]
-    touched = written @ (1 / np.array(shards))
-    device = cluster.accelerator
+    touched, device = touched_bytes(kinds, replicas)[used], cluster.accelerator
     return np.array([memory_time_s(b, device) if b else 0.0 for b in touched.tolist()])
+
+
+def touched_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
+    """What the update of a kind reads and writes on one device, [K]."""
+    shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
+    written = kinds.static_bytes @ TOUCHED + kinds.trained_bytes
+    touched: Floats = written @ (1 / np.array(shards))
+    return touched
 
 
 def _lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:

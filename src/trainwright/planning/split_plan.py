@@ -163,6 +163,14 @@ def least_step_s(step: StepPrediction, device: Accelerator) -> float:
     return step.pipeline_s + device.step_overhead_s
 
 
+def price_cuts(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, split: CutsAndRows
+) -> Priced | None:
+    """The plan of some cuts, priced; None where it does not fit."""
+    plan = _plan(question, candidate, _stages_of(*split, candidate, profile))
+    return _priced(question, candidate, profile, plan)
+
+
 def _plan(question: ModelQuestion, candidate: Candidate, stages: Iterator[Stage]) -> Plan:
     return Plan(
         stages=tuple(stages),

@@ -9,13 +9,14 @@ stage needs the largest: a level offers all options up to its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from trainwright.plan.overlap import DEFAULT_OVERLAP
+from trainwright.planning.made_of import Pairs, counted
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
@@ -23,24 +24,29 @@ if TYPE_CHECKING:
 
     from trainwright.plan.overlap import Overlap
     from trainwright.planning.kind_ways import PackedWays, Ways
+    from trainwright.planning.made_of import Counts, MadeOf
     from trainwright.planning.packed_fronts import PackedFronts
     from trainwright.profile import Profile
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
-    Counts = NDArray[np.int16]  # of layers; there are thousands of such arrays
 
 
 class Front(NamedTuple):
     """N ways to run a stage, by kept bytes ascending, each faster than those before it.
 
-    `kept_bytes` [N] and `time_s` [N] are of one microbatch, forward and backward; `chosen` [N, R]
-    counts the layers that run as each row of the cost table.
+    `kept_bytes` [N] and `time_s` [N] are of one microbatch, forward and backward; `made_of` says
+    what is chosen in them, which is asked of few.
     """
 
     kept_bytes: Floats
     time_s: Floats
-    chosen: Counts
+    made_of: MadeOf
+
+    @property
+    def chosen(self) -> Counts:
+        """Of each way, the layers that run as each row of the cost table, [N, R]."""
+        return counted(self.made_of)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +79,7 @@ class StageKinds:
     packed_ways: dict[bytes, PackedWays] = field(default_factory=dict)
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
     _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
+    _rows: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, profile: Profile, overlap: Overlap = DEFAULT_OVERLAP) -> StageKinds:
@@ -121,23 +128,26 @@ class StageKinds:
         """All that is worth choosing for the layers of a kind, with options up to `level`."""
         key = (kind, level)
         if key not in self._fronts:
-            found = _nothing(self.profile.costs.num_rows)
-            for layer_class, count in enumerate(self.counts[kind].tolist()):
-                if count:
-                    found = _both(found, self._class_front(layer_class, count, level))
-            self._fronts[key] = found
+            counts = enumerate(self.counts[kind].tolist())
+            self._fronts[key] = reduce(
+                _both, (self._class_front(*of, level) for of in counts if of[1])
+            )
         return self._fronts[key]
 
     def _class_front(self, layer_class: int, count: int, level: int) -> Front:
-        costs = self.profile.costs
-        rows = tuple(
-            row
-            for row in costs.rows_of(layer_class)
-            if costs.transient_bytes[row] <= self.level_bytes[level]
-        )
+        rows = self._rows_within(layer_class, level)
         if (count, rows) not in self._of_class:
             self._of_class[count, rows] = self._made_class_front(count, rows)
         return self._of_class[count, rows]
+
+    def _rows_within(self, layer_class: int, level: int) -> tuple[int, ...]:
+        """The options of a class that need no more transients than the level has."""
+        if (layer_class, level) not in self._rows:
+            costs = self.profile.costs
+            rows = np.array(costs.rows_of(layer_class))
+            within = rows[costs.transient_bytes[rows] <= self.level_bytes[level]]
+            self._rows[layer_class, level] = tuple(within.tolist())
+        return self._rows[layer_class, level]
 
     def _made_class_front(self, count: int, rows: tuple[int, ...]) -> Front:
         costs, own = self.profile.costs, list(rows)
@@ -218,20 +228,17 @@ def dealings(count: int, options: int) -> Ints:
     return dealt
 
 
-def _nothing(rows: int) -> Front:
-    return Front(np.zeros(1), np.zeros(1), np.zeros((1, rows), dtype=np.int16))
-
-
 def _both(a: Front, b: Front) -> Front:
     kept_bytes = np.add.outer(a.kept_bytes, b.kept_bytes).reshape(-1)
     time_s = np.add.outer(a.time_s, b.time_s).reshape(-1)
     best = _pareto(kept_bytes, time_s)
-    own, other = np.divmod(best, len(b.time_s))
-    return Front(kept_bytes[best], time_s[best], a.chosen[own] + b.chosen[other])
+    return Front(kept_bytes[best], time_s[best], Pairs(a.made_of, b.made_of, len(b.time_s), best))
 
 
 def _pareto(kept_bytes: Floats, time_s: Floats) -> Ints:
     """Which points keep fewer bytes than any as fast, by kept bytes ascending."""
+    if (kept_bytes[1:] > kept_bytes[:-1]).all() and (time_s[1:] < time_s[:-1]).all():
+        return np.arange(len(time_s))
     order = np.lexsort((time_s, kept_bytes))
     time_s = time_s[order]
     best_before = np.minimum.accumulate(np.concatenate(([np.inf], time_s[:-1])))

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from trainwright.plan.axis_order import DATA_INSIDE
 from trainwright.plan.status import Status, relative_gap
 from trainwright.planning.allowed import Allowed, Span
+from trainwright.planning.family_split import chunks_per_rank
 from trainwright.planning.framework import plan_runnable
+from trainwright.planning.searched_orders import with_searched_orders
 from trainwright.profile import Recompute
 from trainwright.units import GIB
 
@@ -69,7 +71,8 @@ def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[s
     for name, axis in _AXES:
         if getattr(degrees, axis) > 1:
             lacking: dict[str, Any] = {axis: _ONE}
-            yield name, replace(allowed, **lacking)
+            if axis != "virtual_stages" or _has_chain(allowed):
+                yield name, replace(allowed, **lacking)
     if degrees.zero_stage > 0:
         yield "ZeRO", replace(allowed, zero_stages=(0,))
     if degrees.zero_stage > 1:
@@ -81,17 +84,31 @@ def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[s
     if any(option != Recompute.NONE for stage in plan.stages for option in stage.options):
         yield "recomputation", replace(allowed, recompute=(Recompute.NONE,))
     if plan.schedule != "1f1b" and degrees.pipeline > 1:
-        only = replace(allowed, schedules=("1f1b",), virtual_stages=_ONE)
+        only = replace(allowed, schedules=("1f1b",), virtual_stages=_ONE, searches_orders=False)
         yield f"the schedule {plan.schedule} (1f1b instead)", only
     if plan.microbatch_size is not None and plan.microbatch_size > 1:
         yield "microbatches above 1", replace(allowed, microbatch_size=_ONE)
 
 
+def _has_chain(allowed: Allowed) -> bool:
+    """Whether some family has one stage per rank."""
+    families = allowed.schedules
+    return families is None or any(chunks_per_rank(family) == 1 for family in families)
+
+
 def without(question: ModelQuestion, name: str, space: Allowed, budget: Budget) -> Without:
     """The best plan of a narrower space."""
-    outcome = plan_runnable(replace(question, allowed=space), budget, num_alternatives=0)
+    outcome = _planned(replace(question, allowed=space), budget)
     best = outcome.priced[0] if outcome.priced else None
     return Without(name=name, status=_status(outcome), best=best)
+
+
+def _planned(question: ModelQuestion, budget: Budget) -> ModelOutcome:
+    """The best plan; with searched orders, where they are asked for."""
+    if not question.allowed.searches_orders:
+        return plan_runnable(question, budget, num_alternatives=0)
+    outcome = plan_runnable(question, budget)
+    return with_searched_orders(question, outcome, budget, num_alternatives=0)
 
 
 def _status(outcome: ModelOutcome) -> Status:
@@ -128,7 +145,7 @@ def memory_gain(question: ModelQuestion, best_s: float, budget: Budget) -> Gain 
     """
     cluster = question.cluster
     larger = cluster.with_memory(cluster.accelerator.memory_bytes + MORE_MEMORY_BYTES)
-    outcome = plan_runnable(replace(question, cluster=larger), budget, num_alternatives=0)
+    outcome = _planned(replace(question, cluster=larger), budget)
     if not outcome.priced:
         return None
     found_s = min(best_s, outcome.priced[0].step.step_time_s)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _F, _I, _W, _B, _R = ActionKind
 _EXACT: Final = 2**62
+_FEW: Final = 64  # rows that are all compared at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,6 +107,11 @@ def _distinct(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def undominated(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Of distinct rows [k, c] those of which no other has at least as much of everything."""
     order = np.argsort(-rows.sum(axis=1), kind="stable")
+    if len(rows) <= _FEW:
+        left = rows[order]
+        no_more = (left[:, np.newaxis] <= left).all(axis=2)
+        alone: NDArray[np.bool_] = no_more.sum(axis=1) == 1  # no more than itself
+        return left[alone]
     left, kept = rows[order], []
     while len(left):
         kept.append(left[0])  # of the largest sum: nothing that is left has as much of everything

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from trainwright._native import _core
+from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.schedule import ActionKind
 from trainwright.plan.schedule_costs import ScheduleCosts
 from trainwright.plan.schedule_memory import ScheduleMemory
 from trainwright.scheduling.families import FamilyRequest, family_named
 from trainwright.scheduling.simulate import native_orders
+from trainwright.scheduling.words import schedule_of_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.plan.placement import Placement
     from trainwright.plan.schedule import Schedule
+    from trainwright.plan.searched_order import SearchedOrder
 
     Floats = NDArray[np.float64]
 
@@ -62,15 +65,17 @@ _STEADY: Final = dict.fromkeys(_BOUNDED, _USUAL) | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineShape:
-    """The orders of a family for p ranks, v chunks each and m microbatches."""
+    """The orders of a family for p ranks, v chunks each and m microbatches; or that of `order`."""
 
     family: str
     num_ranks: int
     num_microbatches: int
     virtual_stages: int = 1
+    order: SearchedOrder | None = None
 
     def with_microbatches(self, count: int) -> PipelineShape:
         """The same with another number of microbatches."""
+        assert self.order is None, "an order that was found has its own number of microbatches"
         return PipelineShape(
             family=self.family,
             num_ranks=self.num_ranks,
@@ -114,6 +119,8 @@ class PipelineTimes:
 
 def placement_of(shape: PipelineShape) -> Placement:
     """Which rank runs which virtual stage; raises `InvalidInput` for an unknown family."""
+    if shape.order is not None:
+        return _searched(shape, shape.order).placement
     return family_named(shape.family).place(shape.request)
 
 
@@ -123,10 +130,22 @@ def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
     It gets them rounded (`_ORDER_BITS`), so that an order hangs on no last bit: times that are
     summed in another way, as a batch does, make the same order.
     """
+    if shape.order is not None:
+        return _searched(shape, shape.order)
     if shape.family in TIMELESS:
         return _timeless(shape)
     durations = (times.forward_s, times.input_grad_s, times.weight_grad_s, times.transfer_s)
     return _timed(shape, *(_rounded(each).tobytes() for each in durations))
+
+
+def _searched(shape: PipelineShape, order: SearchedOrder) -> Schedule:
+    stages = shape.num_ranks * shape.virtual_stages
+    try:
+        return schedule_of_words(order, num_stages=stages, num_microbatches=shape.num_microbatches)
+    except InvalidInput as error:
+        raise InvalidInput(
+            Fault(f"order.{fault.path}", fault.problem) for fault in error.faults
+        ) from None
 
 
 def _rounded(times_s: Floats) -> Floats:

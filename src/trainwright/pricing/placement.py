@@ -50,6 +50,7 @@ class Placement:
             num_ranks=p,
             num_microbatches=self.plan.num_microbatches // self.data_parallel[0],
             virtual_stages=max(1, stages // p),
+            order=self.plan.order,
         )
 
     @cached_property

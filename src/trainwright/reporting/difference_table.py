@@ -68,6 +68,23 @@ _SHOWN: Final = {
     "step_time_s": "step time",
     "time_per_batch_s": "time per batch",
     "time_per_sample_s": "time per microbatch",
+    "compute_s": "compute",
+    "recompute_s": "recomputation",
+    "tensor_s": "exposed tensor communication",
+    "context_s": "exposed context communication",
+    "expert_s": "exposed expert communication",
+    "pipeline_s": "exposed transfers between stages",
+    "transfers_s": "exposed transfers between stages",
+    "gradients_s": "exposed sums of gradients",
+    "parameters_s": "exposed gathers of parameters",
+    "data_s": "exposed data communication",
+    "bubble_s": "bubble",
+    "optimizer_s": "optimizer",
+    "peak_memory_bytes": "peak memory",
+    "tokens_per_s": "tokens per second",
+    "mfu": "MFU",
+    "blocks_per_stage": "blocks of each stage",
+    "recompute_per_stage": "recomputation of each stage",
 }
 
 

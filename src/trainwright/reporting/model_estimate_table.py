@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.reporting.layout import sharding_words
 from trainwright.reporting.text import add_row, table
+from trainwright.reporting.unfitted import unfitted_line
 from trainwright.units import GIB, format_bytes, format_part, format_seconds, without_noise
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def _headline(document: ModelEstimateResult) -> Iterator[str]:
         f"pipeline {format_seconds(document.pipeline_s)} (bubble "
         f"{document.bubble_of_makespan:.1%}), optimizer {format_seconds(document.optimizer_s)}"
     )
+    yield from unfitted_line(document.assumptions)
 
 
 def _communication_table(document: ModelEstimateResult) -> RenderableType:

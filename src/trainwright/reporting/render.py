@@ -33,6 +33,7 @@ REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "ImprovementResult": ("improvement_table", "improvement_report"),
         "ExportResult": ("export_table", "export_report"),
         "VerificationResult": ("verification_table", "verification_report"),
+        "ConstantsResult": ("constants_table", "constants_report"),
         "ReportResult": ("report_table", "report_table"),
         "LayerProfileResult": ("layer_profile_table", "layer_profile_report"),
     }

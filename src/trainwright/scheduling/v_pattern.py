@@ -16,6 +16,7 @@ here depends on times: weight gradients are filled in, and everything is timed, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -61,6 +62,10 @@ class VBlock:
     forward_1: Ints
     input_grad_1: Ints
     input_grad_0: Ints
+
+    def __post_init__(self) -> None:
+        for slots in self.visits:
+            slots.flags.writeable = False
 
     @property
     def num_ranks(self) -> int:
@@ -150,7 +155,8 @@ def v_half_block(num_ranks: int) -> VBlock:
     )
 
 
-def blocks_within(num_ranks: int, max_activations: int) -> list[VBlock]:
+@lru_cache(maxsize=256)  # asked for again under all other times
+def blocks_within(num_ranks: int, max_activations: int) -> tuple[VBlock, ...]:
     """Blocks that hold at most `max_activations`, the most demanding first.
 
     For each way to step, the longest first part that still fits.
@@ -165,7 +171,7 @@ def blocks_within(num_ranks: int, max_activations: int) -> list[VBlock]:
     even = (VBlock.of_steps(twos, residues) for residues in _EVEN_RESIDUES)
     found += [(b.peak_activations, b) for b in even if b is not None]
     fitting_blocks = [entry for entry in found if entry[0] <= max_activations]
-    return [block for _, block in sorted(fitting_blocks, key=lambda entry: -entry[0])]
+    return tuple(block for _, block in sorted(fitting_blocks, key=lambda entry: -entry[0]))
 
 
 def _longest_within(

@@ -8,6 +8,7 @@ from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.prediction import StagePrediction
 from trainwright.plan.results.plan import Binding, Relaxation, check_stage
 from trainwright.plan.results.request import FORMAT_VERSION, PlanRequest
+from trainwright.plan.searched_order import SearchedOrder
 from trainwright.plan.status import BoundKind, Status
 
 
@@ -60,6 +61,8 @@ class ModelPlanResult:
     where the step's time goes: compute, recompute, tensor, context, expert, data, transfers,
     bubble, optimizer, overhead add up to it. Where no schedule is named `lower_bound_s` and `gap`
     are about plans with one stage per rank, `lower_bound_all_s` and `gap_all` about all families.
+    Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the step
+    of the same stages in the order of the family that it began with.
     """
 
     kind: str = "model-plan"
@@ -84,6 +87,8 @@ class ModelPlanResult:
     optimizer_s: float | None = None
     parallelism: Parallelism | None = None
     schedule: str | None = None
+    order: SearchedOrder | None = None
+    named_step_time_s: float | None = None
     micro_batch: int | None = None
     devices_used: int | None = None
     num_stages: int | None = None

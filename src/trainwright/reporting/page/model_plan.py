@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from trainwright.plan.searched_order import SEARCHED
 from trainwright.plan.status import Status
 from trainwright.provenance import Origin
 from trainwright.reporting.page.alternatives import alternative_blocks
@@ -170,7 +171,9 @@ def _switched_off(document: ModelPlanResult) -> Iterator[str]:
     if len(space.mappings) == 1:
         yield f"mappings other than {space.mappings[0]}"
     if space.schedules is not None:
-        yield f"schedules other than {', '.join(space.schedules)}"
+        named = [family for family in space.schedules if family != SEARCHED]
+        if named:
+            yield f"schedules other than {', '.join(space.schedules)}"
     if space.framework is not None:
         yield f"what {space.framework} cannot run"
     if not space.per_stage_degrees:

@@ -1,0 +1,227 @@
+"""Orders of actions that no family has, for the best plans of a search over named families.
+
+The certified space holds named families; an order that a search finds (`scheduling.search`) lies
+outside and may only improve on it. So plans are searched as ever, and the orders of the best few
+afterwards, stage times, transfers and the bytes of every rank as pricing has them. What is found is
+priced like any plan. Work is counted in simulated actions, never in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.execution import Budget, Progress
+from trainwright.model import model_flops_per_sequence
+from trainwright.plan.capability import capability_of
+from trainwright.plan.demands import Demands
+from trainwright.plan.job import shape_of_orders
+from trainwright.plan.schedule import ActionKind
+from trainwright.plan.schedule_bound import Objective
+from trainwright.plan.searched_order import SEARCHED
+from trainwright.planning.order_starts import order_starts
+from trainwright.planning.split_plan import Priced
+from trainwright.pricing.step import predict_step, work_of_plan
+from trainwright.pricing.step_timeline import timeline_of
+from trainwright.scheduling.bounds import best_bound
+from trainwright.scheduling.least_costs import LeastCosts
+from trainwright.scheduling.search import search_schedule
+from trainwright.scheduling.search_question import Backward, LimitTooSmall, SearchQuestion
+from trainwright.scheduling.words import words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainwright.plan import StepPrediction
+    from trainwright.plan.schedule import Schedule
+    from trainwright.plan.schedule_costs import ScheduleCosts
+    from trainwright.planning.model_planner import ModelOutcome
+    from trainwright.planning.model_question import ModelQuestion
+
+_STARTS: Final = 4  # plans whose orders are searched
+_WORK: Final = 100_000_000  # simulated actions for each of them: about a second
+_MOST_EVALUATIONS: Final = 100_000  # whole simulations of a short order
+MOST_ACTIONS: Final = 200_000  # of an order that is searched
+_WORTH_IT: Final = 1 - 1e-4  # of the best step: what a schedule without a name has to reach
+_ROUNDING: Final = 1 - 1e-9  # of the room, which pricing sums in another order
+
+
+def with_searched_orders(
+    question: ModelQuestion,
+    outcome: ModelOutcome,
+    budget: Budget,
+    *,
+    num_alternatives: int,
+    work: int = _WORK,
+) -> ModelOutcome:
+    """The outcome with the best order found in front, where it is faster than every named plan.
+
+    Bounds stay what they are, on plans of named families, but never above the plan. The best so far
+    is the answer where the budget ends. `work` is how many actions are simulated for each plan.
+    """
+    found = _best_of(question, outcome, budget, work)
+    priced = outcome.priced if found is None else (found, *outcome.priced)
+    priced = priced[: 1 + num_alternatives]
+    if found is None:
+        return replace(outcome, priced=priced, interrupted=budget.interrupted)
+    step_s, all_s = found.step.step_time_s, outcome.lower_bound_all_s
+    return replace(
+        outcome,
+        priced=priced,
+        lower_bound_s=min(outcome.lower_bound_s, step_s),
+        lower_bound_all_s=None if all_s is None else min(all_s, step_s),
+        interrupted=budget.interrupted,
+    )
+
+
+def _best_of(
+    question: ModelQuestion, outcome: ModelOutcome, budget: Budget, work: int
+) -> Priced | None:
+    if not outcome.priced:
+        return None
+    best_s = _WORTH_IT * outcome.priced[0].step.step_time_s
+    best: Priced | None = None
+    for start in _starts(question, outcome.priced, budget):
+        if start.bound_s >= best_s:
+            continue
+        if budget.stopped:
+            break
+        found = _searched(question, start, budget, work, best_s=best_s)
+        if found is not None and found.step.step_time_s < best_s:
+            best, best_s = found, found.step.step_time_s
+    return best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Start:
+    """A plan with its order under its family, what the order costs and may hold; no order of the
+    plan steps faster than `bound_s`.
+    """
+
+    priced: Priced
+    schedule: Schedule
+    costs: ScheduleCosts
+    bound_s: float
+
+
+def _starts(question: ModelQuestion, priced: Sequence[Priced], budget: Budget) -> list[_Start]:
+    """The best plan, then others that may become faster, the most promising first."""
+    found = [
+        _start(question, each)
+        for each in order_starts(question, priced, budget)
+        if num_actions(each) <= MOST_ACTIONS
+    ]
+    found = [start for start in found if _runs(question, start)]
+    found.sort(key=lambda start: (start.priced is not priced[0], start.bound_s))
+    return found[:_STARTS]
+
+
+def _runs(question: ModelQuestion, start: _Start) -> bool:
+    """Whether the framework that is asked for reads such orders."""
+    framework = question.allowed.framework
+    demands = Demands(
+        parallelism=start.priced.candidate.degrees,
+        schedule=SEARCHED,
+        shape=shape_of_orders(start.schedule.placement),
+    )
+    return framework is None or capability_of(framework).runs(demands)
+
+
+def num_actions(priced: Priced) -> int:
+    """Of an order of the plan with its backward split."""
+    return 3 * len(priced.plan.stages) * priced.plan.num_microbatches // priced.candidate.data
+
+
+def _start(question: ModelQuestion, priced: Priced) -> _Start:
+    cluster, overheads = question.cluster, question.overheads
+    work, layout = work_of_plan(
+        priced.plan,
+        priced.profile,
+        cluster,
+        overlap=question.settings.overlap,
+        overheads=overheads,
+    )
+    timeline = timeline_of(work, layout)
+    room = overheads.room_bytes(cluster.accelerator.usable_bytes) + overheads.workspace_bytes
+    memory = timeline.costs.memory
+    limit = np.full_like(memory.limit_bytes, _ROUNDING * max(0.0, room))
+    costs = replace(timeline.costs, memory=replace(memory, limit_bytes=limit))
+    bound_s = _synced_s(timeline.schedule, costs, priced.step)
+    bound_s += priced.step.optimizer_s + layout.step_overhead_s
+    return _Start(priced=priced, schedule=timeline.schedule, costs=costs, bound_s=bound_s)
+
+
+def _synced_s(schedule: Schedule, costs: ScheduleCosts, step: StepPrediction) -> float:
+    """What no order ends before: a rank synchronises gradients when all its work is done.
+
+    Its work begins when the first microbatch has passed the stages before its own.
+    """
+    m, exposed_s = schedule.num_microbatches, [rank.exposed_gradient_sync_s for rank in step.stages]
+    least = LeastCosts.of(schedule.placement, costs)
+    pipeline = best_bound(least, m, objective=Objective.MAKESPAN)
+    before_s = np.concatenate([[0.0], np.cumsum(costs.duration_s[ActionKind.F])])
+    works_s = costs.duration_s[[ActionKind.F, ActionKind.I, ActionKind.W]].sum(axis=0)
+    ranks_s = [
+        float(before_s[own[0]] + m * works_s[list(own)].sum()) + sync_s
+        for own, sync_s in zip(schedule.placement.stages_of_rank, exposed_s, strict=True)
+    ]
+    return max(pipeline.value_s + min(exposed_s), *ranks_s)
+
+
+def _searched(
+    question: ModelQuestion, start: _Start, budget: Budget, work: int, *, best_s: float
+) -> Priced | None:
+    """The plan under the best order found, priced; None where it does not fit."""
+    asked = SearchQuestion(
+        placement=start.schedule.placement,
+        num_ranks=start.schedule.num_ranks,
+        num_microbatches=start.schedule.num_microbatches,
+        costs=start.costs,
+        backward=Backward.SPLIT,
+        evaluations=max(1, min(_MOST_EVALUATIONS, work // start.schedule.num_actions)),
+    )
+    found = search_schedule(
+        asked, budget=_listening(budget, start, best_s=best_s), known=(start.schedule,)
+    )
+    if isinstance(found, LimitTooSmall):
+        return None
+    return _priced(question, start.priced, found.schedule)
+
+
+def _listening(budget: Budget, start: _Start, *, best_s: float) -> Budget:
+    """Stops where the plan's budget does; progress is the plan's."""
+
+    def listen(_: Progress) -> None:
+        progress = Progress(
+            stage="searching orders",
+            elapsed_s=budget.elapsed_s,
+            best=best_s,
+            lower_bound=min(best_s, start.bound_s),
+        )
+        if budget.poll(progress):
+            inner.interrupt()
+
+    left_s = budget.remaining_s
+    inner = Budget(time_limit_s=None if math.isinf(left_s) else max(1e-3, left_s))
+    inner.on_progress = listen
+    return inner
+
+
+def _priced(question: ModelQuestion, start: Priced, schedule: Schedule) -> Priced | None:
+    order = words_of(schedule, family=start.candidate.schedule)
+    plan = replace(start.plan, schedule=SEARCHED, order=order)
+    length = question.workload.sequence_length
+    step = predict_step(
+        plan,
+        start.profile,
+        question.cluster,
+        model_flops_per_sequence=model_flops_per_sequence(question.model, length),
+        overlap=question.settings.overlap,
+        overheads=question.overheads,
+    )
+    if not question.holds(step.peak_memory_bytes):
+        return None
+    return replace(start, plan=plan, step=step)

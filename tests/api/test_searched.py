@@ -1,0 +1,241 @@
+"""`--schedule searched`: the document holds the order; commands read it or say why not."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+import trainwright
+from mixed_clusters import two_kinds
+from trainwright.api.documents import load_document
+from trainwright.api.model_request import call_of
+from trainwright.api.recheck import recheck
+from trainwright.api.recompute_model import planned, predicted
+from trainwright.api.space_words import model_space_words
+from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
+from trainwright.formats.pytorch_csv import read_compute_only
+from trainwright.planning.allowed import Allowed
+from trainwright.units import GIB
+
+JOB = {
+    "cluster": "dgx-h100",
+    "devices": 4,
+    "global_batch": 8,
+    "sequence": 8192,
+    "tp": 1,
+    "pp": 4,
+    "dp": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return trainwright.plan("llama3-8b", **JOB, zero_stage=0, schedule="v-half,searched")
+
+
+@pytest.fixture
+def edited(answer, tmp_path):
+    """The document with changes, as a file."""
+
+    def call(change):
+        document = copy.deepcopy(answer.to_dict())
+        change(document)
+        path = tmp_path / "edited.json"
+        path.write_text(json.dumps(document), encoding="utf-8")
+        return path
+
+    return call
+
+
+def refusal(path):
+    with pytest.raises(InvalidInput) as caught:
+        trainwright.explain(path)
+    return str(caught.value)
+
+
+def test_the_order_is_labelled_and_outside_the_proof(answer):
+    document = answer.document
+    assert document.schedule == "searched"
+    assert document.order.family == "v-half"
+    assert document.step_time_s < document.named_step_time_s
+    assert document.named_step_time_s == document.alternatives[0].step_time_s
+    assert document.alternatives[0].schedule == "v-half"
+    assert document.lower_bound_s <= document.step_time_s
+    assert "outside the space that the bound is on" in document.assumptions["schedule"]
+    assert document.request.space.schedules == ("v-half", "searched")
+
+
+def test_the_table_says_what_the_order_gained(answer):
+    printed = " ".join(str(answer).split())
+    assert "schedule searched" in printed
+    assert "the order of actions was found from that of v-half, which takes" in printed
+    assert "the proof is about plans of named families" in printed
+
+
+def test_the_default_plan_is_what_it_was():
+    plain = trainwright.plan("llama3-8b", **JOB, schedule="v-half").to_dict()
+    assert "order" not in plain
+    assert "named_step_time_s" not in plain
+
+
+def test_the_order_in_the_document_takes_the_stated_step(answer, tmp_path):
+    path = tmp_path / "plan.json"
+    answer.save(path)
+    document = load_document(path)
+    assert document == answer.document
+    assert recheck(document) == document
+    question, plan, profile = planned(document)
+    step = predicted(question, plan, profile)
+    assert step.step_time_s == document.step_time_s
+    assert question.holds(step.peak_memory_bytes)
+    assert tuple(s.memory.total_bytes for s in step.stages) == document.peak_memory_bytes_per_rank
+
+
+def test_what_was_asked_comes_back_from_the_request(answer):
+    call = call_of(answer.document.request)
+    assert call.question.allowed.schedules == ("v-half",)
+    assert call.question.allowed.searches_orders
+    words = list(model_space_words(answer.document.request.space))
+    assert words[words.index("--schedule") + 1] == "v-half,searched"
+
+
+def test_a_search_alone_leaves_all_families_free(answer):
+    alone = trainwright.plan("llama3-8b", **JOB, zero_stage=0, schedule="searched")
+    allowed = call_of(alone.document.request).question.allowed
+    assert (allowed.schedules, allowed.searches_orders) == (None, True)
+    assert alone.document.lower_bound_all_s is not None
+    assert alone.document.lower_bound_all_s <= alone.document.step_time_s
+    assert alone.document.step_time_s <= answer.document.step_time_s * (1 + 1e-3)
+    assert Allowed().searches_orders is False
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda d: d["order"]["words"].pop(), "order.words: must be of 4 pipeline ranks, got 3"),
+        (lambda d: d.pop("order"), 'order: must come with the schedule "searched"'),
+        (lambda d: d.update(schedule="v-half"), "order: must be missing without"),
+        (
+            lambda d: d["order"].update(family="zb-v"),
+            'order.family: must be one of v-half, got "zb',
+        ),
+        (lambda d: d["order"].update(family="none"), 'got "none"'),
+        (lambda d: d["order"]["words"].__setitem__(0, "0B"), 'words[0]: must look like "0F*3 7F'),
+        (lambda d: d["order"]["words"].__setitem__(0, "0F*0"), 'words[0]: must look like "0F*3 7'),
+        (lambda d: d["order"]["words"].__setitem__(0, "0F 7F"), "order.words[0]: must run 0F 8 ti"),
+        (lambda d: d["order"]["words"].reverse(), "stages[0].rank"),
+        (lambda d: d.update(named_step_time_s=9.0), "named_step_time_s"),
+        (lambda d: d.update(step_time_s=0.9 * d["step_time_s"]), "step_time_s"),
+        (
+            lambda d: d["request"]["space"].update(schedules=["v-half"]),
+            "schedule: must be",
+        ),
+    ],
+)
+def test_an_edited_order_is_refused(edited, change, problem):
+    assert problem in refusal(edited(change))
+
+
+def test_explain_and_whatif_read_it(answer):
+    why = trainwright.explain(answer)
+    assert why.document.order == answer.document.order
+    changed = trainwright.what_if(answer, memory="70GiB")
+    assert changed.document.after.request.space.schedules == ("v-half", "searched")
+
+
+def test_more_memory_gains_what_planning_and_searching_again_gains(answer):
+    why = trainwright.reasons(answer).document
+    gain = next(each for each in why.gains if each.resource == "memory")
+    has_bytes = call_of(answer.document.request).question.cluster.accelerator.memory_bytes
+    more = trainwright.what_if(answer, memory=has_bytes + 10 * GIB).document.after
+    assert gain.step_time_s == more.step_time_s < answer.step_time_s
+    names = {each.name for each in why.without}
+    assert "the schedule searched (1f1b instead)" in names
+    assert "virtual stages" not in names
+
+
+def test_a_document_differs_from_itself_in_nothing(answer):
+    found = trainwright.diff(answer, answer).document
+    assert found.request_changes == found.result_changes == found.stage_changes == ()
+
+
+def test_diff_tells_an_order_from_that_of_its_family(answer):
+    named = trainwright.plan("llama3-8b", **JOB, zero_stage=0, schedule="v-half")
+    found = {each.key: each for each in trainwright.diff(named, answer).document.result_changes}
+    assert found["schedule"].after == "searched"
+    assert found["order"].before is None
+    assert found["order"].after.startswith("from v-half, ")
+
+
+def test_the_page_shows_the_order(answer):
+    assert "schedule searched" in trainwright.report(answer).html
+
+
+def test_frameworks_that_read_orders_get_these(answer, tmp_path):
+    for target in ("torchtitan", "pytorch"):
+        folder = tmp_path / target
+        trainwright.export(answer, to=target, output=folder)
+        schedule = read_compute_only(folder / "schedule.csv")
+        _, plan, _ = planned(answer.document)
+        assert schedule.num_ranks == len(plan.order.words)
+        assert schedule.num_actions == 3 * 8 * 8
+    verified = trainwright.verify(answer, level=0, exported=tmp_path / "pytorch")
+    assert verified.passed
+
+
+@pytest.mark.torch
+def test_the_order_runs_on_pytorch(answer):
+    assert trainwright.verify(answer).passed
+
+
+def test_a_trace_of_the_order_can_be_drawn(answer, tmp_path):
+    trainwright.export(answer, to="chrome-trace", output=tmp_path / "trace")
+    assert list((tmp_path / "trace").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("target", "schedule"), [("megatron", "interleaved"), ("torchtitan", "v-half")]
+)
+def test_the_nearest_plan_has_the_order_of_a_family(target, schedule):
+    job = {**JOB, "devices": 8, "dp": 2, "zero_stage": 1, "schedule": "v-half,searched"}
+    answer = trainwright.plan("llama3-8b", **job)
+    found = trainwright.export(answer, to=target, allow_nearest=True).document
+    assert answer.document.schedule == "searched"
+    assert f"schedule: searched becomes {schedule}" in found.nearest.changes
+
+
+def test_others_refuse_it_by_name(answer):
+    problem = "schedule: searched: megatron runs 1f1b, interleaved; plan again with --framework meg"
+    with pytest.raises(TrainwrightError, match=problem):
+        trainwright.export(answer, to="megatron")
+    with pytest.raises(UnsupportedFeature, match="--schedule v-half"):
+        trainwright.improve(answer)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"framework": "megatron"}, "schedule: searched: megatron runs"),
+        ({"per_stage_degrees": True}, "must not be given together with --per-stage-degrees"),
+        ({"cluster": two_kinds(), "devices": None}, "searched is for clusters of one pool"),
+        ({"schedule": "serched"}, 'did you mean "searched"'),
+    ],
+)
+def test_where_orders_cannot_be_searched_it_says_so(options, problem):
+    with pytest.raises(InvalidInput, match=problem):
+        trainwright.plan("llama3-8b", **{**JOB, "schedule": "searched", **options})
+
+
+def test_a_sweep_refuses_it():
+    job = {**JOB, "devices": "4,8"}
+    with pytest.raises(InvalidInput, match="schedule: searched is for one number of devices"):
+        trainwright.sweep("llama3-8b", **job, schedule="searched")
+
+
+def test_a_plan_without_a_pipeline_says_that_there_is_nothing_to_search():
+    job = {**JOB, "pp": 1, "dp": 4}
+    document = trainwright.plan("gpt2", **{**job, "sequence": 512}, schedule="searched").document
+    assert document.schedule == "1f1b"
+    assert any("the best plan has no pipeline" in warning for warning in document.warnings)

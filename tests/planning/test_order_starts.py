@@ -1,0 +1,57 @@
+"""Which plans' orders are searched: the best first, and every placement that is allowed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from exhaustive import LLAMA, asked, on_four_ranks
+from trainwright.execution import Budget
+from trainwright.planning.allowed import Span
+from trainwright.planning.family_split import CHAIN, IN_V, LOOPED
+from trainwright.planning.framework import plan_runnable
+from trainwright.planning.order_starts import order_starts
+
+
+def starts_of(schedules, **options):
+    question = on_four_ranks(8, 60, schedules)
+    priced = plan_runnable(question, Budget(), **options).priced
+    return question, priced, list(order_starts(question, priced, Budget()))
+
+
+def test_the_best_plan_comes_first_and_every_placement_once_at_least():
+    question, priced, starts = starts_of(None, num_alternatives=0)
+    assert starts[0] == priced[0]
+    families = [each.candidate.schedule for each in starts]
+    for placement in (CHAIN, LOOPED, IN_V):
+        assert set(families) & set(placement)
+    best = priced[0].candidate
+    for each in starts:
+        at = each.candidate
+        assert (at.tensor, at.pipeline, at.data) == (best.tensor, best.pipeline, best.data)
+        assert question.holds(each.step.peak_memory_bytes)
+
+
+@pytest.mark.parametrize("schedules", [("1f1b",), ("zb-v", "v-half"), ("interleaved", "zb-h1")])
+def test_only_families_that_are_allowed_are_starts(schedules):
+    _, _, starts = starts_of(schedules)
+    assert {each.candidate.schedule for each in starts} <= set(schedules)
+
+
+def test_plans_far_from_the_best_are_one_of_each_placement():
+    _, priced, starts = starts_of(("1f1b", "zb-v"))
+    near_s = 1.05 * priced[0].step.step_time_s
+    near = {each.candidate.schedule for each in starts if each.step.step_time_s <= near_s}
+    far = [each.candidate.schedule for each in starts if each.step.step_time_s > near_s]
+    assert len(set(far)) == len(far)
+    assert not near & set(far)
+    assert near | set(far) == {"1f1b", "zb-v"}
+
+
+def test_without_a_pipeline_there_is_nothing_to_begin_with():
+    question = asked(
+        replace(LLAMA, num_layers=2), memory_gib=80, batch=4, sequence=256, pipeline=Span.only(1)
+    )
+    priced = plan_runnable(question, Budget()).priced
+    assert list(order_starts(question, priced, Budget())) == []
