@@ -1,8 +1,7 @@
 """The joint planner against exhaustion: every legal plan of a small space, priced one by one.
 
 Under families with one stage per rank and in loops the planner finds the best plan and proves that
-it is. In V actions are ordered by time: there it finds the best plan of a small space, and the bound
-has to hold.
+it is. In V, where actions are ordered by time, it finds the best of a small space.
 """
 
 from __future__ import annotations
