@@ -1,8 +1,7 @@
 """The joint planner against exhaustion: every legal plan of a small space, priced one by one.
 
 Under families with one stage per rank and in loops the planner finds the best plan and proves that
-it is. In V actions are ordered by time, so the split of least bound need not be the shortest by
-simulation: there the bound has to hold, and the plan has to be near.
+it is. In V, where actions are ordered by time, it finds the best of a small space.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ LARGER = {
     "loops, nothing overlaps": asked(FOUR, memory_gib=40, settings=BARE, **LOOP, **ALONE),
     "loops that recompute": asked(FOUR, memory_gib=15.3, sequence=4096, **LOOP, **ALONE),
 }
-NEAR = {
+LARGER |= {
     family: asked(
         FOUR,
         memory_gib=60,
@@ -179,13 +178,6 @@ def test_the_planner_finds_what_exhaustion_finds(question):
 def test_so_it_does_under_more_families_and_with_less_memory(question):
     found_s, least_s = found_and_least(question)
     assert found_s == pytest.approx(least_s, rel=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("question", NEAR.values(), ids=NEAR)
-def test_a_plan_in_v_is_near_the_best_and_its_bound_holds(question):
-    found_s, least_s = found_and_least(question)
-    assert least_s * (1 - 1e-9) <= found_s <= least_s * 1.05
 
 
 def holds_for_drawn(seed, families, *, most_plans):

@@ -70,6 +70,7 @@ class PlanAsk:
     split: Split
     limit_s: float = field(default=math.inf, compare=False)
     may_tighten: bool = False  # whether splits in V that miss the memory are looked for with less
+    in_rooms: bool = False  # and with many rooms, where that is quickly done
 
     def answer(self, shelf: Shelf, budget: Budget) -> Priced | None:
         """Decode and simulate."""
@@ -77,9 +78,16 @@ class PlanAsk:
         profile = shelf.profile(candidate.point)
         if splits_itself(question.allowed):
             return price_own_stages(question, candidate, profile, shelf.kinds(candidate.point))
-        again = asked_of(shelf, candidate) if self.may_tighten else None
+        again = asked_of(shelf, candidate) if self.may_tighten or self.in_rooms else None
         return price_split(
-            question, candidate, profile, self.split, budget, limit_s=self.limit_s, again=again
+            question,
+            candidate,
+            profile,
+            self.split,
+            budget,
+            limit_s=self.limit_s,
+            again=again,
+            in_rooms=self.in_rooms,
         )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.execution import Progress
-from trainwright.planning.ahead import Foresight, PlanAsk, SplitAsk
+from trainwright.planning.ahead import Foresight, PlanAsk, SplitAsk, asked_of
 from trainwright.planning.aims import Aim, StepAim
 from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import (
@@ -29,8 +29,9 @@ from trainwright.planning.finish import finish_candidate
 from trainwright.planning.finish_effort import HAIR, Effort
 from trainwright.planning.frontier import Frontier, Shelf
 from trainwright.planning.plan_ranking import best_first
-from trainwright.planning.split_plan import least_step_s
+from trainwright.planning.split_plan import least_step_s, split_tries
 from trainwright.planning.v_bound import bound_v_lifetimes
+from trainwright.planning.v_rooms import best_of_space
 from trainwright.planning.v_split import best_uneven_v_split
 from trainwright.planning.v_uneven import worth_uneven
 from trainwright.pricing.placement import RankSpacing, group_replicas
@@ -62,6 +63,7 @@ _BLIND: Final = 16  # splits searched without a plan before one is searched to i
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _SOON_PRICED: Final = 2  # splits whose plans are made ahead of the search
 _UNEVEN_ACTIONS: Final = 6000  # of orders of uneven splits that are simulated, but always one
+_IN_ROOMS: Final = 4  # candidates in V whose splits are looked for with many rooms
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
 
 
@@ -113,6 +115,7 @@ def plan_model(
     search.finish()
     search.add_runners_up(num_alternatives)
     search.try_uneven()
+    search.try_small_spaces()
     search.sharpen_priced()
     best_s, bound_s = search.best_s, search.bound_s
     proved = is_complete and math.isfinite(bound_s)
@@ -318,7 +321,7 @@ class _Search:
             if split.cuts:
                 found.append((self.aim.key(split.bound_s, devices), len(found), candidate, split))
         tried = {each.candidate for each in self.priced}  # with the even split of any lengths
-        actions = 0
+        actions, roomy = 0, _IN_ROOMS
         for key, _, candidate, split in sorted(
             found, key=lambda one: (one[2] != first, one[0], one[1])
         ):
@@ -332,7 +335,21 @@ class _Search:
             longest_s = self._longest_worth_pricing_s(candidate.num_devices)
             limit_s = self.aim.longest_s(self.best_s, candidate.num_devices)
             fresh = bool(self.priced) or candidate not in self.undecided
-            self._priced_within(min(limit_s, longest_s), candidate, own, may_tighten=fresh)
+            limit_s, roomy = min(limit_s, longest_s), roomy - 1
+            self._priced_within(limit_s, candidate, own, may_tighten=fresh, in_rooms=roomy >= 0)
+
+    def try_small_spaces(self) -> None:
+        """Where no plan was found at all, try every split in V of small spaces."""
+        question = self.shelf.question
+        for candidate in sorted(self.undecided, key=repr):
+            if self.priced or candidate.schedule not in IN_V or self.budget.poll(self._progress):
+                continue
+            tries = split_tries(question, candidate, self.shelf.profile(candidate.point))
+            split = best_of_space(asked_of(self.shelf, candidate), tries)
+            if split is None:
+                continue
+            if not split.cuts or self._priced_within(math.inf, candidate, split, may_tighten=False):
+                self.undecided.remove(candidate)
 
     def sharpen_priced(self) -> None:
         """Bound V splits of the least bounds in another way, while that may raise the least."""
@@ -471,14 +488,20 @@ class _Search:
             self.undecided.add(candidate)
 
     def _priced_within(
-        self, longest_s: float, candidate: Candidate, split: Split, *, may_tighten: bool
+        self,
+        longest_s: float,
+        candidate: Candidate,
+        split: Split,
+        *,
+        may_tighten: bool,
+        in_rooms: bool = False,
     ) -> bool:
         """Whether the split has a plan whose pipeline is no longer; it is kept.
 
         To look for others with less room, where one in V misses the memory, takes as long as many.
         So it may while there is no plan at all, and for what may still be better in the end.
         """
-        found = self.foresight.plan(PlanAsk(candidate, split, longest_s, may_tighten))
+        found = self.foresight.plan(PlanAsk(candidate, split, longest_s, may_tighten, in_rooms))
         device = self.shelf.question.cluster.accelerator
         if found is None or least_step_s(found.step, device) > longest_s:
             return False

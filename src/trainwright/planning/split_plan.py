@@ -19,7 +19,8 @@ from trainwright.plan import Plan, Stage
 from trainwright.planning.family_split import IN_V
 from trainwright.planning.model_problem import candidate_restrictions, roomy_problem
 from trainwright.planning.schedules import ONE_F_ONE_B
-from trainwright.planning.v_plan import Tried, fastest_plan, fastest_with_less_room
+from trainwright.planning.v_plan import SplitTries, Tried, fastest_plan, fastest_with_less_room
+from trainwright.planning.v_rooms import fastest_in_rooms, is_small
 from trainwright.pricing.step import predict_step
 
 if TYPE_CHECKING:
@@ -57,11 +58,13 @@ def price_split(
     *,
     limit_s: float = math.inf,
     again: SplitQuestion | None = None,
+    in_rooms: bool = False,
 ) -> Priced | None:
     """The fastest plan of the split's cuts and, if that misses its bound, the partitioner's.
 
     None where none fits; of families in V, where `least_step_s` is above the limit, too. `again` is
-    what to ask with less room where a split in V misses the memory.
+    what to ask with less room where a split in V misses the memory, and `in_rooms` to ask it with
+    many rooms in any case (`v_rooms`), where that is quickly done.
     """
     every = (*([(split.cuts, split.chosen)] if split.cuts else []), *split.others)
     plans = [_plan(question, candidate, _stages_of(*each, candidate, profile)) for each in every]
@@ -71,6 +74,9 @@ def price_split(
             if len(every) < _OF_A_V:  # the other may have room as it is
                 tried = replace(tried, missing_bytes=0.0)
             tried = _with_less_room(question, candidate, profile, again, tried, limit_s=limit_s)
+        if again is not None and in_rooms and is_small(again):
+            tries = split_tries(question, candidate, profile)
+            tried = fastest_in_rooms(again, tries, tried, limit_s=limit_s, but=frozenset(every))
         return None if tried.plan is None else _priced(question, candidate, profile, tried.plan)
     found = [_priced(question, candidate, profile, plan) for plan in plans]
     if candidate.schedule == ONE_F_ONE_B and not _is_near(found, split.bound_s):
@@ -91,15 +97,20 @@ def _with_less_room(
     *,
     limit_s: float,
 ) -> Tried:
-    def try_splits(splits: list[CutsAndRows], longest_s: float) -> Tried:
-        stages = (_stages_of(*each, candidate, profile) for each in splits)
-        plans = [_plan(question, candidate, own) for own in stages]
-        return fastest_plan(question, profile, plans, limit_s=longest_s)
-
+    tries = split_tries(question, candidate, profile)
     found = fastest_with_less_room(
-        asked, tried.missing_bytes, try_splits, limit_s=min(limit_s, tried.step_s)
+        asked, tried.missing_bytes, tries.fastest, limit_s=min(limit_s, tried.step_s)
     )
     return tried.or_faster(found)
+
+
+def split_tries(question: ModelQuestion, candidate: Candidate, profile: Profile) -> SplitTries:
+    """To try splits of a candidate in V."""
+
+    def plan_of(split: CutsAndRows) -> Plan:
+        return _plan(question, candidate, _stages_of(*split, candidate, profile))
+
+    return SplitTries(question=question, profile=profile, plan_of=plan_of)
 
 
 def _is_near(found: Iterable[Priced | None], bound_s: float) -> bool:

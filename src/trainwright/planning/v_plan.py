@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.planning.device_room import with_usable
+from trainwright.planning.v_floor import least_step_of_v_s
 from trainwright.planning.v_split import best_uneven_v_split
 from trainwright.pricing.assemble import simulated_step
 from trainwright.pricing.step import work_of_plan
@@ -74,6 +75,32 @@ def fastest_plan(
             best = Tried(plan=plan, step_s=step.step_time_s)
     faster = [missing for step_s, missing in over if step_s < _WORTH_LESS_ROOM * best.step_s]
     return replace(best, missing_bytes=min(faster, default=0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitTries:
+    """Plans of a candidate's splits, simulated; `plan_of` makes one of a split."""
+
+    question: ModelQuestion
+    profile: Profile
+    plan_of: Callable[[CutsAndRows], Plan]
+
+    def fastest(self, splits: list[CutsAndRows], limit_s: float) -> Tried:
+        """The fastest that fits, of those whose pipelines are within the limit."""
+        plans = map(self.plan_of, splits)
+        return fastest_plan(self.question, self.profile, plans, limit_s=limit_s)
+
+    def floor_s(self, split: CutsAndRows) -> float:
+        """No order of the split steps faster."""
+        asked = self.question
+        work, layout = work_of_plan(
+            self.plan_of(split),
+            self.profile,
+            asked.cluster,
+            overlap=asked.settings.overlap,
+            overheads=asked.overheads,
+        )
+        return least_step_of_v_s(work, layout)
 
 
 def fastest_with_less_room(

@@ -20,6 +20,8 @@ from trainwright.planning.v_memory import most_in_flight
 from trainwright.planning.v_problem import VProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.planning.split_bound import CutsAndRows
@@ -66,6 +68,24 @@ def best_uneven_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -
     return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=tuple(others))
 
 
+def attaining_splits(v: VProblem) -> list[tuple[float, CutsAndRows]]:
+    """The nearly even split of least bound, that of any lengths, and the even one, with bounds.
+
+    Those that there are within the limit, a split twice where two are the same.
+    """
+    found = []
+    least_s = v.floor_s
+    for space in (v.published(), v.any_published()):
+        shortest = None if space is None else shortest_split(v, space)
+        if shortest is not None and math.isfinite(shortest[0]):
+            least_s = shortest[0]
+            found.append((least_s + v.overhead_s, _decoded(v, *shortest[1:5])))
+    likely_s, likely = _likely_split(v, least_s)
+    if likely[0]:
+        found.append((likely_s + v.overhead_s, likely))
+    return found
+
+
 def _likely_split(v: VProblem, bound_s: float) -> tuple[float, CutsAndRows]:
     """An even split that fits, all transients counted, and the bound on all that would.
 
@@ -93,10 +113,17 @@ def _decoded(v: VProblem, near: Ints, far: Ints, near_point: Ints, far_point: In
     sizes = [*near.tolist(), *reversed(far.tolist())]
     points = [*near_point.tolist(), *reversed(far_point.tolist())]
     cuts = (0, *accumulate(sizes))
+    return cuts, rows_of(v, cuts, points)
+
+
+def rows_of(
+    v: VProblem, cuts: tuple[int, ...], points: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """How many layers of each stage run as each row, at points of all fronts."""
     chosen = []
     for first, after, point in zip(cuts, cuts[1:], points, strict=False):
         kind = int(v.kinds.kind_of[first, after])
         level, place = v.fronts.place(kind, point)
         front = v.kinds.front(kind, v.kinds.levels_of[kind][level])
         chosen.append(tuple(front.chosen[place].tolist()))
-    return cuts, tuple(chosen)
+    return tuple(chosen)
