@@ -12,9 +12,9 @@ namespace trainwright {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kMostSteps = 2.5e7;  // of annealing: some seconds
-constexpr double kSteps = 75;         // per layer and layer, up to that
-constexpr int64_t kNear = 40;         // downsets around each cut of the best plan
+constexpr double kMostSteps = 2e7;  // of annealing: some seconds
+constexpr double kSteps = 150;      // per layer and layer, up to that
+constexpr int64_t kNear = 40;       // downsets around each cut of the best plan
 
 // The layers of the stages from `first` to `last` as stages of the given data degrees, which share
 // the work in proportion; positions order the layers from the end of the pipeline.

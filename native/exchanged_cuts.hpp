@@ -9,7 +9,7 @@
 
 namespace trainwright {
 
-constexpr double kShortAnneal = 0.032;  // of the steps of a slow one
+constexpr double kShortAnneal = 0.04;  // of the steps of a slow one
 
 // Anneals the layers of a plan quickly, and of others with its stages halved or joined as long as
 // one of them is better. The cuts of all, and those next to the best ones.
