@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "layer_prices.hpp"
 #include "random_source.hpp"
 
 namespace trainwright {
@@ -16,39 +17,28 @@ constexpr double kHot = 1.0, kCold = 0.05;  // first and last temperature, in en
 constexpr double kSwaps = 0.8;              // of all steps
 constexpr int32_t kNear = 6;                // steps before and after the one that would be split
 constexpr int64_t kCheck = 256;             // steps at one temperature
-constexpr int32_t kTries = 30;              // to find a layer that can come back
-
-// Along a layer's lower convex hull, to a slower option that needs less memory.
-struct Step {
-  double ratio, extra_s, saving_bytes;
-  int32_t layer;
-};
-
-// What a stage of one degree and y holds of a layer.
-struct Priced {
-  double fastest_s, fastest_bytes;
-  std::vector<Step> steps;
-};
+constexpr double kHopeless = 0.25;          // of the steps: far from what is to be beaten by then,
+constexpr double kFar = 1.015;              // by this factor, it is given up
 
 struct Place {  // a stage
   int32_t degree;
   double data_degree, in_flight;
   int32_t table;  // of prices
   std::vector<int32_t> layers;
-  std::vector<Step> steps;                                      // ascending ratio
+  std::vector<HullStep> steps;                                  // ascending ratio
   double time_s = 0, bytes = 0, cut_s = 0, gradient_bytes = 0;  // fastest options
   double stage_s = 0;
+  double ratio = 0, relaxed_s = 0;  // of the linear relaxation: its multiplier, d times its time
 };
 
 class Exchange {
  public:
   Exchange(const Instance& in, const std::vector<PartitionStage>& stages, uint64_t seed);
-  ExchangedCuts run(int64_t num_steps, const Stop& stop);
+  ExchangedCuts run(int64_t num_steps, double beat_s, const Stop& stop);
   double slowest() const;
 
  private:
-  Priced price(int32_t layer, int32_t degree, double in_flight) const;
-  const Priced& priced(const Place& place, int32_t layer) const {
+  const PricedLayer& priced(const Place& place, int32_t layer) const {
     return prices_[place.table][layer];
   }
   void range(int32_t layer, int32_t& low, int32_t& high) const;
@@ -62,52 +52,26 @@ class Exchange {
   double energy(const Place& place, double stage_s) const {
     return place.data_degree * std::exp(kSharpness * (stage_s / unit_s_ - 1));
   }
+  void relax(Place& place) const;
+  double relaxed_part_s(const Place& place, int32_t layer) const;
   void move(int32_t layer, int32_t to);
+  bool try_swap(int32_t layer, int32_t to, double most, double source_cut, double target_cut);
   bool try_step(double temperature);
 
   const Instance& in_;
   const std::vector<PartitionStage>& stages_;
   RandomSource random_;
   std::vector<Place> places_;  // from the end of the pipeline
-  std::vector<std::vector<Priced>> prices_;
+  std::vector<std::vector<PricedLayer>> prices_;
   std::vector<int32_t> low_, high_;               // per layer: the places its neighbours allow
   std::vector<int32_t> movable_, movable_index_;  // layers with several; -1: not among them
-  std::vector<int32_t> at_, index_;  // per layer: its place, and where it is among its layers
+  std::vector<int32_t> at_, index_;    // per layer: its place, and where it is among its layers
+  std::vector<double> most_cut_s_;     // per layer: of all its edges, at either end
+  std::vector<int32_t> neighbour_of_;  // per layer: the last one whose neighbours were marked
   double unit_s_ = 1;
 };
 
-Priced Exchange::price(int32_t layer, int32_t degree, double in_flight) const {
-  struct Point {
-    double time_s, bytes;
-  };
-  std::vector<Point> hull;  // options come in ascending time
-  const int64_t slot = in_.slot(layer, degree);
-  for (int64_t o = in_.option_first[slot]; o < in_.option_first[slot + 1]; ++o) {
-    const Option& option = in_.options[o];
-    const Point point{option.time_s, option.saved_bytes * in_flight + option.static_bytes};
-    if (!hull.empty() && point.bytes >= hull.back().bytes) continue;
-    if (!hull.empty() && point.time_s <= hull.back().time_s) hull.pop_back();
-    while (hull.size() > 1) {
-      const Point &last = hull.back(), &before = hull[hull.size() - 2];
-      if ((last.time_s - before.time_s) * (before.bytes - point.bytes) <
-          (point.time_s - before.time_s) * (before.bytes - last.bytes))
-        break;
-      hull.pop_back();
-    }
-    hull.push_back(point);
-  }
-  if (hull.empty()) return {kInfinity, 0, {}};
-  Priced result{hull[0].time_s, hull[0].bytes, {}};
-  for (size_t i = 1; i < hull.size(); ++i) {
-    const double extra = hull[i].time_s - hull[i - 1].time_s;
-    const double saving = hull[i - 1].bytes - hull[i].bytes;
-    result.steps.push_back({extra / saving, extra, saving, layer});
-  }
-  return result;
-}
-
 Exchange::Exchange(const Instance& in, const std::vector<PartitionStage>& stages, uint64_t seed)
-
     : in_(in),
       stages_(stages),
       random_(seed),
@@ -115,7 +79,9 @@ Exchange::Exchange(const Instance& in, const std::vector<PartitionStage>& stages
       high_(in.num_layers),
       movable_index_(in.num_layers, -1),
       at_(in.num_layers),
-      index_(in.num_layers) {
+      index_(in.num_layers),
+      most_cut_s_(in.num_layers, 0.0),
+      neighbour_of_(in.num_layers, -1) {
   std::vector<int32_t> position(in.num_layers);
   for (int32_t v = 0; v < in.num_layers; ++v) position[in.layer_at[v]] = v;
   const auto& degrees = in.problem->tensor_degrees;
@@ -131,20 +97,20 @@ Exchange::Exchange(const Instance& in, const std::vector<PartitionStage>& stages
     place.table = static_cast<int32_t>(prices_.size());
     prices_.emplace_back();
     for (int32_t v = 0; v < in.num_layers; ++v)
-      prices_.back().push_back(price(v, place.degree, place.in_flight));
+      prices_.back().push_back(priced_layer(in, v, place.degree, place.in_flight));
     for (int32_t layer : stage.layers) {
       const int32_t v = position[layer];
       at_[v] = static_cast<int32_t>(places_.size());
       index_[v] = static_cast<int32_t>(place.layers.size());
       place.layers.push_back(v);
-      const Priced& own = prices_.back()[v];
+      const PricedLayer& own = prices_.back()[v];
       place.time_s += own.fastest_s;
       place.bytes += own.fastest_bytes;
       place.gradient_bytes += in.least_gradient_bytes[in.slot(v, place.degree)];
       place.steps.insert(place.steps.end(), own.steps.begin(), own.steps.end());
     }
     std::sort(place.steps.begin(), place.steps.end(),
-              [](const Step& x, const Step& y) { return x.ratio < y.ratio; });
+              [](const HullStep& x, const HullStep& y) { return x.ratio < y.ratio; });
     places_.push_back(std::move(place));
   }
   const size_t num_edges = in.edges.size();
@@ -155,7 +121,15 @@ Exchange::Exchange(const Instance& in, const std::vector<PartitionStage>& stages
         in.cut_s_per_byte * in.cut_out_bytes[places_[from].degree * num_edges + e];
     places_[to].cut_s += in.cut_s_per_byte * in.cut_in_bytes[places_[to].degree * num_edges + e];
   }
-  for (Place& place : places_) place.stage_s = stage_s(place, -1, -1, place.cut_s, kInfinity);
+  for (size_t i = 0; i < in.cut_in_bytes.size(); ++i) {
+    const double most_s = in.cut_s_per_byte * std::max(in.cut_in_bytes[i], in.cut_out_bytes[i]);
+    for (int32_t v : {in.edges[i % num_edges].source, in.edges[i % num_edges].target})
+      most_cut_s_[v] += most_s;
+  }
+  for (Place& place : places_) {
+    relax(place);
+    place.stage_s = stage_s(place, -1, -1, place.cut_s, kInfinity);
+  }
   for (int32_t v = 0; v < in.num_layers; ++v) update_range(v);
   unit_s_ = slowest();
 }
@@ -221,32 +195,32 @@ double Exchange::stage_s(const Place& place, int32_t without, int32_t with, doub
                          double most_s) const {
   double time = place.time_s, need = place.bytes - in_.memory_bytes;
   double gradient = place.gradient_bytes;
-  const Step *more = nullptr, *more_end = nullptr;
+  const HullStep *more = nullptr, *more_end = nullptr;
   if (without >= 0) {
-    const Priced& gone = priced(place, without);
+    const PricedLayer& gone = priced(place, without);
     time -= gone.fastest_s;
     need -= gone.fastest_bytes;
     gradient -= in_.least_gradient_bytes[in_.slot(without, place.degree)];
   }
   if (with >= 0) {
-    const Priced& come = priced(place, with);
+    const PricedLayer& come = priced(place, with);
     time += come.fastest_s;
     need += come.fastest_bytes;
     gradient += in_.least_gradient_bytes[in_.slot(with, place.degree)];
     more = come.steps.data();
     more_end = more + come.steps.size();
   }
-  const Step *own = place.steps.data(), *own_end = own + place.steps.size();
-  const auto next_step = [&]() -> const Step* {
+  const HullStep *own = place.steps.data(), *own_end = own + place.steps.size();
+  const auto next_step = [&]() -> const HullStep* {
     while (own != own_end && own->layer == without) ++own;
     if (own != own_end && (more == more_end || own->ratio <= more->ratio)) return own++;
     return more != more_end ? more++ : nullptr;
   };
   const double d = place.data_degree;
   const double fixed = cut_s + (d - 1) * in_.sync_s_per_byte * gradient;
-  const Step *taken[kNear], *open[kNear];
+  const HullStep *taken[kNear], *open[kNear];
   int32_t num_taken = 0, num_open = 0;
-  const Step* step = nullptr;
+  const HullStep* step = nullptr;
   while (need > 0) {
     step = next_step();
     if (step == nullptr) return (time * (2 + need / in_.memory_bytes) + fixed) / d;  // never fits
@@ -271,22 +245,43 @@ double Exchange::stage_s(const Place& place, int32_t without, int32_t with, doub
   return (time + extra + fixed) / d;
 }
 
+void Exchange::relax(Place& place) const {
+  double need = place.bytes - in_.memory_bytes;
+  place.relaxed_s = place.time_s;
+  place.ratio = 0;
+  for (const HullStep& step : place.steps) {
+    if (need <= 0) break;
+    place.ratio = step.ratio;
+    place.relaxed_s += step.ratio * std::min(need, step.saving_bytes);
+    need -= step.saving_bytes;
+  }
+}
+
+// What a layer adds to the relaxed time of a place, at least: any multiplier bounds it.
+double Exchange::relaxed_part_s(const Place& place, int32_t layer) const {
+  const PricedLayer& own = priced(place, layer);
+  double part = own.fastest_s + place.ratio * own.fastest_bytes;
+  for (const HullStep& step : own.steps)
+    part -= std::max(0.0, place.ratio * step.saving_bytes - step.extra_s);
+  return part;
+}
+
 void Exchange::move(int32_t layer, int32_t to) {
   Place &from_place = places_[at_[layer]], &to_place = places_[to];
   from_place.cut_s += cut_change_s(layer, at_[layer], to, at_[layer]);
   to_place.cut_s += cut_change_s(layer, at_[layer], to, to);
-  const Priced &gone = priced(from_place, layer), &come = priced(to_place, layer);
+  const PricedLayer &gone = priced(from_place, layer), &come = priced(to_place, layer);
   from_place.time_s -= gone.fastest_s;
   from_place.bytes -= gone.fastest_bytes;
   from_place.gradient_bytes -= in_.least_gradient_bytes[in_.slot(layer, from_place.degree)];
   to_place.time_s += come.fastest_s;
   to_place.bytes += come.fastest_bytes;
   to_place.gradient_bytes += in_.least_gradient_bytes[in_.slot(layer, to_place.degree)];
-  std::erase_if(from_place.steps, [&](const Step& step) { return step.layer == layer; });
-  for (const Step& step : come.steps)
+  std::erase_if(from_place.steps, [&](const HullStep& step) { return step.layer == layer; });
+  for (const HullStep& step : come.steps)
     to_place.steps.insert(
         std::upper_bound(to_place.steps.begin(), to_place.steps.end(), step,
-                         [](const Step& x, const Step& y) { return x.ratio < y.ratio; }),
+                         [](const HullStep& x, const HullStep& y) { return x.ratio < y.ratio; }),
         step);
   const int32_t last = from_place.layers.back();
   from_place.layers[index_[layer]] = last;
@@ -318,36 +313,64 @@ bool Exchange::try_step(double temperature) {
   const double most = before + temperature * random_.exponential();
   const double source_cut = source.cut_s + cut_change_s(layer, from, to, from);
   const double target_cut = target.cut_s + cut_change_s(layer, from, to, to);
-  if (!random_.chance(kSwaps)) {
-    const double source_s = stage_s(source, layer, -1, source_cut, time_of(source, most));
+  if (random_.chance(kSwaps)) return try_swap(layer, to, most, source_cut, target_cut);
+  const double target_most = time_of(target, most);
+  const double target_least = target.relaxed_s + relaxed_part_s(target, layer) + target_cut;
+  if (target_least > target_most * target.data_degree) return false;
+  const double source_s = stage_s(source, layer, -1, source_cut, time_of(source, most));
+  const double source_energy = energy(source, source_s);
+  if (source_energy > most) return false;
+  const double target_s =
+      stage_s(target, -1, layer, target_cut, time_of(target, most - source_energy));
+  if (source_energy + energy(target, target_s) > most) return false;
+  move(layer, to);
+  relax(source);
+  relax(target);
+  source.stage_s = source_s;
+  target.stage_s = target_s;
+  return true;
+}
+
+// Moves the layer to the place and back the first other one, from a random one on, with which the
+// energy of both is at most `most`.
+bool Exchange::try_swap(int32_t layer, int32_t to, double most, double source_cut,
+                        double target_cut) {
+  const int32_t from = at_[layer];
+  Place &source = places_[from], &target = places_[to];
+  const double source_most = time_of(source, most), target_most = time_of(target, most);
+  const double source_rest = source_most * source.data_degree - source_cut - source.relaxed_s +
+                             relaxed_part_s(source, layer);
+  const double target_rest = target_most * target.data_degree - target_cut - target.relaxed_s -
+                             relaxed_part_s(target, layer);
+  for (int32_t e : in_.in_edges[layer]) neighbour_of_[in_.edges[e].source] = layer;
+  for (int32_t e : in_.out_edges[layer]) neighbour_of_[in_.edges[e].target] = layer;
+  const auto count = static_cast<int32_t>(target.layers.size());
+  int32_t next = random_.below(count);
+  at_[layer] = to;  // for the cuts of layers that may come back
+  for (int32_t i = 0; i < count; ++i, ++next) {
+    if (next == count) next = 0;
+    const int32_t other = target.layers[next];
+    if (from < low_[other] || from > high_[other] || neighbour_of_[other] == layer) continue;
+    if (priced(source, other).fastest_s == kInfinity) continue;
+    const double come = relaxed_part_s(source, other);
+    if (come - most_cut_s_[other] > source_rest) continue;
+    const double go = relaxed_part_s(target, other);
+    if (-go - most_cut_s_[other] > target_rest) continue;
+    const double source_change = cut_change_s(other, to, from, from);
+    if (come + source_change > source_rest) continue;
+    const double target_change = cut_change_s(other, to, from, to);
+    if (target_change - go > target_rest) continue;
+    const double source_s = stage_s(source, layer, other, source_cut + source_change, source_most);
     const double source_energy = energy(source, source_s);
-    if (source_energy > most) return false;
-    const double target_s =
-        stage_s(target, -1, layer, target_cut, time_of(target, most - source_energy));
-    if (source_energy + energy(target, target_s) > most) return false;
-    move(layer, to);
-    source.stage_s = source_s;
-    target.stage_s = target_s;
-    return true;
-  }
-  const double most_s = time_of(source, most);
-  at_[layer] = to;  // for the ranges and cuts of layers that may come back
-  for (int32_t i = 0; i < kTries; ++i) {
-    const int32_t other = target.layers[random_.below(static_cast<int64_t>(target.layers.size()))];
-    if (from < low_[other] || from > high_[other]) continue;
-    range(other, low, high);  // neighbours cannot change places
-    if (from < low || from > high || priced(source, other).fastest_s == kInfinity) continue;
-    const double source_s =
-        stage_s(source, layer, other, source_cut + cut_change_s(other, to, from, from), most_s);
-    const double source_energy = energy(source, source_s);
-    if (source_energy > most) break;
-    const double target_s =
-        stage_s(target, other, layer, target_cut + cut_change_s(other, to, from, to),
-                time_of(target, most - source_energy));
-    if (source_energy + energy(target, target_s) > most) break;
+    if (source_energy > most) continue;
+    const double target_s = stage_s(target, other, layer, target_cut + target_change,
+                                    time_of(target, most - source_energy));
+    if (source_energy + energy(target, target_s) > most) continue;
     at_[layer] = from;
     move(layer, to);
     move(other, from);
+    relax(source);
+    relax(target);
     source.stage_s = source_s;
     target.stage_s = target_s;
     return true;
@@ -356,7 +379,7 @@ bool Exchange::try_step(double temperature) {
   return false;
 }
 
-ExchangedCuts Exchange::run(int64_t num_steps, const Stop& stop) {
+ExchangedCuts Exchange::run(int64_t num_steps, double beat_s, const Stop& stop) {
   if (movable_.empty()) num_steps = 0;
   std::vector<int32_t> best = at_;
   double best_s = slowest();
@@ -365,6 +388,7 @@ ExchangedCuts Exchange::run(int64_t num_steps, const Stop& stop) {
     if (step % kCheck == 0) {
       if (stop()) break;
       const double share = static_cast<double>(step) / static_cast<double>(num_steps);
+      if (share > kHopeless && best_s > kFar * beat_s) break;
       temperature = kHot * std::pow(kCold / kHot, share);
     }
     if (!try_step(temperature)) continue;
@@ -387,9 +411,9 @@ ExchangedCuts Exchange::run(int64_t num_steps, const Stop& stop) {
 }  // namespace
 
 ExchangedCuts exchange_layers(const Instance& instance, const std::vector<PartitionStage>& stages,
-                              int64_t num_steps, uint64_t seed, const Stop& stop) {
+                              int64_t num_steps, uint64_t seed, double beat_s, const Stop& stop) {
   Exchange exchange(instance, stages, seed);
-  return exchange.run(exchange.slowest() > 0 ? num_steps : 0, stop);
+  return exchange.run(exchange.slowest() > 0 ? num_steps : 0, beat_s, stop);
 }
 
 }  // namespace trainwright

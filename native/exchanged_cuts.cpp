@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "exchange_layers.hpp"
@@ -10,9 +11,9 @@
 namespace trainwright {
 namespace {
 
-constexpr double kMostSteps = 4e7;  // of annealing: some seconds
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kMostSteps = 2e7;  // of annealing: some seconds
 constexpr double kSteps = 150;      // per layer and layer, up to that
-constexpr double kShort = 0.04;     // part of them that compares data degrees
 constexpr int64_t kNear = 40;       // downsets around each cut of the best plan
 
 // The layers of the stages from `first` to `last` as stages of the given data degrees, which share
@@ -90,31 +91,50 @@ std::vector<std::vector<PartitionStage>> regrouped(const Instance& in,
   return result;
 }
 
+std::vector<int64_t> data_degrees_of(const std::vector<PartitionStage>& stages) {
+  std::vector<int64_t> degrees;
+  for (const PartitionStage& stage : stages) degrees.push_back(stage.data_degree);
+  return degrees;
+}
+
+int64_t steps_of(const Instance& in, double share) {
+  const double layers = in.num_layers;
+  return static_cast<int64_t>(share * std::min(kMostSteps, kSteps * layers * layers));
+}
+
+void append(const std::vector<uint64_t>& more, std::vector<uint64_t>& rows) {
+  rows.insert(rows.end(), more.begin(), more.end());
+}
+
 }  // namespace
 
-std::vector<uint64_t> exchanged_cuts(const Instance& in, const std::vector<PartitionStage>& stages,
+std::vector<uint64_t> regrouped_cuts(const Instance& in, const std::vector<PartitionStage>& stages,
                                      const Stop& stop) {
-  const double steps = std::min(kMostSteps, kSteps * in.num_layers * in.num_layers);
-  ExchangedCuts best{std::numeric_limits<double>::infinity(), {}};
+  ExchangedCuts best{kInfinity, {}};
   std::vector<uint64_t> rows;
-  const auto append = [&](const std::vector<uint64_t>& more) {
-    rows.insert(rows.end(), more.begin(), more.end());
-  };
-  const auto anneal = [&](const std::vector<PartitionStage>& from, double share) {
-    const auto num_steps = static_cast<int64_t>(share * steps);
-    ExchangedCuts found = exchange_layers(in, from, num_steps, in.num_layers, stop);
-    append(cuts_of(in, found.stages));
+  std::set<std::vector<int64_t>> tried{data_degrees_of(stages)};
+  const auto anneal = [&](const std::vector<PartitionStage>& from) {
+    ExchangedCuts found =
+        exchange_layers(in, from, steps_of(in, kShortAnneal), in.num_layers, best.time_s, stop);
+    append(cuts_of(in, found.stages), rows);
     const bool is_better = found.time_s < best.time_s;
     if (is_better) best = std::move(found);
     return is_better;
   };
-  for (bool is_better = anneal(stages, kShort); is_better && !stop();) {
+  for (bool is_better = anneal(stages); is_better && !stop();) {
     is_better = false;
-    for (const auto& other : regrouped(in, best.stages)) is_better |= anneal(other, kShort);
+    for (const auto& other : regrouped(in, best.stages))
+      if (tried.insert(data_degrees_of(other)).second) is_better |= anneal(other);
   }
-  if (!best.stages.empty()) anneal(std::vector(best.stages), 1);
-  append(cuts_near(in, cuts_of(in, best.stages), kNear));
+  append(cuts_near(in, cuts_of(in, best.stages), kNear), rows);
   return rows;
+}
+
+std::vector<uint64_t> exchanged_cuts(const Instance& in, const std::vector<PartitionStage>& stages,
+                                     double share, const Stop& stop) {
+  const ExchangedCuts found =
+      exchange_layers(in, stages, steps_of(in, share), in.num_layers, kInfinity, stop);
+  return cuts_near(in, cuts_of(in, found.stages), kNear);
 }
 
 }  // namespace trainwright

@@ -71,6 +71,7 @@ class Search {
   }
   void descend(LevelSweep& sweep, double gain);
   void exchange();
+  void sweep_cuts(std::vector<uint64_t> rows);
   void bound_by_positions();
   // A pass has several labels to extend per downset: passes near the best plan go first.
   bool has_many_labels() const { return in_.num_degrees > 1 && in_.max_sum > kNarrowFrom; }
@@ -252,10 +253,21 @@ void Search::descend(LevelSweep& sweep, double gain) {
   }
 }
 
-// The best plan among the cuts met while layers are exchanged between stages.
+// Exchanges layers between stages: quickly under several data degrees, as long as that helps under
+// those of the best plan, then slowly.
 void Search::exchange() {
   if (result_.stages.size() < 2) return;
-  std::vector<uint64_t> rows = exchanged_cuts(in_, result_.stages, stop_);
+  sweep_cuts(regrouped_cuts(in_, result_.stages, stop_));
+  for (double before = kInfinity;
+       result_.time_per_sample_s < before * (1 - kLeastGain) && !stop_();) {
+    before = result_.time_per_sample_s;
+    sweep_cuts(exchanged_cuts(in_, result_.stages, kShortAnneal, stop_));
+  }
+  sweep_cuts(exchanged_cuts(in_, result_.stages, 1, stop_));
+}
+
+// The best plan among these cuts and its own.
+void Search::sweep_cuts(std::vector<uint64_t> rows) {
   const std::vector<uint64_t> known = cuts_of(in_, result_.stages);
   rows.insert(rows.end(), known.begin(), known.end());
   const Downsets sets = family_of(in_, rows);
