@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _STARTS: Final = 4  # plans whose orders are searched
 _WORK: Final = 100_000_000  # simulated actions for each of them: about a second
+_LEAST_EVALUATIONS: Final = 7_500  # whole simulations of an order, for three times the work
 _MOST_EVALUATIONS: Final = 100_000  # whole simulations of a short order
 MOST_ACTIONS: Final = 200_000  # of an order that is searched
 _WORTH_IT: Final = 1 - 1e-4  # of the best step: what a schedule without a name has to reach
@@ -181,7 +182,7 @@ def _searched(
         num_microbatches=start.schedule.num_microbatches,
         costs=start.costs,
         backward=Backward.SPLIT,
-        evaluations=max(1, min(_MOST_EVALUATIONS, work // start.schedule.num_actions)),
+        evaluations=_evaluations(start.schedule.num_actions, work),
     )
     found = search_schedule(
         asked, budget=_listening(budget, start, best_s=best_s), known=(start.schedule,)
@@ -189,6 +190,12 @@ def _searched(
     if isinstance(found, LimitTooSmall):
         return None
     return _priced(question, start.priced, found.schedule)
+
+
+def _evaluations(num_actions: int, work: int) -> int:
+    """Whole simulations: fewer of long orders, which may take up to three times the work."""
+    least = min(_LEAST_EVALUATIONS, 3 * work // num_actions)
+    return max(1, least, min(_MOST_EVALUATIONS, work // num_actions))
 
 
 def _listening(budget: Budget, start: _Start, *, best_s: float) -> Budget:
