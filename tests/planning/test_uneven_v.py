@@ -23,13 +23,13 @@ def step_s(outcome):
 LONGER = [(15, 24), (14, 30), (14, 60), (15, 60), (23, 42)]
 
 
-@pytest.mark.parametrize(
-    ("blocks", "memory_gib"),
-    [
-        (23, 36),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in LONGER),
-    ],
-)
+def test_a_chain_beside_a_family_in_v_never_makes_its_plan_worse():
+    alone, both = (outcome_of(8, 24, names) for names in (("zb-v",), ("1f1b", "zb-v")))
+    assert step_s(both) <= step_s(alone) * (1 + 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("blocks", "memory_gib"), [(23, 36), *LONGER])
 def test_more_families_never_make_the_plan_worse(blocks, memory_gib):
     alone = {name: outcome_of(blocks, memory_gib, (name,)) for name in FAMILIES}
     together = outcome_of(blocks, memory_gib, FAMILIES)
