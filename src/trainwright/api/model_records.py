@@ -9,7 +9,12 @@ from trainwright.api.plan_profile import count_recomputed
 from trainwright.model import precision_named
 from trainwright.plan.overlap import DEFAULT_OVERLAP
 from trainwright.plan.parallelism import Parallelism
-from trainwright.plan.results.model_plan import Alternative, ModelPlanResult, ModelStageRecord
+from trainwright.plan.results.model_plan import (
+    UNEVEN_STAGES,
+    Alternative,
+    ModelPlanResult,
+    ModelStageRecord,
+)
 from trainwright.plan.status import relative_gap
 from trainwright.planning.v_uneven import is_uneven
 from trainwright.units import format_bytes
@@ -221,7 +226,7 @@ def _assumptions(
         "memory": memory_assumption(question.cluster.accelerator, question.overheads),
     }
     if is_uneven(plan, profile):
-        found["schedule"] += "; stages not nearly even, outside the space that the bound is on"
+        found["schedule"] += f"; {UNEVEN_STAGES}"
     if plan.parallelism is not None and plan.parallelism.expert > 1:
         found["dispatch"] = recipe.dispatch_in_words
     if overlap != DEFAULT_OVERLAP:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from trainwright.plan.parallelism import Parallelism
 from trainwright.plan.prediction import StagePrediction
@@ -10,6 +11,9 @@ from trainwright.plan.results.plan import Binding, Relaxation, check_stage
 from trainwright.plan.results.request import FORMAT_VERSION, PlanRequest
 from trainwright.plan.searched_order import SearchedOrder
 from trainwright.plan.status import BoundKind, Status
+
+# Of a plan beside the certified space; in the assumption on its schedule.
+UNEVEN_STAGES: Final = "stages not nearly even, outside the space that the bound is on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,29 @@
+"""What a table says is proved about a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import reported
+from trainwright.plan.results.model_plan import UNEVEN_STAGES
+from trainwright.plan.status import Status
+from trainwright.reporting.model_plan_table import proof
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ("zb-v, simulated", "no plan of the space is faster, proved"),
+        (
+            f"zb-v, simulated; {UNEVEN_STAGES}",
+            "no plan of nearly even stages is faster, proved; other uneven stages may be",
+        ),
+    ],
+)
+def test_a_proof_is_about_the_space_that_was_searched(schedule, said):
+    found = reported.model_plan()
+    assumptions = dict(found.assumptions) | {"schedule": schedule}
+    closed = replace(found, status=Status.OPTIMAL, gap=0.0, assumptions=assumptions)
+    assert proof(closed) == said
