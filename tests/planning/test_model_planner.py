@@ -22,7 +22,7 @@ from model_questions import (
 from trainwright.cluster import NetworkLevel
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
-from trainwright.planning import model_planner
+from trainwright.planning import model_search
 from trainwright.planning.allowed import ANY, Allowed, Span
 from trainwright.planning.model_infeasible import diagnose_model
 from trainwright.planning.model_planner import plan_model
@@ -328,7 +328,7 @@ def test_plans_in_chunks_that_are_left_aside_still_bound_the_search(monkeypatch)
     )
     whole = plan_model(asked, Budget())
     assert whole.priced[0].candidate.virtual_stages > 1
-    monkeypatch.setattr(model_planner, "_MOST_IN_CHUNKS", 0)
+    monkeypatch.setattr(model_search, "_MOST_IN_CHUNKS", 0)
     some = plan_model(asked, Budget())
     best_s = whole.priced[0].step.step_time_s
     assert some.least_bound_s <= best_s < some.priced[0].step.step_time_s

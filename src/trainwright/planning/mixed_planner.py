@@ -1,6 +1,6 @@
 """Planning a model on several pools of devices: each pool alone, and all ways to use several.
 
-Best-first as in `model_planner`. A point is bounded by devices × rate; when it is the least of all,
+Best-first as in `model_search`. A point is bounded by devices × rate; when it is the least of all,
 its layouts are bounded together (`mixed_bound`); the least of these gets a sharp bound from its
 best split (`mixed_split`), and when that is the least the plan is priced. Pools alone are planned
 first by `model_planner`, with all that it knows, so that what several pools must beat is known.
