@@ -8,12 +8,14 @@
 #include "fill_weight_grads.hpp"
 #include "improve_weight_grads.hpp"
 #include "numpy_arrays.hpp"
+#include "order_trials.hpp"
 #include "reorder.hpp"
 #include "zero_bubble.hpp"
 
 namespace nb = nanobind;
 using trainwright::ActionRow;
 using trainwright::FilledOrders;
+using trainwright::OrderTrials;
 using trainwright::ReorderedOrders;
 using trainwright::numpy::CostArrays;
 using trainwright::numpy::MemoryArrays;
@@ -29,6 +31,17 @@ nb::ndarray<nb::numpy, const int32_t, nb::shape<-1, 3>> action_rows(const Result
 nb::ndarray<nb::numpy, const int64_t, nb::ndim<1>> rank_offsets(const FilledOrders& orders) {
   return {orders.rank_offsets.data(), {orders.rank_offsets.size()}};
 }
+
+// Trials with the arrays that they look at.
+struct TrialsOfArrays {
+  CostArrays costs;
+  MemoryArrays memory;
+  OrderTrials trials;
+
+  TrialsOfArrays(const CostArrays& times, const MemoryArrays& bytes, double enough_s,
+                 int64_t sweeps)
+      : costs(times), memory(bytes), trials(costs.view(), memory.view(), enough_s, sweeps) {}
+};
 
 }  // namespace
 
@@ -79,6 +92,26 @@ void bind_schedule_passes(nb::module_& module) {
       },
       nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("from_s"),
       nb::arg("until_s"), nb::arg("sweeps"));
+
+  nb::class_<TrialsOfArrays>(module, "OrderTrials")
+      .def(nb::init<const CostArrays&, const MemoryArrays&, double, int64_t>(), nb::arg("costs"),
+           nb::arg("memory"), nb::kw_only(), nb::arg("enough_s"), nb::arg("sweeps"))
+      .def(
+          "add",
+          [](TrialsOfArrays& self, const OrderArrays& order) {
+            nb::gil_scoped_release release;
+            return self.trials.add(order.view());
+          },
+          nb::arg("order"))
+      .def(
+          "best",
+          [](const TrialsOfArrays& self, int64_t num_finalists, int64_t rounds,
+             int64_t simulations) {
+            nb::gil_scoped_release release;
+            return self.trials.best(
+                {.num_finalists = num_finalists, .rounds = rounds, .simulations = simulations});
+          },
+          nb::kw_only(), nb::arg("num_finalists"), nb::arg("rounds"), nb::arg("simulations"));
 
   module.def(
       "zero_bubble_orders",

@@ -453,6 +453,14 @@ def reorder(
     until_s: float,
     sweeps: int,
 ) -> ReorderedOrders: ...
+
+class OrderTrials:
+    def __init__(
+        self, costs: ActionCosts, memory: ActionMemory, *, enough_s: float, sweeps: int
+    ) -> None: ...
+    def add(self, order: Orders) -> bool: ...
+    def best(self, *, num_finalists: int, rounds: int, simulations: int) -> FilledOrders: ...
+
 def zero_bubble_orders(
     num_microbatches: int,
     costs: ActionCosts,

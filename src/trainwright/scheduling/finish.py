@@ -15,23 +15,29 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainwright.plan.schedule import ActionKind
+from trainwright._native import _core
+from trainwright.plan.schedule import ActionKind, Schedule
 from trainwright.plan.schedule_bound import Objective
 from trainwright.scheduling.bounds import best_bound
 from trainwright.scheduling.least_costs import LeastCosts
 from trainwright.scheduling.passes import (
+    SWEEPS,
     Window,
     fill_weight_grads,
     improve_weight_grads,
     reorder,
 )
-from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.simulate import (
+    native_costs,
+    native_memory,
+    native_orders,
+    simulate,
+)
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from trainwright.plan.placement import Placement
-    from trainwright.plan.schedule import Schedule
     from trainwright.plan.schedule_costs import ScheduleCosts
     from trainwright.plan.timeline import Timeline
 
@@ -72,17 +78,40 @@ def best_of(
     enough_s = _enough_s(placement, costs, num_microbatches)
     if 3 * costs.num_stages * num_microbatches > _SMALL:
         return _best_of_large(orders, costs, num_microbatches, enough_s)
-    trials = []
-    for trial in _trials(orders, costs, num_microbatches):
-        closed = _with_schedule(trial, reorder(trial.schedule, costs), costs)
-        if closed.timeline.span_s <= enough_s:
-            return closed.schedule
-        trials.append(closed)
-    num_finalists = _POLISHED // (3 * costs.num_stages * num_microbatches)
-    finalists = sorted(trials, key=lambda trial: trial.cost)[: min(max(num_finalists, 3), 24)]
-    polished = [_with_schedule(trial, polish(trial.schedule, costs), costs) for trial in finalists]
-    best = min((*finalists, *polished), key=lambda trial: trial.cost, default=None)
-    return None if best is None else best.schedule
+    return _best_of_small(orders, placement, costs, num_microbatches, enough_s)
+
+
+def _best_of_small(
+    orders: Sequence[Order],
+    placement: Placement,
+    costs: ScheduleCosts,
+    num_microbatches: int,
+    enough_s: float,
+) -> Schedule | None:
+    """Every order closed, the best few polished, all in the core (`native/order_trials.hpp`)."""
+    trials = _core.OrderTrials(
+        native_costs(costs), native_memory(costs.memory), enough_s=enough_s, sweeps=SWEEPS
+    )
+    effort = 0
+    for order in orders:
+        partial = order(num_microbatches)
+        effort += 2 * partial.num_actions
+        if trials.add(native_orders(partial)) or effort > _TRIALS:
+            break
+    num_actions = 3 * costs.num_stages * num_microbatches
+    best = trials.best(
+        num_finalists=min(max(_POLISHED // num_actions, 3), 24),
+        rounds=_ROUNDS,
+        simulations=max(_PASSES, 3 * placement.num_ranks),
+    )
+    if not best.complete:
+        return None
+    return Schedule(
+        placement=placement,
+        num_microbatches=num_microbatches,
+        actions=best.actions,
+        rank_offsets=best.rank_offsets,
+    )
 
 
 def _best_of_large(

@@ -25,7 +25,7 @@ from trainwright.plan.schedule_bound import Objective
 from trainwright.plan.schedule_costs import ScheduleCosts
 from trainwright.scheduling.simulate import native_costs, native_memory, native_orders
 
-_SWEEPS = 16
+SWEEPS = 16  # at most, of closing gaps
 
 
 class Window(NamedTuple):
@@ -91,7 +91,7 @@ def reorder(schedule: Schedule, costs: ScheduleCosts, *, window: Window = _ALWAY
         native_memory(replace(memory, limit_bytes=limits)),
         from_s=window.from_s,
         until_s=window.until_s,
-        sweeps=_SWEEPS,
+        sweeps=SWEEPS,
     )
     if not moved.complete:
         raise InvalidInput.of("orders", "must run without deadlock")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,8 @@ from trainwright.plan.timeline import Timeline
 from trainwright.scheduling.deadlock import describe_cycle, find_cycle
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from trainwright.plan.per_stage import Floats
     from trainwright.plan.schedule import Schedule
     from trainwright.plan.schedule_costs import ScheduleCosts
@@ -54,12 +57,20 @@ def native_orders(schedule: Schedule) -> _core.Orders:
     return _core.Orders(
         actions=schedule.actions,
         rank_offsets=schedule.rank_offsets,
-        rank_of_stage=np.array(schedule.placement.rank_of_stage, np.int32),
+        rank_of_stage=_ranks(schedule.placement.rank_of_stage),
         pairs=schedule.pairs,
         num_microbatches=schedule.num_microbatches,
     )
 
 
+@lru_cache(maxsize=64)
+def _ranks(rank_of_stage: tuple[int, ...]) -> NDArray[np.int32]:
+    ranks: NDArray[np.int32] = np.array(rank_of_stage, np.int32)
+    ranks.flags.writeable = False
+    return ranks
+
+
+@lru_cache(maxsize=4)  # the same costs time many schedules, one after the other
 def native_costs(costs: ScheduleCosts) -> _core.ActionCosts:
     """The times as the core takes them."""
     return _core.ActionCosts(
@@ -72,6 +83,7 @@ def native_costs(costs: ScheduleCosts) -> _core.ActionCosts:
     )
 
 
+@lru_cache(maxsize=4)
 def native_memory(memory: ScheduleMemory) -> _core.ActionMemory:
     """The memory model as the core takes it."""
     return _core.ActionMemory(

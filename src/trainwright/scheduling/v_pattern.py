@@ -23,7 +23,6 @@ import numpy as np
 
 from trainwright.plan.placement import Placement
 from trainwright.plan.schedule import ActionKind, Schedule
-from trainwright.scheduling.order_arrays import actions, by_time, one_after_another
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainwright.plan.schedule import Actions
-
     Ints: TypeAlias = NDArray[np.int64]
     Slots: TypeAlias = NDArray[np.float64]
 
 PERIOD = 6
 _BEFORE_ALL = -(2.0**40)
+_VISIT_KINDS = (ActionKind.F, ActionKind.F, ActionKind.I, ActionKind.I)
+_KEPT = 256  # ranks times microbatches of an order that is kept: up to 12 KiB each
 
 
 class Residues(NamedTuple):
@@ -131,6 +130,7 @@ def _first_free(earliest: Ints, used: list[Ints]) -> Ints:
     return earliest + wait
 
 
+@lru_cache(maxsize=64)
 def v_min_block(num_ranks: int) -> VBlock:
     """Lags of one slot both ways: a third of 1F1B's memory."""
     p, r = num_ranks, np.arange(num_ranks)
@@ -143,6 +143,7 @@ def v_min_block(num_ranks: int) -> VBlock:
     )
 
 
+@lru_cache(maxsize=64)
 def v_half_block(num_ranks: int) -> VBlock:
     """Lags of two slots down and one up: half of 1F1B's memory."""
     p, r = num_ranks, np.arange(num_ranks)
@@ -194,7 +195,8 @@ def _longest_within(
 
 def repeated_order(block: VBlock, num_microbatches: int, *, period: float = PERIOD) -> Schedule:
     """The block repeated, without weight gradients; where slots collide the earlier goes first."""
-    return _schedule(block, num_microbatches, _repeated_slots(block, num_microbatches, period))
+    make = _repeated if _is_kept(block, num_microbatches) else _repeated.__wrapped__
+    return make(block, num_microbatches, period)
 
 
 def rewritten_order(
@@ -204,6 +206,24 @@ def rewritten_order(
 
     At the smallest limits the block's own warm-up, None, is the better one.
     """
+    make = _rewritten if _is_kept(block, num_microbatches) else _rewritten.__wrapped__
+    return make(block, num_microbatches, warm_up, cool_down)
+
+
+def _is_kept(block: VBlock, num_microbatches: int) -> bool:
+    """Whether orders are small enough to be kept: they are asked for again under other times."""
+    return block.num_ranks * num_microbatches <= _KEPT
+
+
+@lru_cache(maxsize=2048)
+def _repeated(block: VBlock, num_microbatches: int, period: float) -> Schedule:
+    return _schedule(block, num_microbatches, _repeated_slots(block, num_microbatches, period))
+
+
+@lru_cache(maxsize=2048)
+def _rewritten(
+    block: VBlock, num_microbatches: int, warm_up: int | None, cool_down: int
+) -> Schedule:
     slots = _repeated_slots(block, num_microbatches, PERIOD)
     _rewrite_cool_down(slots, cool_down)
     if warm_up is not None:
@@ -234,10 +254,16 @@ def _rewrite_cool_down(slots: Slots, max_activations: int) -> None:
 def _rewrite_warm_up(slots: Slots, max_activations: int) -> None:
     num_ranks, num_microbatches = slots.shape[1:]
     for rank in range(num_ranks):
-        visits = np.array(list(_warm_up_visits(num_ranks, rank, max_activations)))
-        for visit in range(3):
-            places = np.flatnonzero(visits == visit)[:num_microbatches]
-            slots[visit, rank, : len(places)] = _BEFORE_ALL + places
+        for visit, places in enumerate(_warm_up_places(num_ranks, rank, max_activations)):
+            early = places[:num_microbatches]
+            slots[visit, rank, : len(early)] = _BEFORE_ALL + early
+
+
+@lru_cache(maxsize=1024)
+def _warm_up_places(num_ranks: int, rank: int, max_activations: int) -> tuple[Ints, ...]:
+    """Of F0, F1 and I1 the places among the first visits of a rank."""
+    visits = np.array(list(_warm_up_visits(num_ranks, rank, max_activations)))
+    return tuple(np.flatnonzero(visits == visit) for visit in range(3))
 
 
 def _warm_up_visits(num_ranks: int, rank: int, max_activations: int) -> Iterator[int]:
@@ -259,16 +285,24 @@ def _warm_up_visits(num_ranks: int, rank: int, max_activations: int) -> Iterator
 
 
 def _schedule(block: VBlock, num_microbatches: int, slots: Slots) -> Schedule:
-    placement = Placement.v(block.num_ranks)
-    microbatch = np.arange(num_microbatches)
-    orders: list[Actions] = []
-    for rank in range(block.num_ranks):
-        near, far = rank, 2 * block.num_ranks - 1 - rank
-        rows = one_after_another(
-            actions(ActionKind.F, near, microbatch),
-            actions(ActionKind.F, far, microbatch),
-            actions(ActionKind.I, far, microbatch),
-            actions(ActionKind.I, near, microbatch),
-        )
-        orders.append(by_time(rows, slots[:, rank].ravel()))
-    return Schedule.of_ranks(orders, placement=placement, num_microbatches=num_microbatches)
+    """The visits of each rank, sorted by slot; of equal slots the earlier visit goes first."""
+    p, m = block.num_ranks, num_microbatches
+    near = np.arange(p)[:, None]
+    visits = np.empty((p, 4, m, 3), np.int32)
+    visits[..., 0] = np.array(_VISIT_KINDS)[:, None]
+    visits[:, 0::3, :, 1] = near[:, None]
+    visits[:, 1:3, :, 1] = 2 * p - 1 - near[:, None]
+    visits[..., 2] = np.arange(m)
+    times = slots.transpose(1, 0, 2).reshape(p, 4 * m)
+    order = np.argsort(times, axis=1, kind="stable") + 4 * m * near
+    return Schedule(
+        placement=_placement(p),
+        num_microbatches=m,
+        actions=visits.reshape(-1, 3)[order.ravel()],
+        rank_offsets=4 * m * np.arange(p + 1),
+    )
+
+
+@lru_cache(maxsize=64)
+def _placement(num_ranks: int) -> Placement:
+    return Placement.v(num_ranks)

@@ -11,7 +11,6 @@ microbatch costs a bubble, down to k = 2, one microbatch at a time.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ import numpy as np
 from trainwright.scheduling.families import zb_v_handmade
 from trainwright.scheduling.families.family import (
     Family,
+    FamilyRequest,
     activations_that_fit,
     least_of,
     limited_costs,
@@ -36,7 +36,6 @@ from trainwright.scheduling.v_pattern import (
 
 if TYPE_CHECKING:
     from trainwright.plan.schedule import Schedule
-    from trainwright.scheduling.families.family import FamilyRequest
     from trainwright.scheduling.finish import Order
 
 
@@ -57,7 +56,7 @@ def _dense_orders(request: FamilyRequest, max_activations: int) -> list[Order]:
     """One microbatch every 6 slots; none below the least limit for it."""
     orders: list[Order] = []
     if max_activations >= 2 * request.num_ranks:
-        orders.append(partial(_handmade_order, request))
+        orders.append(partial(_handmade_order, request.num_ranks))
     blocks = blocks_within(request.num_ranks, max_activations)
     for block in blocks:
         orders += [
@@ -85,9 +84,9 @@ def _sparse_orders(num_ranks: int, max_activations: int) -> list[Order]:
     return [partial(repeated_order, block, period=period) for period in periods]
 
 
-def _handmade_order(request: FamilyRequest, num_microbatches: int) -> Schedule:
-    fewer = replace(request, num_microbatches=num_microbatches)
-    return drop_weight_grads(zb_v_handmade.order(fewer))
+def _handmade_order(num_ranks: int, num_microbatches: int) -> Schedule:
+    request = FamilyRequest(num_ranks=num_ranks, num_microbatches=num_microbatches)
+    return drop_weight_grads(zb_v_handmade.order(request))
 
 
 ADAPTIVE_V = Family(
