@@ -5,7 +5,7 @@
 #   make test-all   the slower tests too (torch, a solver, Dask, a browser, parsers of frameworks),
 #                   installing what they need
 #   make test-exports-all exported files through the parsers of more frameworks
-#   make test-papers published figures at length
+#   make test-papers published figures, and many more small spaces, at length
 #   make test-laws  the fast tests on many more random cases, new ones on every run
 #   make check      format, lint, types, architecture
 #   make bench      the smoke benchmarks
@@ -98,7 +98,7 @@ test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.instal
 	TRAINWRIGHT_TITAN=$(abspath $(TITAN)) TRAINWRIGHT_DEEPSPEED=$(abspath $(DEEPSPEED)) \
 	  MEGATRON_SRC=$(MEGATRON_SRC) $(PYTEST) -m exports
 
-# Published figures at length: tens of minutes, beside the tests that every change runs.
+# Published figures and many more small spaces: tens of minutes, beside what every change runs.
 test-papers: venv
 	$(PYTEST) -m papers
 

@@ -200,9 +200,14 @@ def test_of_a_drawn_space_the_best_plan_is_found_and_proved(seed, families):
     holds_for_drawn(seed, families, most_plans=150)
 
 
-@pytest.mark.slow
 @FAMILIES
-@pytest.mark.parametrize("decade", range(20))
+@pytest.mark.parametrize(
+    "decade",
+    [
+        *(pytest.param(decade, marks=pytest.mark.slow) for decade in range(2, 8)),
+        *(pytest.param(decade, marks=pytest.mark.papers) for decade in (0, 1, *range(8, 20))),
+    ],
+)
 def test_so_it_is_of_larger_ones(decade, families):
     for seed in range(10):
         holds_for_drawn(f"{decade}{seed}", families, most_plans=1000)

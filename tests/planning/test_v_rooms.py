@@ -125,9 +125,13 @@ def test_the_planner_is_as_fast_as_every_plan_of_a_small_space(family):
     assert check_against_exhaustion(small(1, family), family)
 
 
-@pytest.mark.slow
+AT_LENGTH = [pytest.param(seed, marks=pytest.mark.papers) for seed in range(5, 12)]
+
+
 @pytest.mark.parametrize("family", IN_V)
-@pytest.mark.parametrize("seed", range(2, 12))
+@pytest.mark.parametrize(
+    "seed", [*(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4)), *AT_LENGTH]
+)
 def test_so_it_is_in_more_spaces(family, seed):
     check_against_exhaustion(small(seed, family, ((2, 4), (2, 5), (2, 6))), family)
 
@@ -217,8 +221,13 @@ def test_more_memory_is_never_slower_in_v(blocks, family, memories_gib):
     assert_never_slower(blocks, family, memories_gib)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", IN_V)
-@pytest.mark.parametrize("blocks", [8, 12, 15, 19, 23])
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        pytest.param(12, marks=pytest.mark.slow),
+        *(pytest.param(blocks, marks=pytest.mark.papers) for blocks in (8, 15, 19, 23)),
+    ],
+)
 def test_nor_in_finer_steps(blocks, family):
     assert_never_slower(blocks, family, range(15, 62, 3))
