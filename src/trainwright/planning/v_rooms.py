@@ -7,8 +7,8 @@ order may hold less than was published. What less memory tries is then a part of
 tries, and more memory is never slower but for two things: the splits that are asked for with all
 memory there is, which is no rung, and an effort that ends first.
 
-Neighbouring rungs mostly give the same split. Asking takes a third of a millisecond for a dozen
-layers, ordering one split a hundred times as long: that is what the effort counts.
+Neighbouring rungs mostly give the same split. Asking takes about a millisecond for 32 layers,
+ordering one split on 4 ranks 5 to 10: that is what the effort counts.
 """
 
 from __future__ import annotations

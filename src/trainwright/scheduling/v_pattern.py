@@ -215,7 +215,7 @@ def _is_kept(block: VBlock, num_microbatches: int) -> bool:
     return block.num_ranks * num_microbatches <= _KEPT
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=512)
 def _repeated(block: VBlock, num_microbatches: int, period: float) -> Schedule:
     return _schedule(block, num_microbatches, _repeated_slots(block, num_microbatches, period))
 
