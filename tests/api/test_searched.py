@@ -173,8 +173,11 @@ def test_diff_tells_an_order_from_that_of_its_family(answer):
     assert found["order"].after.startswith("from v-half, ")
 
 
-def test_the_page_shows_the_order(answer):
-    assert "schedule searched" in trainwright.report(answer).html
+def test_the_page_shows_the_order_and_of_what_the_proof_is(answer):
+    page = trainwright.report(answer).html
+    assert "schedule searched" in page
+    assert "no plan of a named family" in page
+    assert "no plan of the space" not in page
 
 
 def test_frameworks_that_read_orders_get_these(tmp_path):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trainwright.plan.results.model_plan import UNEVEN_STAGES
 from trainwright.plan.status import Status
 from trainwright.provenance import Origin
 from trainwright.reporting.layout import layout_cells, layout_columns, layout_line
 from trainwright.reporting.losses import NEGLIGIBLE, main_losses
+from trainwright.reporting.proved_space import proved_space
 from trainwright.reporting.text import add_row, ranges, table
 from trainwright.reporting.unfitted import unfitted_line
 from trainwright.units import format_bytes, format_percent_up, format_seconds
@@ -106,9 +106,8 @@ _VERDICTS = {
 def proof(document: ModelPlanResult) -> str:
     """What is proved about the step time."""
     if document.status is Status.OPTIMAL:
-        if UNEVEN_STAGES in document.assumptions.get("schedule", ""):
-            return "no plan of nearly even stages is faster, proved; other uneven stages may be"
-        return "no plan of the space is faster, proved"
+        space, beside = proved_space(document)
+        return f"no {space} is faster, proved{beside}"
     gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
     if document.gap_all is None or document.gap_all <= (document.gap or 0):
         return gap

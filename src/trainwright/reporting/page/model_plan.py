@@ -20,6 +20,7 @@ from trainwright.reporting.page.planned import (
 )
 from trainwright.reporting.page.step_sections import step_sections
 from trainwright.reporting.page.why_blocks import step_bar, term_table
+from trainwright.reporting.proved_space import proved_space
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def _cards(document: ModelPlanResult) -> Iterator[Card]:
     yield _memory_card(document)
     yield waiting_card(document.bubble_of_makespan or 0.0)
     yield from cost_cards(document)
-    yield gap_card(document, bound_s=_bound_s(document), gap=_gap(document))
+    space, _ = proved_space(document)
+    yield gap_card(document, bound_s=_bound_s(document), gap=_gap(document), space=space)
     yield Card(label="verification", value="not run", note="no real run of this schedule is stated")
 
 
@@ -121,7 +123,7 @@ def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tu
     if document.step_time_s is not None and document.lower_bound_s:
         left = f"at most {format_percent_up(_gap(document))} can be won in this space"
         if document.status is Status.OPTIMAL:
-            left = "no plan of this space is faster"
+            left = "no {} is faster{}".format(*proved_space(document))
         kind = document.bound_kind or "unproved"
         bound_s = _bound_s(document) or 0.0
         yield f"bound ({kind})", f"{format_seconds(bound_s)}: {left}"

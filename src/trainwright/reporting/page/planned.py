@@ -88,11 +88,13 @@ def waiting_card(waiting_of_pipeline: float) -> Card:
     )
 
 
-def gap_card(document: Planned, *, bound_s: float | None, gap: float) -> Card:
+def gap_card(
+    document: Planned, *, bound_s: float | None, gap: float, space: str = "plan of the space"
+) -> Card:
     """How far the plan may be from the best."""
     if not bound_s:
         return Card(label="optimality", value="open", note="the search ended before a bound")
-    note = f"no plan of the space takes less than {format_seconds(bound_s)}"
+    note = f"no {space} takes less than {format_seconds(bound_s)}"
     if document.status is Status.OPTIMAL:
         return Card(label="optimality", value="proved", note=note, tone="good")
     return Card(label="optimality gap", value=f"≤ {format_percent_up(gap)}", note=note)
