@@ -13,10 +13,13 @@ from trainwright.api.documents import load_document
 from trainwright.api.model_request import call_of
 from trainwright.api.recheck import recheck
 from trainwright.api.recompute_model import planned, predicted
+from trainwright.api.searched import search_in_words
 from trainwright.api.space_words import model_space_words
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
+from trainwright.execution import Budget
 from trainwright.formats.pytorch_csv import read_compute_only
 from trainwright.planning.allowed import Allowed
+from trainwright.planning.model_planner import plan_model
 from trainwright.units import GIB
 
 JOB = {
@@ -249,3 +252,12 @@ def test_a_plan_without_a_pipeline_says_that_there_is_nothing_to_search():
     document = trainwright.plan("gpt2", **{**job, "sequence": 512}, schedule="searched").document
     assert document.schedule == "1f1b"
     assert any("the best plan has no pipeline" in warning for warning in document.warnings)
+
+
+@pytest.mark.parametrize("was_stopped", [False, True])
+def test_a_search_without_an_order_says_whether_it_was_stopped(answer, was_stopped):
+    question = call_of(answer.document.request).question
+    outcome = plan_model(question, Budget())  # as where the time ends before any order
+    (said,) = search_in_words(question, outcome, was_stopped=was_stopped)
+    assert said.endswith("that is shorter than that of v-half")
+    assert ("before the search was stopped" in said) is was_stopped

@@ -49,7 +49,7 @@ def plan_model(
         bound_kind=BoundKind.PROVED,
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
         interrupted=outcome.interrupted,
-        warnings=(*warnings, *_warnings(call, outcome)),
+        warnings=(*warnings, *_warnings(call, outcome, was_stopped=budget.stopped)),
         considered=outcome.considered,
         pruned=outcome.pruned,
         not_reached=outcome.not_reached,
@@ -93,7 +93,7 @@ def _status(outcome: ModelOutcome) -> Status:
     return Status.OPTIMAL if relative_gap(best_s, outcome.least_bound_s) <= 1e-9 else Status.GAP
 
 
-def _warnings(call: ModelCall, outcome: ModelOutcome) -> Iterator[str]:
+def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> Iterator[str]:
     yield from call.warnings
     has_experts = call.question.model.experts is not None
     recipe, most = call.question.settings.recipe, call.question.allowed.expert.most
@@ -103,6 +103,6 @@ def _warnings(call: ModelCall, outcome: ModelOutcome) -> Iterator[str]:
         expert_parallel=has_experts and most != 1,
         experts=has_experts,
     )
-    yield from search_in_words(call.question, outcome)
+    yield from search_in_words(call.question, outcome, was_stopped=was_stopped)
     if outcome.priced and outcome.priced[0].plan.parallelism is None:
         yield "degrees that differ between stages: no framework runs such a plan yet"

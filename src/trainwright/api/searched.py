@@ -36,8 +36,10 @@ def refuse_no_search(question: ModelQuestion, *, per_stage_degrees: bool) -> Non
         raise InvalidInput.of("schedule", f"{SEARCHED}: {framework} {how}; what can: {able}")
 
 
-def search_in_words(question: ModelQuestion, outcome: ModelOutcome) -> Iterator[str]:
-    """What a search that found nothing says."""
+def search_in_words(
+    question: ModelQuestion, outcome: ModelOutcome, *, was_stopped: bool
+) -> Iterator[str]:
+    """What a search that found nothing says; `was_stopped` where time or patience ran out."""
     if not question.allowed.searches_orders or not outcome.priced:
         return
     from trainwright.planning.searched_orders import MOST_ACTIONS, num_actions
@@ -54,7 +56,8 @@ def search_in_words(question: ModelQuestion, outcome: ModelOutcome) -> Iterator[
             f"more than {MOST_ACTIONS:,}"
         )
     else:
-        yield f"schedule: no order was found that is shorter than that of {plan.schedule}"
+        when = " before the search was stopped" if was_stopped else ""
+        yield f"schedule: no order was found{when} that is shorter than that of {plan.schedule}"
 
 
 def order_in_words(document: ModelPlanResult) -> str | None:
