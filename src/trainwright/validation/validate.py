@@ -17,7 +17,6 @@ from trainwright.errors import TrainwrightError
 from trainwright.plan.measured_run import MeasuredRun
 from trainwright.plan.results.validation import (
     DatasetScore,
-    ErrorRecord,
     ScoredRun,
     SkippedRecord,
 )
@@ -148,11 +147,6 @@ def _inside(found: Sequence[Outcome]) -> list[bool]:
             low, high = prediction.step_time_low_s, prediction.step_time_high_s
             inside.append(low <= pair.measured <= high)
     return inside
-
-
-def error_of(found: Sequence[Outcome]) -> ErrorRecord | None:
-    """The time error of a part of a file."""
-    return errors([pair for o in found if (pair := _time_pair(o)) is not None])
 
 
 def _time_pair(outcome: Outcome) -> Pair | None:
