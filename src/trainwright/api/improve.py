@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwright.api.improve_document import Surroundings
     from trainwright.api.improve_plan import PricedPlan
     from trainwright.api.models import ModelInput
+    from trainwright.api.run_options import RunOptions
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.plan.configuration import Configuration
@@ -31,6 +32,7 @@ def improve(
     cluster: str | Path | Cluster | None = None,
     nodes: int | None = None,
     sequence: int | None = None,
+    global_batch: int | None = None,
     calibration: str | Path | None = None,
     framework: str | None = None,
     budget: Budget | None = None,
@@ -38,7 +40,8 @@ def improve(
     """Compare a run with the best plan of its model, devices and batch, and with small changes.
 
     The run is an estimate of a model (`document`), or the file of a framework (`source`, its name
-    and path) on `cluster`, of `sequence` tokens where the file does not say, timed with what
+    and path) on `cluster`, with `sequence` tokens and `global_batch` sequences in place of what the
+    file says of them, timed with what
     `calibration` fitted (a file of `calibrate`, or a built-in software line). With `framework`,
     only what that framework can run is considered. Raises `InvalidInput` where the run is not
     legal, is missing a part, or is stated twice.
@@ -47,11 +50,12 @@ def improve(
 
     budget = budget or NoLimit()
     if source is not None and document is None:
-        given, where, run, warnings = _of_file(source, model, cluster, nodes, sequence)
+        beside_file: RunOptions = {"sequence": sequence, "global_batch": global_batch}
+        given, where, run, warnings = _of_file(source, model, cluster, nodes, beside_file)
         where = _calibrated(where, calibration)
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
-        beside |= {"calibration": calibration}
+        beside |= {"global-batch": global_batch, "calibration": calibration}
         _refuse_restated(beside)
         given, where, run, warnings = _of_document(document)
     elif source is None:
@@ -79,17 +83,23 @@ def _of_file(
     model: str | Path | None,
     cluster: str | Path | Cluster | None,
     nodes: int | None,
-    sequence: int | None,
+    beside: RunOptions,
 ) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
     from trainwright.api.clusters import opened, resolve_cluster
     from trainwright.api.run_options import configuration_of, devices_asked_for
-    from trainwright.api.stated import open_stated, stated_model, stated_options
+    from trainwright.api.stated import (
+        open_stated,
+        stated_model,
+        stated_options,
+        with_stated_batch,
+    )
 
     job = open_stated(*source, names_model=model is None)
-    given, options = stated_model(job, model), stated_options(job, {"sequence": sequence})
+    given, options = stated_model(job, model), stated_options(job, beside)
     devices = devices_asked_for(options) if nodes is None else None
     whole = opened(cluster)
     where, num_devices = resolve_cluster(whole, nodes=nodes, devices=devices)
+    options = with_stated_batch(job, options, num_devices=num_devices)
     run = configuration_of(options, num_devices=num_devices)
     return given, where, run, (*given.warnings, *job.warnings, *whole.warnings)
 
