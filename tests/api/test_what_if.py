@@ -57,6 +57,8 @@ def test_a_change_gives_the_plan_of_the_changed_question(tight):
     changed = [change.key for change in report.document.changes]
     assert changed == ["num_devices", "global_batch", "memory_bytes"]
     assert report.document.time_ratio == after.step_time_s / tight.step_time_s
+    gain = after.tokens_per_s / tight.document.tokens_per_s
+    assert f"{gain:.4g}x as many tokens per second; its steps, of another" in report.explain()
 
 
 @pytest.mark.parametrize(
