@@ -224,6 +224,8 @@ def finish(exit_code: int, *, interrupted: bool) -> None:
 def _show(progress: Progress) -> None:
     if progress.elapsed_s < _PROGRESS_AFTER_S:
         return
-    best = "none yet" if progress.best == float("inf") else f"{progress.best:.6g} s"
-    line = f"{progress.stage}: {progress.elapsed_s:.0f} s, best {best}, gap {progress.gap:.2%}"
+    found = "nothing yet"
+    if progress.best < float("inf"):
+        found = f"best {progress.best:.6g} s, gap {progress.gap:.2%}"
+    line = f"{progress.stage}: {progress.elapsed_s:.0f} s, {found}"
     print(f"{_CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)
