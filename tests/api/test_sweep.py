@@ -144,6 +144,15 @@ def test_the_gap_of_a_row_is_to_the_bound_on_all_families():
     assert "25.00 %" in told
 
 
+def test_a_sweep_exports_its_best_row():
+    document = sweep("8").document
+    exported = [
+        trainwright.export(Report(each), "deepspeed").document.files
+        for each in (document, document.best_plan)
+    ]
+    assert exported[0] == exported[1]
+
+
 @pytest.mark.slow
 def test_the_fewest_devices_within_a_deadline_are_found_between_the_sizes():
     free = sweep("8..64", **MONEY).document.rows
