@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
 from trainwright.api.printed import Report
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +46,7 @@ def improve(
     only what that framework can run is considered. Raises `InvalidInput` where the run is not
     legal, is missing a part, or is stated twice.
     """
+    from trainwright.api.run_documents import run_of_document
     from trainwright.execution import Budget as NoLimit
 
     budget = budget or NoLimit()
@@ -57,7 +58,8 @@ def improve(
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
         beside |= {"global-batch": global_batch, "calibration": calibration}
         _refuse_restated(beside)
-        given, where, run, warnings = _of_document(document)
+        given, where, run = run_of_document(document)
+        warnings = ()
     elif source is None:
         raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
     else:
@@ -108,39 +110,6 @@ def _calibrated(cluster: Cluster, calibration: str | Path | None) -> Cluster:
     from trainwright.api.calibrate import calibrated
 
     return cluster if calibration is None else calibrated(cluster, calibration)
-
-
-def _of_document(
-    document: str | Path | Report[Any],
-) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
-    from trainwright.api.documents import load_any_document
-    from trainwright.api.jobs import job_of, model_and_cluster
-    from trainwright.api.models import ModelInput
-    from trainwright.plan.demands import RecomputeForm
-    from trainwright.plan.results.model_estimate import ModelEstimateResult
-    from trainwright.plan.results.model_plan import ModelPlanResult
-
-    found = document.document if isinstance(document, Report) else load_any_document(document)
-    if isinstance(found, ModelEstimateResult):
-        run = found.request.configuration
-    elif isinstance(found, ModelPlanResult):
-        if found.order is not None:
-            raise UnsupportedFeature(
-                "this plan has an order of actions that was searched, which no stated run has",
-                alternative=f"plan again with --schedule {found.order.family} and improve that",
-            )
-        job = job_of(found)
-        if job.recompute_form in (RecomputeForm.MIXED, RecomputeForm.ANY):
-            raise UnsupportedFeature(
-                "this plan recomputes blocks one by one, which no stated run does",
-                alternative="it is the planner's own; compare others with: trainwright diff",
-            )
-        run = job.configuration()
-    else:
-        kind = getattr(found, "kind", type(found).__name__)
-        raise InvalidInput.of("document", f'must be an estimate or plan of a model, got "{kind}"')
-    config, where = model_and_cluster(found)
-    return ModelInput(config=config, embedded=found.request.model), where, run, ()
 
 
 def _improved(

@@ -198,6 +198,7 @@ def _read_rows(
             if missing == list(required):
                 wanted = f"must be a CSV table with the columns {', '.join(required)}"
                 problem = f'{wanted}, got "{", ".join(names)[:_MOST_SHOWN]}"'
+                problem += "; a training log goes to: trainwright calibrate RUN.json --log FILE"
                 raise InvalidInput.of("file", problem, source=str(path))
             if missing:
                 raise InvalidInput(
