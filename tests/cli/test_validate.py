@@ -64,6 +64,15 @@ def test_a_file_that_is_no_table_of_runs_is_refused_with_what_it_holds(
         assert said == f'error in {path}: {wanted}, got "{shown}"\n'
 
 
+def test_a_training_log_is_sent_to_calibrate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(" iteration 1/ 9 | elapsed time per iteration (ms): 3400.1 |\n")
+    assert run("validate", str(path)) == 2
+    assert "a training log goes to: trainwright calibrate" in capsys.readouterr().err
+
+
 def test_files_are_named_with_or_without_their_ending(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("validate", str(ROWS), "--files", "korthikanti.csv") == 0
     assert "korthikanti" in capsys.readouterr().out

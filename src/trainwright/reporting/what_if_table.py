@@ -93,7 +93,8 @@ def _layout(plan: ModelPlanResult) -> str:
 def _ratio(before: float | str | None, after: float | str | None) -> str:
     if isinstance(before, str) or isinstance(after, str) or not before or after is None:
         return ""
-    return "" if after == before else f"{after / before - 1:+.1%}"
+    change = round(after / before - 1, 3)
+    return f"{change:+.1%}" if change else ""
 
 
 def _verdict(document: WhatIfResult) -> Iterator[str]:
