@@ -340,3 +340,10 @@ def test_a_mixture_is_offered_expert_parallelism(run):
     assert not document["fits"]
     assert "--ep 8" in {change["options"] for change in document["changes"]}
     assert run(*job, *work, "--ep", "8", "--json").document["fits"]
+
+
+def test_degrees_beyond_the_cluster_say_how_many_nodes_are_enough(refused):
+    job = ("estimate", "llama3-8b", "--cluster", "dgx-h100", "--tp", "8", "--pp", "3")
+    assert "got 24; 3 nodes hold as many" in refused(
+        *job, "--global-batch", "8", "--sequence", "64"
+    )

@@ -59,7 +59,9 @@ def _devices(configuration: Configuration, model: TransformerConfig, pool: Pool)
     used = configuration.parallelism.num_devices
     if used > pool.num_devices:
         wanted = f"tp x pp x dp x cp must be at most the {pool.num_devices} devices"
-        yield Fault("devices", f"{wanted}, got {used}")
+        nodes = -(-used // pool.devices_per_node)
+        enough = f"; {nodes} nodes hold as many" if nodes > pool.num_nodes else ""
+        yield Fault("devices", f"{wanted}, got {used}{enough}")
 
 
 def _batch(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:

@@ -73,6 +73,31 @@ def test_a_launch_script_with_arrays_and_variables_is_read() -> None:
     assert found.model.experts.num_dense_layers == 4
 
 
+BATCH = """\
+#!/bin/bash
+#SBATCH --nodes=16
+#SBATCH --gres=gpu:h100:8
+#SBATCH --ntasks-per-node 1
+"""
+TASK = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2"
+
+
+def test_sizes_of_a_batch_job_are_those_that_slurm_sets() -> None:
+    launched = (
+        f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=${{SLURM_GPUS_ON_NODE}} x.py {TASK}"
+    )
+    assert read_megatron(BATCH + launched).num_devices == 128
+    alone = BATCH.replace("ntasks-per-node 1", "ntasks-per-node=8") + f"srun python x.py {TASK}"
+    assert read_megatron(alone).num_devices == 128
+    open_range = BATCH.replace("--nodes=16", "--nodes=2-16")
+    assert read_megatron(open_range + launched).num_devices is None
+
+
+def test_a_command_in_quotes_is_read() -> None:
+    found = read_megatron(f'srun -l bash -c "torchrun x.py {TASK}"')
+    assert (found.tp, found.pp) == (4, 2)
+
+
 def test_a_plain_list_of_arguments_is_read() -> None:
     found = read_megatron("--tensor-model-parallel-size 8\n--micro-batch-size 2 --fp16")
     assert (found.tp, found.micro_batch, found.precision) == (8, 2, "fp16")

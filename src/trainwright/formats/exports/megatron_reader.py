@@ -107,7 +107,8 @@ def _devices(flags: Flags) -> int | None:
     nodes = flags.positive("nnodes")
     each = flags.positive("nproc-per-node") or flags.positive("nproc_per_node")
     if each is None:
-        return flags.positive("world-size")
+        tasks = flags.variables.get("SLURM_NTASKS")  # one process to a device, where srun starts it
+        return flags.positive("world-size") or (int(tasks) if tasks and not nodes else None)
     return each * (nodes or 1)
 
 

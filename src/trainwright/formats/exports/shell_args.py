@@ -1,8 +1,9 @@
 """Flags of a training script: a bash file, or a plain list of arguments.
 
 Nothing is run. Comments go, files that it sources from its own folder come in, continued lines
-join, variables and arrays that are set are put in where they are used, and what remains of the
-words is read as flags with their values.
+join, variables and arrays that are set, by the script or from its directives to Slurm, are put in
+where they are used, and what remains of the words, those of a command in quotes (`bash -c "…"`)
+among them, is read as flags with their values.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.exports.shell_sources import NotRead, with_sourced
+from trainwright.formats.exports.slurm_directives import batch_variables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +95,7 @@ def read_flags(text: str, folder: Path | None = None) -> Flags:
     """
     whole, left = with_sourced(text, folder)
     plain = _OPEN_QUOTE.sub(_on_one_line, whole.replace("\\\n", " "))
-    variables: dict[str, str] = {}
+    variables = batch_variables(text)
 
     def keep(found: re.Match[str]) -> str:
         name, inside = found[1], found[2].replace("\n", " ")
@@ -172,7 +175,13 @@ def _filled(text: str, variables: Mapping[str, str]) -> str:
 def _words(command: str) -> list[str]:
     plain = "\n".join(line for line in command.splitlines() if not line.startswith("# "))
     try:
-        return shlex.split(plain)
+        words = shlex.split(plain)
+        quoted = [before == "-c" and " --" in word for before, word in pairwise(["", *words])]
+        return [
+            part
+            for word, is_command in zip(words, quoted, strict=True)
+            for part in (shlex.split(word) if is_command else [word])
+        ]
     except ValueError as error:
         raise InvalidInput.of("arguments", f"cannot be read: {error}") from None
 
