@@ -17,5 +17,6 @@ def unfitted_line(assumptions: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"unfitted: {UNFITTED.slower_share:.0%} of {UNFITTED.num_runs} public runs took longer "
             f"than such an estimate, {UNFITTED.median_ratio:.2f}x in the median, "
-            f"{UNFITTED.within_share:.0%} within its range"
+            f"{UNFITTED.within_share:.0%} within its range; fitted constants for --calibration: "
+            "trainwright catalog calibrations"
         )
