@@ -144,6 +144,14 @@ def test_the_gap_of_a_row_is_to_the_bound_on_all_families():
     assert "25.00 %" in told
 
 
+def test_progress_names_the_number_of_devices():
+    told: list[str] = []
+    budget = trainwright.Budget(on_progress=lambda progress: told.append(progress.stage))
+    sweep("8,16", budget=budget)
+    assert list(dict.fromkeys(told)) == ["planning for 8 devices", "planning for 16 devices"]
+    assert budget.stage is None
+
+
 def test_a_sweep_exports_its_best_row():
     document = sweep("8").document
     exported = [

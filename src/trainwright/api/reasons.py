@@ -70,7 +70,8 @@ def _explained(document: ModelPlanResult, budget: Budget) -> ModelExplanation:
     gains = list(repriced_gains(question.cluster, reprice))
     binding = max(gains, key=lambda gain: -gain.step_time_s, default=None)
     not_asked: list[str] = []
-    more = None if budget.stopped else memory_gain(question, step_s, budget.part(SHARE_S))
+    part = budget.part(SHARE_S, stage="with more memory")
+    more = None if budget.stopped else memory_gain(question, step_s, part)
     if more is None:
         not_asked.append("10 GiB more memory")
     else:
@@ -81,7 +82,8 @@ def _explained(document: ModelPlanResult, budget: Budget) -> ModelExplanation:
         if budget.stopped:
             not_asked.append(f"without {name}")
         else:
-            lacking.append(without(question, name, space, budget.part(SHARE_S)))
+            part = budget.part(SHARE_S, stage=f"without {name}")
+            lacking.append(without(question, name, space, part))
     busy_s = [rank.forward_s + rank.backward_s for rank in document.ranks]
     sizes = document.peak_memory_bytes_per_rank
     fullest = sizes.index(max(sizes))

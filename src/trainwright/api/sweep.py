@@ -157,7 +157,9 @@ class _Rows:
         if self.budget.stopped:
             self.rows[size] = SweepRow(devices=size, status=Status.UNKNOWN)
             return
+        self.budget.stage = f"planning for {size} devices"
         self.plans[size] = plan_model(call, self.budget, crew=self.crew)
+        self.budget.stage = None
         self.rows[size] = plan_row(size, self.plans[size], self.goal)
 
     def let_no_row_be_slower(self) -> None:

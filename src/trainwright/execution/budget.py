@@ -37,11 +37,13 @@ class Budget:
     """A deadline, a stop switch and a listener.
 
     `time_limit_s` counts wall seconds from the creation of the budget; `None` means no limit.
+    `stage` says what searches are about, in place of the name that they give themselves.
     """
 
     time_limit_s: float | None = None
     on_progress: Callable[[Progress], None] | None = None
     interrupted: bool = False
+    stage: str | None = None
     _start_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -79,11 +81,11 @@ class Budget:
         """
 
         def listen(progress: Progress) -> None:
-            told = replace(progress, elapsed_s=self.elapsed_s, stage=stage or progress.stage)
-            if self.poll(told):
+            if self.poll(replace(progress, elapsed_s=self.elapsed_s)):
                 inner.interrupt()
 
-        inner = Budget(time_limit_s=max(1e-3, min(time_limit_s, self.remaining_s)))
+        limit_s = max(1e-3, min(time_limit_s, self.remaining_s))
+        inner = Budget(time_limit_s=limit_s, stage=stage)
         inner.on_progress = listen
         return inner
 
@@ -94,5 +96,6 @@ class Budget:
     def poll(self, progress: Progress) -> bool:
         """Report progress; true when the search has to stop."""
         if self.on_progress is not None:
-            self.on_progress(progress)
+            stage = self.stage or progress.stage
+            self.on_progress(replace(progress, stage=stage))
         return self.stopped
