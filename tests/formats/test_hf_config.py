@@ -243,6 +243,14 @@ def test_models_of_further_families_have_the_published_parameters(
     assert count_parameters(read(config).config) == published
 
 
+def test_gemma_misses_the_key_of_its_activation_under_one_name_only() -> None:
+    taken = dict(read(GEMMA_3_1B).defaults)
+    assert "hidden_activation" in taken
+    assert "hidden_act" not in taken
+    stated = GEMMA_3_1B | {"hidden_activation": "gelu_pytorch_tanh"}
+    assert "hidden_activation" not in dict(read(stated).defaults)
+
+
 def test_gemma_attends_in_full_where_its_line_does() -> None:
     assert read(GEMMA_2_2B).config.full_attention_layers == tuple(range(1, 26, 2))
     assert read(GEMMA_3_1B).config.full_attention_layers == (5, 11, 17, 23)

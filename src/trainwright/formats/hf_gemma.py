@@ -47,7 +47,6 @@ def _decoder(
     vocabulary: int = 256000,
 ) -> Fields:
     """What all three share."""
-    keys.pass_over("hidden_act")  # that of newer files is named otherwise, older ones have both
     bias = keys.flag("attention_bias", False)
     decoder = rotary_decoder(
         keys,
@@ -61,6 +60,7 @@ def _decoder(
         activation_name=_GELU,
         tied=True,
     )
+    keys.defaults.pop("hidden_act", None)  # older files have it beside the key that counts
     return {
         **decoder,
         "head_size": keys.count("head_size", 256),
