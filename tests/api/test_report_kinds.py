@@ -99,6 +99,11 @@ def test_a_what_if_is_shown_as_its_two_plans_with_what_changed(tmp_path):
     assert "What was asked differently" in text_of(page.html)
     memory = "cluster.pools[0].accelerator.memory_bytes"
     assert memory in cells_of_all(page.html, "key")
+    shown = text_of(page.html)
+    sizes = (max(p.peak_memory_bytes_per_rank) for p in (document.before, document.after))
+    assert all(format_bytes(size) in shown for size in sizes)
+    assert "peak memory" in shown
+    assert "peak_memory_bytes" not in shown
 
 
 def test_an_improvement_lists_every_change_beside_the_run_and_the_best_plan(tmp_path):

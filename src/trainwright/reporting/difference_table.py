@@ -35,8 +35,8 @@ def difference_report(found: Difference) -> RenderableType:
     if not found.same_model:
         parts.append(Text("the two documents are about different models"))
     for title, rows in (
-        ("request", [_row(change) for change in found.request_changes]),
-        ("result", [_row(change) for change in found.result_changes]),
+        ("request", [change_texts(change) for change in found.request_changes]),
+        ("result", [change_texts(change) for change in found.result_changes]),
         ("stages", [_stage_row(change) for change in found.stage_changes]),
     ):
         if rows:
@@ -106,7 +106,8 @@ _SHOWN: Final = {
 }
 
 
-def _row(change: Change) -> tuple[str, str, str]:
+def change_texts(change: Change) -> tuple[str, str, str]:
+    """What a change is about, and both values, as a person reads them."""
     key, values = change.key, (change.before, change.after)
     before, after = (value_text(key, value) for value in values)
     if before == after:  # too close to tell apart when rounded
@@ -120,7 +121,7 @@ def value_text(key: str, value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, (int, float)):
         for suffix, shown in _UNITS:

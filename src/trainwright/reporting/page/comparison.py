@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.reporting.difference_table import change_texts
 from trainwright.reporting.page.blocks import Bar, BarChart, Cell, Column, Part, Section, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainwright.plan.results.difference import Difference
+    from trainwright.plan.results.difference import Change, Difference
     from trainwright.reporting.page.subject import Content, Figure, Subject
 
 _DRAWN: Final = ("step_time_s", "tokens_per_s", "time_per_sample_s", "makespan_s")
@@ -82,14 +83,11 @@ def _changes(first: str, other: str, difference: Difference) -> Iterator[Table]:
     groups = {"asked": difference.request_changes, "found": difference.result_changes}
     for what, changes in groups.items():
         if changes:
-            rows = tuple(
-                (Cell.of(c.key), Cell.of(_shown(c.before)), Cell.of(_shown(c.after)))
-                for c in changes
-            )
+            rows = tuple(_cells(change) for change in changes)
             yield Table(
                 title=f"What was {what} differently: {first} → {other}",
                 columns=(
-                    Column(title="key", key="key", is_number=False),
+                    Column(title="what", key="key", is_number=False),
                     Column(title=first, key="before", is_number=False),
                     Column(title=other, key="after", is_number=False),
                 ),
@@ -97,11 +95,16 @@ def _changes(first: str, other: str, difference: Difference) -> Iterator[Table]:
             )
 
 
-def _shown(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return str(value)
+def _cells(change: Change) -> tuple[Cell, Cell, Cell]:
+    """A row in words; keys and bare numbers are what is copied."""
+    name, before, after = change_texts(change)
+    return (
+        Cell(text=name, value=change.key),
+        _told(before, change.before),
+        _told(after, change.after),
+    )
+
+
+def _told(text: str, value: object) -> Cell:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return Cell(text=text, value=value if is_number else text)  # type: ignore[arg-type]
