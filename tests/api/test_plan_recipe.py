@@ -199,3 +199,9 @@ def test_options_without_effect_are_named():
         MODEL, **{**QUESTION, "ep": 1, "zero_stage": 3}, dispatch_dtype="fp8"
     ).document
     assert any(warning.startswith("dispatch-dtype") for warning in together.warnings)
+
+
+def test_adamw_keeps_what_adam_keeps():
+    run = {"cluster": "dgx-h100", "global_batch": 8, "sequence": 1024}
+    named = trainwright.estimate("gpt2", optimizer="adamw", **run).document
+    assert named == trainwright.estimate("gpt2", optimizer="adam", **run).document

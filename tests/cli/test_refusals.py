@@ -114,6 +114,10 @@ def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
         (("--sequence", "1e300"), "sequence: must be from 1 to 1000000000, got 1000"),
         (("--sequence", "0"), 'sequence: must be a whole number >= 1, got "0"'),
         (("--cluster", "dgx-h10"), 'got "dgx-h10"; did you mean "dgx-h100"?'),
+        (("--devices", "8,16", "--tokens", "1T", "--deadline", "30"), 'did you mean "30d"?'),
+        (("--dp", "7"), "dp: must hold one of 1, 2, 4, 8, which divide the batch, got 7"),
+        (("--state-copies", "9"), "state-copies: must be at most 4 on 8 devices, got 9"),
+        (("--virtual-stages", "40"), "pp: x virtual-stages must be at most the 32 blocks, got 40"),
         (("--cluster", "H200"), 'got "H200"; did you mean "dgx-h200" or "gh200"?'),
         (("--cluster", "A100-40GB-SXM"), 'did you mean "dgx-a100-40gb"?'),
         (("--cluster", "mine.toml"), 'cluster: there is no such file or folder: "mine.toml"'),
@@ -386,7 +390,7 @@ class TestDocuments:
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
         kinds = '"plan", "model-plan", "estimate", "placement", "schedule", "model-estimate", '
-        kinds += '"model-sweep", "whatif", "mixed-plan"'
+        kinds += '"model-sweep", "whatif", "mixed-plan", "improvement"'
         assert f'kind: must be one of {kinds}, got "diff"' in refused("explain", "diff.json")
         assert "document: cannot be read" in refused("explain", "missing.json")
 

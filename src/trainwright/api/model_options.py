@@ -221,11 +221,31 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
         for name in ("expert", "expert_tensor"):
             if getattr(allowed, name).least > 1:
                 yield Fault(SPANS[name], "must be 1: the model has no experts; leave it out")
+    yield from _no_replicas(question, microbatch_sizes(workload, allowed.microbatch_size))
+    stages = allowed.pipeline.least * allowed.virtual_stages.least
+    if stages > model.num_layers:
+        problem = f"x virtual-stages must be at most the {model.num_layers} blocks, got {stages}"
+        yield Fault("pp", problem)
     least = allowed.tensor.least * allowed.pipeline.least
     least *= allowed.data.least * allowed.context.least
     if least > question.num_devices:
         problem = f"must be at most the {question.num_devices} devices, got at least {least}"
         yield Fault("tp x pp x dp x cp", f"{problem}; lower a degree or give more --devices")
+
+
+def _no_replicas(question: ModelQuestion, sizes: Iterable[int]) -> Iterator[Fault]:
+    """Replicas that can share the batch in no microbatch size, copies beyond all of them."""
+    from trainwright.profile.setting import divisors
+
+    allowed, batch = question.allowed, question.workload.global_batch
+    shares = sorted({share for size in sizes for share in divisors(batch // size)})
+    offered = [share for share in shares if share <= question.num_devices]
+    if offered and not any(share in allowed.data for share in shares):
+        yield _none_of("dp", allowed.data, offered, "divide the batch")
+    if allowed.state_copies.least > max(1, question.num_devices // 2):
+        most = max(1, question.num_devices // 2)  # each of at least two replicas
+        problem = f"must be at most {most} on {question.num_devices} devices"
+        yield Fault("state-copies", f"{problem}, got {shown(allowed.state_copies)}")
 
 
 def _none_of(option: str, span: object, offered: Iterable[int], what: str) -> Fault:

@@ -58,7 +58,7 @@ def unknown_words(options: RecipeOptions) -> Iterator[Fault]:
         ("context_exchange", ContextExchange),
         ("token_dispatcher", TokenDispatcher),
     ):
-        word = options.get(name)
+        word = _meant(options.get(name))
         if word is not None and word not in set(kind):
             offered = ", ".join(kind)
             yield Fault(name.replace("_", "-"), f'must be one of {offered}, got "{word}"')
@@ -66,6 +66,11 @@ def unknown_words(options: RecipeOptions) -> Iterator[Fault]:
     for kind_name in options.get("overlap") or {}:
         if kind_name not in known:
             yield Fault("overlap", f'must name {", ".join(known)}, got "{kind_name}"')
+
+
+def _meant(word: Any) -> Any:
+    """The word for what costs the same: AdamW decays weights, and keeps and computes as Adam."""
+    return "adam" if word == "adamw" else word
 
 
 def refuse_unknown_words(options: RecipeOptions) -> None:
@@ -81,7 +86,7 @@ def recipe_of(options: RecipeOptions) -> Recipe:
 
     words: dict[str, Callable[[Any], object]] = {
         "moment_dtypes": tuple,
-        "optimizer": Optimizer,
+        "optimizer": lambda word: Optimizer(_meant(word)),
         "context_exchange": ContextExchange,
         "token_dispatcher": TokenDispatcher,
     }

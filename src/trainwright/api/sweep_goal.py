@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwright.api.models import ModelInput
     from trainwright.planning.objectives import Objective, Training
 
+_LEAST_BARE_S: Final = 86_400  # shorter deadlines need a unit
 _OPTION_OF: Final = {
     "price_per_hour": "price",
     "power_watts": "power",
@@ -68,7 +69,7 @@ def goal_of(given: ModelInput, largest: ModelCall, options: SweepOptions) -> Goa
         "tokens": options.get("tokens"),
         "price_per_hour": device.price_per_hour if price is None else price,
         "power_watts": device.power_watts if power is None else power,
-        "deadline_s": _seconds(options.get("deadline"), "deadline"),
+        "deadline_s": _deadline_s(options.get("deadline")),
         "device_mtbf_s": _seconds(options.get("mtbf"), "mtbf"),
         "checkpoint_bytes_per_s": _rate(options.get("checkpoint_bandwidth")),
         "restart_s": _seconds(options.get("restart"), "restart"),
@@ -118,6 +119,15 @@ def _pair(given: str | Iterable[str] | None) -> tuple[Objective, ...]:
         problem = f"must name two objectives, such as step-time,cost; got {','.join(names)}"
         raise InvalidInput.of("pareto", problem)
     return pair
+
+
+def _deadline_s(value: str | float | None) -> float | None:
+    """Like `_seconds`; a bare number so small is a slip of the unit."""
+    found = _seconds(value, "deadline")
+    if isinstance(value, str) and value.isdecimal() and (found or 0) < _LEAST_BARE_S:
+        problem = f'a bare number is in seconds, got "{value}"; did you mean "{value}d"?'
+        raise InvalidInput.of("deadline", problem)
+    return found
 
 
 def _seconds(value: str | float | None, name: str) -> float | None:

@@ -240,7 +240,8 @@ def _no_layout(question: ModelQuestion, first: _Layout | None, budget: Budget) -
         kind="devices",
         layers=(),
         missing_bytes=0.0,
-        description=f"{question.num_devices} devices are fewer than any tensor group",
+        description=f"no layout of {question.num_devices} devices is in the space that was asked "
+        "for, whatever its memory",
     )
 
 
