@@ -76,7 +76,8 @@ class Inexpressible(UnsupportedFeature):
         who = ", ".join(self.alternatives) or "none"
         super().__init__(
             f"{target} cannot express this plan:{lines}",
-            alternative=f"targets that can express all of it: {who}",
+            alternative=f"targets that can express all of it: {who}; plan what it runs with "
+            f"--framework {target}",
         )
 
 
