@@ -11,6 +11,7 @@ from trainwright.units import (
     GIB,
     TimeUnit,
     format_bytes,
+    format_count,
     format_part,
     format_percent_up,
     format_seconds,
@@ -133,3 +134,11 @@ def test_a_part_of_a_step_is_printed_without_rounding_errors() -> None:
     assert format_part(0.9e-9, 1.0) == "0 s"
     assert format_part(-1e-16, 0.0) == "0 s"
     assert format_part(2e-9, 1.0) == "2 ns"
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "words"),
+    [(1, "device", "1 device"), (8, "device", "8 devices"), (2, "microbatch", "2 microbatches")],
+)
+def test_a_count_agrees_with_its_noun(count, noun, words):
+    assert format_count(count, noun) == words

@@ -171,6 +171,13 @@ def format_part(part_s: float, whole_s: float) -> str:
     return format_seconds(without_noise(part_s, whole_s))
 
 
+def format_count(count: int, noun: str) -> str:
+    """Print a number of things: "1 device", "8 devices", "8 microbatches"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
 def format_percent_up(fraction: float) -> str:
     """Print a gap as a percentage, rounded up so that the printed claim stays true."""
     if fraction <= 0:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final
 from trainwright.reporting.layout import sharding_words
 from trainwright.reporting.text import add_row, table
 from trainwright.reporting.unfitted import unfitted_line
-from trainwright.units import GIB, format_bytes, format_part, format_seconds, without_noise
+from trainwright.units import (
+    GIB,
+    format_bytes,
+    format_count,
+    format_part,
+    format_seconds,
+    without_noise,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,9 +71,9 @@ def model_estimate_report(document: ModelEstimateResult) -> RenderableType:
 
 def _headline(document: ModelEstimateResult) -> Iterator[str]:
     request, run = document.request, document.request.configuration
-    degrees = run.parallelism
+    degrees, devices = run.parallelism, format_count(document.devices_used, "device")
     yield (
-        f"{request.model.name} on {document.devices_used} devices of {request.cluster.name}: "
+        f"{request.model.name} on {devices} of {request.cluster.name}: "
         f"{format_seconds(document.step_time_s)} per step "
         f"({format_seconds(document.step_time_low_s)} to "
         f"{format_seconds(document.step_time_high_s)}, 90 %)"
@@ -85,8 +92,9 @@ def _headline(document: ModelEstimateResult) -> Iterator[str]:
     }
     cut = " x ".join(f"{name} {n}" for name, n in named.items() if n > 1) or "one device"
     blocks = "" if run.recompute_blocks is None else f" of {run.recompute_blocks} blocks"
+    batches = format_count(document.num_microbatches, "microbatch")
     yield (
-        f"{cut}, {sharding_words(degrees)}, {document.num_microbatches} microbatches of "
+        f"{cut}, {sharding_words(degrees)}, {batches} of "
         f"{run.microbatch_size}, schedule {run.schedule}, recompute {run.recompute}{blocks}"
     )
     yield (

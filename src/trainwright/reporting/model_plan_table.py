@@ -11,7 +11,7 @@ from trainwright.reporting.losses import NEGLIGIBLE, main_losses
 from trainwright.reporting.proved_space import proved_space
 from trainwright.reporting.text import add_row, ranges, table
 from trainwright.reporting.unfitted import unfitted_line
-from trainwright.units import format_bytes, format_percent_up, format_seconds
+from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,8 +62,8 @@ def _confidence(document: ModelPlanResult) -> str:
 def _headline(document: ModelPlanResult) -> Iterator[str]:
     request = document.request
     cluster = request.cluster.name if request.cluster else "?"
-    devices = document.devices_used or request.num_devices
-    where = f"{request.model.name} on {devices} devices of {cluster}"
+    devices = format_count(document.devices_used or request.num_devices or 0, "device")
+    where = f"{request.model.name} on {devices} of {cluster}"
     if document.step_time_s is None:
         yield f"{where}: {_VERDICTS[document.status]}"
         return
@@ -211,7 +211,8 @@ def _price(fix: Relaxation) -> str:
     """What the best plan under a change takes."""
     if fix.step_time_s is None:
         return ""
-    return f" ({format_seconds(fix.step_time_s)} per step on {fix.devices_used} devices)"
+    used = format_count(fix.devices_used or 0, "device")
+    return f" ({format_seconds(fix.step_time_s)} per step on {used})"
 
 
 def _alternative_table(document: ModelPlanResult) -> RenderableType:

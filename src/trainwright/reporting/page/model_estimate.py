@@ -13,7 +13,7 @@ from trainwright.reporting.page.provenance import provenance_section, reproduce_
 from trainwright.reporting.page.step_sections import step_figures, step_sections
 from trainwright.reporting.page.subject import Content
 from trainwright.reporting.page.why_blocks import step_bar, term_table
-from trainwright.units import format_bytes, format_part, format_seconds
+from trainwright.units import format_bytes, format_count, format_part, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,13 +28,15 @@ def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
     """Everything the page says about an estimate."""
     document = subject.document
     request, run = document.request, document.request.configuration
+    devices = format_count(document.devices_used, "device")
+    batches = format_count(document.num_microbatches, "microbatch")
     subtitle = (
-        f"Estimate · {layout_line(run.parallelism)} · {document.num_microbatches} microbatches of "
+        f"Estimate · {layout_line(run.parallelism)} · {batches} of "
         f"{run.microbatch_size}, schedule {run.schedule}, recompute {run.recompute} · "
         f"{run.global_batch:,} sequences of {run.sequence_length:,} tokens per step"
     )
     return Content(
-        title=f"{request.model.name} on {document.devices_used} devices of {request.cluster.name}",
+        title=f"{request.model.name} on {devices} of {request.cluster.name}",
         subtitle=subtitle,
         figures=tuple(
             step_figures(

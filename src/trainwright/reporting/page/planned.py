@@ -10,7 +10,7 @@ from trainwright.reporting.page.blocks import Card, Section
 from trainwright.reporting.page.provenance import provenance_section, reproduce_section
 from trainwright.reporting.page.step_sections import step_figures
 from trainwright.reporting.page.subject import Content
-from trainwright.units import format_percent_up, format_seconds
+from trainwright.units import format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,10 +39,10 @@ def plan_content(
     """The page: `kind` says how devices are used, `peak_bytes` is that of the fullest device."""
     request = document.request
     cluster = request.cluster.name if request.cluster else "?"
-    devices = document.devices_used or request.num_devices
+    devices = format_count(document.devices_used or request.num_devices or 0, "device")
     layout = layout_line(document.parallelism) if document.parallelism else str(document.status)
     return Content(
-        title=f"{request.model.name} on {devices} devices of {cluster}",
+        title=f"{request.model.name} on {devices} of {cluster}",
         subtitle=_subtitle(document, kind),
         figures=tuple(step_figures(document, peak_bytes=peak_bytes, layout=layout)),
         sections=tuple(sections),
