@@ -51,10 +51,12 @@ def model_plan() -> ModelPlanResult:
         memory="40GiB",
         global_batch=64,
         sequence=8192,
-        pp="2..",
+        tp=1,
+        pp="2..4",
         cp=1,
         mapping="tp-cp-ep-dp-pp",
         zero_stage=2,
+        schedule="1f1b,zb-v",
     )
 
 

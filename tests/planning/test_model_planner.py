@@ -230,7 +230,9 @@ class TestPerStage:
         assert free.priced[0].step.peak_memory_bytes <= asked.cluster.accelerator.usable_bytes
 
     def test_stages_may_differ(self):
-        plans = plan_per_stage(question(num_devices=3, batch=8), Budget()).priced
+        plans = plan_per_stage(
+            question(num_devices=3, batch=8, schedules=("1f1b",)), Budget()
+        ).priced
         mixed = [p.plan for p in plans if p.plan.parallelism is None]
         assert any(
             len({(s.data_parallel, s.tensor_parallel) for s in plan.stages}) > 1 for plan in mixed
@@ -325,6 +327,7 @@ def test_plans_in_chunks_that_are_left_aside_still_bound_the_search(monkeypatch)
         context=ONE,
         microbatch_size=ONE,
         pipeline=Span.only(4),
+        schedules=("1f1b", "zb-h1", "zb-h2", "interleaved"),
     )
     whole = plan_model(asked, Budget())
     assert whole.priced[0].candidate.virtual_stages > 1
