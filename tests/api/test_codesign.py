@@ -239,7 +239,7 @@ def test_the_chip_of_a_document_gets_the_plan_of_the_planner(
 ) -> None:
     path = tmp_path / "chip.json"
     report.save(path)
-    workload = {"devices": 4, "global_batch": 16, "sequence": 512}
+    workload = {"devices": 2, "global_batch": 8, "sequence": 512}
     found = plan_on_chip("bert-large", chip=str(path), **workload)  # type: ignore[arg-type]
     want = trainwright.plan(
         "bert-large",
@@ -260,7 +260,7 @@ def test_the_planner_is_no_slower_on_the_chip_than_the_plan_it_was_found_with(
     report.save(path)
     best = report.document.best
     assert best is not None
-    job = {"global_batch": 256, "sequence": 512, "schedule": "1f1b"}
+    job = {"global_batch": 256, "sequence": 512, "schedule": "1f1b", "cp": 1}
     plan = trainwright.plan("bert-large", cluster=path, **job)  # type: ignore[arg-type]
     assert plan.to_dict()["step_time_s"] <= best.plan.step_time_s
 
@@ -294,10 +294,13 @@ def test_what_a_search_hid_and_pricing_does_not_is_said(
 ) -> None:
     path = tmp_path / "chip.json"
     small(devices=4, global_batch=16, **told).save(path)
-    workload = {"cluster": path, "global_batch": 16, "sequence": 512, "schedule": "1f1b"}
+    workload = {"cluster": path, "global_batch": 16, "sequence": 512}
+    narrow = {"schedule": "1f1b", "cp": 1}
     said = "hid tensor exchanges under 50% and gradients under 25%"
-    for command in (trainwright.plan, trainwright.estimate):
-        made = command("bert-large", **workload)  # type: ignore[operator]
+    for made in (
+        trainwright.plan("bert-large", **workload, **narrow),  # type: ignore[arg-type]
+        trainwright.estimate("bert-large", **workload, schedule="1f1b"),  # type: ignore[arg-type]
+    ):
         assert (said in "; ".join(made.to_dict()["warnings"])) is bool(told)
     job = tmp_path / "job.json"
     job.write_text('{"train_batch_size": 16}', encoding="utf-8")

@@ -41,7 +41,14 @@ def with_overhead(asked: ModelQuestion, overhead_s: float) -> ModelQuestion:
     return replace(asked, cluster=cluster)
 
 
-TWO_NODES = question("bert-large", nodes=2, sequence=512, schedules=("1f1b", "zb-v"))
+TWO_NODES = question(
+    "bert-large",
+    nodes=2,
+    sequence=512,
+    schedules=("1f1b", "zb-v"),
+    context=ONE,
+    pipeline=Span(most=4),
+)
 CASES = {"small": SMALL, "tight": TIGHT, "two nodes": TWO_NODES}
 
 
@@ -268,7 +275,12 @@ class TestBudget:
 
         budget = Budget(on_progress=listen)
         asked = question(
-            "llama3-8b", batch=64, sequence=8192, schedules=("1f1b", "zb-v"), context=ONE
+            "llama3-8b",
+            batch=32,
+            sequence=8192,
+            schedules=("1f1b", "zb-v"),
+            context=ONE,
+            pipeline=Span(most=4),
         )
         found = plan_model(asked, budget)
         assert found.interrupted
