@@ -18,8 +18,8 @@ from trainwright.planning.ahead import asked_of
 from trainwright.planning.chain_finish import finish_chain
 from trainwright.planning.finish import finish_candidate
 from trainwright.planning.finish_effort import Effort
-from trainwright.planning.frontier import Shelf
 from trainwright.planning.loop_finish import every_lengths, finish_loop, num_lengths, unbeaten
+from trainwright.planning.shelf import Shelf
 from trainwright.planning.split_plan import price_cuts
 
 ROUNDING = 1e-9

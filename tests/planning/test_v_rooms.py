@@ -20,9 +20,9 @@ from random_cases import cases
 from trainwright.execution import Budget
 from trainwright.planning.ahead import asked_of
 from trainwright.planning.allowed import Span
-from trainwright.planning.frontier import Shelf
 from trainwright.planning.model_planner import plan_model
 from trainwright.planning.nearly_even import nearly_even
+from trainwright.planning.shelf import Shelf
 from trainwright.planning.split_plan import split_tries
 from trainwright.planning.v_floor import least_step_of_v_s
 from trainwright.planning.v_plan import Tried
