@@ -30,6 +30,7 @@ JOB = {
     "tp": 1,
     "pp": 4,
     "dp": 1,
+    "micro_batch": 1,
 }
 
 
