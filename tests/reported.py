@@ -101,6 +101,7 @@ def model_sweep() -> ModelSweepResult:
         objective="tokens-per-device",
         global_batch=64,
         sequence=1024,
+        cp=1,
         zero_stage=1,
         tokens=1e12,
         price=2.0,
