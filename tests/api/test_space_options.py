@@ -26,7 +26,7 @@ from trainwright.planning.allowed import ANY, ZERO_STAGES, Allowed, Span
 from trainwright.profile import Recompute
 
 JOB = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 1024, "cp": 1}
-CHAINS = {"schedule": "1f1b,zb-h1"}
+CHAINS = {"schedule": "1f1b,zb-h1"}  # found in a tenth of the time of all families
 
 spans = st.builds(
     lambda least, more: Span(least=least, most=None if more is None else least + more),
@@ -142,11 +142,11 @@ def test_records_of_earlier_versions_are_understood():
 
 @pytest.fixture(scope="module")
 def free():
-    return trainwright.plan("gpt2", **JOB, **CHAINS).document
+    return trainwright.plan("gpt2", **JOB).document
 
 
 CHOICES = {
-    "tp": {"tp": "2.."},
+    "tp": {"tp": "2..", "schedule": None},
     "pp": {"pp": 2},
     "dp": {"dp": "..2"},
     "zero": {"zero_stage": "0"},
