@@ -47,6 +47,17 @@ def test_a_run_as_fast_as_predicted_keeps_the_defaults(estimate: Path) -> None:
     assert values == pytest.approx({"gemm_max": 0.8, "memory_max": 0.85}, rel=0.01)
 
 
+def test_a_plan_states_the_run_of_its_log_too(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    job = {"cluster": "dgx-h100", "global_batch": 64, "sequence": 4096, "top": 0}
+    plan = trainwright.plan("llama3-8b", **job, tp=2, pp=2, schedule="1f1b", recompute="none")
+    plan.save(path)
+    found = trainwright.calibrate([path], logs=[line(1.3 * plan.step_time_s)]).document
+    assert found.fits[0].mape < 0.05
+    free = found.calibrations[0]
+    assert free.accelerator == "H100-80GB-SXM"
+
+
 def test_measured_rows_are_fitted_by_accelerator_and_software() -> None:
     rows = Path(__file__).parents[2] / "examples" / "measured"
     document = trainwright.calibrate([rows]).document

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import trainwright
 from random_cases import cases
 from trainwright.api.estimate_model import price_request
+from trainwright.api.improve_choice import recommended_run
 from trainwright.api.improve_gaps import gaps_of_run
 from trainwright.api.improve_recheck import recheck_improvement
 from trainwright.api.printed import Report
@@ -392,3 +393,20 @@ def test_a_saved_improvement_is_checked_before_it_is_shown(tmp_path: Path) -> No
     path.write_text(json.dumps(value))
     with pytest.raises(InvalidInput, match="run_fits"):
         trainwright.report(path)
+
+
+def test_an_improvement_is_shown_again_and_exports_its_recommended_change(tmp_path):
+    found = wasteful()
+    path = tmp_path / "better.json"
+    Report(found).save(path)
+    assert trainwright.explain(path).explain() == Report(found).explain()
+    chosen = recommended_run(found)
+    assert chosen.step_time_s == found.recommended.step_time_s
+    assert chosen.peak_memory_bytes == found.recommended.peak_memory_bytes
+    exported = trainwright.export(path, "megatron").document
+    assert exported.files == trainwright.export(Report(chosen), "megatron").document.files
+
+
+def test_an_improvement_without_a_change_has_nothing_to_export():
+    with pytest.raises(InvalidInput, match="recommends no change"):
+        trainwright.export(Report(replace(wasteful(), recommended=None)), "megatron")

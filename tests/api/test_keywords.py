@@ -33,6 +33,16 @@ def test_an_unknown_keyword_is_refused_with_the_nearest(verb, name, nearest):
         getattr(trainwright, verb)("gpt2", **CALLS[verb], **{name: 1})
 
 
+def test_a_time_limit_is_asked_for_as_a_budget():
+    with pytest.raises(InvalidInput, match=re.escape("give budget=Budget(time_limit_s=30)")):
+        trainwright.plan("gpt2", **CALLS["plan"], time_limit="30s")
+
+
+def test_a_model_that_is_neither_a_name_nor_a_path_is_refused():
+    with pytest.raises(InvalidInput, match="got dict"):
+        trainwright.plan({"model_type": "gpt2"}, **CALLS["plan"])
+
+
 def test_every_unknown_keyword_is_named():
     with pytest.raises(InvalidInput) as refused:
         trainwright.codesign("gpt2", devices=64, qqq=1, max_area=60)

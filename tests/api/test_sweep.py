@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import trainwright
+from trainwright.api.printed import Report
 from trainwright.api.recheck import recheck
 from trainwright.api.sizes import parse_sizes
 from trainwright.api.sweep_rows import on_more_devices
@@ -118,6 +119,39 @@ def test_the_best_row_is_best_by_its_objective(objective, key, sign):
 def test_a_single_number_with_an_objective_is_halved_down_to_one_node():
     document = sweep(48, objective="tokens-per-device").document
     assert [row.devices for row in document.rows] == [24, 48]
+
+
+def test_rows_that_miss_the_deadline_are_marked_late():
+    free = sweep("8,16", **MONEY).document.rows
+    deadline_s = (free[0].train_s + free[1].train_s) / 2
+    told = sweep("8,16", objective="cost", deadline=deadline_s, **MONEY).explain()
+    rows = [line.split() for line in told.splitlines()]
+    assert [row[-1] for row in rows if row[:1] == ["8"]] == ["late", "late"]
+    assert not any("late" in row for row in rows if row[:1] == ["16"])
+    assert "late rows miss the deadline" in told
+
+
+def test_the_gap_of_a_row_is_to_the_bound_on_all_families():
+    document = sweep("8", **MONEY).document
+    row = document.rows[0]
+    row = replace(
+        row,
+        status=Status.GAP,
+        gap=0.0,
+        lower_bound_s=row.step_time_s,
+        lower_bound_all_s=0.75 * row.step_time_s,
+    )
+    told = Report(replace(document, rows=(row,), best=None, best_plan=None)).explain()
+    assert "25.00 %" in told
+
+
+def test_a_sweep_exports_its_best_row():
+    document = sweep("8").document
+    exported = [
+        trainwright.export(Report(each), "deepspeed").document.files
+        for each in (document, document.best_plan)
+    ]
+    assert exported[0] == exported[1]
 
 
 @pytest.mark.slow

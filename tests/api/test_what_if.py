@@ -46,6 +46,11 @@ def improvable(request):
     return trainwright.plan("llama3-8b", **TIGHT, **request.param)
 
 
+def written(document):
+    """The trace of one step."""
+    return trainwright.export(Report(document), "chrome-trace").document.files
+
+
 def test_a_change_gives_the_plan_of_the_changed_question(tight):
     report = trainwright.what_if(tight, memory="80GiB", global_batch=64, devices=32)
     asked = {**JOB, "global_batch": 64, "devices": 32}
@@ -58,6 +63,9 @@ def test_a_change_gives_the_plan_of_the_changed_question(tight):
     changed = [change.key for change in report.document.changes]
     assert changed == ["num_devices", "global_batch", "memory_bytes"]
     assert report.document.time_ratio == after.step_time_s / tight.step_time_s
+    assert written(report.document) == written(after)
+    gain = after.tokens_per_s / tight.document.tokens_per_s
+    assert f"{gain:.4g}x as many tokens per second; its steps, of another" in report.explain()
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,62 @@ def test_bad_calls_are_refused(
     assert message in done.err
 
 
+TITAN_ALONE = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 2048
+"""
+
+
+@pytest.mark.parametrize("command", ["estimate", "improve"])
+def test_a_torchtitan_file_without_a_global_batch_has_that_of_all_replicas(
+    run: Callable[..., Any], tmp_path: Path, command: str
+) -> None:
+    titan = tmp_path / "job.toml"
+    titan.write_text(TITAN_ALONE)
+    asked = (command, "--from", "torchtitan", str(titan), *WHERE, "--json")
+    assert run(*asked).document["request"]["configuration"]["global_batch"] == 2 * 16
+    other = run(*asked, "--global-batch", "64").document
+    assert other["request"]["configuration"]["global_batch"] == 64
+
+
+def test_a_deepspeed_batch_of_each_replica_is_one_of_all(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(
+        '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3, '
+        '"bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}'
+    )
+    asked = ("estimate", "llama3-8b", "--from", "deepspeed", str(path), "--sequence", "2048")
+    found = run(*asked, *WHERE, "--json").document
+    assert found["request"]["configuration"]["global_batch"] == 2 * 3 * 16
+
+
+def test_nodes_that_a_script_takes_from_its_surroundings_are_those_given(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "job.sh"
+    launcher = "torchrun --nproc_per_node 8 --nnodes $SLURM_JOB_NUM_NODES pretrain_gpt.py "
+    path.write_text(launcher + " ".join((VOCABULARY + ARGS).split()))
+    found = run("estimate", "--from", "megatron", str(path), *WHERE, "--json").document
+    assert found["devices_used"] == 16
+    assert "--nnodes $SLURM_JOB_NUM_NODES is set outside" in " ".join(found["warnings"])
+
+
+def test_a_degree_that_a_script_does_not_set_is_asked_for(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(VOCABULARY + ARGS.replace("parallel-size 4", "parallel-size ${TP}"))
+    refused = run("estimate", "--from", "megatron", str(path), *WHERE)
+    assert refused.code == 2
+    assert 'got "${TP}", which this script does not set' in " ".join(refused.err.split())
+
+
 def test_torchtitan_and_deepspeed_files_are_priced(run: Callable[..., Any], tmp_path: Path) -> None:
     titan, ds = tmp_path / "job.toml", tmp_path / "ds.json"
     titan.write_text(

@@ -321,3 +321,22 @@ def test_a_document_without_a_cluster_has_no_constants(run, refused, folder):
     assert "constants: must be those of a document with a cluster" in refused(
         "explain", "s.json", "--constants"
     )
+
+
+def test_more_replicas_that_share_all_state_are_offered(run):
+    alone = ("estimate", "llama3-8b", "--cluster", "dgx-h100", "--dp", "1", "--global-batch", "16")
+    document = run(*alone, "--sequence", "8192", "--json").document
+    offered = {change["options"]: change for change in document["changes"]}
+    change = offered["--dp 8 --zero 3 --nodes 1"]
+    again = run(*alone, "--sequence", "8192", *change["options"].split(), "--json").document
+    assert again["fits"]
+    assert again["step_time_s"] == change["step_time_s"]
+
+
+def test_a_mixture_is_offered_expert_parallelism(run):
+    job = ("estimate", "mixtral-8x7b", "--cluster", "dgx-h100", "--nodes", "8", "--dp", "64")
+    work = ("--global-batch", "64", "--sequence", "4096", "--memory", "100GiB")
+    document = run(*job, *work, "--json").document
+    assert not document["fits"]
+    assert "--ep 8" in {change["options"] for change in document["changes"]}
+    assert run(*job, *work, "--ep", "8", "--json").document["fits"]

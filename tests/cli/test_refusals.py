@@ -115,7 +115,10 @@ def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
         (("--sequence", "1e300"), "sequence: must be from 1 to 1000000000, got 1000"),
         (("--sequence", "0"), 'sequence: must be a whole number >= 1, got "0"'),
         (("--cluster", "dgx-h10"), 'got "dgx-h10"; did you mean "dgx-h100"?'),
-        (("--cluster", "missing.toml"), 'got "missing.toml"'),
+        (("--cluster", "H200"), 'got "H200"; did you mean "dgx-h200" or "gh200"?'),
+        (("--cluster", "A100-40GB-SXM"), 'did you mean "dgx-a100-40gb"?'),
+        (("--cluster", "mine.toml"), 'cluster: there is no such file or folder: "mine.toml"'),
+        (("--sequence", "8k"), 'got "8k"; did you mean 8192 or 8000?'),
     ],
 )
 def test_a_models_option_that_breaks_its_rule_is_named(refused, options, message):

@@ -64,6 +64,15 @@ def test_a_file_that_is_no_table_of_runs_is_refused_with_what_it_holds(
         assert said == f'error in {path}: {wanted}, got "{shown}"\n'
 
 
+def test_a_training_log_is_sent_to_calibrate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(" iteration 1/ 9 | elapsed time per iteration (ms): 3400.1 |\n")
+    assert run("validate", str(path)) == 2
+    assert "a training log goes to: trainwright calibrate" in capsys.readouterr().err
+
+
 def test_files_are_named_with_or_without_their_ending(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("validate", str(ROWS), "--files", "korthikanti.csv") == 0
     assert "korthikanti" in capsys.readouterr().out
@@ -131,7 +140,7 @@ def test_an_estimate_needs_a_log_and_standard_input_holds_one(
     asked = "estimate llama3-8b --cluster dgx-h100 --tp 2 --global-batch 64 --sequence 4096 -o"
     assert run(*asked.split(), path) == 0
     assert run("calibrate", path) == 2
-    assert "log: must be given for each document of `estimate`" in capsys.readouterr().err
+    assert "log: must be given for each document" in capsys.readouterr().err
     assert run("calibrate", path, path, "--log", "-", "--log", "-") == 2
     assert "at most once" in capsys.readouterr().err
 

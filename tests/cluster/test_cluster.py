@@ -43,6 +43,19 @@ def test_nodes_fill_inner_levels_first() -> None:
         nvl72.with_nodes(20)
 
 
+def test_a_level_named_node_is_where_a_node_ends() -> None:
+    pool = Pool(accelerator=h100(), levels=(level(2), level(4, "node"), level(3)))
+    assert (pool.devices_per_node, pool.num_nodes) == (8, 3)
+    assert [lv.size for lv in pool.with_nodes(5).levels] == [2, 4, 5]
+    outermost = Pool(accelerator=h100(), levels=(level(8), level(3, "node")))  # 3 nodes of 8
+    assert (outermost.devices_per_node, outermost.num_nodes) == (8, 3)
+
+
+@pytest.mark.parametrize("name", ["mi250x", "dgx-h100", "mi300x", "gh200"])
+def test_a_name_and_one_node_are_the_same(name: str) -> None:
+    assert catalog.cluster(name).with_nodes(1) == catalog.cluster(name)
+
+
 def test_a_single_level_cannot_grow() -> None:
     pool = Pool(accelerator=h100(), levels=(level(8),))
     assert pool.with_nodes(1) is pool

@@ -38,6 +38,16 @@ def test_progress_reports_the_gap_even_before_anything_is_found() -> None:
     assert Progress(stage="search", elapsed_s=0.0).gap == 1
 
 
+def test_a_part_tells_its_own_stage_and_the_time_of_the_whole() -> None:
+    seen: list[Progress] = []
+    whole = Budget(on_progress=seen.append)
+    whole.part(10, stage="trying memory").poll(HALFWAY)
+    (told,) = seen
+    assert told.stage == "trying memory"
+    assert (told.best, told.lower_bound) == (HALFWAY.best, HALFWAY.lower_bound)
+    assert told.elapsed_s <= whole.elapsed_s
+
+
 def test_a_part_of_a_budget_stops_where_the_whole_does():
     whole = Budget(time_limit_s=1000)
     part = whole.part(10)

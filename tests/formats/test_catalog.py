@@ -68,8 +68,9 @@ def test_every_accelerator_that_was_promised_is_there() -> None:
 
 
 def test_the_dies_of_a_module_are_nearer_than_the_modules_of_a_node() -> None:
-    cluster = catalog.cluster("mi250x").with_nodes(8)  # modules, the innermost level
+    cluster = catalog.cluster("mi250x").with_nodes(2)
     assert [level.size for level in cluster.levels] == [2, 4, 2]
+    assert cluster.pool_of().devices_per_node == 8
     bandwidths = [level.effective_bytes_per_s for level in cluster.levels]
     assert bandwidths == sorted(bandwidths, reverse=True)
 

@@ -192,15 +192,81 @@ def test_the_families_differ_where_they_should() -> None:
     assert found == {
         "layer norm": {"gpt2", "gpt_neo", "opt", "bloom", "mpt", "bert", "nemotron"},
         "not causal": {"bert"},
-        "query and key norms": {"qwen3", "qwen3_moe"},
+        "query and key norms": {"qwen3", "qwen3_moe", "gemma3_text"},
         "latent": {"deepseek_v2", "deepseek_v3", "kimi_k2"},
         "experts": {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "grok-1"}
         | {"deepseek_v2", "deepseek_v3", "kimi_k2"},
-        "windows": {"gpt_neo", "gpt_oss"},
+        "windows": {"gpt_neo", "gpt_oss", "gemma2", "gemma3_text"},
         "further tokens": {"deepseek_v3"},
     }
     assert configs["opt"].activation is Activation.RELU
     assert configs["bloom"].max_positions == 0
+
+
+GEMMA_2_2B = {"model_type": "gemma2"}  # its defaults are those of the 2B model
+GEMMA_3_1B = {
+    "model_type": "gemma3_text",
+    "hidden_size": 1152,
+    "num_hidden_layers": 26,
+    "intermediate_size": 6912,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "vocab_size": 262144,
+    "sliding_window": 512,
+}
+GEMMA_2B = {
+    "model_type": "gemma",
+    "hidden_size": 2048,
+    "num_hidden_layers": 18,
+    "intermediate_size": 16384,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "hidden_activation": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),  # counts of the weights on huggingface.co
+    [
+        ({"model_type": "gemma"}, 8_537_680_896),
+        (GEMMA_2B, 2_506_172_416),
+        (GEMMA_2_2B, 2_614_341_888),
+        (GEMMA_3_1B, 999_885_952),
+        ({"model_type": "phi3"}, 3_821_079_552),
+    ],
+    ids=["gemma-7b", "gemma-2b", "gemma-2-2b", "gemma-3-1b", "phi-3-mini"],
+)
+def test_models_of_further_families_have_the_published_parameters(
+    config: dict[str, Any], published: int
+) -> None:
+    assert count_parameters(read(config).config) == published
+
+
+def test_gemma_attends_in_full_where_its_line_does() -> None:
+    assert read(GEMMA_2_2B).config.full_attention_layers == tuple(range(1, 26, 2))
+    assert read(GEMMA_3_1B).config.full_attention_layers == (5, 11, 17, 23)
+    assert read({"model_type": "gemma"}).config.sliding_window is None
+
+
+@pytest.mark.parametrize(
+    ("architecture", "family"),
+    [
+        ("Gemma2ForCausalLM", "gemma2"),
+        ("Gemma3ForCausalLM", "gemma3_text"),
+        ("GPT2LMHeadModel", "gpt2"),
+        ("Grok1ModelForCausalLM", "grok-1"),
+        ("Qwen3MoeForCausalLM", "qwen3_moe"),
+    ],
+)
+def test_an_architecture_names_its_family(architecture: str, family: str) -> None:
+    assert read({"architectures": [architecture]}).config.family == family
+
+
+@pytest.mark.parametrize("architecture", ["Llama4ForCausalLM", "Qwen3NextForCausalLM"])
+def test_a_later_architecture_of_a_line_is_not_taken_for_an_earlier(architecture: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=f'"{architecture}" is not modelled'):
+        read({"architectures": [architecture]})
 
 
 def test_qwen_mixtures_may_have_dense_blocks_between() -> None:

@@ -107,11 +107,14 @@ class TestInfeasible:
             larger = replace(asked, cluster=cluster, num_devices=cluster.num_devices)
             assert bool(planned(larger).priced) is fits
 
-    def test_the_rest_of_the_node_is_offered_first(self):
+    def test_more_of_the_node_is_offered_first(self):
         asked = question("llama3-8b", batch=16, sequence=4096, num_devices=1)
-        fix = self.fix(diagnose_model(asked, Budget()), "devices")
-        assert fix.value == 8
-        assert fix.description == "8 devices (1 node)"
+        found = diagnose_model(asked, Budget())
+        fix = self.fix(found, "devices")
+        assert fix.value == 2
+        assert fix.description == "2 devices (1 node)"
+        assert planned(replace(asked, num_devices=2)).priced
+        assert "states alone are 134.62 GiB; one has room" in found.binding.description
 
     def test_what_was_switched_off_is_offered_where_that_is_enough(self):
         asked = question(

@@ -115,6 +115,19 @@ def test_a_ratio_is_put_into_words(ratio, words):
     assert told == ["the two documents are about different models", words]
 
 
+def test_steps_of_unlike_work_are_compared_by_their_tokens():
+    told = lines(
+        Difference(
+            same_model=True,
+            time_ratio=2.0,
+            request_changes=(Change(key="global_batch", before=64, after=128),),
+            result_changes=(Change(key="tokens_per_s", before=1e5, after=1.1e5),),
+        )
+    )
+    wanted = "1.1x as many tokens per second; its steps, of another size, take 2x as long"
+    assert told[-1] == wanted
+
+
 def test_values_too_close_to_tell_apart_are_shown_in_full():
     facts = StageFacts(
         layers=(0, 1, 2),

@@ -36,10 +36,10 @@ def calibrate(
 ) -> Report[CalibrationResult]:
     """Fit `constants` (at most 10) by accelerator and software line, with 90 % intervals.
 
-    `sources` are CSV files or folders of measured runs; or documents of `estimate`, one per text of
-    `logs`, which holds pasted lines of Megatron-LM, torchtitan or DeepSpeed. `line` names the
-    software of logs, or picks one line of measured runs. Raises `InvalidInput` where a source
-    cannot be read, or nothing in it was timed.
+    `sources` are CSV files or folders of measured runs; or documents of `estimate` or `plan`, one
+    per text of `logs`, which holds pasted lines of Megatron-LM, torchtitan or DeepSpeed. `line`
+    names the software of logs, or picks one line of measured runs. Raises `InvalidInput` where a
+    source cannot be read, or nothing in it was timed.
     """
     from trainwright.plan.results.calibration import CalibrationResult
 
@@ -128,7 +128,7 @@ def _from_rows(
     for source in map(Path, sources):
         for path in measured_files(source) if source.is_dir() else (source,):
             if path.suffix.lower() == ".json":
-                problem = "must be given for each document of `estimate`; `--log -` reads stdin"
+                problem = "must be given for each document; `--log -` reads stdin"
                 raise InvalidInput.of("log", problem, source=str(path))
             for run in read_measured(path):
                 software = line_of(run).name
@@ -173,27 +173,18 @@ def _from_logs(
 
 
 def _question(path: str | Path, line: str) -> Question:
-    """What an estimate's document asked, as the fit takes it."""
-    from trainwright.api.documents import load_any_document
-    from trainwright.cluster import Cluster
-    from trainwright.formats.document_json import decode
-    from trainwright.model import TransformerConfig
+    """What the document of an estimate or a plan asked, as the fit takes it."""
+    from trainwright.api.run_documents import run_of_document
     from trainwright.plan.measured_run import MeasuredRun
-    from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.validation.lines import SoftwareLine
     from trainwright.validation.question import Question
 
-    document = load_any_document(path)
-    if not isinstance(document, ModelEstimateResult):
-        raise InvalidInput.of("sources", "must be the estimate of a model", source=str(path))
-    request = document.request
-    model = decode(TransformerConfig, request.model.content, path="request.model.content")
-    cluster = decode(Cluster, request.cluster.content, path="request.cluster.content")
-    degrees = request.configuration.parallelism
+    given, cluster, configuration = run_of_document(path)
+    degrees = configuration.parallelism
     run = MeasuredRun(
         row_id=str(path),
         schema="log",
-        model=request.model.name,
+        model=given.embedded.name,
         accelerator=cluster.accelerator.name,
         num_devices=degrees.num_devices,
         devices_per_node=cluster.pool_of().devices_per_node,
@@ -204,9 +195,9 @@ def _question(path: str | Path, line: str) -> Question:
     return Question(
         run=run,
         line=SoftwareLine(name=line),
-        model=model,
+        model=given.config,
         cluster=cluster,
-        configuration=request.configuration,
+        configuration=configuration,
     )
 
 

@@ -16,6 +16,7 @@ from trainwright.plan.results.schedule import ScheduleResult
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainwright.plan.results.improvement import ImprovementResult
     from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
@@ -94,11 +95,24 @@ def load_any_document(
 
 def load_explained_document(
     path: str | Path,
-) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult:
-    """Like `load_any_document`, and also plans on several kinds of devices."""
+) -> (
+    Readable
+    | MixedPlanResult
+    | ModelEstimateResult
+    | ModelSweepResult
+    | WhatIfResult
+    | ImprovementResult
+):
+    """Like `load_any_document`, and also plans on several kinds of devices, and improvements."""
+    from trainwright.api.improve_recheck import recheck_improvement
+    from trainwright.plan.results.improvement import ImprovementResult
     from trainwright.plan.results.mixed_plan import MixedPlanResult
 
-    return _load(path, {**_any_kinds(), "mixed-plan": MixedPlanResult})
+    kinds = {**_any_kinds(), "mixed-plan": MixedPlanResult, "improvement": ImprovementResult}
+    document = read_document(path, kinds)
+    if isinstance(document, ImprovementResult):
+        return recheck_improvement(document, source=str(path))
+    return _checked(document, path)
 
 
 def _any_kinds() -> dict[str, type[Any]]:
@@ -117,12 +131,17 @@ def _any_kinds() -> dict[str, type[Any]]:
 def _load(
     path: str | Path, kinds: dict[str, type[Any]]
 ) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult:
+    return _checked(read_document(path, kinds), path)
+
+
+def _checked(
+    document: Any, path: str | Path
+) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult:
     from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
     from trainwright.plan.results.what_if import WhatIfResult
 
-    document = read_document(path, kinds)
     if isinstance(document, ModelEstimateResult):
         from trainwright.api.recheck import recheck_estimate
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from trainwright.api.inputs import ProfileInput
     from trainwright.api.run_options import RunOptions
+    from trainwright.api.stated import StatedJob
     from trainwright.cluster import Cluster
     from trainwright.plan.plan import Plan
     from trainwright.plan.results.model_estimate import ModelEstimateResult
@@ -58,14 +59,14 @@ def estimate(
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
-    read: tuple[str, ...] = ()
+    job: StatedJob | None = None
     if source is not None:
         from trainwright.api.stated import open_stated, stated_model, stated_options
 
         job = open_stated(*source, names_model=model is None)
         if not (model is None or isinstance(model, (str, Path))):
             raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
-        run, read = stated_options(job, run), job.warnings
+        run = stated_options(job, run)
         given: ModelInput | ProfileInput = stated_model(job, model)
     elif model is None:
         raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
@@ -101,7 +102,11 @@ def estimate(
         from trainwright.api.calibrate import calibrated
 
         where = calibrated(where, calibration)
-    warnings = [*read, *whole.warnings]
+    if job is not None:
+        from trainwright.api.stated import with_stated_batch
+
+        run = with_stated_batch(job, run, num_devices=num_devices)
+    warnings = [*(job.warnings if job else ()), *whole.warnings]
     document = estimate_model(
         given, cluster=where, num_devices=num_devices, options=run, warnings=warnings
     )

@@ -12,19 +12,27 @@ from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
     from trainwright.plan.results.constants import ConstantsResult
+    from trainwright.plan.results.improvement import ImprovementResult
     from trainwright.plan.results.mixed_plan import MixedPlanResult
     from trainwright.plan.results.model_estimate import ModelEstimateResult
     from trainwright.plan.results.model_sweep import ModelSweepResult
     from trainwright.plan.results.request import Embedded
     from trainwright.plan.results.what_if import WhatIfResult
 
-    Explained = Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult
+    Explained = (
+        Readable
+        | MixedPlanResult
+        | ModelEstimateResult
+        | ModelSweepResult
+        | WhatIfResult
+        | ImprovementResult
+    )
 
 
 def explain(document: AnyDocument | Explained) -> Report[Explained]:
     """Take a plan, estimate or schedule document (a path or a result); the report prints its table.
 
-    A what-if is shown as `whatif` printed it: two plans beside each other.
+    A what-if is shown as `whatif` printed it, two plans beside each other; so is an improvement.
     Raises `InvalidInput` with every fault of the file.
     """
     given = document.document if isinstance(document, Report) else document

@@ -38,9 +38,11 @@ def export(
     """Write the files that run a plan into the folder `output`; without one, say what they are.
 
     `to` is a target with or without a version (`torchtitan@0.2`), or "chrome-trace". `document` is
-    a plan or an estimate of a model. `launcher` is "torchrun" or "slurm". With `allow_nearest`,
-    what the target cannot express is replaced by the nearest choice it can, and the plan is priced
-    again. `check` hands the files to the framework's own parser, where that is installed.
+    a plan or an estimate of a model; an improvement stands for its recommended change, a what-if
+    for the plan with the changes, a sweep for its best row. `launcher` is "torchrun" or "slurm".
+    With `allow_nearest`, what the target cannot express is replaced by the nearest choice it can,
+    and the plan is priced again. `check` hands the files to the framework's own parser, where
+    that is installed.
 
     Raises `Inexpressible` with everything the target cannot say and the targets that can,
     `InvalidInput` with every rule of the framework that the plan breaks.
@@ -90,6 +92,7 @@ def _opened(document: Exportable) -> Jobbed:
 
     found = document.document if isinstance(document, Report) else document
     opened = load_explained_document(found) if isinstance(found, (str, Path)) else found
+    opened = _meant(opened)
     if isinstance(opened, MixedPlanResult):
         from trainwright.api.plan_mixed import refuse_export
 
@@ -99,6 +102,20 @@ def _opened(document: Exportable) -> Jobbed:
         wanted = "must be a plan or an estimate of a model"
         raise InvalidInput.of("document", f'{wanted}, got "{kind}", which has no model to train')
     return opened
+
+
+def _meant(document: Any) -> Any:
+    """The plan or run that a document about several stands for."""
+    match getattr(document, "kind", None):
+        case "whatif":
+            return document.after
+        case "model-sweep" if document.best_plan is not None:
+            return document.best_plan
+        case "improvement":
+            from trainwright.api.improve_choice import recommended_run
+
+            return recommended_run(document)
+    return document
 
 
 def _written(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
 from trainwright.api.printed import Report
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwright.api.improve_document import Surroundings
     from trainwright.api.improve_plan import PricedPlan
     from trainwright.api.models import ModelInput
+    from trainwright.api.run_options import RunOptions
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.plan.configuration import Configuration
@@ -31,6 +32,7 @@ def improve(
     cluster: str | Path | Cluster | None = None,
     nodes: int | None = None,
     sequence: int | None = None,
+    global_batch: int | None = None,
     calibration: str | Path | None = None,
     framework: str | None = None,
     budget: Budget | None = None,
@@ -38,22 +40,26 @@ def improve(
     """Compare a run with the best plan of its model, devices and batch, and with small changes.
 
     The run is an estimate of a model (`document`), or the file of a framework (`source`, its name
-    and path) on `cluster`, of `sequence` tokens where the file does not say, timed with what
+    and path) on `cluster`, with `sequence` tokens and `global_batch` sequences in place of what the
+    file says of them, timed with what
     `calibration` fitted (a file of `calibrate`, or a built-in software line). With `framework`,
     only what that framework can run is considered. Raises `InvalidInput` where the run is not
     legal, is missing a part, or is stated twice.
     """
+    from trainwright.api.run_documents import run_of_document
     from trainwright.execution import Budget as NoLimit
 
     budget = budget or NoLimit()
     if source is not None and document is None:
-        given, where, run, warnings = _of_file(source, model, cluster, nodes, sequence)
+        beside_file: RunOptions = {"sequence": sequence, "global_batch": global_batch}
+        given, where, run, warnings = _of_file(source, model, cluster, nodes, beside_file)
         where = _calibrated(where, calibration)
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
-        beside |= {"calibration": calibration}
+        beside |= {"global-batch": global_batch, "calibration": calibration}
         _refuse_restated(beside)
-        given, where, run, warnings = _of_document(document)
+        given, where, run = run_of_document(document)
+        warnings = ()
     elif source is None:
         raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
     else:
@@ -79,17 +85,23 @@ def _of_file(
     model: str | Path | None,
     cluster: str | Path | Cluster | None,
     nodes: int | None,
-    sequence: int | None,
+    beside: RunOptions,
 ) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
     from trainwright.api.clusters import opened, resolve_cluster
     from trainwright.api.run_options import configuration_of, devices_asked_for
-    from trainwright.api.stated import open_stated, stated_model, stated_options
+    from trainwright.api.stated import (
+        open_stated,
+        stated_model,
+        stated_options,
+        with_stated_batch,
+    )
 
     job = open_stated(*source, names_model=model is None)
-    given, options = stated_model(job, model), stated_options(job, {"sequence": sequence})
+    given, options = stated_model(job, model), stated_options(job, beside)
     devices = devices_asked_for(options) if nodes is None else None
     whole = opened(cluster)
     where, num_devices = resolve_cluster(whole, nodes=nodes, devices=devices)
+    options = with_stated_batch(job, options, num_devices=num_devices)
     run = configuration_of(options, num_devices=num_devices)
     return given, where, run, (*given.warnings, *job.warnings, *whole.warnings)
 
@@ -98,39 +110,6 @@ def _calibrated(cluster: Cluster, calibration: str | Path | None) -> Cluster:
     from trainwright.api.calibrate import calibrated
 
     return cluster if calibration is None else calibrated(cluster, calibration)
-
-
-def _of_document(
-    document: str | Path | Report[Any],
-) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
-    from trainwright.api.documents import load_any_document
-    from trainwright.api.jobs import job_of, model_and_cluster
-    from trainwright.api.models import ModelInput
-    from trainwright.plan.demands import RecomputeForm
-    from trainwright.plan.results.model_estimate import ModelEstimateResult
-    from trainwright.plan.results.model_plan import ModelPlanResult
-
-    found = document.document if isinstance(document, Report) else load_any_document(document)
-    if isinstance(found, ModelEstimateResult):
-        run = found.request.configuration
-    elif isinstance(found, ModelPlanResult):
-        if found.order is not None:
-            raise UnsupportedFeature(
-                "this plan has an order of actions that was searched, which no stated run has",
-                alternative=f"plan again with --schedule {found.order.family} and improve that",
-            )
-        job = job_of(found)
-        if job.recompute_form in (RecomputeForm.MIXED, RecomputeForm.ANY):
-            raise UnsupportedFeature(
-                "this plan recomputes blocks one by one, which no stated run does",
-                alternative="it is the planner's own; compare others with: trainwright diff",
-            )
-        run = job.configuration()
-    else:
-        kind = getattr(found, "kind", type(found).__name__)
-        raise InvalidInput.of("document", f'must be an estimate or plan of a model, got "{kind}"')
-    config, where = model_and_cluster(found)
-    return ModelInput(config=config, embedded=found.request.model), where, run, ()
 
 
 def _improved(

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+_TIME_LIMIT = "time_limit"  # the command line's name of what a budget holds
+
 
 def refuse_unknown(verb: Callable[..., Any], options: Mapping[str, object], known: type) -> None:
     """Raise `InvalidInput` for options that neither `known`, a `TypedDict`, nor the verb has.
@@ -33,5 +35,7 @@ def refuse_unknown(verb: Callable[..., Any], options: Mapping[str, object], know
         part_of = [option for option in offered if name in option.split("_")]
         nearest = part_of or difflib.get_close_matches(name, offered, n=1)
         hint = f'; did you mean "{nearest[0]}"?' if nearest else ""
+        if name == _TIME_LIMIT and "budget" in offered:
+            hint = "; give budget=Budget(time_limit_s=30)"
         faults.append(Fault(name, f"is no option of {verb.__name__}{hint}"))
     raise InvalidInput(faults)

@@ -78,6 +78,9 @@ def resolve_input(
         model = ProfileFile(profiles=(model,))
     if isinstance(model, ProfileFile):
         return _no_unit(profile_input(model, name="profile", point=point), unit_s)
+    if not isinstance(model, str | Path):
+        problem = "must be a name, the path of a file or folder, or a Profile"
+        raise InvalidInput.of("model", f"{problem}, got {type(model).__name__}")
     path, name = Path(model), str(model)
     if name == "-":
         raise InvalidInput.of("model", "must be a file; for standard input name /dev/stdin")

@@ -88,3 +88,16 @@ def stated_options(job: StatedJob, given: RunOptions) -> RunOptions:
         stated["dp"] = job.run.num_devices // group
     merged: RunOptions = {**stated, **{k: v for k, v in given.items() if v is not None}}  # type: ignore[typeddict-item]
     return merged
+
+
+def with_stated_batch(job: StatedJob, options: RunOptions, *, num_devices: int) -> RunOptions:
+    """The options with the batch of all replicas, where the file states that of each alone.
+
+    Replicas that are not stated fill `num_devices`.
+    """
+    each = job.run.batch_per_replica
+    if each is None or options.get("global_batch") is not None:
+        return options
+    group = (options.get("tp") or 1) * (options.get("pp") or 1) * (options.get("cp") or 1)
+    replicas = options.get("dp") or max(num_devices // group, 1)
+    return {**options, "global_batch": each * replicas}

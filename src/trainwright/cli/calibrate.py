@@ -18,12 +18,14 @@ _STDIN = "-"
 def calibrate(
     sources: Annotated[
         list[Path],
-        typer.Argument(help="CSV files or folders of measured runs, or documents of `estimate`."),
+        typer.Argument(
+            help="CSV files or folders of measured runs, or documents of estimate or plan."
+        ),
     ],
     log: Annotated[
         list[str] | None,
         typer.Option(
-            help="A training log for each estimate (repeatable); - reads pasted lines.",
+            help="A training log for each document (repeatable); - reads pasted lines.",
             metavar="FILE",
         ),
     ] = None,

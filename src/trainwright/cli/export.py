@@ -12,7 +12,12 @@ from trainwright.cli.output import emit
 
 
 def export(
-    document: Annotated[Path, typer.Argument(help="A plan or an estimate of a model.")],
+    document: Annotated[
+        Path,
+        typer.Argument(
+            help="A plan or estimate of a model, or what improve, whatif or a sweep wrote."
+        ),
+    ],
     to: Annotated[
         str,
         typer.Option(

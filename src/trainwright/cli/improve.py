@@ -27,6 +27,10 @@ def improve(
         str | None,
         typer.Option(help="Tokens per sequence, where the file does not say.", metavar="N"),
     ] = None,
+    global_batch: Annotated[
+        str | None,
+        typer.Option(help="Sequences per step, where the file does not say.", metavar="N"),
+    ] = None,
     calibration: options.Calibration = None,
     framework: Annotated[
         str | None,
@@ -51,6 +55,7 @@ def improve(
             cluster=cluster,
             nodes=parse_count(nodes, "nodes"),
             sequence=parse_count(sequence, "sequence"),
+            global_batch=parse_count(global_batch, "global-batch"),
             calibration=calibration,
             framework=framework,
             budget=limited,

@@ -34,8 +34,17 @@ def parse_count(text: str | None, name: str, *, least: int = 1) -> int | None:
     except ValueError:
         value = math.nan
     if not least <= value < math.inf or value != int(value):
-        raise InvalidInput.of(name, f'must be a whole number >= {least}, got "{text}"')
+        problem = f'must be a whole number >= {least}, got "{text}"{_in_full(text)}'
+        raise InvalidInput.of(name, problem)
     return int(value)
+
+
+def _in_full(text: str) -> str:
+    """What 8k may stand for, where the text is such a number."""
+    if text[-1:].lower() != "k" or not text[:-1].isdecimal():
+        return ""
+    thousands = int(text[:-1])
+    return f"; did you mean {thousands * 1024} or {thousands * 1000}?"
 
 
 def parse_number(text: str | None, name: str) -> float | None:
@@ -224,6 +233,8 @@ def finish(exit_code: int, *, interrupted: bool) -> None:
 def _show(progress: Progress) -> None:
     if progress.elapsed_s < _PROGRESS_AFTER_S:
         return
-    best = "none yet" if progress.best == float("inf") else f"{progress.best:.6g} s"
-    line = f"{progress.stage}: {progress.elapsed_s:.0f} s, best {best}, gap {progress.gap:.2%}"
+    found = "nothing yet"
+    if progress.best < float("inf"):
+        found = f"best {progress.best:.6g} s, gap {progress.gap:.2%}"
+    line = f"{progress.stage}: {progress.elapsed_s:.0f} s, {found}"
     print(f"{_CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from trainwright.cluster.accelerator import Accelerator
 from trainwright.cluster.network import NetworkLevel
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+
+NODE: Final = "node"  # the name of the level that a node is, where it is not the innermost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +31,19 @@ class Pool:
         return math.prod(level.size for level in self.levels)
 
     @property
+    def _levels_in_node(self) -> int:
+        """Levels up to the one that is named as a node, or the innermost; never the outermost."""
+        names = [level.name for level in self.levels[:-1]]
+        return names.index(NODE) + 1 if NODE in names else 1
+
+    @property
     def devices_per_node(self) -> int:
-        """Devices of one unit of the innermost level."""
-        return self.levels[0].size
+        """Devices of one unit of the level named "node", or else of the innermost level."""
+        return math.prod(level.size for level in self.levels[: self._levels_in_node])
 
     @property
     def num_nodes(self) -> int:
-        """Units of the innermost level."""
+        """Nodes of the pool, all of them full."""
         return self.num_devices // self.devices_per_node
 
     def with_nodes(self, nodes: int) -> Pool:
@@ -51,8 +60,9 @@ class Pool:
                     "nodes", f"must be 1 where the network has a single level, got {nodes}"
                 )
             return self
-        left, sized = nodes, [self.levels[0]]
-        for level in self.levels[1:-1]:
+        inside = self._levels_in_node
+        left, sized = nodes, [*self.levels[:inside]]
+        for level in self.levels[inside:-1]:
             size = min(left, level.size)
             if left % size:
                 raise InvalidInput.of(

@@ -10,7 +10,7 @@ import math
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainwright.errors import InvalidInput
 
@@ -72,11 +72,15 @@ class Budget:
         """Whether time is up or the user asked to stop."""
         return self.interrupted or self.remaining_s <= 0
 
-    def part(self, time_limit_s: float) -> Budget:
-        """A share of what is left, for one of several searches; it stops where this one does."""
+    def part(self, time_limit_s: float, *, stage: str | None = None) -> Budget:
+        """A share of what is left, for one of several searches; it stops where this one does.
+
+        Progress is passed on with the time of the whole, under the name of `stage` where given.
+        """
 
         def listen(progress: Progress) -> None:
-            if self.poll(progress):
+            told = replace(progress, elapsed_s=self.elapsed_s, stage=stage or progress.stage)
+            if self.poll(told):
                 inner.interrupt()
 
         inner = Budget(time_limit_s=max(1e-3, min(time_limit_s, self.remaining_s)))

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 LARGEST_DOCUMENT: Final = 64 * MIB  # of a co-design; cluster files are far smaller
 _ACCELERATORS = "accelerators"
+_ENDINGS: Final = (".json", ".toml", ".yaml", ".yml", ".csv")  # of what is meant as a file
+_MANY: Final = 20  # names that are not listed where one is suggested
+_FEW: Final = 3  # suggestions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +192,29 @@ def _require(name: str, known: Iterable[str], *, what: str) -> None:
     names = list(known)
     if name in names:
         return
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
-    raise InvalidInput.of(what, f'must be a file or one of {", ".join(names)}, got "{name}"{hint}')
+    if name.endswith(_ENDINGS) or "/" in name:
+        problem = f'there is no such file or folder: "{name}"; built in are: trainwright catalog'
+        raise InvalidInput.of(what, f"{problem} {what}s")
+    near = _near(name, names, what=what)
+    hint = f"; did you mean {' or '.join(map(_quoted, near))}?" if near else ""
+    wanted = f"one of {', '.join(names)}"
+    if near and len(names) > _MANY:
+        wanted = f"a name of: trainwright catalog {what}s"
+    raise InvalidInput.of(what, f'must be a file or {wanted}, got "{name}"{hint}')
+
+
+def _near(name: str, names: list[str], *, what: str) -> list[str]:
+    """Names that hold the one given, clusters of the device that is named, or those like it."""
+    lower = name.lower()
+    if holding := [known for known in names if lower in known.lower()]:
+        return holding[:_FEW]
+    if what == "cluster":
+        devices = {known: _read("trainwright.cluster", known)["device_kind"] for known in names}
+        if of_device := [known for known in names if lower in devices[known].lower()]:
+            return of_device[:_FEW]
+    folded = {known.lower(): known for known in names}
+    return [folded[near] for near in difflib.get_close_matches(lower, folded, n=1)]
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'

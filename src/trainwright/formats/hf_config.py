@@ -38,7 +38,13 @@ _OUT_OF_SCOPE: Final = {
     "whisper": "encoder-decoder models",
     "clip": "multimodal models",
     "llava": "multimodal models",
+    "gemma3": "multimodal models",
+    "paligemma": "multimodal models",
 }
+
+# What follows a family's name in that of its class, and a family whose class is named otherwise.
+_ROLES: Final = ("for", "model", "lmhead", "doubleheads", "pretraining")
+_ARCHITECTURES: Final = {"gemma3": "gemma3_text"}
 
 # Fields of the model under the names by which they are read.
 _READ_AS: Final = {
@@ -137,22 +143,31 @@ def _family(document: Mapping[str, Any], *, source: str | None) -> str:
             f'model_type "{stated}": {_OUT_OF_SCOPE[stated]} are not modelled',
             alternative=f"supported are {', '.join(FAMILIES)}",
         )
-    nearest = difflib.get_close_matches(stated, FAMILIES, n=1, cutoff=0.0)[0]
     raise UnsupportedFeature(
         f'model_type "{stated}" is not modelled',
-        alternative=f'the nearest supported one is "{nearest}" (of {", ".join(FAMILIES)})',
+        alternative=f"{_nearest(stated)}; a file may name the family whose architecture it shares",
     )
 
 
+def _nearest(stated: str) -> str:
+    """The supported family whose name is like the one stated, where there is one."""
+    near = difflib.get_close_matches(stated, FAMILIES, n=1)
+    known = ", ".join(FAMILIES)
+    if near:
+        return f'the nearest supported one is "{near[0]}" (of {known})'
+    return f"supported are {known}"
+
+
 def _from_architecture(architectures: object) -> str | None:
-    """The family in a name such as `LlamaForCausalLM`; the longest that fits."""
+    """The family in a name such as `LlamaForCausalLM`, not in that of a later one of its line."""
     if not (
         isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
     ):
         return None
     stem = _squeezed(architectures[0])
-    fitting = [family for family in FAMILIES if stem.startswith(_squeezed(family))]
-    return max(fitting, key=len, default=architectures[0])
+    names = {_squeezed(family): family for family in FAMILIES} | _ARCHITECTURES
+    fitting = (n for n in names if stem.startswith(n) and stem[len(n) :].startswith(_ROLES))
+    return names.get(max(fitting, key=len, default=""), architectures[0])
 
 
 def _squeezed(name: str) -> str:

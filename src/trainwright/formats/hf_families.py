@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trainwright.formats import hf_deepseek as deepseek
+from trainwright.formats import hf_gemma as gemma
 from trainwright.formats import hf_layer_norm_families as layer_norm
 from trainwright.formats import hf_mixture_families as mixture
 from trainwright.formats import hf_rotary_families as rotary
@@ -27,6 +28,11 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "mistral": rotary.read_mistral,
     "qwen2": rotary.read_qwen2,
     "qwen3": rotary.read_qwen3,
+    "phi3": rotary.read_phi3,
+    "granite": rotary.read_granite,
+    "gemma": gemma.read_gemma,
+    "gemma2": gemma.read_gemma2,
+    "gemma3_text": gemma.read_gemma3,
     "mixtral": mixture.read_mixtral,
     "qwen2_moe": mixture.read_qwen2_moe,
     "qwen3_moe": mixture.read_qwen3_moe,

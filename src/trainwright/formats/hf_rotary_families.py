@@ -1,4 +1,4 @@
-"""Dense decoders with RMS norms and rotary positions: Llama, Mistral, Qwen2, Qwen3.
+"""Dense decoders with RMS norms and rotary positions: Llama, Mistral, Qwen2, Qwen3, Phi-3, Granite.
 
 Defaults are those of the public configuration classes (transformers 4.x).
 """
@@ -52,3 +52,20 @@ def read_qwen3(keys: KeyReader) -> Fields:
         "query_key_value_bias": bias,
         "attention_output_bias": bias,
     }
+
+
+def read_phi3(keys: KeyReader) -> Fields:
+    """Fields of a `phi3` config (Phi-3 and Phi-4): products fused, a window where one is given."""
+    keys.pass_over("original_max_position_embeddings", "embedding_dropout")
+    decoder = rotary_decoder(
+        keys, layers=32, hidden=3072, ffn=8192, heads=32, kv_heads=None, vocabulary=32064
+    )
+    fields = windows(keys, decoder, window=keys.optional_count("sliding_window"))
+    return {**fields, "hidden_dropout": keys.fraction("hidden_dropout", 0.0)}
+
+
+def read_granite(keys: KeyReader) -> Fields:
+    """Fields of a `granite` config: Llama with four constant factors, which cost nothing."""
+    keys.pass_over("embedding_multiplier", "attention_multiplier")
+    keys.pass_over("residual_multiplier", "logits_scaling")
+    return read_llama(keys)

@@ -21,6 +21,7 @@ from trainwright.plan.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import MeasuredLayers
 
 _MOST_FAULTS: Final = 20
+_LOGS: Final = (".log", ".out", ".txt")
 _MOST_SHOWN: Final = 60  # characters of a file's first line
 _LARGEST_COUNT: Final = 10**9
 
@@ -198,6 +199,8 @@ def _read_rows(
             if missing == list(required):
                 wanted = f"must be a CSV table with the columns {', '.join(required)}"
                 problem = f'{wanted}, got "{", ".join(names)[:_MOST_SHOWN]}"'
+                if path.suffix in _LOGS:
+                    problem += "; a training log goes to: trainwright calibrate RUN.json --log FILE"
                 raise InvalidInput.of("file", problem, source=str(path))
             if missing:
                 raise InvalidInput(

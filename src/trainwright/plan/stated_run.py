@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
 
-_ABOUT_THE_FILE = frozenset({"model", "model_name", "num_devices", "unknown", "notes"})
+_ABOUT_THE_FILE = frozenset(
+    {"model", "model_name", "num_devices", "batch_per_replica", "unknown", "notes"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +18,8 @@ class StatedRun:
     """Options of a run by their names on the command line; see `api.run_options.RunOptions`.
 
     `recomputed_blocks` are indices in the model where the file lists them one by one. `model` is
-    there where the file describes one in full, else perhaps its catalog name; `unknown` are
+    there where the file describes one in full, else perhaps its catalog name; `batch_per_replica`
+    are the sequences of each replica, where they and not the global batch are stated; `unknown` are
     settings that this reader does not know, `notes` what it left out knowingly.
     """
 
@@ -53,6 +56,7 @@ class StatedRun:
     model: TransformerConfig | None = None
     model_name: str | None = None
     num_devices: int | None = None
+    batch_per_replica: int | None = None
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

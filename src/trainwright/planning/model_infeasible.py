@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,7 +23,6 @@ from trainwright.planning.feasibility import Feasibility
 from trainwright.planning.layouts import layouts_of
 from trainwright.planning.model_problem import (
     candidate_restrictions,
-    hold_tied_once,
     roomy_problem,
 )
 from trainwright.planning.model_question import ModelQuestion, estimate_profile
@@ -35,6 +35,11 @@ from trainwright.planning.model_space import (
 )
 from trainwright.planning.relax import Diagnosis, find_binding
 from trainwright.planning.schedules import ONE_F_ONE_B
+from trainwright.planning.state_floor import (
+    is_more_than_all_devices_hold,
+    least_state_bytes,
+    state_bytes,
+)
 from trainwright.pricing.placement import group_replicas
 from trainwright.profile import Recompute, StaticKind
 from trainwright.units import format_bytes, format_bytes_up
@@ -44,7 +49,6 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
-    from trainwright.profile import Profile
 
 _MAX_DOUBLINGS: Final = 6
 _MAX_HALVINGS: Final = 4
@@ -73,13 +77,20 @@ class _Layout:
         return room > 0 and self.question.with_memory(room).fits()
 
 
+@dataclass(slots=True)
+class _Limit:
+    """Layouts whose devices each hold more state are left out; it may fall on the way."""
+
+    state_bytes: float = math.inf
+
+
 def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     """What binds in the leanest layout, and single changes that are enough."""
-    layouts = list(_layouts(question, budget))
-    found = _leanest(layouts, budget)
+    found = _leanest(question, budget)
     if found is None:
+        first = next(_layouts(question, budget, _Limit()), None)
         relaxations = tuple(_relaxations(question, budget))
-        return Diagnosis(binding=_no_layout(question, layouts, budget), relaxations=relaxations)
+        return Diagnosis(binding=_no_layout(question, first, budget), relaxations=relaxations)
     layout, least_bytes = found
     needed_bytes = least_bytes + layout.reserve_bytes
     if layout.fits_into(room_of_devices(question).accelerator.usable_bytes):
@@ -89,9 +100,24 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
             relaxations=() if fix is None else (fix,),
         )
     memory = _memory(needed_bytes, question)
+    binding = find_binding(layout.question, least_bytes, reserve_bytes=layout.reserve_bytes)
     return Diagnosis(
-        binding=find_binding(layout.question, least_bytes, reserve_bytes=layout.reserve_bytes),
+        binding=binding and replace(binding, description=_with_state(question, binding)),
         relaxations=(memory, *_relaxations(question, budget)),
+    )
+
+
+def _with_state(question: ModelQuestion, binding: Binding) -> str:
+    """What binds: the state alone, where no cut can make room for it."""
+    if not is_more_than_all_devices_hold(question):
+        return binding.description
+    total, devices = least_state_bytes(question), question.num_devices
+    room_bytes = room_of_devices(question).accelerator.usable_bytes
+    share = f", {format_bytes(total / devices)} on each of {devices} devices" * (devices > 1)
+    return (
+        f"weights, gradients and optimizer states alone are {format_bytes(total)}{share}; one has "
+        f"room for {format_bytes(room_bytes)}, {format_bytes(binding.missing_bytes)} less than the "
+        "leanest plan needs"
     )
 
 
@@ -106,12 +132,10 @@ def _of_schedule(question: ModelQuestion, needed_bytes: float) -> Binding:
     )
 
 
-def _layouts(
-    question: ModelQuestion, budget: Budget, *, most_state_bytes: float = math.inf
-) -> Iterator[_Layout]:
+def _layouts(question: ModelQuestion, budget: Budget, limit: _Limit) -> Iterator[_Layout]:
     """The candidates of the smallest microbatch, the widest and deepest first.
 
-    Those whose devices each hold more weights, gradients and optimizer states are left out.
+    Those whose devices each hold more state (weights, gradients, optimizer states) are left out.
     """
     workload = question.workload
     usable_bytes = room_of_devices(question).accelerator.usable_bytes
@@ -136,11 +160,11 @@ def _layouts(
         if not candidates:
             continue
         profile = estimate_profile(estimator, question, point)
-        state = _state_bytes(profile)
+        state = state_bytes(profile)
         for candidate in candidates:
             if budget.stopped:
                 return
-            if _state_per_device(state, candidate, question) > most_state_bytes:
+            if _state_per_device(state, candidate, question) > limit.state_bytes:
                 continue
             restrictions = candidate_restrictions(candidate)
             roomy, setting = roomy_problem(question, candidate, profile)
@@ -148,14 +172,6 @@ def _layouts(
                 question=Feasibility.of(roomy, setting, restrictions=restrictions, budget=budget),
                 reserve_bytes=usable_bytes - setting.memory_bytes,
             )
-
-
-def _state_bytes(profile: Profile) -> NDArray[np.float64]:
-    """Of the whole model before sharding over replicas, tied parameters once: shape [2, 3]."""
-    held = hold_tied_once(profile)
-    first = held.costs.class_offsets[[layer.layer_class for layer in held.structure.layers]]
-    total: NDArray[np.float64] = held.costs.static_bytes[first].sum(axis=0)
-    return total
 
 
 def _state_per_device(
@@ -183,7 +199,7 @@ def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candi
     for pipeline, data in zip(
         layouts.pipeline[first].tolist(), layouts.data[first].tolist(), strict=True
     ):
-        for zero_stage in question.allowed.zero_stages:
+        for zero_stage in sorted(question.allowed.zero_stages, reverse=True):
             if copies > 1 and not zero_stage:
                 continue
             yield Candidate(
@@ -199,11 +215,11 @@ def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candi
             )
 
 
-def _leanest(layouts: list[_Layout], budget: Budget) -> tuple[_Layout, float] | None:
+def _leanest(question: ModelQuestion, budget: Budget) -> tuple[_Layout, float] | None:
     """The layout that needs the least memory, within 1e-4, and what it needs without reserve."""
     found: tuple[_Layout, float] | None = None
-    best_bytes = float("inf")
-    for layout in layouts:
+    best_bytes, limit = float("inf"), _Limit()
+    for layout in _layouts(question, budget, limit):
         if budget.stopped:
             break
         if found is not None and not layout.fits_into(best_bytes * (1 - _TOLERANCE)):
@@ -211,12 +227,13 @@ def _leanest(layouts: list[_Layout], budget: Budget) -> tuple[_Layout, float] | 
         least_bytes = layout.question.least_memory()
         if least_bytes is not None:
             found, best_bytes = (layout, least_bytes), least_bytes + layout.reserve_bytes
+            limit.state_bytes = best_bytes
     return found
 
 
-def _no_layout(question: ModelQuestion, layouts: list[_Layout], budget: Budget) -> Binding | None:
-    if layouts:
-        return find_binding(layouts[0].question, None)
+def _no_layout(question: ModelQuestion, first: _Layout | None, budget: Budget) -> Binding | None:
+    if first is not None:
+        return find_binding(first.question, None)
     if budget.stopped:
         return None
     return Binding(
@@ -297,17 +314,24 @@ def _shorter_sequence(question: ModelQuestion, budget: Budget) -> Iterator[Relax
 
 
 def _fits(question: ModelQuestion, budget: Budget) -> bool:
+    if is_more_than_all_devices_hold(question):
+        return False
     usable_bytes = room_of_devices(question).accelerator.usable_bytes
-    layouts = _layouts(question, budget, most_state_bytes=usable_bytes)
+    layouts = _layouts(question, budget, _Limit(usable_bytes))
     return any(layout.question.fits() for layout in layouts)
 
 
 def _more_devices(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
-    """The rest of the cluster, or else the fewest nodes that are enough, up to 64 times as many."""
-    low = question.cluster.pool_of().num_nodes
-    if question.num_devices < question.cluster.num_devices and _fits_on(question, low, budget):
-        yield _devices(question.cluster)
-        return
+    """The fewest that are enough: doubled within the cluster, or else whole nodes, up to 64 times.
+
+    The whole cluster is tried after the doublings below it.
+    """
+    low, most = question.cluster.pool_of().num_nodes, question.cluster.num_devices
+    asked = question.num_devices
+    for devices in (*takewhile(lambda n: n < most, (asked << k for k in count(1))), most):
+        if asked < most and _fits(replace(question, num_devices=devices), budget):
+            yield _devices(devices, question.cluster)
+            return
     for doubling in range(1, _MAX_DOUBLINGS + 1):
         if _fits_on(question, low * 2, budget):
             break
@@ -318,11 +342,12 @@ def _more_devices(question: ModelQuestion, budget: Budget) -> Iterator[Relaxatio
     while high - low > 1 and not budget.stopped:
         middle = (low + high) // 2
         low, high = (low, middle) if _fits_on(question, middle, budget) else (middle, high)
-    yield _devices(question.cluster.with_nodes(high))
+    larger = question.cluster.with_nodes(high)
+    yield _devices(larger.num_devices, larger)
 
 
-def _devices(cluster: Cluster) -> Relaxation:
-    devices, nodes = cluster.num_devices, cluster.pool_of().num_nodes
+def _devices(devices: int, cluster: Cluster) -> Relaxation:
+    nodes = -(-devices // cluster.pool_of().devices_per_node)
     word = "node" if nodes == 1 else "nodes"
     return Relaxation(
         change="devices", value=devices, description=f"{devices} devices ({nodes} {word})"

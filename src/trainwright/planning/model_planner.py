@@ -20,6 +20,7 @@ from trainwright.planning.model_search import ModelSearch
 from trainwright.planning.plan_ranking import best_first
 from trainwright.planning.shelf import Shelf
 from trainwright.planning.split_answers import SplitAnswers
+from trainwright.planning.state_floor import is_more_than_all_devices_hold
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
@@ -73,6 +74,9 @@ def plan_model(
     shelf = Shelf.of(question)
     frontier = Frontier(question, shelf, aim)
     is_complete = frontier.open(budget)
+    one_bound = bool(question.allowed.schedules) or not frontier.families & set(CHAIN)
+    if is_more_than_all_devices_hold(question):
+        return _without_a_plan(frontier.considered, budget, one_bound, is_complete=is_complete)
     foresight = Foresight(shelf, budget, crew)
     search = ModelSearch(
         frontier, budget, aim, foresight, SplitAnswers(foresight), num_told=NUM_ALTERNATIVES
@@ -86,7 +90,6 @@ def plan_model(
     best_s, bound_s = search.best_s, search.bound_s
     proved = is_complete and math.isfinite(bound_s)
     all_s = bound_s if proved else 0.0
-    one_bound = bool(question.allowed.schedules) or not frontier.families & set(CHAIN)
     reached = len({each.candidate for each in search.priced} | search.undecided)
     not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
     not_reached += frontier.num_aside if frontier.aside_s < best_s else 0
@@ -100,5 +103,21 @@ def plan_model(
         exhausted=is_complete
         and not budget.stopped
         and not (search.undecided or frontier.num_aside),
+        interrupted=budget.interrupted,
+    )
+
+
+def _without_a_plan(
+    considered: int, budget: Budget, one_bound: bool, *, is_complete: bool
+) -> ModelOutcome:
+    """What is said where no layout can hold the model: all are excluded, none was looked at."""
+    return ModelOutcome(
+        priced=(),
+        lower_bound_s=0.0,
+        lower_bound_all_s=None if one_bound else 0.0,
+        considered=considered,
+        pruned=considered,
+        not_reached=0,
+        exhausted=is_complete and not budget.stopped,
         interrupted=budget.interrupted,
     )

@@ -38,14 +38,16 @@ def priced_relaxations(
         if changed is None:
             yield fix
             continue
-        outcome = plan_runnable(changed, budget.part(SHARE_S), num_alternatives=0)
+        part = budget.part(SHARE_S, stage=f"nothing fits; trying {fix.change}")
+        outcome = plan_runnable(changed, part, num_alternatives=0)
         if not outcome.priced:
             if is_tried or not outcome.exhausted:
                 yield fix
             continue
         yield _priced(fix, outcome.priced[0])
     if not is_tried:
-        yield from _enough_memory(question, relaxations, budget.part(SHARE_S))
+        part = budget.part(SHARE_S, stage="nothing fits; trying memory")
+        yield from _enough_memory(question, relaxations, part)
 
 
 def _priced(fix: Relaxation, best: Priced) -> Relaxation:

@@ -57,7 +57,7 @@ def changes_that_fit(
     What two families come to alike is named once.
     """
     found: list[Change] = []
-    for attempts in _families(configuration, cluster, model.num_layers):
+    for attempts in _families(configuration, cluster, model):
         for options, description, changed in attempts:
             try:
                 step = price_configuration(model, _grown(cluster, changed), changed)
@@ -86,8 +86,10 @@ def _grown(cluster: Cluster, run: Configuration) -> Cluster:
     return cluster.with_nodes(-(-needed // pool.devices_per_node))
 
 
-def _families(run: Configuration, cluster: Cluster, num_blocks: int) -> Iterator[Attempts]:
-    yield from _on_the_same_devices(run, cluster, num_blocks)
+def _families(run: Configuration, cluster: Cluster, model: TransformerConfig) -> Iterator[Attempts]:
+    yield from _on_the_same_devices(run, cluster, model.num_layers)
+    if model.experts is not None:
+        yield _more_expert_parallel(run, model.experts.num_experts)
     lean = replace(run, microbatch_size=1, recompute=Recompute.FULL, recompute_blocks=None)
     flags = "--micro-batch 1 --recompute full"
     both = [(flags, "microbatches of 1, recompute every block", lean)]
@@ -97,6 +99,7 @@ def _families(run: Configuration, cluster: Cluster, num_blocks: int) -> Iterator
     ]
     yield both
     yield _more_devices(run, cluster)
+    yield _more_replicas(run, cluster)
 
 
 def _on_the_same_devices(
@@ -163,6 +166,35 @@ def _more_of(
             more["sequence_parallel"] = True
         changed = replace(run, parallelism=replace(degrees, **more))
         yield f"--{flag} {count} --dp {data}", f"{axis} {count}, data {data}", changed
+        factor *= 2
+
+
+def _more_expert_parallel(
+    run: Configuration, num_experts: int
+) -> Iterator[tuple[str, str, Configuration]]:
+    """Experts over twice as many devices, four times, …, of those that share a rank's data."""
+    degrees, count = run.parallelism, 2 * run.parallelism.expert
+    while count <= num_experts:
+        changed = replace(run, parallelism=replace(degrees, expert=count))
+        yield f"--ep {count}", f"expert parallel {count}", changed
+        count *= 2
+
+
+def _more_replicas(
+    run: Configuration, cluster: Cluster
+) -> Iterator[tuple[str, str, Configuration]]:
+    """Twice as many replicas that share all state, four times, …, where there is no pipeline."""
+    degrees, factor = run.parallelism, 2
+    while factor <= _MOST_DEVICES and degrees.pipeline == 1:
+        data = degrees.data * factor
+        changed = replace(run, parallelism=replace(degrees, data=data, zero_stage=3))
+        devices = changed.parallelism.num_devices
+        nodes = -(-devices // cluster.pool_of().devices_per_node)
+        yield (
+            f"--dp {data} --zero 3 --nodes {nodes}",
+            f"{data} replicas, {devices} devices",
+            changed,
+        )
         factor *= 2
 
 

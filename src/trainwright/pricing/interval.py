@@ -48,7 +48,7 @@ def circumstances(
     model: TransformerConfig, cluster: Cluster, configuration: Configuration
 ) -> frozenset[Circumstance]:
     """What holds of a run that makes steps scatter."""
-    degrees, node = configuration.parallelism, cluster.pools[0].levels[0].size
+    degrees, node = configuration.parallelism, cluster.pools[0].devices_per_node
     held = set()
     spans_nodes = degrees.num_devices > node
     apart = degrees.tensor * degrees.context  # replicas, one from the next

@@ -181,6 +181,7 @@ def _operators(found: CodesignResult) -> RenderableType:
 
 def _layer(found: LayerScheduleRecord) -> str:
     saved = 1 - found.seconds / found.sequential_s if found.sequential_s > 0 else 0.0
+    saved = round(saved, 3) + 0.0  # no minus before a zero
     proof = "optimal" if found.status is Status.OPTIMAL else f"gap <= {found.gap:.1%}"
     beside = f"{found.num_side_by_side} of {found.num_operators} kernels on a core or the link"
     return (

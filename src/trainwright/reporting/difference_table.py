@@ -42,8 +42,25 @@ def difference_report(found: Difference) -> RenderableType:
         if rows:
             parts.append(_change_table(title, rows))
     if parts and found.time_ratio is not None:
-        parts.append(Text(_verdict(found.time_ratio)))
+        parts.append(Text(_of_other_work(found) or _verdict(found.time_ratio)))
     return Group(*(parts or [Text("no difference")]))
+
+
+def _of_other_work(found: Difference) -> str:
+    """Steps of unlike work are compared by their tokens, where both documents count them."""
+    if not any(change.key in WORK_KEYS for change in found.request_changes):
+        return ""
+    counted = (change for change in found.result_changes if change.key == "tokens_per_s")
+    tokens = next(counted, None)
+    if tokens is None or not tokens.before or not tokens.after or found.time_ratio is None:
+        return ""
+    return throughput_words(tokens.after / tokens.before, found.time_ratio)
+
+
+def throughput_words(ratio: float, time_ratio: float) -> str:
+    """What a change of the work of a step does to tokens per second, and to the step beside."""
+    steps = f"its steps, of another size, take {time_ratio:.4g}x as long"
+    return f"{ratio:.4g}x as many tokens per second; {steps}"
 
 
 def _verdict(ratio: float) -> str:
@@ -64,6 +81,7 @@ def _change_table(title: str, rows: Iterable[tuple[str, str, str]]) -> Renderabl
     return made
 
 
+WORK_KEYS: Final = ("global_batch", "sequence_length")  # what decides the tokens of a step
 _SHOWN: Final = {
     "step_time_s": "step time",
     "time_per_batch_s": "time per batch",

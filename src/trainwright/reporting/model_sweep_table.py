@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trainwright.plan.status import OPTIMAL_TOLERANCE, Status
+from trainwright.plan.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.reporting.layout import layout_cells, layout_columns
 from trainwright.reporting.model_plan_table import model_plan_report
 from trainwright.reporting.text import add_row, table
@@ -98,9 +98,16 @@ def _known_cells(row: SweepRow) -> list[str]:
 def _plan_cells(row: SweepRow) -> list[str]:
     if row.step_time_s is None:
         return [""] * 4
-    gap = "0 %" if row.status is Status.OPTIMAL else _gap(row.gap or 0)
+    gap = "0 %" if row.status is Status.OPTIMAL else _gap(_whole_gap(row))
     memory = f"{(row.peak_memory_bytes or 0) / GIB:.1f}"
     return [str(row.micro_batch), row.schedule or "", memory, gap]
+
+
+def _whole_gap(row: SweepRow) -> float:
+    """How much faster a plan of any family that was allowed could be, at most."""
+    if row.lower_bound_all_s is None:
+        return row.gap or 0.0
+    return max(row.gap or 0.0, relative_gap(row.step_time_s or 0.0, row.lower_bound_all_s))
 
 
 def _gap(gap: float) -> str:
@@ -128,7 +135,13 @@ def _mark(document: ModelSweepResult, index: int) -> str:
     marks += ["pareto"] if index in document.pareto else []
     used, asked = document.rows[index].devices_used, document.rows[index].devices
     marks += [f"uses {used}"] if used is not None and used != asked else []
+    marks += ["late"] if _is_late(document, index) else []
     return ", ".join(marks)
+
+
+def _is_late(document: ModelSweepResult, index: int) -> bool:
+    deadline_s, train_s = document.training.deadline_s, document.rows[index].train_s
+    return deadline_s is not None and train_s is not None and train_s > deadline_s
 
 
 def _notes(document: ModelSweepResult) -> Iterator[str]:
@@ -141,6 +154,9 @@ def _notes(document: ModelSweepResult) -> Iterator[str]:
     else:
         best = document.rows[document.best].devices
         yield f"best by {document.objective}: {best} devices{_bound(document)}"
+    if any(_is_late(document, index) for index in range(len(document.rows))):
+        limit = f"the deadline of {(training.deadline_s or 0.0) / _DAY_S:,.4g} days"
+        yield f"late rows miss {limit} and count for no objective"
     if document.pareto:
         yield from _front(document)
     if training.tokens is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from trainwright.reporting.difference_table import value_text
+from trainwright.reporting.difference_table import WORK_KEYS, throughput_words, value_text
 from trainwright.reporting.layout import layout_line
 from trainwright.reporting.model_plan_table import proof, relaxation_lines
 from trainwright.reporting.text import add_row, table
@@ -93,7 +93,8 @@ def _layout(plan: ModelPlanResult) -> str:
 def _ratio(before: float | str | None, after: float | str | None) -> str:
     if isinstance(before, str) or isinstance(after, str) or not before or after is None:
         return ""
-    return "" if after == before else f"{after / before - 1:+.1%}"
+    change = round(after / before - 1, 3)
+    return f"{change:+.1%}" if change else ""
 
 
 def _verdict(document: WhatIfResult) -> Iterator[str]:
@@ -104,8 +105,11 @@ def _verdict(document: WhatIfResult) -> Iterator[str]:
             yield f"why: {after.binding.description}"
         yield from relaxation_lines(after)
         return
-    ratio = document.time_ratio
-    if ratio is not None:
+    ratio, before = document.time_ratio, document.before
+    has_other_work = any(change.key in WORK_KEYS for change in document.changes)
+    if has_other_work and ratio and before.tokens_per_s and after.tokens_per_s:
+        yield throughput_words(after.tokens_per_s / before.tokens_per_s, ratio)
+    elif ratio is not None:
         word = "slower" if ratio > 1 else "faster"
         same = abs(ratio - 1) < 1e-12
         yield "the step takes as long" if same else f"{max(ratio, 1 / ratio):.4g}x {word}"

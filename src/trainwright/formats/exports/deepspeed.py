@@ -176,6 +176,7 @@ def read_deepspeed(text: str) -> StatedRun:
         state_copies=copies,
         micro_batch=size,
         global_batch=batch,
+        batch_per_replica=size * steps if size and steps else None,
         precision=next((name for name, is_on in formats.items() if is_on), None),
         recompute=None if interval is None else ("full" if interval else "none"),
         unknown=tuple(key for key in found if key not in KNOWN),

@@ -251,7 +251,7 @@ def unsaid(job: Job) -> tuple[str, ...]:
     named = {
         "attention_sinks": "attention sinks",
         "sandwich_norm": "second norms of each half of a block",
-        "sliding_window": "the attention window",
+        "sliding_window": "attention window",
         "mlm_transform": "the head of a masked language model",
     }
     found += [f"the model's {what}" for name, what in named.items() if getattr(model, name)]

@@ -54,7 +54,10 @@ def read_model(flags: Flags) -> tuple[TransformerConfig | None, tuple[str, ...]]
         missing = ", ".join(f"--{name}" for name, value in sizes.items() if value is None)
         return None, (f"the model is not described: {missing} not given",)
     if vocabulary is None:
-        return None, ("the model is not described: no --vocab-size, which its tokenizer decides",)
+        return None, (
+            "the model is not described: no --vocab-size, which its tokenizer decides; add it to "
+            "the script",
+        )
     try:
         return _model(flags, vocabulary), ()
     except InvalidInput as error:  # of a model, whose fields have other names than the arguments

@@ -66,6 +66,7 @@ _HARMLESS: Final = (
     *("num-dataset", "reset-", "eod-", "create-attention", "check-for", "no-check", "finetune"),
 )
 _PRECISIONS: Final = ("bf16", "fp16")
+_LAUNCHED: Final = ("nnodes", "nproc-per-node", "nproc_per_node", "world-size")
 
 
 def read_megatron(text: str, folder: Path | None = None) -> StatedRun:
@@ -101,6 +102,8 @@ def _is_known(name: str) -> bool:
 
 
 def _devices(flags: Flags) -> int | None:
+    if any(flags.is_unset(name) for name in _LAUNCHED):
+        return None
     nodes = flags.positive("nnodes")
     each = flags.positive("nproc-per-node") or flags.positive("nproc_per_node")
     if each is None:
@@ -221,6 +224,11 @@ def _dispatcher(flags: Flags) -> str | None:
 
 def _notes(flags: Flags) -> Iterator[str]:
     """Settings that are read and priced as something near."""
+    for name in filter(flags.is_unset, _LAUNCHED):
+        yield (
+            f"--{name} {flags.one(name)} is set outside of the script; the devices are those of "
+            "--nodes, or of one node"
+        )
     known = {*(capability_of("megatron").modules or {}).values()}
     for name in flags.values.get("recompute-modules", ()):
         if name not in known:

@@ -28,6 +28,7 @@ _OPEN_QUOTE: Final = re.compile(
 _IF_SET: Final = re.compile(r"""\$\{(\w+)\[[@*]\]:?\+"?\$\{\1\[[@*]\]\}"?\}""")
 _UNSET_ARRAY: Final = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _UNSET_LIST: Final = re.compile(r"\$\{?(\w*(?:ARGS|OPTS|OPTIONS|FLAGS|PARAMS))\}?", re.IGNORECASE)
+_UNSET: Final = re.compile(r"\$(?:\w+|\{[^}]*\})")
 _NESTING: Final = 10
 
 
@@ -56,7 +57,7 @@ class Flags:
         try:
             return int(text.replace("_", ""))
         except ValueError:
-            raise InvalidInput.of(f"--{name}", f'must be a whole number, got "{text}"') from None
+            raise self._no_number(name, "a whole number") from None
 
     def positive(self, name: str) -> int | None:
         """The same, at least 1."""
@@ -73,7 +74,15 @@ class Flags:
         try:
             return float(text)
         except ValueError:
-            raise InvalidInput.of(f"--{name}", f'must be a number, got "{text}"') from None
+            raise self._no_number(name, "a number") from None
+
+    def is_unset(self, name: str) -> bool:
+        """Whether the value of a flag is a variable that the file does not set."""
+        return _UNSET.fullmatch(self.one(name) or "") is not None
+
+    def _no_number(self, name: str, wanted: str) -> InvalidInput:
+        unset = ", which this script does not set: write its value" if self.is_unset(name) else ""
+        return InvalidInput.of(f"--{name}", f'must be {wanted}, got "{self.one(name)}"{unset}')
 
 
 def read_flags(text: str, folder: Path | None = None) -> Flags:

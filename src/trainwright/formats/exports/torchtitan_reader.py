@@ -51,6 +51,7 @@ _CHECKPOINTS: Final = {
 
 
 _MODES: Final = ("none", "selective", "full", "memory_budget")
+_LOCAL_BATCH: Final = 8  # torchtitan's own, where the file does not say
 _REPEATED: Final = (
     "the pipeline fills and drains in each accumulation step, which is priced once: the step takes "
     "longer than this"
@@ -93,6 +94,7 @@ def read_torchtitan(text: str) -> StatedRun:
         state_copies=replicas if zero else None,
         micro_batch=micro_batch,
         global_batch=batch,
+        batch_per_replica=training.count("local_batch_size") or _LOCAL_BATCH,
         sequence=training.count("seq_len") or 2048,
         virtual_stages=chunks,
         schedule=schedule,
@@ -178,7 +180,7 @@ def _batches(
     the global batch, whole pipelines follow each other, each with a fill and a drain of its own.
     """
     batch = training.count("global_batch_size", also=-1)
-    local = training.count("local_batch_size") or 8
+    local = training.count("local_batch_size") or _LOCAL_BATCH
     size = parallel.count("pipeline_parallel_microbatch_size") or 1
     if batch in (None, -1):
         batch = None if data is None else local * data
