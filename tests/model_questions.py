@@ -68,5 +68,10 @@ def best_s(asked: ModelQuestion) -> float:
 
 SMALL = question()
 TIGHT = question(
-    "llama3-8b", batch=16, sequence=4096, memory_gib=24, schedules=("1f1b", "interleaved", "zb-h1")
+    "llama3-8b",
+    batch=16,
+    sequence=4096,
+    memory_gib=24,
+    schedules=("1f1b", "interleaved", "zb-h1"),
+    context=ONE,
 )

@@ -71,7 +71,7 @@ class _Added(NamedTuple):
 
 def _idle_s(chain, rank, ends, *, extra, added):
     """The longest of the four; own work that a path does not pass is at most as given here."""
-    forward_s, backward_s = chain.least_forward_s, chain.least_backward_s
+    forward_s, backward_s = _least_phases_s(chain)
     own, across_s = chain.stages_of(rank), np.concatenate(([0.0], np.cumsum(chain.transfer_s)))
     least, spare = chain.least[own], (chain.most - chain.least)[own]
     warm = _largest(ends.warm, least, spare, extra) * chain.blocks.forward_s
@@ -95,6 +95,16 @@ def _idle_s(chain, rank, ends, *, extra, added):
     end = chain.backward_all_s + float(across_s[-1]) + ahead - drain
     idle_s = np.maximum(head + tail, np.maximum(start + tail, head + end))
     return np.maximum(idle_s, start + end) if ends.waits_twice else idle_s
+
+
+def _least_phases_s(chain):
+    """Forward and backward of every stage with its least blocks, [S]."""
+    edges = [0, -1]
+    forward_s = chain.least * chain.blocks.forward_s
+    forward_s[edges] += chain.edge_forward_s
+    backward_s = chain.least * (float(chain.blocks.time_s[0]) - chain.blocks.forward_s)
+    backward_s[edges] += chain.edge_time_s - chain.edge_forward_s
+    return forward_s, backward_s
 
 
 def _largest(counts, least, spare, extra):

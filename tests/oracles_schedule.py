@@ -6,7 +6,6 @@ The native simulator never looks at a clock; this one does nothing else. Both mu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from trainwright.plan.schedule import Action, ActionKind, Schedule
 from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
@@ -164,12 +163,3 @@ def peak_bytes(schedule: Schedule, costs: ScheduleCosts, rank: int) -> float:
 
 def makespan_s(result: Run) -> float:
     return max(result.end_s.values()) - min(result.start_s.values())
-
-
-def runs_in_order(schedule: Schedule, result: Run) -> bool:
-    """Whether on every rank each action ends before the next starts."""
-    return all(
-        result.end_s[a] <= result.start_s[b] or result.start_s[a] == result.start_s[b]
-        for rank in range(schedule.num_ranks)
-        for a, b in pairwise(schedule.order(rank))
-    )

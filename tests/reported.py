@@ -51,10 +51,13 @@ def model_plan() -> ModelPlanResult:
         memory="40GiB",
         global_batch=64,
         sequence=8192,
-        pp="2..",
+        tp=1,
+        pp=2,
         cp=1,
+        micro_batch=1,
         mapping="tp-cp-ep-dp-pp",
         zero_stage=2,
+        schedule="1f1b,zb-v",
     )
 
 
@@ -98,6 +101,7 @@ def model_sweep() -> ModelSweepResult:
         objective="tokens-per-device",
         global_batch=64,
         sequence=1024,
+        cp=1,
         zero_stage=1,
         tokens=1e12,
         price=2.0,

@@ -27,6 +27,7 @@ LLAMA = {
     "nodes": 2,
     "global_batch": 128,
     "sequence": 4096,
+    "cp": 1,
     "schedule": "1f1b",
 }
 

@@ -16,6 +16,7 @@ from trainwright.execution import Budget
 from trainwright.formats.catalog import open_cluster
 from trainwright.plan.status import Status
 
+BARE = Extras(pareto=False, details=False)
 SMALL = {"glb_mib": (8, 32), "width": (32, 128), "depth": (32, 128)}
 
 
@@ -134,7 +135,7 @@ def test_several_models_share_a_chip() -> None:
         devices=64,
         ranges=SMALL,
         schedule=("1f1b",),
-        extras=Extras(pareto=False, details=False),
+        extras=BARE,
     ).document
     assert found.best is not None
     assert [plan.model for plan in found.best.plans] == ["bert-large", "gpt2-xl"]
@@ -150,7 +151,7 @@ def test_memory_links_clock_and_microbatch_can_be_chosen() -> None:
         clock_hz=[1.05e9, 1.4e9],
         micro_batch=(1, 2),
         schedule=("1f1b",),
-        extras=Extras(pareto=False, details=False),
+        extras=BARE,
     ).document
     assert found.searched == 32 * found.candidates
     assert found.best is not None
@@ -195,7 +196,7 @@ def test_formats_stacks_and_schedules_can_be_chosen() -> None:
         stack_memory="8GiB",
         schedule=("1f1b", "v-half"),
         max_mean_watts=1e4,
-        extras=Extras(pareto=False, details=False),
+        extras=BARE,
     ).document
     assert found.best is not None
     assert found.best.architecture.precision == "fp8"
@@ -239,7 +240,7 @@ def test_the_chip_of_a_document_gets_the_plan_of_the_planner(
 ) -> None:
     path = tmp_path / "chip.json"
     report.save(path)
-    workload = {"devices": 4, "global_batch": 16, "sequence": 512}
+    workload = {"devices": 2, "global_batch": 8, "sequence": 512}
     found = plan_on_chip("bert-large", chip=str(path), **workload)  # type: ignore[arg-type]
     want = trainwright.plan(
         "bert-large",
@@ -260,7 +261,7 @@ def test_the_planner_is_no_slower_on_the_chip_than_the_plan_it_was_found_with(
     report.save(path)
     best = report.document.best
     assert best is not None
-    job = {"global_batch": 256, "sequence": 512, "schedule": "1f1b"}
+    job = {"global_batch": 256, "sequence": 512, "schedule": "1f1b", "cp": 1}
     plan = trainwright.plan("bert-large", cluster=path, **job)  # type: ignore[arg-type]
     assert plan.to_dict()["step_time_s"] <= best.plan.step_time_s
 
@@ -276,10 +277,10 @@ def test_a_flat_network_of_chips_has_as_many_as_were_searched_for(
 
 def test_a_document_stands_for_the_chips_of_its_search(tmp_path: Path) -> None:
     path = tmp_path / "chip.json"
-    small(devices=10, node_devices=4, global_batch=20).save(path)
-    workload = {"cluster": path, "global_batch": 20, "sequence": 512, "schedule": "1f1b", "cp": 1}
+    small(devices=10, node_devices=4, global_batch=20, extras=BARE).save(path)
+    workload = {"cluster": path, "global_batch": 20, "sequence": 512, "schedule": "1f1b"}
     sizes: tuple[dict[str, int], ...] = ({}, {"devices": 12}, {"nodes": 2})
-    made = [trainwright.plan("bert-large", **workload, **size) for size in sizes]  # type: ignore[arg-type]
+    made = [trainwright.plan("bert-large", **workload, cp=1, tp=1, **size) for size in sizes]  # type: ignore[arg-type]
     assert [one.to_dict()["request"]["num_devices"] for one in made] == [10, 12, 8]
     used = [
         trainwright.estimate("bert-large", **workload | {"global_batch": 240}, **size)  # type: ignore[arg-type]
@@ -293,11 +294,14 @@ def test_what_a_search_hid_and_pricing_does_not_is_said(
     told: dict[str, float], tmp_path: Path
 ) -> None:
     path = tmp_path / "chip.json"
-    small(devices=4, global_batch=16, **told).save(path)
-    workload = {"cluster": path, "global_batch": 16, "sequence": 512, "schedule": "1f1b"}
+    small(devices=4, global_batch=16, extras=BARE, **told).save(path)
+    workload = {"cluster": path, "global_batch": 16, "sequence": 512}
+    narrow = {"schedule": "1f1b", "cp": 1}
     said = "hid tensor exchanges under 50% and gradients under 25%"
-    for command in (trainwright.plan, trainwright.estimate):
-        made = command("bert-large", **workload)  # type: ignore[operator]
+    for made in (
+        trainwright.plan("bert-large", **workload, **narrow),  # type: ignore[arg-type]
+        trainwright.estimate("bert-large", **workload, schedule="1f1b"),  # type: ignore[arg-type]
+    ):
         assert (said in "; ".join(made.to_dict()["warnings"])) is bool(told)
     job = tmp_path / "job.json"
     job.write_text('{"train_batch_size": 16}', encoding="utf-8")

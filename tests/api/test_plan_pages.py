@@ -46,8 +46,8 @@ def test_every_key_of_a_plan_is_on_the_page():
 
 
 def test_a_plan_has_the_keys_that_were_promised():
-    job = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 256}
-    document = trainwright.plan("gpt2", **job).to_dict()
+    job = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 256, "cp": 1}
+    document = trainwright.plan("gpt2", **job, schedule="1f1b").to_dict()
     assert document.keys() >= KEYS_OF_THE_ISSUE
     assert isinstance(document["peak_memory_bytes_per_rank"], list)
     assert {field.name for field in fields(Parallelism)} - {"expert_tensor"} <= document[

@@ -19,6 +19,7 @@ JOB = {
     "cluster": "dgx-h100",
     "global_batch": 64,
     "sequence": 1024,
+    "cp": 1,
     "top": 0,
     "schedule": "1f1b,interleaved",
 }

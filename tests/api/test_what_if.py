@@ -23,6 +23,7 @@ JOB = {
     "devices": 16,
     "global_batch": 32,
     "sequence": 4096,
+    "cp": 2,
     "top": 0,
     "schedule": "1f1b",  # what is asked again does not depend on it
 }

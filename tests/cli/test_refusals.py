@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import trainwright
 from small_profiles import transformer, write_json
 
 MODEL = ("plan", "llama3-8b", "--cluster", "dgx-h100")
@@ -223,6 +224,15 @@ ODD_NAMES = (
 )
 
 
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory):
+    """A plan of the small profile, made once."""
+    folder = tmp_path_factory.mktemp("plan")
+    write_json(folder / "small.json", transformer())
+    trainwright.plan(folder / "small.json").save(folder / "plan.json")
+    return folder / "plan.json"
+
+
 @pytest.mark.parametrize("name", [*ODD_FILES, *ODD_NAMES])
 @pytest.mark.parametrize(
     "command",
@@ -238,8 +248,10 @@ ODD_NAMES = (
         "catalog FILE",
     ],
 )
-def test_whatever_the_file_is_one_message_says_why_it_is_refused(run, folder, command, name):
-    run("plan", "small.json", "-o", "plan.json")
+def test_whatever_the_file_is_one_message_says_why_it_is_refused(
+    run, folder, plan_file, command, name
+):
+    (folder / "plan.json").symlink_to(plan_file)
     for odd, content in ODD_FILES.items():
         (folder / odd).write_bytes(content)
     (folder / "folder").mkdir()

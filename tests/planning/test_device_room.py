@@ -40,7 +40,12 @@ def asked(*, memory_gib=80.0, overheads=DEFAULT_OVERHEADS, **allowed):
         num_devices=8,
         overheads=overheads,
         allowed=Allowed(
-            **{"schedules": ("1f1b",), "zero_stages": (1,), "recompute": (Recompute.NONE,)}
+            **{
+                "schedules": ("1f1b",),
+                "zero_stages": (1,),
+                "recompute": (Recompute.NONE,),
+                "context": Span.only(1),
+            }
             | allowed
         ),
     )

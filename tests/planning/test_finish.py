@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import cache
 from itertools import pairwise, product
 from random import Random
 
@@ -17,8 +18,8 @@ from trainwright.planning.ahead import asked_of
 from trainwright.planning.chain_finish import finish_chain
 from trainwright.planning.finish import finish_candidate
 from trainwright.planning.finish_effort import Effort
-from trainwright.planning.frontier import Shelf
 from trainwright.planning.loop_finish import every_lengths, finish_loop, num_lengths, unbeaten
+from trainwright.planning.shelf import Shelf
 from trainwright.planning.split_plan import price_cuts
 
 ROUNDING = 1e-9
@@ -53,7 +54,12 @@ def finished(question, candidate, effort, *, limit_s=1e3):
     return finish_candidate(shelf, candidate, effort, limit_s=limit_s)
 
 
+@cache
 def candidates_with_steps(families, seed, *, most_plans=60):
+    return list(_candidates_with_steps(families, seed, most_plans))
+
+
+def _candidates_with_steps(families, seed, most_plans):
     question = random_question(Random(seed), families, most_plans=most_plans)
     shelf = Shelf.of(question)
     for candidate in every_candidate(question):
@@ -72,7 +78,7 @@ def test_every_candidate_ends_with_its_best_plan(families, seed):
         assert found.bound_s == pytest.approx(least_s, rel=ROUNDING)
 
 
-@pytest.mark.parametrize("seed", [12, 13, 29])
+@pytest.mark.parametrize("seed", [13, *(pytest.param(n, marks=pytest.mark.slow) for n in (12, 29))])
 def test_so_it_does_where_chunks_of_a_rank_can_recompute_in_several_ways(seed):
     for question, candidate, least_s in candidates_with_steps(LOOPED, seed, most_plans=1000):
         found = finished(question, candidate, Effort())

@@ -195,7 +195,9 @@ FAMILIES = pytest.mark.parametrize(
 
 
 @FAMILIES
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 20))]
+)
 def test_of_a_drawn_space_the_best_plan_is_found_and_proved(seed, families):
     holds_for_drawn(seed, families, most_plans=150)
 

@@ -26,11 +26,12 @@ from trainwright.plan.parallelism import Parallelism
 from trainwright.planning.aims import StepAim
 from trainwright.planning.allowed import Span
 from trainwright.planning.framework import plan_runnable
-from trainwright.planning.frontier import Frontier, Shelf
+from trainwright.planning.frontier import Frontier
 from trainwright.planning.layouts import layouts_of
 from trainwright.planning.mappings import exchanges_no_nearer, with_mappings
 from trainwright.planning.model_planner import plan_model
 from trainwright.planning.model_space import Candidate, Point
+from trainwright.planning.shelf import Shelf
 from trainwright.pricing.configuration import price_configuration
 from trainwright.pricing.placement import RankSpacing, group_replicas
 

@@ -41,7 +41,14 @@ def with_overhead(asked: ModelQuestion, overhead_s: float) -> ModelQuestion:
     return replace(asked, cluster=cluster)
 
 
-TWO_NODES = question("bert-large", nodes=2, sequence=512, schedules=("1f1b", "zb-v"))
+TWO_NODES = question(
+    "bert-large",
+    nodes=2,
+    sequence=512,
+    schedules=("1f1b", "zb-v"),
+    context=ONE,
+    pipeline=Span(most=4),
+)
 CASES = {"small": SMALL, "tight": TIGHT, "two nodes": TWO_NODES}
 
 
@@ -230,7 +237,9 @@ class TestPerStage:
         assert free.priced[0].step.peak_memory_bytes <= asked.cluster.accelerator.usable_bytes
 
     def test_stages_may_differ(self):
-        plans = plan_per_stage(question(num_devices=3, batch=8), Budget()).priced
+        plans = plan_per_stage(
+            question(num_devices=3, batch=8, schedules=("1f1b",)), Budget()
+        ).priced
         mixed = [p.plan for p in plans if p.plan.parallelism is None]
         assert any(
             len({(s.data_parallel, s.tensor_parallel) for s in plan.stages}) > 1 for plan in mixed
@@ -266,7 +275,12 @@ class TestBudget:
 
         budget = Budget(on_progress=listen)
         asked = question(
-            "llama3-8b", batch=64, sequence=8192, schedules=("1f1b", "zb-v"), context=ONE
+            "llama3-8b",
+            batch=32,
+            sequence=8192,
+            schedules=("1f1b", "zb-v"),
+            context=ONE,
+            pipeline=Span(most=4),
         )
         found = plan_model(asked, budget)
         assert found.interrupted
@@ -325,6 +339,7 @@ def test_plans_in_chunks_that_are_left_aside_still_bound_the_search(monkeypatch)
         context=ONE,
         microbatch_size=ONE,
         pipeline=Span.only(4),
+        schedules=("1f1b", "zb-h1", "zb-h2", "interleaved"),
     )
     whole = plan_model(asked, Budget())
     assert whole.priced[0].candidate.virtual_stages > 1

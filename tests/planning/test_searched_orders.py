@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -26,8 +27,13 @@ QUESTIONS = [
 ]
 
 
-def found_for(question, named=None, **options):
-    named = named or plan_runnable(question, Budget())
+@cache
+def named_for(question):
+    return plan_runnable(question, Budget())
+
+
+def found_for(question, **options):
+    named = named_for(question)
     options = {"num_alternatives": 5, "work": WORK, **options}
     return named, with_searched_orders(question, named, Budget(), **options)
 
@@ -93,14 +99,14 @@ def test_some_small_questions_gain():
 
 def test_the_same_question_has_the_same_answer():
     question = on_four_ranks(9, 24, ("zb-v",))
-    named, first = found_for(question)
-    _, second = found_for(question, named)
+    _, first = found_for(question)
+    _, second = found_for(question)
     assert first == second
 
 
 def test_a_budget_that_has_ended_leaves_the_named_plan():
     question = on_four_ranks(8, 60, ("v-min",))
-    named = plan_runnable(question, Budget())
+    named = named_for(question)
     budget = Budget()
     budget.interrupt()
     outcome = with_searched_orders(question, named, budget, num_alternatives=5)
@@ -110,7 +116,7 @@ def test_a_budget_that_has_ended_leaves_the_named_plan():
 
 def test_an_interrupted_search_keeps_the_best_so_far():
     question = on_four_ranks(8, 60, ("v-min",))
-    named = plan_runnable(question, Budget())
+    named = named_for(question)
     budget = Budget()
     seen = []
 

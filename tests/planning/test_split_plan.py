@@ -10,8 +10,8 @@ from exhaustive import LLAMA, asked
 from trainwright.execution import Budget
 from trainwright.planning.ahead import SplitAsk
 from trainwright.planning.family_split import best_family_split
-from trainwright.planning.frontier import Shelf
 from trainwright.planning.model_space import Candidate
+from trainwright.planning.shelf import Shelf
 from trainwright.planning.split_bound import Split
 from trainwright.planning.split_plan import price_split
 

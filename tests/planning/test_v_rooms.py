@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate, pairwise, product
 from random import Random
 from types import SimpleNamespace
@@ -19,9 +20,9 @@ from random_cases import cases
 from trainwright.execution import Budget
 from trainwright.planning.ahead import asked_of
 from trainwright.planning.allowed import Span
-from trainwright.planning.frontier import Shelf
 from trainwright.planning.model_planner import plan_model
 from trainwright.planning.nearly_even import nearly_even
+from trainwright.planning.shelf import Shelf
 from trainwright.planning.split_plan import split_tries
 from trainwright.planning.v_floor import least_step_of_v_s
 from trainwright.planning.v_plan import Tried
@@ -58,8 +59,13 @@ def counts_of(asked_of_v: Case, cuts, rows):
     )
 
 
-def every_plan(asked_of_v: Case, family: str):
+@cache
+def plans_of(question, family: str):
     """Cuts, counts and step of all plans of the certified space that fit."""
+    return list(_every_plan(case_of(question)[-1], family))
+
+
+def _every_plan(asked_of_v: Case, family: str):
     even = nearly_even(asked_of_v.profile, 2 * asked_of_v.degrees.pipeline)
     is_stage = even.stages(asked_of_v.kinds.num_layers)
     for cuts in every_cut(asked_of_v.kinds.num_layers, 2 * asked_of_v.degrees.pipeline):
@@ -92,6 +98,7 @@ def small(seed: int, family: str, sizes=((2, 4),)):
     )
 
 
+@cache
 def case_of(question) -> tuple[Shelf, object, Case]:
     roomy = replace(question, cluster=question.cluster.with_memory(2**40))
     candidate = plan_model(roomy, Budget(), num_alternatives=0).priced[0].candidate
@@ -107,9 +114,9 @@ def case_of(question) -> tuple[Shelf, object, Case]:
 
 def check_against_exhaustion(question, family: str) -> bool:
     """Whether there was a plan at all."""
-    *_, own = case_of(question)
     outcome = plan_model(question, Budget())
-    least_s = min((step.step_time_s for *_, step in every_plan(own, family)), default=math.inf)
+    plans = plans_of(question, family)
+    least_s = min((step.step_time_s for *_, step in plans), default=math.inf)
     found_s = outcome.priced[0].step.step_time_s if outcome.priced else math.inf
     assert found_s <= least_s * (1 + 1e-9)
     assert outcome.least_bound_s <= least_s * (1 + 1e-9)
@@ -146,12 +153,11 @@ def test_every_split_of_a_space_is_listed_once_with_a_bound(family):
     assert len(known) == len(listed) <= num_splits(problem)
     assert sorted(listed) == listed
     tries = split_tries(question, candidate, own.profile)
-    met = 0
-    for cuts, counts, step in every_plan(own, family):
+    plans = plans_of(question, family)
+    assert plans
+    for cuts, counts, step in plans:
         assert known[cuts, counts] <= step.step_time_s * (1 + 1e-9)
         assert tries.floor_s((cuts, counts)) <= step.step_time_s * (1 + 1e-9)
-        met += 1
-    assert met
     assert every_split(problem, most=len(listed) - 1) is None
 
 

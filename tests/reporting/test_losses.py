@@ -13,7 +13,7 @@ from trainwright.reporting.page.alternatives import alternative_blocks
 @pytest.fixture(scope="module")
 def plan() -> ModelPlanResult:
     found = trainwright.plan(
-        model="llama3-8b", cluster="dgx-h100", nodes=1, global_batch=16, sequence=2048
+        model="gpt2", cluster="dgx-h100", nodes=1, global_batch=16, sequence=1024, schedule="1f1b"
     )
     assert found.document.alternatives
     return found.document

@@ -11,7 +11,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.results.layer_profile import LayerProfileResult, LayerRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from trainwright.cluster import Pool
@@ -70,7 +70,7 @@ def profile_model(
     from trainwright.execution import Budget as Limited
 
     degrees = _degrees(tensor)
-    _check_names(device, precision)
+    _check_names(device=(device, DEVICES), precision=(precision, TIMED_PRECISIONS))
     given = resolve_model(model)
     if not isinstance(given, ModelInput):
         raise InvalidInput.of("model", "must be a model; this one is a profile already")
@@ -99,15 +99,16 @@ def import_layers(
     """The profile of `model` on `accelerator` from CSV tables of layer times and sizes.
 
     Needs no torch. Parameters keep the bytes of `precision`, fp32 if absent. Raises `InvalidInput`
-    where the tables are faulty or lack what is asked for.
+    for a precision that is not modelled, and where the tables are faulty or lack what is asked for.
     """
     from pathlib import Path
 
     from trainwright.api.inputs import display_name
     from trainwright.costing.measured_tables import profile_of_tables
     from trainwright.formats.measured_csv import read_layer_files
-    from trainwright.model.precision import precision_named
+    from trainwright.model.precision import PRECISIONS, precision_named
 
+    _check_names(precision=(precision, PRECISIONS))
     if micro_batch < 1:
         raise InvalidInput.of("micro-batch", f"must be >= 1, got {micro_batch}")
     made = profile_of_tables(
@@ -129,14 +130,13 @@ def _degrees(tensor: Iterable[int]) -> tuple[int, ...]:
     return degrees
 
 
-def _check_names(device: str | None, precision: str | None) -> None:
-    faults = []
-    for name, value, known in (
-        ("device", device, DEVICES),
-        ("precision", precision, TIMED_PRECISIONS),
-    ):
-        if value is not None and value not in known:
-            faults.append(Fault(name, f'must be one of {", ".join(known)}, got "{value}"'))
+def _check_names(**given: tuple[str | None, Collection[str]]) -> None:
+    """Of each option the value, and the names that it may be."""
+    faults = [
+        Fault(option, f'must be one of {", ".join(known)}, got "{value}"')
+        for option, (value, known) in given.items()
+        if value is not None and value not in known
+    ]
     if faults:
         raise InvalidInput(faults)
 

@@ -98,11 +98,6 @@ class DesignSpace:
     def __len__(self) -> int:
         return int(self.areas_um2.size)
 
-    @property
-    def areas_mm2(self) -> NDArray[np.float64]:
-        """Area of cores and buffers of each design."""
-        return self.areas_um2 / UM2_PER_MM2
-
     def areas_um2_of(self, making: Making) -> NDArray[np.float64]:
         """Area of each design, made another way."""
         if making == PLAIN:

@@ -104,11 +104,6 @@ class LayerGraph:
         return sum(p.count for p in self._distinct_parameters() if p.trainable)
 
     @property
-    def num_expert_parameters(self) -> int:
-        """Those of all that belong to experts."""
-        return sum(p.count for p in self._distinct_parameters() if p.expert)
-
-    @property
     def num_active_parameters(self) -> int:
         """Parameters that one token meets: of the experts the routed share."""
         return sum(p.count if p.active is None else p.active for p in self._distinct_parameters())

@@ -21,11 +21,6 @@ class ChainPrediction:
     pools: tuple[int, ...]
     step: StepPrediction
 
-    @property
-    def num_microbatches_in_all(self) -> int:
-        """Of all replicas of the chain."""
-        return self.count * self.num_microbatches
-
     def busy_s(self, rank: int) -> float:
         """Seconds of a step that a rank works on microbatches."""
         stage: StagePrediction = self.step.stages[rank]

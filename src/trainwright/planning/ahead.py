@@ -25,8 +25,8 @@ from warnings import warn
 from trainwright.execution import Budget
 from trainwright.planning.device_room import room_of_candidate
 from trainwright.planning.family_split import best_family_split
-from trainwright.planning.frontier import Shelf
 from trainwright.planning.own_stages import price_own_stages, splits_itself
+from trainwright.planning.shelf import Shelf
 from trainwright.planning.split_plan import price_split
 from trainwright.planning.split_question import SplitQuestion
 

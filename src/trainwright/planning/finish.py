@@ -22,8 +22,8 @@ from trainwright.planning.split_plan import price_cuts
 
 if TYPE_CHECKING:
     from trainwright.planning.finish_effort import Effort, Finished
-    from trainwright.planning.frontier import Shelf
     from trainwright.planning.model_space import Candidate
+    from trainwright.planning.shelf import Shelf
     from trainwright.planning.split_bound import CutsAndRows
     from trainwright.planning.split_plan import Priced
 

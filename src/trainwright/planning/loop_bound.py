@@ -173,21 +173,6 @@ class LoopChain:
         """Of one rank, in order."""
         return slice(rank, None, self.num_ranks)
 
-    @property
-    def least_forward_s(self) -> Floats:
-        """Of every stage, [S]."""
-        times_s = self.least.astype(np.float64) * self.blocks.forward_s
-        times_s[[0, -1]] += self.edge_forward_s
-        return times_s
-
-    @property
-    def least_backward_s(self) -> Floats:
-        """Of every stage, [S]."""
-        backward_s = float(self.blocks.time_s[0]) - self.blocks.forward_s
-        times_s = self.least.astype(np.float64) * backward_s
-        times_s[[0, -1]] += self.edge_time_s - self.edge_forward_s
-        return times_s
-
 
 def least_step_s(
     chain: LoopChain,

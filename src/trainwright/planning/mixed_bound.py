@@ -17,7 +17,7 @@ g that take at least w_g per microbatch (W_g / p, or ⌈n / p⌉ of n like layer
     Σ d_g·m_g ≥ M,   m_g ≤ (T − y/p) / w_g               so T ≥ (M + Σ d_g·y/(p·w_g)) / Σ d_g/w_g
 
 and of n like layers across no fewer than Σ p_g·⌊u / t_g⌋ fit in u seconds. Memory makes layers
-recompute as in `coarse_bound`.
+recompute as in `recompute_bound`.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ from trainwright.planning.after_search import (
 from trainwright.planning.ahead import Foresight
 from trainwright.planning.aims import Aim, StepAim
 from trainwright.planning.family_split import CHAIN
-from trainwright.planning.frontier import Frontier, Shelf
+from trainwright.planning.frontier import Frontier
 from trainwright.planning.model_search import ModelSearch
 from trainwright.planning.plan_ranking import best_first
+from trainwright.planning.shelf import Shelf
 from trainwright.planning.split_answers import SplitAnswers
 from trainwright.planning.state_floor import is_more_than_all_devices_hold
 

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.planning.ahead import Ask, Foresight
     from trainwright.planning.aims import Aim
-    from trainwright.planning.frontier import Frontier, Shelf
+    from trainwright.planning.frontier import Frontier
     from trainwright.planning.model_space import Candidate
+    from trainwright.planning.shelf import Shelf
     from trainwright.planning.split_answers import SplitAnswers
     from trainwright.planning.split_bound import Split
     from trainwright.planning.split_plan import Priced

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from trainwright.costing.communication import fastest_s
 from trainwright.planning.mappings import exchanges_no_nearer
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from trainwright.cluster import NetworkLevel
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+
+    Ways = tuple[tuple[float, float], ...]  # seconds to start, and for a byte
 
 _BY_ZERO: Final = (StaticKind.OPTIMIZER, StaticKind.GRADIENT, StaticKind.WEIGHT)
 
@@ -32,7 +37,7 @@ class SharedTimes:
     least seconds that a byte takes. `groups` are the first of the kinds.
     """
 
-    groups: list[Replicas]
+    groups: Sequence[Replicas]
     reduce_s: Floats
     gather_s: Floats
     update_s: Floats
@@ -42,6 +47,25 @@ class SharedTimes:
     gather_byte_s: Floats
     between_byte_s: Floats
     sizes: Ints
+
+    @classmethod
+    def of(cls, work: PointWork, groups: Sequence[Replicas]) -> SharedTimes:
+        """Of the layers of a point, for each of these groups."""
+        weights = work.static_bytes[:, StaticKind.WEIGHT].tolist()
+        trained = work.trained_bytes.tolist()
+        sync = work.sync_bytes.tolist()
+        return cls(
+            groups=groups,
+            reduce_s=np.array([_both_s(group.reduce, sync) for group in groups]),
+            gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
+            update_s=np.array([_both_s(group.gather, trained) for group in groups]),
+            scatter_s=np.array([_both_s(group.gather, sync) for group in groups]),
+            between_s=np.array([_both_s(group.between, sync) for group in groups]),
+            reduce_byte_s=np.array([list(map(_byte_s, group.reduce)) for group in groups]),
+            gather_byte_s=np.array([list(map(_byte_s, group.gather)) for group in groups]),
+            between_byte_s=np.array([list(map(_byte_s, group.between)) for group in groups]),
+            sizes=np.array([group.sizes for group in groups], np.int64).reshape(-1, 2),
+        )
 
     def nearer_and_farther(self, work: PointWork, levels: tuple[NetworkLevel, ...]) -> SharedTimes:
         """These, and after them the least where the same groups lie farther apart, [2·D].
@@ -83,3 +107,12 @@ class SharedTimes:
         for first_stage, kind in enumerate(_BY_ZERO, 1):
             parts[first_stage:, :, :, kind] = self.sizes
         return parts
+
+
+def _both_s(lines: tuple[Ways, ...], sizes: list[float]) -> float:
+    """Of dense layers and of experts, each at the fastest of its ways."""
+    return sum(fastest_s(ways, size) for ways, size in zip(lines, sizes, strict=True) if size > 0)
+
+
+def _byte_s(ways: Ways) -> float:
+    return min((byte_s for _, byte_s in ways), default=0.0)

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.plan.schedule_bound import Objective
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.schedule_memory import ScheduleMemory
 from trainwright.planning.v_memory import MOST_ACTIVATIONS
 from trainwright.pricing.assemble import pipeline_times, sharing_times
 from trainwright.pricing.pipeline_run import placement_of
@@ -31,14 +29,7 @@ def least_step_of_v_s(work: StepWork, layout: Layout) -> float:
     shape = layout.shape
     placement = placement_of(shape)
     times = pipeline_times(work, sharing_times(work, layout), layout.overlap)
-    costs = ScheduleCosts.of(
-        placement,
-        forward_s=times.forward_s,
-        input_grad_s=times.input_grad_s,
-        weight_grad_s=times.weight_grad_s,
-        transfer_s=times.transfer_s,
-        memory=ScheduleMemory.of(placement),
-    )
+    costs = times.schedule_costs(placement)
     never = np.zeros(len(work.stages), dtype=bool)
     most = MOST_ACTIVATIONS[shape.family](shape.num_ranks)
     least = LeastCosts.of(placement, costs, max_activations=most, fused=never, recomputed=never)

@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VProblem:
-    """One candidate, prepared for the peel. `limit_s` is on the pipeline, without `overhead_s`."""
+    """One candidate, prepared for the peel. `limit_s` is on the pipeline, without `overhead_s`.
+
+    `floor_s` is the work of the busiest rank, whatever it waits for and however much memory it has.
+    """
 
     kinds: StageKinds
     fronts: PackedFronts
@@ -55,6 +58,7 @@ class VProblem:
     transfer_s: Floats
     even: NearlyEven | None
     overhead_s: float
+    floor_s: float
     limit_s: float
 
     @classmethod
@@ -95,17 +99,9 @@ class VProblem:
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
             even=nearly_even(kinds.profile, 2 * p),
             overhead_s=question.overhead_s,
+            floor_s=m * _busiest_work_s(kinds, times, p),
             limit_s=limit_s,
         )
-
-    @property
-    def floor_s(self) -> float:
-        """Work of the busiest rank, whatever it waits for."""
-        classes = [layer.layer_class for layer in self.kinds.profile.structure.layers]
-        counts = np.bincount(classes, minlength=len(self.times.total_s))
-        ranks = np.array([self.num_ranks])
-        work_s = undivided_work_s(self.times.total_s, counts, ranks)
-        return self.num_microbatches * float(work_s[0])
 
     @property
     def max_activations(self) -> int:
@@ -157,6 +153,13 @@ class VProblem:
     def _by_first_layer(self, held: Floats) -> Floats:
         """Counts of ranks, whatever layer their stages begin with."""
         return np.repeat(held.reshape(-1, 1), self.kinds.num_layers + 1, axis=1)
+
+
+def _busiest_work_s(kinds: StageKinds, times: LayerTimes, num_ranks: int) -> float:
+    """Of a microbatch, on the rank that works longest."""
+    classes = [layer.layer_class for layer in kinds.profile.structure.layers]
+    counts = np.bincount(classes, minlength=len(times.total_s))
+    return float(undivided_work_s(times.total_s, counts, np.array([num_ranks]))[0])
 
 
 def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> PackedFronts:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainwright.plan.schedule import Schedule
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,12 +53,15 @@ class RankPeak:
 
 def rank_peaks(schedule: Schedule, stages: StageActivations) -> tuple[RankPeak, ...]:
     """The first fullest instant of every rank; in flight are chunk activations held then."""
-    return tuple(_peak(schedule, stages, rank) for rank in range(schedule.num_ranks))
+    tables = _tables(stages)
+    return tuple(
+        _peak(schedule.actions[schedule.rows_of(rank)], stages, *tables)
+        for rank in range(schedule.num_ranks)
+    )
 
 
-def _peak(schedule: Schedule, stages: StageActivations, rank: int) -> RankPeak:
-    actions = schedule.actions[schedule.rows_of(rank)]
-    kind, stage = actions[:, 0], actions[:, 1]
+def _tables(stages: StageActivations) -> tuple[Floats, Floats]:
+    """Bytes by kind of action and stage, [5, S]: what it adds, and what it holds while it runs."""
     kept = stages.until_input_grad + stages.until_weight_grad
     table = np.zeros((len(ActionKind), len(kept)))
     table[ActionKind.F] = kept
@@ -66,10 +70,15 @@ def _peak(schedule: Schedule, stages: StageActivations, rank: int) -> RankPeak:
     table[ActionKind.B] = -kept
     transient = np.zeros_like(table)
     transient[ActionKind.I] = transient[ActionKind.B] = stages.transient
+    return table, transient
+
+
+def _peak(actions: Ints, stages: StageActivations, table: Floats, transient: Floats) -> RankPeak:
+    kind, stage = actions[:, 0], actions[:, 1]
     delta = table[kind, stage]
     held = np.cumsum(delta) - np.minimum(delta, 0.0)  # releases come at the end of an action
     row = int(np.argmax(held + transient[kind, stage]))
-    alive = _alive(actions[: row + 1], num_stages=len(kept))
+    alive = _alive(actions[: row + 1], num_stages=len(stages.transient))
     logits = float(alive @ stages.logits)
     return RankPeak(
         activation_bytes=max(0.0, float(held[row]) - logits),
@@ -79,7 +88,7 @@ def _peak(schedule: Schedule, stages: StageActivations, rank: int) -> RankPeak:
     )
 
 
-def _alive(actions: NDArray[np.int32], *, num_stages: int) -> NDArray[np.float64]:
+def _alive(actions: Ints, *, num_stages: int) -> Floats:
     """Chunks of each stage between forward and input gradient while the last of `actions` runs."""
     opened = np.bincount(actions[actions[:, 0] == ActionKind.F, 1], minlength=num_stages)
     before = actions[:-1]

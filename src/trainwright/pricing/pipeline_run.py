@@ -7,7 +7,7 @@ rest is added by multiplication; where it is not, the whole step is simulated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,8 +16,7 @@ import numpy as np
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plan.schedule import ActionKind
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.schedule_memory import ScheduleMemory
+from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
 from trainwright.scheduling.families import FamilyRequest, family_named
 from trainwright.scheduling.simulate import native_orders
 from trainwright.scheduling.words import schedule_of_words
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from trainwright.plan.placement import Placement
     from trainwright.plan.schedule import Schedule
+    from trainwright.plan.schedule_memory import ScheduleMemory
     from trainwright.plan.searched_order import SearchedOrder
 
     Floats = NDArray[np.float64]
@@ -116,6 +116,30 @@ class PipelineTimes:
             transfer_s=np.zeros_like(self.transfer_s),
         )
 
+    @property
+    def transfer_model(self) -> TransferModel:
+        """Whether ranks wait for their transfers."""
+        return TransferModel.BLOCKING if self.blocking else TransferModel.FREE
+
+    def schedule_costs(
+        self,
+        placement: Placement,
+        *,
+        memory: ScheduleMemory | None = None,
+        transfer_model: TransferModel = TransferModel.FREE,
+    ) -> ScheduleCosts:
+        """What the actions of a schedule cost; unit memory and transfers that hold nobody up."""
+        return ScheduleCosts.of(
+            placement,
+            forward_s=self.forward_s,
+            input_grad_s=self.input_grad_s,
+            weight_grad_s=self.weight_grad_s,
+            transfer_s=self.transfer_s,
+            memory=memory,
+            transfer_model=transfer_model,
+            blocking_fraction=0.0 if transfer_model is TransferModel.FREE else self.blocking,
+        )
+
 
 def placement_of(shape: PipelineShape) -> Placement:
     """Which rank runs which virtual stage; raises `InvalidInput` for an unknown family."""
@@ -158,21 +182,13 @@ def _rounded(times_s: Floats) -> Floats:
 def _timed(
     shape: PipelineShape, forward: bytes, input_grad: bytes, weight_grad: bytes, transfer: bytes
 ) -> Schedule:
-    placement = placement_of(shape)
-    costs = ScheduleCosts.of(
-        placement,
+    times = PipelineTimes(
         forward_s=np.frombuffer(forward),
         input_grad_s=np.frombuffer(input_grad),
         weight_grad_s=np.frombuffer(weight_grad),
         transfer_s=np.frombuffer(transfer),
-        memory=ScheduleMemory.of(placement),
     )
-    request = FamilyRequest(
-        num_ranks=shape.num_ranks,
-        num_microbatches=shape.num_microbatches,
-        virtual_stages=shape.virtual_stages,
-        costs=costs,
-    )
+    request = replace(shape.request, costs=times.schedule_costs(placement_of(shape)))
     schedule = family_named(shape.family).generate(request)
     assert schedule is not None, "without limits every family has an order"
     return schedule
@@ -322,7 +338,7 @@ def _native_times(times: PipelineTimes) -> _core.ActionCosts:
         forward_transfer_s=times.transfer_s,
         backward_transfer_s=times.transfer_s,
         pair_s=np.full(len(times.forward_s), np.inf),
-        model="blocking" if times.blocking else "free",
+        model=times.transfer_model.value,
         blocking_fraction=times.blocking,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -204,8 +205,7 @@ def _communication_s(costs: CostTable, rows: Ints, hops: AxisHops) -> Floats:
     total = np.zeros(len(TimeKind))
     if costs.collectives is None:
         return total
-    distinct, counts = np.unique(rows, return_counts=True)
-    for row, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+    for row, count in sorted(Counter(rows.tolist()).items()):
         for each in costs.collectives[row]:
             time_s = exchange_time_s(each, hops.get(each.axis, ()))
             total[kind_of_axis(each.axis)] += count * time_s

@@ -13,7 +13,6 @@ import numpy as np
 
 from trainwright.plan.overlap import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plan.schedule import ActionKind
-from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
 from trainwright.plan.schedule_memory import ScheduleMemory
 from trainwright.pricing.assemble import (
     activations_of,
@@ -73,15 +72,10 @@ def timeline_of(work: StepWork, layout: Layout) -> Timeline:
     """What a step does on its ranks, action by action."""
     times = pipeline_times(work, sharing_times(work, layout), layout.overlap)
     schedule = schedule_of(layout.shape, times)
-    costs = ScheduleCosts.of(
+    costs = times.schedule_costs(
         schedule.placement,
-        forward_s=times.forward_s,
-        input_grad_s=times.input_grad_s,
-        weight_grad_s=times.weight_grad_s,
-        transfer_s=times.transfer_s,
         memory=_memory(work, layout, schedule),
-        transfer_model=TransferModel.BLOCKING if times.blocking else TransferModel.FREE,
-        blocking_fraction=times.blocking,
+        transfer_model=times.transfer_model,
     )
     return simulate(schedule, costs)
 
