@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kSlack = 1 + 1e-11;
 constexpr size_t kBatch = 512;  // labels scanned together; each keeps its list of groups
+constexpr size_t kAhead = 8;    // labels in a batch whose sums are fetched ahead
 
 }  // namespace
 
@@ -280,6 +281,7 @@ void LevelSweep::expand_by_scan(const std::vector<int32_t>& batch, const Stop& s
       alignas(64) int32_t room[BoundTable::kLanes];
       table.rooms(threshold_s_ * static_cast<double>(d), in_->memory_bytes, room);
       for (size_t i = 0; i < batch.size() && goal_ < 0; ++i) {
+        if (i + kAhead < batch.size()) table.fetch(labels_[batch[i + kAhead]].downset);
         if (labels_[batch[i]].devices + devices > in_->max_devices) continue;
         scan_degree(batch[i], t, d, {table, room, reach}, scans_[i]);
         if (stop()) return;

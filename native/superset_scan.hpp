@@ -91,15 +91,17 @@ class SupersetScan {
                      uint64_t supersets, Visit& visit, Watch& watch) {
     const int32_t begin = group * Downsets::kGroup;
     alignas(64) int32_t lowered[BoundTable::kLanes];
-    bounds.of.table.lower_thresholds(thresholds, bounds.cuts.of_group(*bits_, group), lowered);
-    uint64_t rest = bounds.of.table.within(group, lowered, supersets, first_lane_);
+    const int32_t least_cut = bounds.cuts.of_group(*bits_, group);
+    bounds.of.table.lower_thresholds(thresholds, least_cut, lowered);
+    uint64_t rest = bounds.of.table.within(group, lowered, supersets);
     watch.members(begin, supersets & ~rest);
     while (rest != 0) {
       const int32_t last = 63 - std::countl_zero(rest);
       rest ^= uint64_t{1} << last;
       if (bounds.of.reach.limit[begin + last] <= bounds.devices) continue;  // by a label made since
-      if (!bounds.of.table.is_within(group, last, thresholds,
-                                     bounds.cuts.of_member(*bits_, group, last), first_lane_)) {
+      const int32_t cut = bounds.cuts.of_member(*bits_, group, last);
+      if (cut > least_cut) bounds.of.table.lower_thresholds(thresholds, cut, lowered);
+      if (cut > least_cut && BoundTable::exceeds(bounds.of.table.row(begin + last), lowered)) {
         watch.members(begin, uint64_t{1} << last);
       } else if (!visit(begin + last)) {
         return false;
@@ -111,7 +113,7 @@ class SupersetScan {
 
   const Downsets* sets_ = nullptr;
   const MemberBits* bits_ = nullptr;
-  int32_t below_ = 0, first_group_ = 0, first_lane_ = 0;
+  int32_t below_ = 0, first_group_ = 0;
   std::vector<Members> members_;  // of the groups from the first
 };
 
