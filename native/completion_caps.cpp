@@ -50,16 +50,13 @@ struct CompletionCaps::Need {
   }
   // The same for the 64 members of a group, as what remains of `most`, at least -1.
   void remaining(int32_t group, int64_t most, int32_t* out) const {
-    double units[kMembers] = {};
-    for (int32_t i = 0; i < kLanes; ++i) {
-      const int32_t* sums = table->lane_of_group(group, i);
-      const int32_t total = table->total[i];
-      const double per = per_value[i];
-      for (int32_t m = 0; m < kMembers; ++m)
-        units[m] = std::max(units[m], static_cast<double>(total - sums[m]) * per);
+    for (int32_t m = 0; m < kMembers; ++m) {
+      const int32_t* sums = table->row(group * kMembers + m);
+      double units = 0;
+      for (int32_t i = 0; i < kLanes; ++i)
+        units = std::max(units, static_cast<double>(table->total[i] - sums[i]) * per_value[i]);
+      out[m] = static_cast<int32_t>(std::max<int64_t>(-1, most - whole(units)));
     }
-    for (int32_t m = 0; m < kMembers; ++m)
-      out[m] = static_cast<int32_t>(std::max<int64_t>(-1, most - whole(units[m])));
   }
   const BoundTable* table;
   double per_value[kLanes];
@@ -73,12 +70,11 @@ Cap CompletionCaps::cap_from(const Need& sums, const Need& devices, int32_t down
 }
 
 Cap CompletionCaps::cap(int32_t downset, int64_t sum) {
+  if (prices_) return {static_cast<int32_t>(in_->max_sum), prices_->most_devices(downset, sum)};
   const double memory = in_->memory_bytes;
-  Cap cap =
-      cap_from(Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
-               Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory), downset);
-  if (prices_) cap.devices = std::min(cap.devices, prices_->most_devices(downset, sum));
-  return cap;
+  return cap_from(
+      Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
+      Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory), downset);
 }
 
 void CompletionCaps::set_least_left(std::vector<int32_t> least_left) {
@@ -102,6 +98,22 @@ const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
 void CompletionCaps::fill(Level& level, int64_t sum) {
   level.sum.resize(sets_->num_groups() * kMembers);
   level.devices.resize(level.sum.size());
+  if (prices_) {  // nearly always the sharper of the two
+    std::fill(level.sum.begin(), level.sum.end(), static_cast<int32_t>(in_->max_sum));
+    for (int32_t i = 0; i < sets_->count; ++i)
+      level.devices[i] = prices_->most_devices(i, sum);
+  } else {
+    fill_additively(level, sum);
+  }
+  if (!least_left_.empty())
+    for (int32_t& devices : level.devices)
+      if (devices >= 0) {
+        const auto most = static_cast<int32_t>(in_->max_devices);
+        devices = most - least_left_[most - devices];
+      }
+}
+
+void CompletionCaps::fill_additively(Level& level, int64_t sum) {
   const double memory = in_->memory_bytes;
   const Need sums(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory);
   const Need devices(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory);
@@ -115,15 +127,6 @@ void CompletionCaps::fill(Level& level, int64_t sum) {
       devices.remaining(group, in_->max_devices, level.devices.data() + first);
     }
   }
-  if (prices_)
-    for (int32_t i = 0; i < sets_->count; ++i)
-      level.devices[i] = std::min(level.devices[i], prices_->most_devices(i, sum));
-  if (!least_left_.empty())
-    for (int32_t& devices : level.devices)
-      if (devices >= 0) {
-        const auto most = static_cast<int32_t>(in_->max_devices);
-        devices = most - least_left_[most - devices];
-      }
 }
 
 // Downsets ascend by work: those where so many devices leave too few come first.

@@ -34,7 +34,7 @@ class CompletionCaps {
 
     Cap own(int32_t downset) const { return {sum[downset], devices[downset]}; }
   };
-  // `is_priced`: also by depth_prices.hpp.
+  // `is_priced`: by depth_prices.hpp instead.
   CompletionCaps(const Instance& instance, const Downsets& sets, AdditiveBounds& bounds,
                  bool is_priced);
 
@@ -51,6 +51,7 @@ class CompletionCaps {
   struct Need;  // of one table at the threshold
   int64_t level_of(int64_t sum) const;
   void fill(Level& level, int64_t sum);
+  void fill_additively(Level& level, int64_t sum);
   void find_most(Level& level) const;
   Cap cap_from(const Need& sums, const Need& devices, int32_t downset) const;
 
