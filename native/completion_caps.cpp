@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace trainwright {
 namespace {
@@ -21,6 +22,7 @@ CompletionCaps::CompletionCaps(const Instance& instance, const Downsets& sets,
 
 void CompletionCaps::restart(double threshold_s) {
   threshold_s_ = threshold_s;
+  if (threshold_s > learned_to_s_) learned_.clear();
   if (prices_) prices_->restart(threshold_s);
 }
 
@@ -83,7 +85,7 @@ void CompletionCaps::set_least_left(std::vector<int32_t> least_left) {
     if (level) level->threshold_s = -1;
 }
 
-const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
+CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
   const int64_t at = level_of(sum);
   auto& entry = levels_[at];
   if (!entry) entry = std::make_unique<Level>();
@@ -102,6 +104,9 @@ void CompletionCaps::fill(Level& level, int64_t sum) {
     std::fill(level.sum.begin(), level.sum.end(), static_cast<int32_t>(in_->max_sum));
     for (int32_t i = 0; i < sets_->count; ++i)
       level.devices[i] = prices_->most_devices(i, sum);
+    if (!learned_.empty())
+      for (int32_t i = 0; i < sets_->count; ++i)
+        level.devices[i] = std::min<int32_t>(level.devices[i], learned_[sum * sets_->count + i]);
   } else {
     fill_additively(level, sum);
   }
@@ -129,13 +134,37 @@ void CompletionCaps::fill_additively(Level& level, int64_t sum) {
   }
 }
 
+void CompletionCaps::learn(double threshold_s) {
+  restart(threshold_s);
+  if (learned_.empty())
+    learned_.assign(prices_->num_sums() * sets_->count, std::numeric_limits<int16_t>::max());
+  learned_to_s_ = threshold_s;
+}
+
+bool CompletionCaps::lower(int32_t downset, int64_t sum, int32_t devices) {
+  const auto most = static_cast<int16_t>(devices - 1);
+  bool is_news = false;
+  for (; sum < prices_->num_sums(); ++sum) {
+    int16_t& learned = learned_[sum * sets_->count + downset];
+    if (learned <= most) break;  // as for all larger sums
+    learned = most;
+    Level* level = levels_[sum].get();
+    const bool is_filled = level && level->threshold_s == threshold_s_;
+    is_news = is_news || !is_filled || level->devices[downset] > most;
+    if (is_filled) level->devices[downset] = std::min<int32_t>(level->devices[downset], most);
+  }
+  return is_news;
+}
+
 // Downsets ascend by work: those where so many devices leave too few come first.
 void CompletionCaps::find_most(Level& level) const {
+  level.fine.resize(sets_->num_groups());
   level.most_up_to.resize(sets_->num_groups());
   int32_t most = -1;
   for (int32_t group = 0; group < sets_->num_groups(); ++group) {
     const auto first = level.devices.begin() + int64_t{group} * kMembers;
-    level.most_up_to[group] = most = std::max(most, *std::max_element(first, first + kMembers));
+    level.fine[group] = *std::max_element(first, first + kMembers);
+    level.most_up_to[group] = most = std::max(most, level.fine[group]);
   }
 }
 
