@@ -52,15 +52,6 @@ void append_slopes(Points points, std::vector<double>& slopes) {
   }
 }
 
-// Rows of lanes, one per downset, to runs of 64 downsets per lane. The last run is filled up.
-void transpose(const std::vector<int32_t>& rows, int64_t count, std::vector<int32_t>& out) {
-  out.assign((count + kMembers - 1) / kMembers * kMembers * kLanes, 0);
-  for (int64_t first = 0; first < count; first += kMembers)
-    for (int32_t j = 0; j < kLanes; ++j)
-      for (int64_t i = first; i < std::min(first + kMembers, count); ++i)
-        out[(first / kMembers * kLanes + j) * kMembers + i - first] = rows[i * kLanes + j];
-}
-
 void least_per_group(const std::vector<int32_t>& rows, int64_t count, int64_t group,
                      std::vector<int32_t>& out) {
   out.assign((count + group - 1) / group * kLanes, std::numeric_limits<int32_t>::max());
@@ -172,7 +163,7 @@ std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree
   }
   std::sort(slopes.begin(), slopes.end());
   for (int32_t i = 1; i < BoundTable::kMemoryLane && !slopes.empty(); ++i)
-    table->multiplier[i] = slopes[(slopes.size() - 1) * (i - 1) / (BoundTable::kMemoryLane - 2)];
+    table->multiplier[i] = slopes[slopes.size() * (2 * i - 1) / (2 * BoundTable::kMemoryLane - 2)];
   std::vector<double> phi(int64_t{in.num_layers} * kLanes, 0);
   for (int32_t v = 0; v < in.num_layers; ++v) {
     double* lane = phi.data() + int64_t{v} * kLanes;
@@ -201,9 +192,11 @@ std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree
       table->total[i] += units[int64_t{v} * kLanes + i];
     }
   }
-  sets_->add_up(units, kLanes, rows_);
-  transpose(rows_, sets_->count, table->sums);
-  least_per_group(rows_, sets_->count, Downsets::kGroup, table->fine);
+  const int64_t size = int64_t{sets_->num_groups()} * kMembers * kLanes;
+  table->sums.reserve(size);
+  sets_->add_up(units, kLanes, table->sums);
+  table->sums.resize(size);
+  least_per_group(table->sums, sets_->count, Downsets::kGroup, table->fine);
   table->from_fine = table->fine;
   for (size_t i = table->fine.size() - kLanes; i-- > 0;)
     table->from_fine[i] = std::min(table->from_fine[i], table->from_fine[i + kLanes]);

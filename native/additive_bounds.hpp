@@ -4,14 +4,13 @@
 //
 //     stage time * d  >=  Phi(D) - Phi(D') - mu M          (Lagrange, memory relaxed).
 //
-// A table holds 14 multipliers for one y, the fastest time (mu = 0) and the least memory
-// (mu -> infinity): 16 lanes. Lanes are integers rounded down, so that sums are exact, inclusion
+// A table holds 6 multipliers for one y, the fastest time (mu = 0) and the least memory
+// (mu -> infinity): 8 lanes. Lanes are integers rounded down, so that sums are exact, inclusion
 // never lowers them, and a rejection is a proof without any slack for rounding. A bound for a
 // smaller y is valid for a larger one, so tables exist on a grid of y only.
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -25,10 +24,9 @@
 namespace trainwright {
 
 struct BoundTable {
-  static constexpr int32_t kLanes = 16;
-  static constexpr int32_t kMemoryLane = 15;
+  static constexpr int32_t kLanes = kRowLanes;
+  static constexpr int32_t kMemoryLane = kLanes - 1;
   static constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
-  static constexpr int32_t kFew = 6;  // members up to which one by one is faster
 
   // Units per second of lanes that are compared together with cut_floors.hpp.
   static double cut_scale(const Instance& instance, int32_t degree);
@@ -37,7 +35,7 @@ struct BoundTable {
   double scale[kLanes] = {};       // units per second, or per byte in the memory lane
   int32_t total[kLanes] = {};      // Phi(V)
   int32_t cut_mask[kLanes] = {};   // -1 for lanes in the units of cut_scale
-  std::vector<int32_t> sums;       // [groups of 64 * lanes * 64]: a lane of a group in one run
+  std::vector<int32_t> sums;       // [groups * 64 * lanes], zeros after the last downset
   std::vector<int32_t> fine;       // least lanes per group of 64
   std::vector<int32_t> from_fine;  // least lanes of this group and all after it
 
@@ -45,9 +43,8 @@ struct BoundTable {
   void rooms(double limit_s, double memory_bytes, int32_t* out) const;
   // Largest Phi(D) that a stage in front of `below` may reach.
   void thresholds(int32_t below, const int32_t* room, int32_t* out) const {
-    const int32_t* own = lane_of_group(below >> 6, 0) + (below & 63);
-    for (int32_t i = 0; i < kLanes; ++i)
-      out[i] = own[i * kMembers] + std::min(room[i], kMost - own[i * kMembers]);
+    const int32_t* own = row(below);
+    for (int32_t i = 0; i < kLanes; ++i) out[i] = own[i] + std::min(room[i], kMost - own[i]);
   }
   // Some lane above its threshold? The hottest test: four lanes at a time.
   static bool exceeds(const int32_t* lanes, const int32_t* threshold) {
@@ -67,32 +64,12 @@ struct BoundTable {
   void lower_thresholds(const int32_t* threshold, int32_t cut, int32_t* out) const {
     for (int32_t i = 0; i < kLanes; ++i) out[i] = threshold[i] - (cut & cut_mask[i]);
   }
-  int32_t sum(int32_t i, int32_t lane) const { return lane_of_group(i >> 6, lane)[i & 63]; }
-  const int32_t* lane_of_group(int32_t group, int32_t lane) const {
-    return sums.data() + (int64_t{group} * kLanes + lane) * kMembers;
-  }
-  // Those of the members that are within the thresholds. `first_lane` is where to begin, and is set
-  // to the lane that left none.
-  uint64_t within(int32_t group, const int32_t* threshold, uint64_t members,
-                  int32_t& first_lane) const {
-    for (int32_t i = 0; i < kLanes && std::popcount(members) > kFew; ++i) {
-      const int32_t lane = (first_lane + i) % kLanes;
-      members &= at_most(lane_of_group(group, lane), threshold[lane]);
-      if (members == 0) first_lane = lane;
-    }
-    return members;
-  }
-  // The same for one member, with `cut` units of communication on top of the time.
-  bool is_within(int32_t group, int32_t member, const int32_t* threshold, int32_t cut,
-                 int32_t& first_lane) const {
-    const int32_t* sums_of_group = lane_of_group(group, 0) + member;
-    for (int32_t i = 0; i < kLanes; ++i) {
-      const int32_t lane = (first_lane + i) % kLanes;
-      if (sums_of_group[lane * kMembers] + (cut & cut_mask[lane]) <= threshold[lane]) continue;
-      first_lane = lane;
-      return false;
-    }
-    return true;
+  const int32_t* row(int32_t i) const { return sums.data() + int64_t{i} * kLanes; }
+  void fetch(int32_t i) const { __builtin_prefetch(row(i)); }  // into the cache
+  int32_t sum(int32_t i, int32_t lane) const { return row(i)[lane]; }
+  // Those of the members that are within the thresholds.
+  uint64_t within(int32_t group, const int32_t* threshold, uint64_t members) const {
+    return rows_within(row(group * kMembers), threshold, members);
   }
   // Seconds of stage time * d that the lanes prove for the pair.
   double proved_s(int32_t below, int32_t above, double memory_bytes) const;
@@ -122,7 +99,6 @@ class AdditiveBounds {
   std::vector<int64_t> grid_;                                     // ascending y
   std::vector<int32_t> slot_of_;                                  // grid slot of small y
   std::vector<std::vector<std::unique_ptr<BoundTable>>> tables_;  // [kind and degree][grid slot]
-  std::vector<int32_t> rows_;  // sums before they are put in runs; storage kept between tables
   int64_t num_built_ = 0;
 };
 

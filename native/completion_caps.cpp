@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace trainwright {
 namespace {
@@ -21,6 +22,7 @@ CompletionCaps::CompletionCaps(const Instance& instance, const Downsets& sets,
 
 void CompletionCaps::restart(double threshold_s) {
   threshold_s_ = threshold_s;
+  if (threshold_s > learned_to_s_) learned_.clear();
   if (prices_) prices_->restart(threshold_s);
 }
 
@@ -50,16 +52,13 @@ struct CompletionCaps::Need {
   }
   // The same for the 64 members of a group, as what remains of `most`, at least -1.
   void remaining(int32_t group, int64_t most, int32_t* out) const {
-    double units[kMembers] = {};
-    for (int32_t i = 0; i < kLanes; ++i) {
-      const int32_t* sums = table->lane_of_group(group, i);
-      const int32_t total = table->total[i];
-      const double per = per_value[i];
-      for (int32_t m = 0; m < kMembers; ++m)
-        units[m] = std::max(units[m], static_cast<double>(total - sums[m]) * per);
+    for (int32_t m = 0; m < kMembers; ++m) {
+      const int32_t* sums = table->row(group * kMembers + m);
+      double units = 0;
+      for (int32_t i = 0; i < kLanes; ++i)
+        units = std::max(units, static_cast<double>(table->total[i] - sums[i]) * per_value[i]);
+      out[m] = static_cast<int32_t>(std::max<int64_t>(-1, most - whole(units)));
     }
-    for (int32_t m = 0; m < kMembers; ++m)
-      out[m] = static_cast<int32_t>(std::max<int64_t>(-1, most - whole(units[m])));
   }
   const BoundTable* table;
   double per_value[kLanes];
@@ -73,12 +72,11 @@ Cap CompletionCaps::cap_from(const Need& sums, const Need& devices, int32_t down
 }
 
 Cap CompletionCaps::cap(int32_t downset, int64_t sum) {
+  if (prices_) return {static_cast<int32_t>(in_->max_sum), prices_->most_devices(downset, sum)};
   const double memory = in_->memory_bytes;
-  Cap cap =
-      cap_from(Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
-               Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory), downset);
-  if (prices_) cap.devices = std::min(cap.devices, prices_->most_devices(downset, sum));
-  return cap;
+  return cap_from(
+      Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
+      Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory), downset);
 }
 
 void CompletionCaps::set_least_left(std::vector<int32_t> least_left) {
@@ -87,7 +85,7 @@ void CompletionCaps::set_least_left(std::vector<int32_t> least_left) {
     if (level) level->threshold_s = -1;
 }
 
-const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
+CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
   const int64_t at = level_of(sum);
   auto& entry = levels_[at];
   if (!entry) entry = std::make_unique<Level>();
@@ -102,6 +100,25 @@ const CompletionCaps::Level& CompletionCaps::at_sum(int64_t sum) {
 void CompletionCaps::fill(Level& level, int64_t sum) {
   level.sum.resize(sets_->num_groups() * kMembers);
   level.devices.resize(level.sum.size());
+  if (prices_) {  // nearly always the sharper of the two
+    std::fill(level.sum.begin(), level.sum.end(), static_cast<int32_t>(in_->max_sum));
+    for (int32_t i = 0; i < sets_->count; ++i)
+      level.devices[i] = prices_->most_devices(i, sum);
+    if (!learned_.empty())
+      for (int32_t i = 0; i < sets_->count; ++i)
+        level.devices[i] = std::min<int32_t>(level.devices[i], learned_[sum * sets_->count + i]);
+  } else {
+    fill_additively(level, sum);
+  }
+  if (!least_left_.empty())
+    for (int32_t& devices : level.devices)
+      if (devices >= 0) {
+        const auto most = static_cast<int32_t>(in_->max_devices);
+        devices = most - least_left_[most - devices];
+      }
+}
+
+void CompletionCaps::fill_additively(Level& level, int64_t sum) {
   const double memory = in_->memory_bytes;
   const Need sums(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory);
   const Need devices(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory);
@@ -115,24 +132,39 @@ void CompletionCaps::fill(Level& level, int64_t sum) {
       devices.remaining(group, in_->max_devices, level.devices.data() + first);
     }
   }
-  if (prices_)
-    for (int32_t i = 0; i < sets_->count; ++i)
-      level.devices[i] = std::min(level.devices[i], prices_->most_devices(i, sum));
-  if (!least_left_.empty())
-    for (int32_t& devices : level.devices)
-      if (devices >= 0) {
-        const auto most = static_cast<int32_t>(in_->max_devices);
-        devices = most - least_left_[most - devices];
-      }
+}
+
+void CompletionCaps::learn(double threshold_s) {
+  restart(threshold_s);
+  if (learned_.empty())
+    learned_.assign(prices_->num_sums() * sets_->count, std::numeric_limits<int16_t>::max());
+  learned_to_s_ = threshold_s;
+}
+
+bool CompletionCaps::lower(int32_t downset, int64_t sum, int32_t devices) {
+  const auto most = static_cast<int16_t>(devices - 1);
+  bool is_news = false;
+  for (; sum < prices_->num_sums(); ++sum) {
+    int16_t& learned = learned_[sum * sets_->count + downset];
+    if (learned <= most) break;  // as for all larger sums
+    learned = most;
+    Level* level = levels_[sum].get();
+    const bool is_filled = level && level->threshold_s == threshold_s_;
+    is_news = is_news || !is_filled || level->devices[downset] > most;
+    if (is_filled) level->devices[downset] = std::min<int32_t>(level->devices[downset], most);
+  }
+  return is_news;
 }
 
 // Downsets ascend by work: those where so many devices leave too few come first.
 void CompletionCaps::find_most(Level& level) const {
+  level.fine.resize(sets_->num_groups());
   level.most_up_to.resize(sets_->num_groups());
   int32_t most = -1;
   for (int32_t group = 0; group < sets_->num_groups(); ++group) {
     const auto first = level.devices.begin() + int64_t{group} * kMembers;
-    level.most_up_to[group] = most = std::max(most, *std::max_element(first, first + kMembers));
+    level.fine[group] = *std::max_element(first, first + kMembers);
+    level.most_up_to[group] = most = std::max(most, level.fine[group]);
   }
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kSlack = 1 + 1e-11;
 constexpr size_t kBatch = 512;  // labels scanned together; each keeps its list of groups
+constexpr size_t kAhead = 8;    // labels in a batch whose sums are fetched ahead
 
 }  // namespace
 
@@ -57,6 +58,14 @@ double LevelSweep::root_bound_s() {
 PassAnswer LevelSweep::run(double threshold_s, const Stop& stop) {
   threshold_s_ = floor_s_ = threshold_s;
   found_ = nullptr;
+  is_through_ = false;
+  return sweep(stop);
+}
+
+PassAnswer LevelSweep::run_through(double threshold_s, const Found& found, const Stop& stop) {
+  threshold_s_ = floor_s_ = threshold_s;
+  found_ = &found;
+  is_through_ = true;
   return sweep(stop);
 }
 
@@ -66,6 +75,7 @@ PassAnswer LevelSweep::run_window(double floor_s, double ceiling_s, int64_t most
   threshold_s_ = ceiling_s;
   floor_s_ = floor_s;
   found_ = &found;
+  is_through_ = false;
   return sweep(stop);
 }
 
@@ -97,7 +107,7 @@ void LevelSweep::follow(const std::vector<PartitionStage>& stages, double time_s
 }
 
 PassAnswer LevelSweep::sweep(const Stop& stop) {
-  is_unresolved_ = false;
+  is_unresolved_ = has_found_ = false;
   goal_ = -1;
   labels_.clear();
   queue_.clear();
@@ -109,12 +119,12 @@ PassAnswer LevelSweep::sweep(const Stop& stop) {
   ++counters_.passes;
   PassAnswer answer = PassAnswer::no;
   while (goal_ < 0) {
-    if (found_ && threshold_s_ <= floor_s_) {  // a plan below the window, also of the last batch
+    if (found_ && !is_through_ && threshold_s_ <= floor_s_) {  // a plan below the window, also of the last batch
       answer = PassAnswer::yes;
       break;
     }
     if (!next_batch()) break;
-    if (found_ && labels_.size() > most_labels_) {
+    if (found_ && !is_through_ && labels_.size() > most_labels_) {
       answer = PassAnswer::too_wide;
       break;
     }
@@ -131,6 +141,7 @@ PassAnswer LevelSweep::sweep(const Stop& stop) {
   if (goal_ < 0 && stop()) answer = PassAnswer::stopped;
   if (goal_ < 0 && answer == PassAnswer::no && is_unresolved_) answer = PassAnswer::unresolved;
   count();
+  if (is_through_ && has_found_ && answer == PassAnswer::no) return PassAnswer::yes;
   return goal_ >= 0 ? PassAnswer::yes : answer;
 }
 
@@ -179,7 +190,7 @@ bool LevelSweep::fits(const StageKey& stage, double threshold_s) {
 
 double LevelSweep::late_s(const Label& behind, const StageKey& stage) {
   constexpr double kBeyond = std::numeric_limits<double>::infinity();
-  if (!found_) return fits(stage, threshold_s_) ? 0 : kBeyond;
+  if (!found_ || is_through_) return fits(stage, threshold_s_) ? 0 : kBeyond;
   if (test_.settle(stage, floor_s_) == Verdict::yes) return behind.late_s;
   if (!fits(stage, threshold_s_)) return kBeyond;
   const int64_t num_capped = test_.counters().capped_knapsacks;
@@ -216,7 +227,8 @@ void LevelSweep::reach_goal(const Label& label) {
     return;
   }
   const double threshold_s = (*found_)(plan_from(label));
-  if (threshold_s >= threshold_s_) is_unresolved_ = true;  // rounding: no better than known
+  has_found_ = true;
+  if (threshold_s >= threshold_s_ && !is_through_) is_unresolved_ = true;  // rounding: no better than known
   threshold_s_ = std::min(threshold_s_, threshold_s);
 }
 
@@ -280,6 +292,7 @@ void LevelSweep::expand_by_scan(const std::vector<int32_t>& batch, const Stop& s
       alignas(64) int32_t room[BoundTable::kLanes];
       table.rooms(threshold_s_ * static_cast<double>(d), in_->memory_bytes, room);
       for (size_t i = 0; i < batch.size() && goal_ < 0; ++i) {
+        if (i + kAhead < batch.size()) table.fetch(labels_[batch[i + kAhead]].downset);
         if (labels_[batch[i]].devices + devices > in_->max_devices) continue;
         scan_degree(batch[i], t, d, {table, room, reach}, scans_[i]);
         if (stop()) return;
@@ -296,7 +309,8 @@ void LevelSweep::start_scan(int32_t below, SupersetScan& scan) {
 }
 
 void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d,
-                             const SupersetScan::Limits& limits, SupersetScan& scan) {
+                             const SupersetScan::Limits<ReachLimits::Row>& limits,
+                             SupersetScan& scan) {
   const Label start = labels_[from];
   StageKey stage{start.downset, 0, degree, d, 1 + (start.sum + d - 1) / d};
   scan.cuts[degree].data_degree_less_1 = d - 1;
@@ -311,7 +325,7 @@ void LevelSweep::scan_degree(int32_t from, int32_t degree, int64_t d,
       this->reach(from, stage, late);
     return goal_ < 0;
   };
-  const SupersetScan::Bounds bounds{limits, scan.cuts[degree], devices};
+  const SupersetScan::Bounds<ReachLimits::Row> bounds{limits, scan.cuts[degree], devices};
   if (audit_->is_on()) {
     scan.for_each(bounds, visit, RejectionAudit::Watch{*audit_, *sets_, stage, threshold_s_});
   } else {

@@ -46,6 +46,12 @@ class LevelSweep {
   // "too_wide" when there were more than `most_labels`.
   PassAnswer run_window(double floor_s, double ceiling_s, int64_t most_labels, const Found& found,
                         const Stop& stop);
+  // The same without a floor: no label carries a time, and "yes" where any plan was found.
+  PassAnswer run_through(double threshold_s, const Found& found, const Stop& stop);
+  // Lowers the caps of passes within this threshold by the labels of the last pass that cannot be
+  // completed (dead_ends.cpp). True if that is a proof that no plan is within it.
+  bool find_dead_ends(double threshold_s, const Stop& stop);
+  bool can_find_dead_ends() const { return scanning_ && caps_.can_learn(); }
   // From now on labels are extended only where they are no worse placed than this plan was there,
   // but for `slack` devices: finds plans near it, and proves nothing. No stages: all labels again.
   void follow(const std::vector<PartitionStage>& stages, double time_s, int32_t slack);
@@ -82,7 +88,10 @@ class LevelSweep {
   void expand_by_scan(const std::vector<int32_t>& batch, const Stop& stop);
   void start_scan(int32_t below, SupersetScan& scan);
   void scan_degree(int32_t from, int32_t degree, int64_t data_degree,
-                   const SupersetScan::Limits& limits, SupersetScan& scan);
+                   const SupersetScan::Limits<ReachLimits::Row>& limits, SupersetScan& scan);
+  bool is_within(const Label& label);
+  bool can_complete(const Label& label, SupersetScan& scan);
+  void bury(const Label& label);
   PassAnswer sweep(const Stop& stop);
   bool is_alive(const Label& label);
   bool fits(const StageKey& stage, double threshold_s);
@@ -110,7 +119,9 @@ class LevelSweep {
   double threshold_s_ = 0;
   double floor_s_ = 0;            // of a window; without one, the threshold
   const Found* found_ = nullptr;  // of a window
-  int64_t most_labels_ = 0;       // of a window
+  bool is_through_ = false;       // no window, although there is `found_`
+  bool has_found_ = false;
+  int64_t most_labels_ = 0;  // of a window
   bool is_unresolved_ = false;
   int32_t goal_ = -1;  // label at V
   PartitionCounters counters_;

@@ -1,5 +1,6 @@
 #include "member_masks.hpp"
 
+#include <bit>
 #include <cstring>
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -22,7 +23,33 @@ uint64_t at_most_portable(const int32_t* values, int32_t limit) {
   return bits;
 }
 
+uint64_t rows_within_portable(const int32_t* rows, const int32_t* most, uint64_t members) {
+  uint64_t within = 0;
+  for (; members != 0; members &= members - 1) {
+    const int32_t member = std::countr_zero(members);
+    const int32_t* row = rows + member * kRowLanes;
+    int32_t over = 0;
+    for (int32_t i = 0; i < kRowLanes; ++i) over |= row[i] > most[i];
+    within |= uint64_t{over == 0} << member;
+  }
+  return within;
+}
+
 #ifdef TRAINWRIGHT_X86
+__attribute__((target("avx2,bmi"))) uint64_t rows_within_avx2(const int32_t* rows,
+                                                              const int32_t* most,
+                                                              uint64_t members) {
+  const __m256i limit = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(most));
+  uint64_t within = 0;
+  for (; members != 0; members &= members - 1) {
+    const int32_t member = std::countr_zero(members);
+    const auto* row = reinterpret_cast<const __m256i*>(rows + member * kRowLanes);
+    const __m256i over = _mm256_cmpgt_epi32(_mm256_loadu_si256(row), limit);
+    within |= uint64_t{_mm256_testz_si256(over, over) != 0} << member;
+  }
+  return within;
+}
+
 __attribute__((target("avx512f"))) uint64_t at_most_avx512(const int32_t* values, int32_t limit) {
   const __m512i most = _mm512_set1_epi32(limit);
   uint64_t bits = 0;
@@ -52,8 +79,17 @@ AtMost best_at_most() {
   return at_most_portable;
 }
 
+RowsWithin best_rows_within() {
+#ifdef TRAINWRIGHT_X86
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi")) return rows_within_avx2;
+#endif
+  return rows_within_portable;
+}
+
 }  // namespace
 
+const RowsWithin rows_within_of_members = best_rows_within();
 const AtMost at_most_of_members = best_at_most();
 
 }  // namespace trainwright

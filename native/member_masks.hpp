@@ -18,4 +18,14 @@ inline uint64_t at_most(const int32_t* values, int32_t limit) {
   return at_most_of_members(values, limit);
 }
 
+constexpr int32_t kRowLanes = 8;
+
+using RowsWithin = uint64_t (*)(const int32_t* rows, const int32_t* most, uint64_t members);
+extern const RowsWithin rows_within_of_members;
+
+// Those of the members whose row of values is nowhere above `most` [kRowLanes].
+inline uint64_t rows_within(const int32_t* rows, const int32_t* most, uint64_t members) {
+  return rows_within_of_members(rows, most, members);
+}
+
 }  // namespace trainwright

@@ -28,11 +28,9 @@ constexpr double kWindow = 2e-3;      // below the best plan: searched, and prov
 constexpr double kNarrowWindow = 2e-4;
 constexpr int64_t kManyLabels = 60;   // per downset, in a plain pass there
 constexpr double kFollowStep = 1e-3;  // first step of passes near the best plan
-constexpr double kLeastStep = 5e-5;
+constexpr double kLeastStep = 2e-4;
 constexpr double kCoarseStep = 2e-2;          // a refused pass so far below a plan is cheap
 constexpr double kCoarseFrom = 0.25;          // of the time limit
-constexpr int32_t kFollowRounds = 4;          // plain passes just below a plan, before windows
-constexpr int64_t kNarrowFrom = 64;           // devices, and several degrees
 constexpr double kLeastGain = 1e-5;           // of a plan among few cuts
 constexpr int32_t kFewLayers = 400;           // to look at thousands of downsets around each cut
 constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
@@ -74,11 +72,14 @@ class Search {
   void sweep_cuts(std::vector<uint64_t> rows);
   void bound_by_positions();
   // A pass has several labels to extend per downset: passes near the best plan go first.
-  bool has_many_labels() const { return in_.num_degrees > 1 && in_.max_sum > kNarrowFrom; }
+  bool has_many_labels() const {
+    return in_.num_degrees > 1 && in_.max_sum > limits_.priced_from;
+  }
   void follow_plan(LevelSweep& sweep, double step);
   void bound_coarsely(LevelSweep& sweep);
   bool halve(LevelSweep& sweep, double gap);
   void close_gap(LevelSweep& sweep);
+  void close_by_dead_ends(LevelSweep& sweep);
   bool accept(const std::vector<PartitionStage>& stages);
   void count(const LevelSweep& sweep);
   void finish();
@@ -324,18 +325,33 @@ void Search::bound_coarsely(LevelSweep& sweep) {
   ask(sweep, threshold_s, true);
 }
 
+// Passes just below the best plan that go on when they find a better one. Each makes the next one
+// shorter.
+void Search::close_by_dead_ends(LevelSweep& sweep) {
+  const auto found = [&](const std::vector<PartitionStage>& stages) {
+    return accept(stages) ? last_threshold_s() : kInfinity;
+  };
+  while (!stop_()) {
+    const double best = result_.time_per_sample_s;
+    ++result_.counters.passes;
+    const PassAnswer answer = sweep.run_through(last_threshold_s(), found, stop_);
+    if (answer != PassAnswer::no && result_.time_per_sample_s >= best) return;
+    if (answer == PassAnswer::no || sweep.find_dead_ends(last_threshold_s(), stop_)) {
+      floor_s_ = result_.lower_bound_s = last_threshold_s();
+      return;
+    }
+  }
+}
+
 // Steps down, then windows below the best plan until one holds no better plan.
 void Search::close_gap(LevelSweep& sweep) {
   double width = has_many_labels() ? kNarrowWindow : kWindow;
   if (has_many_labels()) {
-    double step = kFollowStep;
-    for (int32_t round = 0; round < kFollowRounds && !stop_(); ++round) {
-      follow_plan(sweep, step);
-      const double best = result_.time_per_sample_s;
-      if (ask(sweep, last_threshold_s(), true) != PassAnswer::yes) return;
-      if (result_.time_per_sample_s >= best) return;
-      step = kLeastStep;
-    }
+    follow_plan(sweep, kFollowStep);
+    if (sweep.can_find_dead_ends()) return close_by_dead_ends(sweep);
+    const double best = result_.time_per_sample_s;
+    if (ask(sweep, last_threshold_s(), true) != PassAnswer::yes) return;
+    if (result_.time_per_sample_s >= best) return;
   } else {
     const PassAnswer answer = ask(sweep, result_.time_per_sample_s * (1 - kFirstStep), true);
     if (answer == PassAnswer::stopped) return;

@@ -59,7 +59,8 @@ struct PartitionLimits {
   int64_t max_knapsack_states = 200'000;  // beyond it a stage is unknown, never infeasible
   int64_t max_pairs = 2'000'000;  // pairs of downsets x degrees to keep cursors for; 0: scan
   int64_t max_table_bytes = 384'000'000;  // tables of additive bounds
-  // With several tensor degrees and K and N above this, the completion bound follows the stages.
+  // With several tensor degrees and K and N above this there are many labels per downset: passes
+  // near the best plan go first, and the completion bound follows the stages.
   int64_t priced_from = 64;
   int64_t audit_sample = 0;  // rejected stages to keep (reservoir sample)
   uint64_t audit_seed = 0;

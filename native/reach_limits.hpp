@@ -30,10 +30,9 @@ class ReachLimits {
     const CompletionCaps::Level* caps = nullptr;
 
     // Groups before this one are of no use.
-    int32_t first_group(int32_t devices) const {
-      const auto begin = caps->most_up_to.begin(), end = caps->most_up_to.end();
-      return static_cast<int32_t>(std::lower_bound(begin, end, devices) - begin);
-    }
+    int32_t first_group(int32_t devices) const { return caps->first_group(devices); }
+    bool is_closed(int32_t group, int32_t devices) const { return fine[group] <= devices; }
+    bool is_open(int32_t downset, int32_t devices) const { return limit[downset] > devices; }
     uint64_t open_members(int32_t group, int32_t devices) {
       if (capped_at[group] != target) lower(group);
       return ~at_most(limit.data() + int64_t{group} * kMembers, devices);

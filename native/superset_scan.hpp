@@ -31,20 +31,23 @@ class SupersetScan {
   std::vector<CutFloors::From> cuts;
 
   // Of all stages with t that end at s' + d: what they may not exceed, and where they are useful.
+  // `Reach` says where (reach_limits.hpp, or dead_ends.cpp).
+  template <typename Reach>
   struct Limits {
     const BoundTable& table;
     const int32_t* room;
-    ReachLimits::Row& reach;
+    Reach& reach;
   };
+  template <typename Reach>
   struct Bounds {  // of those in front of D'
-    Limits of;
+    Limits<Reach> of;
     const CutFloors::From& cuts;
     int32_t devices;
   };
   // Calls visit(D) for every D > D' within the bounds, until visit returns false. Tells `watch`
   // what the thresholds reject: whole groups, supersets or not, and supersets as masks.
-  template <typename Visit, typename Watch>
-  void for_each(const Bounds& bounds, Visit visit, Watch watch) {
+  template <typename Reach, typename Visit, typename Watch>
+  void for_each(const Bounds<Reach>& bounds, Visit visit, Watch watch) {
     const BoundTable& table = bounds.of.table;
     constexpr int32_t lanes = BoundTable::kLanes;
     const int32_t all = sets_->num_groups();
@@ -66,7 +69,7 @@ class SupersetScan {
     }
     for (int32_t group = all; group-- > end;) reject(group);
     for (int32_t group = end; group-- > low;) {
-      if (bounds.of.reach.fine[group] <= bounds.devices) continue;
+      if (bounds.of.reach.is_closed(group, bounds.devices)) continue;
       Members& members = members_[group - first_group_];
       if (members.is_known && members.bits == 0) continue;
       if (BoundTable::exceeds(table.fine.data() + int64_t{group} * lanes, thresholds)) {
@@ -86,20 +89,22 @@ class SupersetScan {
     bool is_known;  // found at first use
     uint64_t bits;
   };
-  template <typename Visit, typename Watch>
-  bool visit_members(const Bounds& bounds, const int32_t* thresholds, int32_t group,
+  template <typename Reach, typename Visit, typename Watch>
+  bool visit_members(const Bounds<Reach>& bounds, const int32_t* thresholds, int32_t group,
                      uint64_t supersets, Visit& visit, Watch& watch) {
     const int32_t begin = group * Downsets::kGroup;
     alignas(64) int32_t lowered[BoundTable::kLanes];
-    bounds.of.table.lower_thresholds(thresholds, bounds.cuts.of_group(*bits_, group), lowered);
-    uint64_t rest = bounds.of.table.within(group, lowered, supersets, first_lane_);
+    const int32_t least_cut = bounds.cuts.of_group(*bits_, group);
+    bounds.of.table.lower_thresholds(thresholds, least_cut, lowered);
+    uint64_t rest = bounds.of.table.within(group, lowered, supersets);
     watch.members(begin, supersets & ~rest);
     while (rest != 0) {
       const int32_t last = 63 - std::countl_zero(rest);
       rest ^= uint64_t{1} << last;
-      if (bounds.of.reach.limit[begin + last] <= bounds.devices) continue;  // by a label made since
-      if (!bounds.of.table.is_within(group, last, thresholds,
-                                     bounds.cuts.of_member(*bits_, group, last), first_lane_)) {
+      if (!bounds.of.reach.is_open(begin + last, bounds.devices)) continue;  // by a label made since
+      const int32_t cut = bounds.cuts.of_member(*bits_, group, last);
+      if (cut > least_cut) bounds.of.table.lower_thresholds(thresholds, cut, lowered);
+      if (cut > least_cut && BoundTable::exceeds(bounds.of.table.row(begin + last), lowered)) {
         watch.members(begin, uint64_t{1} << last);
       } else if (!visit(begin + last)) {
         return false;
@@ -111,7 +116,7 @@ class SupersetScan {
 
   const Downsets* sets_ = nullptr;
   const MemberBits* bits_ = nullptr;
-  int32_t below_ = 0, first_group_ = 0, first_lane_ = 0;
+  int32_t below_ = 0, first_group_ = 0;
   std::vector<Members> members_;  // of the groups from the first
 };
 
