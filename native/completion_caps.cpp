@@ -74,9 +74,9 @@ Cap CompletionCaps::cap_from(const Need& sums, const Need& devices, int32_t down
 Cap CompletionCaps::cap(int32_t downset, int64_t sum) {
   if (prices_) return {static_cast<int32_t>(in_->max_sum), prices_->most_devices(downset, sum)};
   const double memory = in_->memory_bytes;
-  return cap_from(
-      Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
-      Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory), downset);
+  return cap_from(Need(bounds_->table(BoundKind::data_degrees, 0, 1 + sum), threshold_s_, memory),
+                  Need(bounds_->table(BoundKind::devices, 0, 1 + sum), threshold_s_, memory),
+                  downset);
 }
 
 void CompletionCaps::set_least_left(std::vector<int32_t> least_left) {
@@ -102,8 +102,7 @@ void CompletionCaps::fill(Level& level, int64_t sum) {
   level.devices.resize(level.sum.size());
   if (prices_) {  // nearly always the sharper of the two
     std::fill(level.sum.begin(), level.sum.end(), static_cast<int32_t>(in_->max_sum));
-    for (int32_t i = 0; i < sets_->count; ++i)
-      level.devices[i] = prices_->most_devices(i, sum);
+    for (int32_t i = 0; i < sets_->count; ++i) level.devices[i] = prices_->most_devices(i, sum);
     if (!learned_.empty())
       for (int32_t i = 0; i < sets_->count; ++i)
         level.devices[i] = std::min<int32_t>(level.devices[i], learned_[sum * sets_->count + i]);

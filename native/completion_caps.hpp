@@ -76,8 +76,8 @@ class CompletionCaps {
   AdditiveBounds* bounds_;
   double threshold_s_ = 0;
   std::vector<int32_t> least_left_;
-  std::vector<int16_t> learned_;  // most devices by sum and downset; empty: nothing learned
-  double learned_to_s_ = 0;       // the largest threshold it is valid for
+  std::vector<int16_t> learned_;         // most devices by sum and downset; empty: nothing learned
+  double learned_to_s_ = 0;              // the largest threshold it is valid for
   std::unique_ptr<DepthPrices> prices_;  // null: not priced
   std::vector<std::unique_ptr<Level>> levels_;
 };

@@ -63,9 +63,9 @@ bool LevelSweep::find_dead_ends(double threshold_s, const Stop& stop) {
 bool LevelSweep::is_within(const Label& label) {
   const Label& behind = labels_[label.parent];
   const int64_t d = label.data_degree;
-  return test_.settle({behind.downset, label.downset, label.degree, d,
-                       1 + (behind.sum + d - 1) / d},
-                      threshold_s_) != Verdict::no;
+  return test_.settle(
+             {behind.downset, label.downset, label.degree, d, 1 + (behind.sum + d - 1) / d},
+             threshold_s_) != Verdict::no;
 }
 
 // Whether some stage in front of the label fits and ends where a label may be completed.
@@ -86,8 +86,7 @@ bool LevelSweep::can_complete(const Label& label, SupersetScan& scan) {
       const auto visit = [&](int32_t above) {
         stage.above = above;
         const Verdict verdict = test_.settle(stage, threshold_s_);
-        if (verdict == Verdict::no && audit_->is_on())
-          audit_->offer(*sets_, stage, threshold_s_);
+        if (verdict == Verdict::no && audit_->is_on()) audit_->offer(*sets_, stage, threshold_s_);
         is_found = verdict != Verdict::no;
         return !is_found;
       };

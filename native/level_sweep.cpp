@@ -119,7 +119,8 @@ PassAnswer LevelSweep::sweep(const Stop& stop) {
   ++counters_.passes;
   PassAnswer answer = PassAnswer::no;
   while (goal_ < 0) {
-    if (found_ && !is_through_ && threshold_s_ <= floor_s_) {  // a plan below the window, also of the last batch
+    if (found_ && !is_through_ &&
+        threshold_s_ <= floor_s_) {  // a plan below the window, also of the last batch
       answer = PassAnswer::yes;
       break;
     }
@@ -228,7 +229,8 @@ void LevelSweep::reach_goal(const Label& label) {
   }
   const double threshold_s = (*found_)(plan_from(label));
   has_found_ = true;
-  if (threshold_s >= threshold_s_ && !is_through_) is_unresolved_ = true;  // rounding: no better than known
+  if (threshold_s >= threshold_s_ && !is_through_)
+    is_unresolved_ = true;  // rounding: no better than known
   threshold_s_ = std::min(threshold_s_, threshold_s);
 }
 

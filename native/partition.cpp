@@ -72,9 +72,7 @@ class Search {
   void sweep_cuts(std::vector<uint64_t> rows);
   void bound_by_positions();
   // A pass has several labels to extend per downset: passes near the best plan go first.
-  bool has_many_labels() const {
-    return in_.num_degrees > 1 && in_.max_sum > limits_.priced_from;
-  }
+  bool has_many_labels() const { return in_.num_degrees > 1 && in_.max_sum > limits_.priced_from; }
   void follow_plan(LevelSweep& sweep, double step);
   void bound_coarsely(LevelSweep& sweep);
   bool halve(LevelSweep& sweep, double gap);

@@ -101,7 +101,8 @@ class SupersetScan {
     while (rest != 0) {
       const int32_t last = 63 - std::countl_zero(rest);
       rest ^= uint64_t{1} << last;
-      if (!bounds.of.reach.is_open(begin + last, bounds.devices)) continue;  // by a label made since
+      if (!bounds.of.reach.is_open(begin + last, bounds.devices))
+        continue;  // by a label made since
       const int32_t cut = bounds.cuts.of_member(*bits_, group, last);
       if (cut > least_cut) bounds.of.table.lower_thresholds(thresholds, cut, lowered);
       if (cut > least_cut && BoundTable::exceeds(bounds.of.table.row(begin + last), lowered)) {
