@@ -225,10 +225,9 @@ def test_every_way_to_search_gives_the_same_optimum(seed):
     check_every_way(seed)
 
 
-@pytest.mark.parametrize("seed", [900269, 900451])
-def test_labels_called_dead_ends_lead_to_no_better_plan(seed):
-    """On these a pass finds a plan, and the next one, with fewer labels, a better one."""
-    asked = question(seed, large=True)
+def test_labels_called_dead_ends_lead_to_no_better_plan():
+    """A pass finds a plan here, and the next one, with fewer labels, a better one."""
+    asked = question(900269, large=True)
     found = asked.solved(max_pairs=0, priced_from=0)
     assert found.status == "optimal"
     assert found.time_per_sample_s == pytest.approx(asked.least_s(), rel=SAME, abs=0)
