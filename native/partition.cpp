@@ -63,7 +63,7 @@ class Search {
   PassAnswer ask(LevelSweep& sweep, double threshold_s, bool is_complete);
   void find_any_plan();
   void plan_on_chains(double gap);
-  void move_cuts(int64_t per_cut, double gain);
+  void move_cuts(int64_t per_cut, double gain, bool is_once = false);
   void move_cuts_far() {
     for (int64_t per_cut : {400, 1000}) move_cuts(per_cut, 1e-4);
   }
@@ -221,7 +221,7 @@ void Search::plan_on_chains(double gap) {
 
 // Moves the cuts of the best plan among the `per_cut` downsets around each, until a round gains
 // less than `gain`.
-void Search::move_cuts(int64_t per_cut, double gain) {
+void Search::move_cuts(int64_t per_cut, double gain, bool is_once) {
   const std::vector<uint64_t> chains = linear_cuts(in_, 4);
   for (double before = kInfinity; result_.time_per_sample_s < before * (1 - gain) && !stop_();) {
     before = result_.time_per_sample_s;
@@ -233,6 +233,7 @@ void Search::move_cuts(int64_t per_cut, double gain) {
     LevelSweep sweep(in_, sets, limits_, audit_);
     descend(sweep, gain);
     count(sweep);
+    if (is_once) return;
   }
 }
 
@@ -390,7 +391,8 @@ PartitionResult Search::run() {
       plan_on_chains(1e-2);
       if (!result_.stages.empty()) move_cuts(40, 1e-2);
       if (!result_.stages.empty()) move_cuts(120, 2e-3);
-      if (!result_.stages.empty() && !result_.restricted && has_many_labels()) move_cuts(400, 1e-3);
+      if (!result_.stages.empty() && !result_.restricted && has_many_labels())
+        move_cuts(400, 1e-3, true);
     }
     if (result_.restricted) {
       if (!result_.stages.empty()) bound_by_positions();
