@@ -107,6 +107,7 @@ std::map<std::string, int64_t> counters_of(const PartitionResult& result) {
   return {{"downsets", counters.downsets},
           {"passes", counters.passes},
           {"labels", counters.labels},
+          {"dead_ends", counters.dead_ends},
           {"candidates", counters.candidates},
           {"relaxations", counters.relaxations},
           {"knapsacks", counters.knapsacks},

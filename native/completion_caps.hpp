@@ -52,6 +52,8 @@ class CompletionCaps {
   void set_least_left(std::vector<int32_t> least_left);
   // Caps for labels with at least this sum.
   Level& at_sum(int64_t sum);
+  // Those of one downset by the bounds alone, without filling a level.
+  Cap cap(int32_t downset, int64_t sum);
 
   // Whether caps can be lowered one by one.
   bool can_learn() const { return prices_ != nullptr; }
@@ -60,8 +62,6 @@ class CompletionCaps {
   // Learned: no label with at least this sum and so many devices can be completed at the downset.
   // False if that is known already.
   bool lower(int32_t downset, int64_t sum, int32_t devices);
-  // The same for one downset, without filling a level.
-  Cap cap(int32_t downset, int64_t sum);
 
  private:
   struct Need;  // of one table at the threshold

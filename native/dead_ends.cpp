@@ -49,6 +49,7 @@ bool LevelSweep::find_dead_ends(double threshold_s, const Stop& stop) {
     if (!is_alive[i]) {
       if (label.downset != below) start_scan(below = label.downset, scans_[0]);
       if (!can_complete(label, scans_[0])) {
+        ++counters_.dead_ends;
         bury(label);
         continue;
       }
@@ -76,7 +77,7 @@ bool LevelSweep::can_complete(const Label& label, SupersetScan& scan) {
     OpenEnds open{caps_.at_sum(label.sum + d)};
     for (int32_t t = 0; t < in_->num_degrees; ++t) {
       const int64_t devices = label.devices + d * in_->problem->tensor_degrees[t];
-      if (devices > in_->max_devices) break;
+      if (devices > in_->max_devices) continue;
       StageKey stage{label.downset, 0, t, d, 1 + (label.sum + d - 1) / d};
       const BoundTable& table = bounds_.table(BoundKind::degree, t, stage.in_flight);
       alignas(64) int32_t room[BoundTable::kLanes];

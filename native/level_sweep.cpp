@@ -58,14 +58,14 @@ double LevelSweep::root_bound_s() {
 PassAnswer LevelSweep::run(double threshold_s, const Stop& stop) {
   threshold_s_ = floor_s_ = threshold_s;
   found_ = nullptr;
-  is_through_ = false;
+  has_window_ = false;
   return sweep(stop);
 }
 
 PassAnswer LevelSweep::run_through(double threshold_s, const Found& found, const Stop& stop) {
   threshold_s_ = floor_s_ = threshold_s;
   found_ = &found;
-  is_through_ = true;
+  has_window_ = false;
   return sweep(stop);
 }
 
@@ -75,7 +75,7 @@ PassAnswer LevelSweep::run_window(double floor_s, double ceiling_s, int64_t most
   threshold_s_ = ceiling_s;
   floor_s_ = floor_s;
   found_ = &found;
-  is_through_ = false;
+  has_window_ = true;
   return sweep(stop);
 }
 
@@ -119,13 +119,13 @@ PassAnswer LevelSweep::sweep(const Stop& stop) {
   ++counters_.passes;
   PassAnswer answer = PassAnswer::no;
   while (goal_ < 0) {
-    if (found_ && !is_through_ &&
+    if (has_window_ &&
         threshold_s_ <= floor_s_) {  // a plan below the window, also of the last batch
       answer = PassAnswer::yes;
       break;
     }
     if (!next_batch()) break;
-    if (found_ && !is_through_ && labels_.size() > most_labels_) {
+    if (has_window_ && labels_.size() > most_labels_) {
       answer = PassAnswer::too_wide;
       break;
     }
@@ -142,7 +142,7 @@ PassAnswer LevelSweep::sweep(const Stop& stop) {
   if (goal_ < 0 && stop()) answer = PassAnswer::stopped;
   if (goal_ < 0 && answer == PassAnswer::no && is_unresolved_) answer = PassAnswer::unresolved;
   count();
-  if (is_through_ && has_found_ && answer == PassAnswer::no) return PassAnswer::yes;
+  if (!has_window_ && has_found_ && answer == PassAnswer::no) return PassAnswer::yes;
   return goal_ >= 0 ? PassAnswer::yes : answer;
 }
 
@@ -191,7 +191,7 @@ bool LevelSweep::fits(const StageKey& stage, double threshold_s) {
 
 double LevelSweep::late_s(const Label& behind, const StageKey& stage) {
   constexpr double kBeyond = std::numeric_limits<double>::infinity();
-  if (!found_ || is_through_) return fits(stage, threshold_s_) ? 0 : kBeyond;
+  if (!has_window_) return fits(stage, threshold_s_) ? 0 : kBeyond;
   if (test_.settle(stage, floor_s_) == Verdict::yes) return behind.late_s;
   if (!fits(stage, threshold_s_)) return kBeyond;
   const int64_t num_capped = test_.counters().capped_knapsacks;
@@ -229,7 +229,7 @@ void LevelSweep::reach_goal(const Label& label) {
   }
   const double threshold_s = (*found_)(plan_from(label));
   has_found_ = true;
-  if (threshold_s >= threshold_s_ && !is_through_)
+  if (threshold_s >= threshold_s_ && has_window_)
     is_unresolved_ = true;  // rounding: no better than known
   threshold_s_ = std::min(threshold_s_, threshold_s);
 }

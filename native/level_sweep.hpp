@@ -119,7 +119,7 @@ class LevelSweep {
   double threshold_s_ = 0;
   double floor_s_ = 0;            // of a window; without one, the threshold
   const Found* found_ = nullptr;  // of a window
-  bool is_through_ = false;       // no window, although there is `found_`
+  bool has_window_ = false;
   bool has_found_ = false;
   int64_t most_labels_ = 0;  // of a window
   bool is_unresolved_ = false;

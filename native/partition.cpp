@@ -198,6 +198,7 @@ void Search::count(const LevelSweep& sweep) {
   PartitionCounters& all = result_.counters;
   all.labels += own.labels;
   all.starts += own.starts;
+  all.dead_ends += own.dead_ends;
   all.candidates += own.candidates;
   all.relaxations += own.relaxations;
   all.knapsacks += own.knapsacks;

@@ -89,6 +89,7 @@ struct PartitionCounters {
   int64_t downsets = 0, passes = 0;
   int64_t labels = 0, starts = 0;  // Pareto-minimal pairs made, and extended
   int64_t candidates = 0, relaxations = 0, knapsacks = 0;  // stages by the dearest test they met
+  int64_t dead_ends = 0;  // labels found not to lead to a plan, after a pass
   int64_t capped_knapsacks = 0, bound_tables = 0, peak_label_bytes = 0;
 };
 

@@ -230,7 +230,18 @@ def test_labels_called_dead_ends_lead_to_no_better_plan():
     asked = question(900269, large=True)
     found = asked.solved(max_pairs=0, priced_from=0)
     assert found.status == "optimal"
+    assert found.counters["dead_ends"] > 0
     assert found.time_per_sample_s == pytest.approx(asked.least_s(), rel=SAME, abs=0)
+
+
+@pytest.mark.parametrize("seed", [1008, 1010])
+def test_several_degrees_on_more_devices_than_prices_are_kept_for(seed):
+    asked = question(seed, large=False)
+    assert len(set(asked.profile.costs.tensor_parallel.tolist())) > 1
+    many = replace(asked, setting=replace(asked.setting, num_devices=520, num_microbatches=520))
+    found, paired = many.solved(max_pairs=0), many.solved(max_pairs=10**9)
+    assert found.status == paired.status == "optimal"
+    assert found.time_per_sample_s == pytest.approx(paired.time_per_sample_s, rel=SAME, abs=0)
 
 
 @cases(5)
