@@ -214,6 +214,22 @@ def test_auto_is_not_stated() -> None:
     assert read_deepspeed('{"train_batch_size": "auto"}').global_batch is None
 
 
+@pytest.mark.parametrize(
+    ("beside", "each"),
+    [
+        ("", 2),
+        (', "gradient_accumulation_steps": null', 2),
+        (', "gradient_accumulation_steps": 3', 6),
+        (', "gradient_accumulation_steps": "auto"', None),
+        (', "train_batch_size": "auto"', None),
+        (', "train_batch_size": 64', None),
+    ],
+)
+def test_a_microbatch_alone_is_one_step_of_accumulation(beside: str, each: int | None) -> None:
+    found = read_deepspeed(f'{{"train_micro_batch_size_per_gpu": 2{beside}}}')
+    assert (found.micro_batch, found.batch_per_replica, found.dp) == (2, each, None)
+
+
 def test_an_unknown_format_lists_the_known_ones() -> None:
     with pytest.raises(InvalidInput, match="megatron, torchtitan, deepspeed"):
         read("horovod", "")
