@@ -42,7 +42,7 @@ class StatedTable:
         self._faults.append(Fault(f"{self._path}{name}", problem))
 
     def is_absent(self, name: str) -> bool:
-        """Whether nothing is stated, "auto" neither."""
+        """Whether a field is not written, not even as "auto"."""
         return self._found.get(name) is None
 
     def table(self, name: str) -> StatedTable:
