@@ -93,8 +93,15 @@ def test_sizes_of_a_batch_job_are_those_that_slurm_sets() -> None:
     assert read_megatron(open_range + launched).num_devices is None
 
 
-def test_a_command_in_quotes_is_read() -> None:
-    found = read_megatron(f'srun -l bash -c "torchrun x.py {TASK}"')
+@pytest.mark.parametrize("shell", ["bash -c", "bash -lc", "sh -exc"])
+def test_a_command_in_quotes_is_read(shell: str) -> None:
+    found = read_megatron(f'srun -l {shell} "torchrun x.py {TASK}"')
+    assert (found.tp, found.pp) == (4, 2)
+
+
+def test_quotes_of_another_language_are_left_alone() -> None:
+    script = f"""python -c "print(' --it\\'s')"\ntorchrun x.py {TASK}\n"""
+    found = read_megatron(script)
     assert (found.tp, found.pp) == (4, 2)
 
 
