@@ -111,6 +111,18 @@ def test_a_torchtitan_file_without_a_global_batch_has_that_of_all_replicas(
     assert other["request"]["configuration"]["global_batch"] == 64
 
 
+@pytest.mark.parametrize(("asked", "batch"), [((), 64), (("--dp", "4"), 32), (("--dp", "16"), 128)])
+def test_a_torchtitan_batch_follows_the_replicas_that_are_asked_for(
+    run: Callable[..., Any], tmp_path: Path, asked: tuple[str, ...], batch: int
+) -> None:
+    titan = tmp_path / "job.toml"
+    sharded = "[parallelism]\ndata_parallel_shard_degree = 8\n"
+    titan.write_text(TITAN_ALONE.replace("size = 2", "size = 8") + sharded)
+    where = ("--cluster", "dgx-h100", "--json")
+    found = run("estimate", "--from", "torchtitan", str(titan), *where, *asked).document
+    assert found["request"]["configuration"]["global_batch"] == batch
+
+
 def test_a_deepspeed_batch_of_each_replica_is_one_of_all(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -122,6 +134,14 @@ def test_a_deepspeed_batch_of_each_replica_is_one_of_all(
     asked = ("estimate", "llama3-8b", "--from", "deepspeed", str(path), "--sequence", "2048")
     found = run(*asked, *WHERE, "--json").document
     assert found["request"]["configuration"]["global_batch"] == 2 * 3 * 16
+
+
+def test_a_deepspeed_microbatch_alone_is_priced(run: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}')
+    asked = ("estimate", "llama3-8b", "--from", "deepspeed", str(path), "--sequence", "2048")
+    found = run(*asked, *WHERE, "--json").document
+    assert found["request"]["configuration"]["global_batch"] == 2 * 16
 
 
 def test_nodes_that_a_script_takes_from_its_surroundings_are_those_given(

@@ -93,8 +93,15 @@ def test_sizes_of_a_batch_job_are_those_that_slurm_sets() -> None:
     assert read_megatron(open_range + launched).num_devices is None
 
 
-def test_a_command_in_quotes_is_read() -> None:
-    found = read_megatron(f'srun -l bash -c "torchrun x.py {TASK}"')
+@pytest.mark.parametrize("shell", ["bash -c", "bash -lc", "sh -exc"])
+def test_a_command_in_quotes_is_read(shell: str) -> None:
+    found = read_megatron(f'srun -l {shell} "torchrun x.py {TASK}"')
+    assert (found.tp, found.pp) == (4, 2)
+
+
+def test_quotes_of_another_language_are_left_alone() -> None:
+    script = f"""python -c "print(' --it\\'s')"\ntorchrun x.py {TASK}\n"""
+    found = read_megatron(script)
     assert (found.tp, found.pp) == (4, 2)
 
 
@@ -212,6 +219,22 @@ def test_deepspeed_batches_must_agree() -> None:
 
 def test_auto_is_not_stated() -> None:
     assert read_deepspeed('{"train_batch_size": "auto"}').global_batch is None
+
+
+@pytest.mark.parametrize(
+    ("beside", "each"),
+    [
+        ("", 2),
+        (', "gradient_accumulation_steps": null', 2),
+        (', "gradient_accumulation_steps": 3', 6),
+        (', "gradient_accumulation_steps": "auto"', None),
+        (', "train_batch_size": "auto"', None),
+        (', "train_batch_size": 64', None),
+    ],
+)
+def test_a_microbatch_alone_is_one_step_of_accumulation(beside: str, each: int | None) -> None:
+    found = read_deepspeed(f'{{"train_micro_batch_size_per_gpu": 2{beside}}}')
+    assert (found.micro_batch, found.batch_per_replica, found.dp) == (2, each, None)
 
 
 def test_an_unknown_format_lists_the_known_ones() -> None:

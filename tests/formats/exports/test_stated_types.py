@@ -328,4 +328,5 @@ def test_microbatches_fill_a_local_batch():
 
 
 def test_without_a_global_batch_it_is_that_of_all_replicas():
-    assert _piped(8, global_batch_size=-1).global_batch == 16
+    found = _piped(8, global_batch_size=-1)
+    assert (found.global_batch, found.batch_per_replica, found.dp) == (None, 8, 2)

@@ -158,6 +158,8 @@ def read_deepspeed(text: str) -> StatedRun:
     batch = found.count_or_auto("train_batch_size")
     size = found.count_or_auto("train_micro_batch_size_per_gpu")
     steps = found.count_or_auto("gradient_accumulation_steps")
+    if all(found.is_absent(name) for name in ("gradient_accumulation_steps", "train_batch_size")):
+        steps = 1  # DeepSpeed's own; with a batch it is what the batch leaves
     replicas = None
     if batch and size and steps:
         replicas, left = divmod(batch, size * steps)

@@ -107,9 +107,28 @@ def _devices(flags: Flags) -> int | None:
     nodes = flags.positive("nnodes")
     each = flags.positive("nproc-per-node") or flags.positive("nproc_per_node")
     if each is None:
-        tasks = flags.variables.get("SLURM_NTASKS")  # one process to a device, where srun starts it
-        return flags.positive("world-size") or (int(tasks) if tasks and not nodes else None)
+        return flags.positive("world-size") or (None if nodes else _devices_of_slurm(flags))
     return each * (nodes or 1)
+
+
+def _devices_of_slurm(flags: Flags) -> int | None:
+    """Devices where srun starts the job: a task to each, or one to a node that starts the others.
+
+    None where the tasks of a node are neither one nor as many as its devices.
+    """
+    names = ("NNODES", "NTASKS", "NTASKS_PER_NODE", "GPUS_PER_NODE")
+    nodes, tasks, each, devices = (_slurm_size(flags, name) for name in names)
+    if devices is None or each == devices or (nodes and tasks == nodes * devices):
+        return tasks
+    if nodes is None or tasks not in (None, nodes):
+        return None
+    return nodes * devices
+
+
+def _slurm_size(flags: Flags, name: str) -> int | None:
+    """A variable that Slurm sets, None where the script computes it."""
+    size = flags.variables.get(f"SLURM_{name}", "")
+    return int(size) if size.isdecimal() else None
 
 
 def _degrees(flags: Flags) -> dict[str, Any]:

@@ -32,6 +32,7 @@ _IF_SET: Final = re.compile(r"""\$\{(\w+)\[[@*]\]:?\+"?\$\{\1\[[@*]\]\}"?\}""")
 _UNSET_ARRAY: Final = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _UNSET_LIST: Final = re.compile(r"\$\{?(\w*(?:ARGS|OPTS|OPTIONS|FLAGS|PARAMS))\}?", re.IGNORECASE)
 _UNSET: Final = re.compile(r"\$(?:\w+|\{[^}]*\})")
+_QUOTED_COMMAND: Final = re.compile(r"-\w*c")
 _NESTING: Final = 10
 
 
@@ -176,14 +177,20 @@ def _words(command: str) -> list[str]:
     plain = "\n".join(line for line in command.splitlines() if not line.startswith("# "))
     try:
         words = shlex.split(plain)
-        quoted = [before == "-c" and " --" in word for before, word in pairwise(["", *words])]
-        return [
-            part
-            for word, is_command in zip(words, quoted, strict=True)
-            for part in (shlex.split(word) if is_command else [word])
-        ]
     except ValueError as error:
         raise InvalidInput.of("arguments", f"cannot be read: {error}") from None
+    around = pairwise(["", *words])
+    return [part for before, word in around for part in _words_of(before, word)]
+
+
+def _words_of(before: str, word: str) -> list[str]:
+    """The words of a command in quotes (`bash -lc "…"`), else the word, as of another language."""
+    if " --" not in word or not _QUOTED_COMMAND.fullmatch(before):
+        return [word]
+    try:
+        return shlex.split(word)
+    except ValueError:
+        return [word]
 
 
 def _flags(words: list[str]) -> Iterator[tuple[str, tuple[str, ...]]]:

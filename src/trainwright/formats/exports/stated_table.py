@@ -41,6 +41,10 @@ class StatedTable:
         """Note a fault of a field."""
         self._faults.append(Fault(f"{self._path}{name}", problem))
 
+    def is_absent(self, name: str) -> bool:
+        """Whether a field is not written, not even as "auto"."""
+        return self._found.get(name) is None
+
     def table(self, name: str) -> StatedTable:
         """A table inside this one; empty where it is absent."""
         value = self._found.get(name)

@@ -174,7 +174,7 @@ def _parts(parallel: StatedTable, ranks: int) -> tuple[list[list[str]], int]:
 def _batches(
     training: StatedTable, parallel: StatedTable, ranks: int, data: int | None
 ) -> tuple[int | None, int, tuple[str, ...]]:
-    """Global batch, microbatch, and what is to be said of accumulation.
+    """Global batch where it is stated, microbatch, and what is to be said of accumulation.
 
     A pipeline takes `local_batch_size` in microbatches; where that times the replicas is less than
     the global batch, whole pipelines follow each other, each with a fill and a drain of its own.
@@ -182,8 +182,7 @@ def _batches(
     batch = training.count("global_batch_size", also=-1)
     local = training.count("local_batch_size") or _LOCAL_BATCH
     size = parallel.count("pipeline_parallel_microbatch_size") or 1
-    if batch in (None, -1):
-        batch = None if data is None else local * data
+    batch = None if batch == -1 else batch
     if ranks == 1:
         return batch, local, ()
     if local % size:

@@ -1,0 +1,76 @@
+"""Sizes of a batch job, as sbatch reads them from the directives of its script."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainwright.formats.exports.megatron_reader import read_megatron
+from trainwright.formats.exports.slurm_directives import batch_variables
+
+DEVICES, NODES, TASKS = "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_NTASKS"
+
+
+@pytest.mark.parametrize(
+    ("directives", "devices"),
+    [
+        (["--gres=gpu:8,nvme:100"], "8"),
+        (["--gres=nvme:100,gpu:h100:4"], "4"),
+        (["--gpus-per-node=8", "--gres=tmpdisk:1600"], "8"),
+        (["--gpus-per-node=8", "--gres=gpu:4"], "8"),
+        (["--gres=gpu:8(S:0-1)"], "8"),
+        (["--gres=gpu:a100:2,gpu:h100:4"], "6"),
+        (["--gpus-per-node=h100:8"], "8"),
+        (["--gres=tmpdisk:1600"], None),
+        (["-N 2 --gres=gpu:8"], "8"),
+        (["--exclusive --gpus-per-node 4 # of 8"], "4"),
+    ],
+)
+def test_devices_are_those_among_the_resources_of_a_node(
+    directives: list[str], devices: str | None
+) -> None:
+    found = batch_variables("".join(f"#SBATCH {each}\n" for each in directives))
+    assert found.get(DEVICES) == devices
+
+
+@pytest.mark.parametrize(
+    ("line", "nodes", "tasks"),
+    [
+        ("-N2", "2", None),
+        ("-N 2 -n 16", "2", "16"),
+        ("-n16 --job-name=x -N 2", "2", "16"),
+        ("--nodes=2 16", "2", None),
+        ("--ntasks=12 --nodes 2 --ntasks-per-node=8", "2", "12"),
+        ("--nodes=2 --ntasks-per-node=8", "2", "16"),
+        ("--nodes=2-4 --ntasks-per-node=8", None, None),
+        ("--exclusive --nodes=3 # --nodes=5", "3", None),
+    ],
+)
+def test_every_option_of_a_line_counts(line: str, nodes: str | None, tasks: str | None) -> None:
+    found = batch_variables(f"#!/bin/bash\n#SBATCH {line}\nsrun hostname\n")
+    assert (found.get(NODES), found.get(TASKS)) == (nodes, tasks)
+
+
+@pytest.mark.parametrize(
+    ("line", "devices"),
+    [
+        ("--nodes=4 --ntasks-per-node=1 --gpus-per-node=8", 32),
+        ("--nodes=4 --ntasks-per-node=8 --gpus-per-node=8", 32),
+        ("--nodes=4 --gpus-per-node=8", 32),
+        ("-N 4 -n 4 --gres=gpu:8", 32),
+        ("-N 4 -n 32 --gres=gpu:8", 32),
+        ("-n 32 --ntasks-per-node=8 --gres=gpu:8", 32),
+        ("--nodes=4 --ntasks-per-node=8", 32),
+        ("--ntasks=32", 32),
+        ("--nodes=4 --ntasks-per-node=4 --gpus-per-node=8", None),
+        ("--ntasks=4 --gpus-per-node=8", None),
+        ("--gpus-per-node=8", None),
+    ],
+)
+def test_one_task_of_a_node_stands_for_all_its_devices(line: str, devices: int | None) -> None:
+    script = f"#SBATCH {line}\nsrun python pretrain_gpt.py --tensor-model-parallel-size 4\n"
+    assert read_megatron(script).num_devices == devices
+
+
+def test_a_size_that_the_script_computes_is_not_known() -> None:
+    script = "export SLURM_NTASKS=$((4 * 8))\nsrun python x.py --tensor-model-parallel-size 4\n"
+    assert read_megatron(script).num_devices is None
