@@ -116,6 +116,7 @@ def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
         (("--sequence", "0"), 'sequence: must be a whole number >= 1, got "0"'),
         (("--cluster", "dgx-h10"), 'got "dgx-h10"; did you mean "dgx-h100"?'),
         (("--devices", "8,16", "--tokens", "1T", "--deadline", "30"), 'did you mean "30d"?'),
+        (("--devices", "8,16", "--tokens", "1T", "--deadline", "0"), "deadline: must be from "),
         (("--dp", "7"), "dp: must hold one of 1, 2, 4, 8, which divide the batch, got 7"),
         (("--state-copies", "9"), "state-copies: must be at most 4 on 8 devices, got 9"),
         (("--virtual-stages", "40"), "pp: x virtual-stages must be at most the 32 blocks, got 40"),
