@@ -1,6 +1,7 @@
 """Quantities: what people write is what is meant, or is refused with a question."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from trainwright.units import (
     format_seconds,
     parse_action_time,
     parse_bandwidth,
+    parse_deadline,
     parse_duration,
     parse_hardware_bandwidth,
     parse_memory,
@@ -86,6 +88,20 @@ def test_durations_take_seconds_and_minutes() -> None:
     assert parse_duration("30s") == 30
     assert parse_duration("5min") == 300
     assert parse_duration("1.5") == 1.5
+
+
+@pytest.mark.parametrize("text", ["30", "30.5", "3e1", " 30 ", "3599"])
+def test_a_bare_deadline_below_an_hour_is_a_slip_however_it_is_spelled(text: str) -> None:
+    with pytest.raises(InvalidInput, match=f'did you mean "{re.escape(text.strip())}d"'):
+        parse_deadline(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("43200", 43200), ("3600", 3600), ("3e4", 3e4), ("30s", 30), ("0.5 d", 43200), ("0", 0)],
+)
+def test_other_deadlines_are_what_they_say(text: str, value: float) -> None:
+    assert parse_deadline(text) == value
 
 
 @given(st.floats(min_value=1e-12, max_value=1.0))

@@ -24,6 +24,7 @@ _PREFIXES = _DECIMAL | _BINARY
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _SECONDS |= {"min": 60.0, "h": 3600.0, "d": 86400.0}
 _PLAIN_MEMORY_FLOOR: Final = MIB
+_PLAIN_DEADLINE_FLOOR_S: Final = 3600.0
 _HARDWARE_FLOOR_BYTES_PER_S: Final = 1e6
 
 
@@ -94,6 +95,15 @@ def parse_duration(text: str, *, name: str = "duration") -> float:
     value, _ = _parse(text, _SECONDS, name=name, example="30s or 5min")
     if value < 0:
         raise InvalidInput.of(name, f'must be >= 0, got "{text}"')
+    return value
+
+
+def parse_deadline(text: str, *, name: str = "deadline") -> float:
+    """Read a deadline in seconds; a bare number below an hour is refused as a slip."""
+    value, unit = parse_duration(text, name=name), _NUMBER.sub(r"\2", text)
+    if not unit and 0 < value < _PLAIN_DEADLINE_FLOOR_S:
+        hint = f'did you mean "{text.strip()}d"?'
+        raise InvalidInput.of(name, f'a bare number is in seconds, got "{text}"; {hint}')
     return value
 
 

@@ -371,6 +371,21 @@ def test_a_sweep_lists_its_rows_and_shows_the_preferred_plan():
     assert forward == [rank.forward_s for rank in document.best_plan.ranks]
 
 
+def test_a_sweep_marks_the_rows_that_miss_the_deadline():
+    document = reported.model_sweep()
+    slow, fast = (row.train_s for row in document.rows)
+    training = replace(document.training, deadline_s=(slow + fast) / 2)
+    late = replace(document, training=training, best=1, pareto=())
+    page = Page(trainwright.report(late).html)
+    assert values(page, "mark") == ["late", "preferred"]
+
+
+def test_the_command_of_a_sweep_states_the_unit_of_its_deadline():
+    document = reported.model_sweep()
+    training = replace(document.training, deadline_s=1800.0)
+    assert "--deadline 1800.0s" in command_of(replace(document, training=training)).text
+
+
 @pytest.mark.slow
 def test_the_command_of_a_sweep_gives_it_again(capsys):
     document = reported.model_sweep()

@@ -131,6 +131,23 @@ def test_rows_that_miss_the_deadline_are_marked_late():
     assert "late rows miss the deadline" in told
 
 
+@pytest.mark.parametrize(("days", "said"), [(1, "1 day and"), (2, "2 days and"), (0.5, "0.5 days")])
+def test_the_deadline_is_said_in_days(days, said):
+    document = sweep("8", **MONEY).document
+    late = replace(
+        document,
+        rows=(replace(document.rows[0], train_s=1e9),),
+        training=replace(document.training, deadline_s=days * 86_400.0),
+    )
+    assert f"late rows miss the deadline of {said}" in Report(late).explain()
+
+
+def test_a_sweep_whose_rows_are_all_late_has_nothing_to_export():
+    late = sweep("8", objective="cost", deadline="1s", **MONEY)
+    with pytest.raises(InvalidInput, match=r"no row of the sweep met its objective \(cost\)"):
+        trainwright.export(late, "megatron")
+
+
 def test_the_gap_of_a_row_is_to_the_bound_on_all_families():
     document = sweep("8", **MONEY).document
     row = document.rows[0]

@@ -135,4 +135,6 @@ def test_a_plan_of_a_profile_is_refused(run: Callable[..., Any], tmp_path: Path)
     assert run("plan", "small.json", "-o", str(plan)).code == 0
     done = run("export", str(plan), "--to", "megatron")
     assert done.code == 2
-    assert "must be a plan or an estimate of a model" in done.err
+    assert (
+        "must be a plan or an estimate of a model, or an improvement, what-if or sweep" in done.err
+    )

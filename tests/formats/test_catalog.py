@@ -109,6 +109,12 @@ def test_a_wrong_name_is_refused_with_the_nearest(open_it, wrong: str, near: str
         open_it(wrong)
 
 
+@pytest.mark.parametrize("find", [catalog.model, catalog.accelerator, catalog.open_cluster])
+def test_an_empty_name_is_near_none(find) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidInput, match=r'must be a file or .*, got ""$'):
+        find("")
+
+
 @pytest.mark.parametrize("name", ["accelerators", *catalog.cluster_names()])
 def test_a_built_in_file_follows_the_schema_it_is_not_held_to(name: str) -> None:
     file = resources.files("trainwright.cluster") / "catalog" / f"{name}.toml"

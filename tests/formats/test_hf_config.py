@@ -257,6 +257,20 @@ def test_gemma_attends_in_full_where_its_line_does() -> None:
     assert read({"model_type": "gemma"}).config.sliding_window is None
 
 
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text"])
+def test_gemma_without_a_window_attends_in_full(family: str) -> None:
+    config = read({"model_type": family, "sliding_window": None}).config
+    assert (config.sliding_window, config.full_attention_layers) == (None, ())
+    assert read({"model_type": family}).config.sliding_window == 4096
+
+
+def test_the_pattern_of_windows_has_two_spellings() -> None:
+    for key in ("sliding_window_pattern", "_sliding_window_pattern"):
+        description = read(GEMMA_3_1B | {key: 4})
+        assert description.config.full_attention_layers == tuple(range(3, 26, 4))
+        assert key not in dict(description.defaults)
+
+
 @pytest.mark.parametrize(
     ("architecture", "family"),
     [
@@ -274,6 +288,19 @@ def test_an_architecture_names_its_family(architecture: str, family: str) -> Non
 @pytest.mark.parametrize("architecture", ["Llama4ForCausalLM", "Qwen3NextForCausalLM"])
 def test_a_later_architecture_of_a_line_is_not_taken_for_an_earlier(architecture: str) -> None:
     with pytest.raises(UnsupportedFeature, match=f'"{architecture}" is not modelled'):
+        read({"architectures": [architecture]})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        ("Gemma3ForConditionalGeneration", "multimodal"),
+        ("PaliGemmaForConditionalGeneration", "multimodal"),
+        ("T5ForConditionalGeneration", "encoder-decoder"),
+    ],
+)
+def test_an_architecture_out_of_scope_is_refused_by_kind(architecture: str, kind: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=f"{kind} models are not modelled"):
         read({"architectures": [architecture]})
 
 

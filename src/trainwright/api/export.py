@@ -99,7 +99,9 @@ def _opened(document: Exportable) -> Jobbed:
         refuse_export(opened)
     if not isinstance(opened, (ModelPlanResult, ModelEstimateResult)):
         kind = getattr(opened, "kind", type(opened).__name__)
-        wanted = "must be a plan or an estimate of a model"
+        wanted = (
+            "must be a plan or an estimate of a model, or an improvement, what-if or sweep of it"
+        )
         raise InvalidInput.of("document", f'{wanted}, got "{kind}", which has no model to train')
     return opened
 
@@ -109,7 +111,10 @@ def _meant(document: Any) -> Any:
     match getattr(document, "kind", None):
         case "whatif":
             return document.after
-        case "model-sweep" if document.best_plan is not None:
+        case "model-sweep":
+            if document.best_plan is None:
+                problem = f"no row of the sweep met its objective ({document.objective})"
+                raise InvalidInput.of("document", f"{problem}: there is nothing to export")
             return document.best_plan
         case "improvement":
             from trainwright.api.improve_choice import recommended_run

@@ -224,7 +224,8 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
     yield from _no_replicas(question, microbatch_sizes(workload, allowed.microbatch_size))
     stages = allowed.pipeline.least * allowed.virtual_stages.least
     if stages > model.num_layers:
-        problem = f"x virtual-stages must be at most the {model.num_layers} blocks, got {stages}"
+        both = "x virtual-stages " if allowed.virtual_stages.least > 1 else ""
+        problem = f"{both}must be at most the {model.num_layers} blocks, got {stages}"
         yield Fault("pp", problem)
     least = allowed.tensor.least * allowed.pipeline.least
     least *= allowed.data.least * allowed.context.least

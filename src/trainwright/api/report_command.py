@@ -139,12 +139,13 @@ def _(document: ModelSweepResult) -> Command:
         "--tokens": training.tokens,
         "--price": training.price_per_hour,
         "--power": training.power_watts,
-        "--deadline": training.deadline_s,
         "--mtbf": training.device_mtbf_s,
         "--checkpoint-bandwidth": training.checkpoint_bytes_per_s,
         "--restart": training.restart_s,
     }
     words += [word for name, v in given.items() if v is not None for word in (name, repr(v))]
+    if training.deadline_s is not None:
+        words += ["--deadline", f"{training.deadline_s!r}s"]  # bare, a short one is a slip
     return Command(words=tuple(words), note=_note(request.model, request.cluster))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.api.inputs import naming_options
 from trainwright.api.model_options import ModelOptions
 from trainwright.errors import Fault, InvalidInput
-from trainwright.units import parse_bandwidth, parse_duration
+from trainwright.units import parse_bandwidth, parse_deadline, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from trainwright.api.models import ModelInput
     from trainwright.planning.objectives import Objective, Training
 
-_LEAST_BARE_S: Final = 86_400  # shorter deadlines need a unit
 _OPTION_OF: Final = {
     "price_per_hour": "price",
     "power_watts": "power",
@@ -122,12 +121,7 @@ def _pair(given: str | Iterable[str] | None) -> tuple[Objective, ...]:
 
 
 def _deadline_s(value: str | float | None) -> float | None:
-    """Like `_seconds`; a bare number so small is a slip of the unit."""
-    found = _seconds(value, "deadline")
-    if isinstance(value, str) and value.isdecimal() and (found or 0) < _LEAST_BARE_S:
-        problem = f'a bare number is in seconds, got "{value}"; did you mean "{value}d"?'
-        raise InvalidInput.of("deadline", problem)
-    return found
+    return parse_deadline(value, name="deadline") if isinstance(value, str) else value
 
 
 def _seconds(value: str | float | None, name: str) -> float | None:

@@ -25,11 +25,11 @@ def improve(
     nodes: Annotated[str | None, typer.Option(help="Nodes of the cluster.", metavar="N")] = None,
     sequence: Annotated[
         str | None,
-        typer.Option(help="Tokens per sequence, where the file does not say.", metavar="N"),
+        typer.Option(help="Tokens per sequence, in place of what the file says.", metavar="N"),
     ] = None,
     global_batch: Annotated[
         str | None,
-        typer.Option(help="Sequences per step, where the file does not say.", metavar="N"),
+        typer.Option(help="Sequences per step, in place of what the file says.", metavar="N"),
     ] = None,
     calibration: options.Calibration = None,
     framework: Annotated[

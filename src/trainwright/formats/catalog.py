@@ -159,7 +159,7 @@ def open_cluster_or_chip(name_or_path: str) -> Cluster | FoundChip:
 
     A file is a document where it is named or begins as JSON, else a cluster file.
     """
-    if name_or_path in cluster_names() or not exists(name_or_path):
+    if not name_or_path or name_or_path in cluster_names() or not exists(name_or_path):
         return cluster(name_or_path)
     path = Path(name_or_path)
     data = read_bytes(path, name="cluster", most=LARGEST_DOCUMENT)
@@ -205,6 +205,8 @@ def _require(name: str, known: Iterable[str], *, what: str) -> None:
 
 def _near(name: str, names: list[str], *, what: str) -> list[str]:
     """Names that hold the one given, clusters of the device that is named, or those like it."""
+    if not name:
+        return []  # it is held by every name
     lower = name.lower()
     if holding := [known for known in names if lower in known.lower()]:
         return holding[:_FEW]

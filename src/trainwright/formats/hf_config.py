@@ -45,6 +45,7 @@ _OUT_OF_SCOPE: Final = {
 # What follows a family's name in that of its class, and a family whose class is named otherwise.
 _ROLES: Final = ("for", "model", "lmhead", "doubleheads", "pretraining")
 _ARCHITECTURES: Final = {"gemma3": "gemma3_text"}
+_CONDITIONAL: Final = "forconditionalgeneration"  # with images, or with two stacks
 
 # Fields of the model under the names by which they are read.
 _READ_AS: Final = {
@@ -165,6 +166,9 @@ def _from_architecture(architectures: object) -> str | None:
     ):
         return None
     stem = _squeezed(architectures[0])
+    if stem.endswith(_CONDITIONAL):
+        line = stem.removesuffix(_CONDITIONAL)
+        return line if line in _OUT_OF_SCOPE else architectures[0]
     names = {_squeezed(family): family for family in FAMILIES} | _ARCHITECTURES
     fitting = (n for n in names if stem.startswith(n) and stem[len(n) :].startswith(_ROLES))
     return names.get(max(fitting, key=len, default=""), architectures[0])

@@ -31,7 +31,7 @@ def read_gemma3(keys: KeyReader) -> Fields:
         keys, layers=26, hidden=2304, ffn=9216, heads=8, kv_heads=4, vocabulary=262208
     )
     keys.pass_over("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")
-    keys.pass_over("rope_local_base_freq", "_sliding_window_pattern", "use_bidirectional_attention")
+    keys.pass_over("rope_local_base_freq", "use_bidirectional_attention")
     every = keys.count("sliding_window_pattern", 6)
     return _windowed(keys, decoder, every=every) | {"query_key_norm": True}
 
@@ -72,7 +72,7 @@ def _decoder(
 
 def _windowed(keys: KeyReader, decoder: Fields, *, every: int) -> Fields:
     """Every so manieth block attends in full, unless the file lists them; two norms a half."""
-    fields = windows(keys, decoder, window=keys.count("sliding_window", 4096))
-    if not keys.states("layer_types"):
+    fields = windows(keys, decoder, window=keys.nullable_count("sliding_window", 4096))
+    if not keys.states("layer_types") and "sliding_window" in fields:
         fields["full_attention_layers"] = tuple(range(every - 1, decoder["num_layers"], every))
     return fields | {"sandwich_norm": True}

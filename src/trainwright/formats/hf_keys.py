@@ -28,6 +28,7 @@ ALIASES: Final = {
     "embedding_dropout": ("embd_pdrop", "emb_pdrop", "embed_dropout"),
     "attention_dropout": ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop"),
     "tied_embeddings": ("tie_word_embeddings",),
+    "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
 }
 _LARGEST_COUNT: Final = 10**9

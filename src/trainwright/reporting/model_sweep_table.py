@@ -135,11 +135,12 @@ def _mark(document: ModelSweepResult, index: int) -> str:
     marks += ["pareto"] if index in document.pareto else []
     used, asked = document.rows[index].devices_used, document.rows[index].devices
     marks += [f"uses {used}"] if used is not None and used != asked else []
-    marks += ["late"] if _is_late(document, index) else []
+    marks += ["late"] if is_late(document, index) else []
     return ", ".join(marks)
 
 
-def _is_late(document: ModelSweepResult, index: int) -> bool:
+def is_late(document: ModelSweepResult, index: int) -> bool:
+    """Whether the row misses the deadline, and so counts for no objective."""
     deadline_s, train_s = document.training.deadline_s, document.rows[index].train_s
     return deadline_s is not None and train_s is not None and train_s > deadline_s
 
@@ -154,8 +155,9 @@ def _notes(document: ModelSweepResult) -> Iterator[str]:
     else:
         best = document.rows[document.best].devices
         yield f"best by {document.objective}: {best} devices{_bound(document)}"
-    if any(_is_late(document, index) for index in range(len(document.rows))):
-        limit = f"the deadline of {(training.deadline_s or 0.0) / _DAY_S:,.4g} days"
+    if any(is_late(document, index) for index in range(len(document.rows))):
+        days = f"{(training.deadline_s or 0.0) / _DAY_S:,.4g}"
+        limit = f"the deadline of {days} {'day' if days == '1' else 'days'}"
         yield f"late rows miss {limit} and count for no objective"
     if document.pareto:
         yield from _front(document)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainwright.reporting.layout import layout_line
-from trainwright.reporting.model_sweep_table import objective_figure
+from trainwright.reporting.model_sweep_table import is_late, objective_figure
 from trainwright.reporting.page.blocks import (
     Bar,
     BarChart,
@@ -143,6 +143,7 @@ def _row_cells(document: ModelSweepResult, index: int) -> Iterator[Cell]:
     yield empty if row.train_s is None else _days(row)
     marks = ["preferred"] if index == document.best else []
     marks += ["on the front"] if index in document.pareto else []
+    marks += ["late"] if is_late(document, index) else []
     yield Cell.of(", ".join(marks))
 
 
