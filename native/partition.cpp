@@ -63,7 +63,8 @@ class Search {
   PassAnswer ask(LevelSweep& sweep, double threshold_s, bool is_complete);
   void find_any_plan();
   void plan_on_chains(double gap);
-  void move_cuts(int64_t per_cut, double gain, bool is_once = false);
+  void move_cuts_once(int64_t per_cut, double gain);
+  void move_cuts(int64_t per_cut, double gain);
   void move_cuts_far() {
     for (int64_t per_cut : {400, 1000}) move_cuts(per_cut, 1e-4);
   }
@@ -220,21 +221,25 @@ void Search::plan_on_chains(double gap) {
   }
 }
 
-// Moves the cuts of the best plan among the `per_cut` downsets around each, until a round gains
-// less than `gain`.
-void Search::move_cuts(int64_t per_cut, double gain, bool is_once) {
+// Moves the cuts of the best plan among the `per_cut` downsets around each, in steps down to
+// `gain`.
+void Search::move_cuts_once(int64_t per_cut, double gain) {
+  std::vector<uint64_t> rows = cuts_near(in_, cuts_of(in_, result_.stages), per_cut);
   const std::vector<uint64_t> chains = linear_cuts(in_, 4);
+  rows.insert(rows.end(), chains.begin(), chains.end());
+  const Downsets sets = family_of(in_, rows);
+  if (result_.restricted)
+    result_.counters.downsets = std::max<int64_t>(result_.counters.downsets, sets.count);
+  LevelSweep sweep(in_, sets, limits_, audit_);
+  descend(sweep, gain);
+  count(sweep);
+}
+
+// The same again until it gains less than `gain`.
+void Search::move_cuts(int64_t per_cut, double gain) {
   for (double before = kInfinity; result_.time_per_sample_s < before * (1 - gain) && !stop_();) {
     before = result_.time_per_sample_s;
-    std::vector<uint64_t> rows = cuts_near(in_, cuts_of(in_, result_.stages), per_cut);
-    rows.insert(rows.end(), chains.begin(), chains.end());
-    const Downsets sets = family_of(in_, rows);
-    if (result_.restricted)
-      result_.counters.downsets = std::max<int64_t>(result_.counters.downsets, sets.count);
-    LevelSweep sweep(in_, sets, limits_, audit_);
-    descend(sweep, gain);
-    count(sweep);
-    if (is_once) return;
+    move_cuts_once(per_cut, gain);
   }
 }
 
@@ -393,7 +398,7 @@ PartitionResult Search::run() {
       if (!result_.stages.empty()) move_cuts(40, 1e-2);
       if (!result_.stages.empty()) move_cuts(120, 2e-3);
       if (!result_.stages.empty() && !result_.restricted && has_many_labels())
-        move_cuts(400, 1e-3, true);
+        move_cuts_once(400, 1e-3);
     }
     if (result_.restricted) {
       if (!result_.stages.empty()) bound_by_positions();

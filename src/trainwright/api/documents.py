@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 Priced = PlanResult | ModelPlanResult | EstimateResult
 Readable = Priced | PlacementResult | ScheduleResult
 AnyDocument = str | Path | Report[Any] | Readable
+if TYPE_CHECKING:
+    Explained = (
+        Readable
+        | MixedPlanResult
+        | ModelEstimateResult
+        | ModelSweepResult
+        | WhatIfResult
+        | ImprovementResult
+    )
 
 PRICED_KINDS: dict[str, type[Priced]] = {
     "plan": PlanResult,
@@ -93,16 +102,7 @@ def load_any_document(
     )
 
 
-def load_explained_document(
-    path: str | Path,
-) -> (
-    Readable
-    | MixedPlanResult
-    | ModelEstimateResult
-    | ModelSweepResult
-    | WhatIfResult
-    | ImprovementResult
-):
+def load_explained_document(path: str | Path) -> Explained:
     """Like `load_any_document`, and also plans on several kinds of devices, and improvements."""
     from trainwright.api.improve_recheck import recheck_improvement
     from trainwright.plan.results.improvement import ImprovementResult

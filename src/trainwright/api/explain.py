@@ -5,28 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwright.api.documents import AnyDocument, Readable, load_explained_document
+from trainwright.api.documents import AnyDocument, load_explained_document
 from trainwright.api.printed import Report
 from trainwright.errors import InvalidInput
 from trainwright.plan.results.schedule import ScheduleResult
 
 if TYPE_CHECKING:
+    from trainwright.api.documents import Explained
     from trainwright.plan.results.constants import ConstantsResult
-    from trainwright.plan.results.improvement import ImprovementResult
-    from trainwright.plan.results.mixed_plan import MixedPlanResult
-    from trainwright.plan.results.model_estimate import ModelEstimateResult
-    from trainwright.plan.results.model_sweep import ModelSweepResult
     from trainwright.plan.results.request import Embedded
-    from trainwright.plan.results.what_if import WhatIfResult
-
-    Explained = (
-        Readable
-        | MixedPlanResult
-        | ModelEstimateResult
-        | ModelSweepResult
-        | WhatIfResult
-        | ImprovementResult
-    )
 
 
 def explain(document: AnyDocument | Explained) -> Report[Explained]:
