@@ -10,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwright.validation.ranking_noise import log_scatter
+from trainwright.lab.scores import log_scatter
 
 _Z90 = NormalDist().inv_cdf(0.95)
 

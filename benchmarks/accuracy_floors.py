@@ -21,17 +21,15 @@ from accuracy_regret import vtrain_regret
 from accuracy_runs import Figures, Tables, jobs_of, memory_error, predicted_s, regret_of, time_error
 from fit_calibrations import STAGED_MEMORY_PRIORS
 
-from trainwright.plan.measured_run import MeasuredRun
-from trainwright.pricing.calibration import fit
+from trainwright.lab.fitting import fit, fold_of
+from trainwright.lab.run_shapes import line_of
+from trainwright.lab.scores import Quality, median_of, quality_of
+from trainwright.lab.staged import DEFAULTS as STAGED_DEFAULTS
+from trainwright.lab.staged import stage_peaks_bytes, staged_constants
+from trainwright.lab.validate import Outcome
+from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import MeasuredLayers
 from trainwright.units import GIB
-from trainwright.validation.fitting import fold_of
-from trainwright.validation.lines import line_of
-from trainwright.validation.memory_groups import Quality, quality_of
-from trainwright.validation.repeats import median_of
-from trainwright.validation.staged import DEFAULTS as STAGED_DEFAULTS
-from trainwright.validation.staged import stage_peaks_bytes, staged_constants
-from trainwright.validation.validate import Outcome
 
 
 def gh200_memory(tables: Tables) -> Figures:

@@ -13,15 +13,11 @@ from accuracy_bounds import perfect_regrets, smooth_floor
 from accuracy_runs import Figures, Tables, jobs_of, measured_s, predicted_s, regret_of, time_error
 from fit_calibrations import APART, CONSTANTS, DEFAULTS, collapsed
 
-from trainwright.plan.measured_run import MeasuredRun
-from trainwright.pricing.calibration import prior_of
-from trainwright.pricing.interval import circumstances
-from trainwright.validation.fill import answer
-from trainwright.validation.fitting import fit_line
-from trainwright.validation.lines import line_of
-from trainwright.validation.machines import Known, cluster_of
-from trainwright.validation.shapes import config_of
-from trainwright.validation.validate import Outcome
+from trainwright.lab.fitting import answer, fit_line, prior_of
+from trainwright.lab.run_shapes import Known, cluster_of, config_of, line_of
+from trainwright.lab.validate import Outcome
+from trainwright.plans.measured_run import MeasuredRun
+from trainwright.step.account import circumstances
 
 DRAWS = 20_000
 SEED = 1

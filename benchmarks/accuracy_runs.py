@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from trainwright.api.validate import find_profiles, known
+from trainwright.commands.validate import find_profiles, known
 from trainwright.formats.measured_csv import read_layer_tables, read_measured
-from trainwright.plan.measured_run import MeasuredRun
+from trainwright.lab.run_shapes import Known
+from trainwright.lab.scores import LEAST_LAYOUTS, median_of
+from trainwright.lab.validate import Outcome, outcomes, predictor
+from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import MeasuredLayers
-from trainwright.validation.machines import Known
-from trainwright.validation.repeats import median_of
-from trainwright.validation.scores import LEAST_LAYOUTS
-from trainwright.validation.validate import Outcome, outcomes, predictor
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import trainwright
-from trainwright.api.codesign import Extras
+from trainwright.commands.codesign import Extras
 
 SIX = ("bert-large", "gpt2-xl", "opt-350m", "megatron-gpt2-8.3b", "gpt3-175b", "llama2-7b")
 BARE = Extras(pareto=False, details=False)
@@ -42,8 +42,8 @@ def search(models: tuple[str, ...], **options: object) -> None:
 
 
 def estimates() -> None:
+    from trainwright.chips.space import enumerate_designs
     from trainwright.cluster import Surroundings
-    from trainwright.codesign.space import enumerate_designs
     from trainwright.costing.tiled import Product, machine_of, product_times
 
     space = enumerate_designs()

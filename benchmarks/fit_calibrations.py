@@ -15,19 +15,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainwright.api.validate import find_profiles, known
 from trainwright.cluster import Calibration, Circumstance
+from trainwright.commands.validate import find_profiles, known
 from trainwright.formats.calibration_toml import load_calibrations, write_calibrations
 from trainwright.formats.measured_csv import measured_files, read_layer_tables, read_measured
-from trainwright.plan.measured_run import MeasuredRun
-from trainwright.pricing.calibration import Prior, fit, prior_of
+from trainwright.lab.fitting import Prior, fit, fit_line, interval, prior_of
+from trainwright.lab.run_shapes import line_of
+from trainwright.lab.scores import median_of, repeat_key
+from trainwright.lab.staged import DEFAULTS as STAGED_DEFAULTS
+from trainwright.lab.staged import predict_staged
+from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import MeasuredLayers
 from trainwright.units import GIB
-from trainwright.validation.fitting import fit_line, interval
-from trainwright.validation.lines import line_of
-from trainwright.validation.repeats import median_of, repeat_key
-from trainwright.validation.staged import DEFAULTS as STAGED_DEFAULTS
-from trainwright.validation.staged import predict_staged
 
 # Runs with a stated split and measured layers: what a step adds to them.
 STAGED = "sailor"

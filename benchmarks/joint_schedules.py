@@ -19,15 +19,15 @@ from trainwright.cluster import Cluster
 from trainwright.costing.estimate import Estimator
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.plan import Plan, Stage
-from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.family_split import LOOPED, best_family_split, chunks_per_rank
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Point, Workload
-from trainwright.planning.split_question import SplitQuestion
-from trainwright.planning.stage_kinds import StageKinds
-from trainwright.pricing.step import predict_step
+from trainwright.planning.bounds.stages import StageKinds
+from trainwright.planning.question.families import LOOPED, chunks_per_rank
+from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
+from trainwright.planning.search.search import plan_model
+from trainwright.planning.splits.family import best_family_split
+from trainwright.planning.splits.types import SplitQuestion
+from trainwright.plans import Plan, Stage
+from trainwright.plans.parallelism import Parallelism
+from trainwright.step.predict import predict_step
 
 FAMILIES = ("1f1b", "zb-h1", "interleaved", "zb-v", "v-half", "v-min")
 CHUNKS = (2, 3, 5)

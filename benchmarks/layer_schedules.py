@@ -17,12 +17,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from trainwright.chips.layer_problem import CoreOperator, LayerProblem, Unit, find_layer_faults
+from trainwright.chips.layer_schedule import (
+    CoreSchedule,
+    schedule_backward,
+    schedule_forward,
+    schedule_layer,
+    shorten_layer,
+)
+from trainwright.chips.workload import TrainingJob
 from trainwright.cluster import REFERENCE_DESIGN, ChipTemplate, Surroundings
-from trainwright.codesign.layer_check import find_layer_faults
-from trainwright.codesign.layer_cores import CoreSchedule, schedule_backward, schedule_forward
-from trainwright.codesign.layer_problem import CoreOperator, LayerProblem, Unit
-from trainwright.codesign.layer_schedule import schedule_layer, shorten_layer
-from trainwright.codesign.workload import TrainingJob
 from trainwright.execution import Budget
 from trainwright.formats.catalog import model
 from trainwright.units import MIB

@@ -17,10 +17,9 @@ from pathlib import Path
 
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.plan.overlap import DEFAULT_OVERHEADS
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_space import Workload
+from trainwright.planning.question.question import ModelQuestion, Workload
+from trainwright.planning.search.search import plan_model
+from trainwright.plans.configuration import DEFAULT_OVERHEADS
 
 MODELS = Path(__file__).parent / "models"
 

@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trainwright.execution import Budget
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule_bound import Objective
-from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import Placement
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.status import Objective
 from trainwright.scheduling.pareto import named_front, searched_front
-from trainwright.scheduling.search import search_schedule
-from trainwright.scheduling.search_question import SearchOutcome, SearchQuestion
+from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule
 
 SMALL = [((3, 4, 2, 0), 8), ((2, 3, 2, 0), 8), ((4, 5, 3, 0), 12), ((1, 1, 1, 0), 8)]
 LARGE = [

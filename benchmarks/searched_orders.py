@@ -12,11 +12,9 @@ from statistics import mean, median
 import trainwright
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.framework import plan_runnable
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_space import Workload
-from trainwright.planning.searched_orders import with_searched_orders
+from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.orders import with_searched_orders
 
 H100 = {"cluster": "dgx-h100", "sequence": 8192}
 QUESTIONS = (

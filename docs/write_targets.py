@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainwright.reporting.targets_page import targets_page
+from trainwright.frameworks.targets_page import targets_page
 
 if __name__ == "__main__":
     Path(__file__).with_name("targets.md").write_text(targets_page(), encoding="utf-8")

@@ -8,7 +8,7 @@
 // What comes before and after is known from a and b alone, because only the backward of a layer
 // depends on what it recomputes. A rank takes the fastest two points of its chunks' fronts that fit
 // into memory together, and is bounded by its work and by the time it must wait with room for no
-// more than so many activations (`scheduling.window_bound`). A kind has a front for each level of
+// more than so many activations (`scheduling.bounds`). A kind has a front for each level of
 // transients, of all ways that need no more; beside all microbatches in flight lie the transients
 // of one of both chunks.
 #pragma once

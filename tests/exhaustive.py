@@ -9,21 +9,23 @@ from operator import mul
 
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.plan import Plan, Stage
-from trainwright.plan.axis_order import PIPELINE_INSIDE
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.legality import broken_rules
-from trainwright.plan.overlap import NO_OVERHEADS
-from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.device_room import rank_buffer_bytes
-from trainwright.planning.family_split import LOOPED, chunks_per_rank
-from trainwright.planning.loop_split import nearly_even
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, Workload
-from trainwright.planning.run_settings import USUAL_SETTINGS
-from trainwright.pricing.step import predict_step
+from trainwright.planning.question.families import LOOPED, chunks_per_rank
+from trainwright.planning.question.question import (
+    USUAL_SETTINGS,
+    Allowed,
+    Candidate,
+    ModelQuestion,
+    Span,
+    Workload,
+    estimate_profile,
+)
+from trainwright.planning.question.room import rank_buffer_bytes
+from trainwright.planning.splits.loop import nearly_even
+from trainwright.plans import Plan, Stage
+from trainwright.plans.configuration import NO_OVERHEADS, Configuration, broken_rules
+from trainwright.plans.parallelism import PIPELINE_INSIDE, Parallelism
 from trainwright.profile import Recompute
+from trainwright.step.predict import predict_step
 
 LLAMA = catalog.model("llama3-8b").config
 MIXTRAL = catalog.model("mixtral-8x7b").config

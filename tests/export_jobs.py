@@ -9,20 +9,18 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from trainwright.api.jobs import job_of_configuration, with_orders
 from trainwright.cluster import Cluster
+from trainwright.documents.jobs import job_of_configuration, with_orders
 from trainwright.errors import InvalidInput
 from trainwright.formats.catalog import cluster, model
-from trainwright.formats.exports import needs_orders, write
-from trainwright.formats.exports.launch import Launcher
+from trainwright.frameworks import needs_orders, write
+from trainwright.frameworks.launch import Launcher
 from trainwright.model import LayerKind, Optimizer, Recipe, TokenDispatcher, TransformerConfig
-from trainwright.plan.axis_order import AXIS_ORDERS
-from trainwright.plan.bundle import ExportBundle, Stamp
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.job import Job, StagePart
-from trainwright.plan.parallelism import Parallelism
-from trainwright.pricing.configuration import estimator_of, plan_of, point_of, require_legal
+from trainwright.plans.configuration import Configuration
+from trainwright.plans.job import ExportBundle, Job, StagePart, Stamp
+from trainwright.plans.parallelism import AXIS_ORDERS, Parallelism
 from trainwright.profile import Recompute
+from trainwright.step.predict import estimator_of, plan_of, point_of, require_legal
 
 STAMP = Stamp(trainwright_version="0.0.0", plan_sha256="0123456789abcdef" * 4)
 

@@ -8,17 +8,14 @@ from itertools import combinations, pairwise
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.model import TRAIN_ALL, Tuning
-from trainwright.plan import Plan, Stage
-from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.family_split import CHAIN, LOOPED
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Point, Workload
-from trainwright.planning.nearly_even import nearly_even
-from trainwright.planning.split_question import SplitQuestion
-from trainwright.planning.stage_kinds import StageKinds
-from trainwright.planning.v_memory import published_in_flight
-from trainwright.pricing.step import predict_step
+from trainwright.planning.bounds.stages import StageKinds, nearly_even
+from trainwright.planning.question.families import CHAIN, LOOPED, published_in_flight
+from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
+from trainwright.planning.splits.types import SplitQuestion
+from trainwright.plans import Plan, Stage
+from trainwright.plans.parallelism import Parallelism
 from trainwright.profile import StaticKind
+from trainwright.step.predict import predict_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from trainwright.plan import Plan, Stage
+from trainwright.plans import Plan, Stage
 from trainwright.profile import (
     CostTable,
     Edge,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from trainwright.cluster import Cluster, NetworkLevel
 from trainwright.costing import Estimator
 from trainwright.formats import catalog
-from trainwright.plan import Parallelism, Plan, ReplicaGroup, Stage
+from trainwright.plans import Parallelism, Plan, ReplicaGroup, Stage
 from trainwright.profile import Profile, ProfilePoint
 
 A100, H100 = 0, 1

@@ -9,10 +9,8 @@ from trainwright.cluster import Cluster
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.model import TransformerConfig
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_space import Workload
+from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
+from trainwright.planning.search.search import plan_model
 from trainwright.profile import Recompute
 
 

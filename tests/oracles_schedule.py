@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainwright.plan.schedule import Action, ActionKind, Schedule
-from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
+from trainwright.plans.schedule import Action, ActionKind, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts, TransferModel
 
 F, I, W, B, R = ActionKind  # noqa: E741
 

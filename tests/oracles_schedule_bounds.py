@@ -13,10 +13,9 @@ from itertools import product
 import numpy as np
 
 from trainwright.errors import InvalidInput
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import ActionKind, Schedule
-from trainwright.plan.schedule_bound import Objective
-from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind, Placement, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.status import Objective
 from trainwright.scheduling.simulate import simulate
 
 F, I, W, _B, _R = ActionKind  # noqa: E741

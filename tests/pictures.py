@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from trainwright.plan.schedule import Action, Schedule
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.schedule_memory import ScheduleMemory
-from trainwright.plan.timeline import Timeline
-from trainwright.reporting.gantt_panel import GanttPanel
-from trainwright.scheduling.critical_path import critical_path
+from trainwright.pages.gantt import GanttPanel
+from trainwright.plans.schedule import Action, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.plans.timeline import Timeline
 from trainwright.scheduling.families import FamilyRequest, generate
-from trainwright.scheduling.order_arrays import split_backward
-from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.orders import split_backward
+from trainwright.scheduling.simulate import critical_path, simulate
 from trainwright.units import GIB
 
 

@@ -10,12 +10,15 @@ from math import comb, prod
 
 from exhaustive import LLAMA, TINY_MIXTURE, asked, every_candidate, two_nodes_of_two
 from trainwright.model import Optimizer, Recipe
-from trainwright.plan.overlap import DEFAULT_OVERHEADS, NO_OVERHEADS, Overlap
-from trainwright.planning.allowed import Span
-from trainwright.planning.family_split import LOOPED
-from trainwright.planning.loop_split import nearly_even
-from trainwright.planning.model_question import estimate_profile
-from trainwright.planning.run_settings import USUAL_SETTINGS, RunSettings
+from trainwright.planning.question.families import LOOPED
+from trainwright.planning.question.question import (
+    USUAL_SETTINGS,
+    RunSettings,
+    Span,
+    estimate_profile,
+)
+from trainwright.planning.splits.loop import nearly_even
+from trainwright.plans.configuration import DEFAULT_OVERHEADS, NO_OVERHEADS, Overlap
 from trainwright.profile import Recompute
 
 CHAINS = ("1f1b", "zb-h1", "zb-h2", "eager-1f1b", "gpipe")

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 
 import trainwright
 from small_placements import chain_file
-from trainwright.api.printed import Report
-from trainwright.plan.results.codesign import CodesignResult
-from trainwright.plan.results.improvement import ImprovementResult
-from trainwright.plan.results.mixed_plan import MixedPlanResult
-from trainwright.plan.results.model_estimate import ModelEstimateResult
-from trainwright.plan.results.model_plan import ModelPlanResult
-from trainwright.plan.results.model_sweep import ModelSweepResult
-from trainwright.plan.results.placement import PlacementResult
-from trainwright.plan.results.plan import PlanResult
-from trainwright.plan.results.schedule import ScheduleResult
-from trainwright.plan.results.validation import ValidationResult
-from trainwright.plan.results.verification import VerificationResult
-from trainwright.plan.results.what_if import WhatIfResult
+from trainwright.documents.difference import WhatIfResult
+from trainwright.documents.improvement import ImprovementResult
+from trainwright.documents.mixed_plan import MixedPlanResult
+from trainwright.documents.model_estimate import ModelEstimateResult
+from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.placement import PlacementResult
+from trainwright.documents.printing import Report
+from trainwright.documents.profile_plan import PlanResult
+from trainwright.documents.schedule import ScheduleResult
+from trainwright.documents.sweep import ModelSweepResult
+from trainwright.documents.validation import ValidationResult
+from trainwright.documents.verification import VerificationResult
+from trainwright.formats.codesign_document import CodesignResult
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PROFILE = EXAMPLES / "profile.json"

@@ -70,8 +70,8 @@ def served(**limits: Any) -> Iterator[Client]:
 
     import uvicorn
 
-    from trainwright.serving.app import make_app
-    from trainwright.serving.limits import Limits
+    from trainwright.commands.live import make_app
+    from trainwright.commands.serve import Limits
 
     listening = socket.create_server(("127.0.0.1", 0))
     app = make_app(Limits(**limits))

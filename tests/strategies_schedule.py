@@ -7,10 +7,8 @@ import random
 import numpy as np
 from hypothesis import strategies as st
 
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, ActionKind, Schedule
-from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
-from trainwright.plan.schedule_memory import ScheduleMemory
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
 
 F, I, W, B, R = ActionKind  # noqa: E741
 

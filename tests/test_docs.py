@@ -21,7 +21,7 @@ import click
 import pytest
 import typer
 
-from trainwright.cli.main import app, main
+from trainwright.commands.main import app, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -17,9 +17,9 @@ IN_WHEEL = (
     r"trainwright/py\.typed",
     r"trainwright/_native/_core\.[^/]*(so|pyd)",
     r"trainwright/.*\.toml",  # the catalogs
-    r"trainwright/reporting/.*\.html\.j2",
-    r"trainwright/reporting/.*\.css",
-    r"trainwright/reporting/.*\.js",
+    r"trainwright/pages/.*\.html\.j2",
+    r"trainwright/pages/.*\.css",
+    r"trainwright/pages/.*\.js",
     r"trainwright_start/__init__\.py",
     r"trainwright-[^/]*\.dist-info/entry_points\.txt",
     r"trainwright-[^/]*\.dist-info/licenses/LICENSE",

@@ -7,10 +7,10 @@ import time
 from itertools import product
 
 from trainwright.formats import catalog
-from trainwright.plan import Parallelism
-from trainwright.plan.configuration import Configuration
-from trainwright.pricing.batch import price_batch
+from trainwright.plans import Parallelism
+from trainwright.plans.configuration import Configuration
 from trainwright.profile import Recompute
+from trainwright.step.batch import price_batch
 
 # Machines differ, and so does their load; a lost order of magnitude does not.
 SLOWEST_RATIO = 5

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.codesign.layer_problem import CoreOperator, LayerProblem, Unit
-from trainwright.codesign.layer_schedule import schedule_layer
+from trainwright.chips.layer_problem import CoreOperator, LayerProblem, Unit
+from trainwright.chips.layer_schedule import schedule_layer
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
-from trainwright.partitioning.place_layers import place_case
-from trainwright.partitioning.placement_rules import placement_rules
+from trainwright.partitioning.placement import place_case, placement_rules
 
 SLOWEST_RATIO = 5
 SHARED = os.environ.get("TRAINWRIGHT_SHARED")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from generated.chart import Axis, Bar, bars_chart
-from trainwright.plan.results.validation import DatasetScore, ErrorRecord, ValidationResult
+from trainwright.documents.validation import DatasetScore, ErrorRecord, ValidationResult
 
 # Where each table was published, and what a reader must know of it.
 SOURCES = {

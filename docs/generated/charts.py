@@ -11,20 +11,19 @@ import numpy as np
 
 import trainwright
 from generated.chart import Axis, Bar, Series, bars_chart, points_chart, rows_chart
+from trainwright.chips.layer_problem import CoreOperator, LayerProblem, Unit
+from trainwright.chips.layer_schedule import schedule_layer
+from trainwright.chips.space import area_parts_mm2
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings
-from trainwright.codesign.area import area_parts_mm2
-from trainwright.codesign.layer_problem import CoreOperator, LayerProblem, Unit
-from trainwright.codesign.layer_schedule import schedule_layer
 from trainwright.costing.estimate import Estimator
 from trainwright.costing.tiled import Product, machine_of, product_times
+from trainwright.documents.schedule import FrontPoint
 from trainwright.formats import catalog
-from trainwright.plan.parallelism import Parallelism
-from trainwright.plan.results.schedule import FrontPoint
-from trainwright.planning.family_split import best_family_split
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Point, Workload
-from trainwright.planning.split_question import SplitQuestion
-from trainwright.planning.stage_kinds import StageKinds
+from trainwright.planning.bounds.stages import StageKinds
+from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
+from trainwright.planning.splits.family import best_family_split
+from trainwright.planning.splits.types import SplitQuestion
+from trainwright.plans.parallelism import Parallelism
 from trainwright.profile import Recompute
 from trainwright.units import GIB
 

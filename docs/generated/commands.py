@@ -7,7 +7,7 @@ import inspect
 import click
 import typer.main
 
-from trainwright.cli.main import app
+from trainwright.commands.main import app
 
 
 def commands_part() -> str:

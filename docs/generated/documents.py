@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from trainwright.formats.record_types import optional_of, record_fields, split_annotated
+from trainwright.formats.records import optional_of, record_fields, split_annotated
 
 # Longest first: `tokens_per_s_per_device` is no time.
 UNITS = (
@@ -41,6 +41,8 @@ UNITS = (
 )
 # Words that stand before `_per_rank` and the like say what is counted, the unit comes before them.
 _SPREAD = re.compile(r"_per_(rank|stage)$")
+# Where records of documents stand: with how they are made, or with their command.
+_PACKAGES = ("trainwright.documents", "trainwright.commands")
 _SCALARS = {float: "number", int: "integer", str: "text", bool: "true or false", Any: "any value"}
 
 
@@ -56,11 +58,13 @@ def documents_part() -> str:
 
 def document_types() -> list[type]:
     """The records that are documents: those that state their format's version."""
-    package = importlib.import_module("trainwright.plan.results")
     modules = [
         importlib.import_module(f"{package.__name__}.{found.name}")
+        for package in map(importlib.import_module, _PACKAGES)
         for found in pkgutil.iter_modules(package.__path__)
+        if found.name != "live"  # needs the extra [serve], and has no documents
     ]
+    modules.append(importlib.import_module("trainwright.formats.codesign_document"))
     found = {
         value
         for module in modules

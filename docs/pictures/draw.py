@@ -13,14 +13,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from generated.charts import charts
 
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.schedule_memory import ScheduleMemory
-from trainwright.plan.timeline import Timeline
-from trainwright.reporting.gantt_panel import MemoryUnit
-from trainwright.reporting.gantt_svg import gantt_svg
-from trainwright.scheduling.critical_path import critical_path
+from trainwright.pages.gantt import MemoryUnit
+from trainwright.pages.gantt_svg import gantt_svg
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.plans.timeline import Timeline
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
-from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.simulate import critical_path, simulate
 from trainwright.units import GIB, TimeUnit
 
 

@@ -15,25 +15,24 @@ from typing import TYPE_CHECKING, Any
 from trainwright._version import __version__
 
 if TYPE_CHECKING:
-    from trainwright.api.calibrate import calibrate
-    from trainwright.api.codesign import CodesignReport, codesign
-    from trainwright.api.diff import diff
-    from trainwright.api.estimate import estimate
-    from trainwright.api.explain import explain
-    from trainwright.api.export import export
-    from trainwright.api.improve import improve
-    from trainwright.api.plan import plan
-    from trainwright.api.printed import Report
-    from trainwright.api.profile import ProfileReport, import_layers, profile_model
-    from trainwright.api.reasons import reasons
-    from trainwright.api.report import Page, report
-    from trainwright.api.result import Result
-    from trainwright.api.schedule import schedule
-    from trainwright.api.schedule_report import ScheduleReport
-    from trainwright.api.sweep import sweep
-    from trainwright.api.validate import validate
-    from trainwright.api.verify import VerifyReport, verify
-    from trainwright.api.what_if import what_if
+    from trainwright.commands.calibrate import calibrate
+    from trainwright.commands.codesign import CodesignReport, codesign
+    from trainwright.commands.diff import diff
+    from trainwright.commands.estimate import estimate
+    from trainwright.commands.explain import explain
+    from trainwright.commands.export import export
+    from trainwright.commands.improve import improve
+    from trainwright.commands.plan import plan
+    from trainwright.commands.profile import ProfileReport, import_layers, profile_model
+    from trainwright.commands.report import Page, report
+    from trainwright.commands.schedule import schedule
+    from trainwright.commands.sweep import sweep
+    from trainwright.commands.validate import validate
+    from trainwright.commands.verify import VerifyReport, verify
+    from trainwright.commands.whatif import what_if
+    from trainwright.documents.explanation import reasons
+    from trainwright.documents.open import Result
+    from trainwright.documents.printing import Report
     from trainwright.errors import (
         CheckFailed,
         Inexpressible,
@@ -44,41 +43,42 @@ if TYPE_CHECKING:
         UnsupportedFeature,
     )
     from trainwright.execution import Budget, Progress
+    from trainwright.pages.schedule_report import ScheduleReport
 
 # Where each public name lives; a program that prices one run need not load what draws pages.
 _HOMES = {
-    "api.calibrate": ("calibrate",),
-    "api.codesign": (
+    "commands.calibrate": ("calibrate",),
+    "commands.codesign": (
         "CodesignReport",
         "codesign",
     ),
-    "api.diff": ("diff",),
-    "api.estimate": ("estimate",),
-    "api.explain": ("explain",),
-    "api.export": ("export",),
-    "api.improve": ("improve",),
-    "api.plan": ("plan",),
-    "api.profile": (
+    "commands.diff": ("diff",),
+    "commands.estimate": ("estimate",),
+    "commands.explain": ("explain",),
+    "commands.export": ("export",),
+    "commands.improve": ("improve",),
+    "commands.plan": ("plan",),
+    "commands.profile": (
         "ProfileReport",
         "import_layers",
         "profile_model",
     ),
-    "api.reasons": ("reasons",),
-    "api.report": (
+    "documents.explanation": ("reasons",),
+    "commands.report": (
         "Page",
         "report",
     ),
-    "api.printed": ("Report",),
-    "api.result": ("Result",),
-    "api.schedule": ("schedule",),
-    "api.schedule_report": ("ScheduleReport",),
-    "api.sweep": ("sweep",),
-    "api.validate": ("validate",),
-    "api.verify": (
+    "documents.printing": ("Report",),
+    "documents.open": ("Result",),
+    "commands.schedule": ("schedule",),
+    "pages.schedule_report": ("ScheduleReport",),
+    "commands.sweep": ("sweep",),
+    "commands.validate": ("validate",),
+    "commands.verify": (
         "VerifyReport",
         "verify",
     ),
-    "api.what_if": ("what_if",),
+    "commands.whatif": ("what_if",),
     "errors": (
         "CheckFailed",
         "Inexpressible",

@@ -31,7 +31,7 @@ def main() -> NoReturn:
     if not any(argument in _RUN_MODELS for argument in sys.argv[1:2]):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
-    from trainwright.cli.main import main as run
+    from trainwright.commands.main import main as run
 
     run()
 

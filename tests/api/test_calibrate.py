@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import trainwright
-from trainwright.api.calibrate import calibrated
 from trainwright.cluster import Cluster
+from trainwright.documents.calibration import constant_rows
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import write_calibrations
 from trainwright.formats.document_json import decode
 from trainwright.model.transformer import model_flops_per_sequence
-from trainwright.reporting.constants_table import constant_rows
+from trainwright.options.clusters import calibrated
 
 RUN = {"cluster": "dgx-h100", "tp": 2, "global_batch": 64, "sequence": 4096}
 

@@ -11,16 +11,16 @@ import pytest
 import trainwright
 from small_profiles import transformer, write_json
 from trainwright.cluster import Cluster
+from trainwright.documents.profile_plan import read_stages
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.formats.document_json import decode
 from trainwright.formats.piper_json import read_piper
-from trainwright.formats.plan_json import read_stages
 from trainwright.formats.profile_json import read_profile
 from trainwright.model import TransformerConfig
-from trainwright.plan import Plan
-from trainwright.plan.status import Status
+from trainwright.plans import Plan
+from trainwright.plans.status import Status
 
 LLAMA = {
     "cluster": "dgx-h100",
@@ -277,13 +277,15 @@ def test_the_embedded_model_and_cluster_are_nouns_again():
     assert cluster == catalog.cluster("dgx-h100").with_nodes(2)
 
 
-@pytest.mark.parametrize("module", ["plan.plan", "plan.status", "api.plan", "api.diff", "cli.main"])
+@pytest.mark.parametrize(
+    "module", ["plans.plan", "plans.status", "commands.plan", "commands.diff", "commands.main"]
+)
 def test_the_root_names_are_the_verbs_after_any_import(module):
     code = (
         f"import trainwright\nimport trainwright.{module}\n"
         "for name in ('plan', 'estimate', 'explain', 'diff'):\n"
         "    assert callable(getattr(trainwright, name)), name\n"
-        "from trainwright.plan.plan import Plan\n"
+        "from trainwright.plans.plan import Plan\n"
         "assert callable(trainwright.plan)\n"
         "assert set(trainwright.__all__) <= set(dir(trainwright))\n"
     )

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import trainwright
-from trainwright.api.codesign import Extras, recheck_document
-from trainwright.api.codesign_chip import cluster_of, plan_on_chip
+from trainwright.commands.codesign import Extras, cluster_of, plan_on_chip, recheck_document
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats.catalog import open_cluster
-from trainwright.plan.status import Status
+from trainwright.plans.status import Status
 
 BARE = Extras(pareto=False, details=False)
 SMALL = {"glb_mib": (8, 32), "width": (32, 128), "depth": (32, 128)}

@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 
 import trainwright
 from random_cases import cases
-from trainwright.api.estimate_model import price_request
-from trainwright.api.improve_choice import recommended_run
-from trainwright.api.improve_gaps import gaps_of_run
-from trainwright.api.improve_recheck import recheck_improvement
-from trainwright.api.printed import Report
 from trainwright.cluster import Cluster
+from trainwright.documents.improvement import (
+    ImprovementResult,
+    recheck_improvement,
+    recommended_run,
+)
+from trainwright.documents.jobs import gaps_of_run
+from trainwright.documents.model_estimate import price_request
+from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.document_json import decode, decode_document, encode
 from trainwright.model import TransformerConfig
-from trainwright.plan.results.improvement import ImprovementResult
-from trainwright.planning.improve import reachable
-from trainwright.planning.neighbours import moves
-from trainwright.pricing.configuration import price_configuration
+from trainwright.planning.reasons.improve import moves, reachable
+from trainwright.step.predict import price_configuration
 
 RUN = {"cluster": "dgx-h100", "tp": 2, "pp": 2, "dp": 1, "global_batch": 8, "sequence": 1024}
 TOO_LARGE = {

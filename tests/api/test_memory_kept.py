@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 import trainwright
-from trainwright.api.model_request import call_of
-from trainwright.api.report_command import command_of
 from trainwright.errors import InvalidInput
-from trainwright.plan.overlap import DEFAULT_OVERHEADS, NO_OVERHEADS
+from trainwright.options.question import call_of
+from trainwright.pages.command import command_of
+from trainwright.plans.configuration import DEFAULT_OVERHEADS, NO_OVERHEADS
 
 QUESTION = {"cluster": "dgx-h100", "devices": 8, "global_batch": 64, "sequence": 8192, "top": 0}
 TIGHT = {"tp": 1, "zero_stage": 1, "micro_batch": 2, "pp": 1, "cp": 1}

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from trainwright.api.inputs import embed
-from trainwright.api.model_records import with_plan
-from trainwright.api.model_request import ModelCall, request_of
-from trainwright.api.recheck import recheck
-from trainwright.api.recompute_model import predicted, profile_of
+from trainwright.documents.model_plan import (
+    ModelPlanResult,
+    model_plan_report,
+    predicted,
+    profile_of,
+    with_plan,
+)
+from trainwright.documents.printing import to_text
+from trainwright.documents.recheck import recheck
 from trainwright.formats import catalog
 from trainwright.formats.document_json import encode
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.parallelism import Parallelism
-from trainwright.plan.results.model_plan import ModelPlanResult
-from trainwright.plan.status import BoundKind, Status
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_space import Workload
-from trainwright.pricing.configuration import estimator_of, plan_of, point_of
-from trainwright.reporting.model_plan_table import model_plan_report
-from trainwright.reporting.text import to_text
+from trainwright.options.inputs import embed
+from trainwright.options.question import ModelCall, request_of
+from trainwright.planning.question.question import ModelQuestion, Workload
+from trainwright.plans.configuration import Configuration
+from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.status import BoundKind, Status
+from trainwright.step.predict import estimator_of, plan_of, point_of
 
 FAMILIES = {"1f1b": 1, "interleaved": 3, "v-half": 2, "zb-h1": 1, "dualpipe-v": 2}
 

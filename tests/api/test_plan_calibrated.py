@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 import trainwright
-from trainwright.reporting.model_plan_table import model_plan_report
-from trainwright.reporting.unfitted import unfitted_line
+from trainwright.documents.model_plan import model_plan_report
+from trainwright.documents.printing import unfitted_line
 
 JOB = {
     "cluster": "dgx-h100",

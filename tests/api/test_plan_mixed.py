@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 from tests.mixed_clusters import A100, ETHERNET, H100, two_kinds, with_memory
 
-from trainwright.api.diff import diff
-from trainwright.api.documents import load_explained_document
-from trainwright.api.estimate import estimate
-from trainwright.api.explain import explain
-from trainwright.api.export import export
-from trainwright.api.plan import plan
-from trainwright.api.result import Result
-from trainwright.api.sweep import sweep
+from trainwright.commands.diff import diff
+from trainwright.commands.estimate import estimate
+from trainwright.commands.explain import explain
+from trainwright.commands.export import export
+from trainwright.commands.plan import plan
+from trainwright.commands.sweep import sweep
+from trainwright.documents.mixed_plan import MixedPlanResult
+from trainwright.documents.open import Result, load_explained_document
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
-from trainwright.plan.results.mixed_plan import MixedPlanResult
-from trainwright.plan.status import Status
+from trainwright.plans.status import Status
 
 NARROW = {
     "global_batch": 32,

@@ -7,11 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import trainwright
-from trainwright.api.model_options import ModelOptions
-from trainwright.api.space_options import SPANS
-from trainwright.plan.parallelism import Parallelism
-from trainwright.plan.results.model_explanation import ModelExplanation
-from trainwright.plan.results.model_plan import Alternative, ModelPlanResult
+from trainwright.documents.explanation import ModelExplanation
+from trainwright.documents.model_plan import Alternative, ModelPlanResult
+from trainwright.options.question import ModelOptions
+from trainwright.options.space import SPANS
+from trainwright.plans.parallelism import Parallelism
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERY_DOCUMENT = {"kind", "format_version", "warnings", "interrupted", "assumptions"}

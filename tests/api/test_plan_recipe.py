@@ -9,14 +9,14 @@ import pytest
 
 import trainwright
 from mixed_clusters import two_kinds
-from trainwright.api.jobs import job_of, stamp_of
-from trainwright.api.model_request import call_of
-from trainwright.api.recheck import recheck
-from trainwright.api.report_command import command_of
+from trainwright.documents.jobs import job_of, stamp_of
+from trainwright.documents.recheck import recheck
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import encode
 from trainwright.model import DEFAULT_RECIPE
-from trainwright.plan.overlap import DEFAULT_OVERLAP
+from trainwright.options.question import call_of
+from trainwright.pages.command import command_of
+from trainwright.plans.configuration import DEFAULT_OVERLAP
 
 MODEL = "deepseek-v2-lite"
 QUESTION = {

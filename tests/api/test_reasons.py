@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 import trainwright
-from trainwright.api.model_request import call_of
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
-from trainwright.plan import Plan, Stage
-from trainwright.plan.parallelism import Parallelism
-from trainwright.plan.status import Status
-from trainwright.planning.why import uses
+from trainwright.options.question import call_of
+from trainwright.planning.reasons.why import uses
+from trainwright.plans import Plan, Stage
+from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.status import Status
 
 JOB = {"cluster": "dgx-h100", "devices": 8, "global_batch": 16, "sequence": 4096, "top": 1}
 BOUNDS = {"memory": "20GiB", "cp": 1, "micro_batch": "..2", "schedule": "1f1b"}

@@ -15,14 +15,14 @@ import pytest
 import reported
 import trainwright
 from html_page import Page
-from trainwright.api.printed import Report
-from trainwright.api.report_command import command_of
-from trainwright.api.report_subject import subject_of
-from trainwright.cli.main import main
+from trainwright.commands.main import main
+from trainwright.documents.explanation import GainRecord, ModelExplanation, WithoutRecord
+from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
-from trainwright.plan.results.model_explanation import GainRecord, ModelExplanation, WithoutRecord
-from trainwright.plan.status import Status
-from trainwright.reporting.gantt_figure import SCRIPTS
+from trainwright.pages.command import command_of
+from trainwright.pages.gantt_html import SCRIPTS
+from trainwright.pages.open import subject_of
+from trainwright.plans.status import Status
 from trainwright.units import format_bytes, format_seconds
 
 KINDS = {
@@ -239,7 +239,7 @@ def test_a_page_of_a_hundred_thousand_bars_stays_below_its_limit():
 
 
 def test_schedules_beyond_drawing_are_left_out_and_that_is_said(monkeypatch):
-    monkeypatch.setattr("trainwright.api.report_subject.MOST_DRAWN_ACTIONS", 10)
+    monkeypatch.setattr("trainwright.pages.open.MOST_DRAWN_ACTIONS", 10)
     page = trainwright.report(reported.model_plan())
     (one,) = page.document.documents
     assert "more than 10 are not drawn" in one.left_out[0]

@@ -11,11 +11,11 @@ import pytest
 import reported
 import trainwright
 from html_page import Page, text_of
-from trainwright.api.printed import Report
-from trainwright.api.report_command import command_of
-from trainwright.api.report_documents import kinds_with_a_page
-from trainwright.api.report_subject import subject_of
+from trainwright.documents.open import kinds_with_a_page
+from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
+from trainwright.pages.command import command_of
+from trainwright.pages.open import subject_of
 from trainwright.units import format_bytes, format_seconds
 
 

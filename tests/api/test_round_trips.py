@@ -8,16 +8,18 @@ import pytest
 
 import trainwright
 from small_placements import chain_file
-from trainwright.api.catalog import catalog
-from trainwright.api.documents import KINDS, load_document
+from trainwright.commands.catalog import CatalogResult, catalog
+from trainwright.documents.difference import Difference
+from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.open import KINDS, load_document
+from trainwright.documents.placement import PlacementResult
+from trainwright.documents.profile_plan import (
+    EstimateResult,
+    Explanation,
+    PlanResult,
+    explain_stages,
+)
 from trainwright.formats.document_json import decode, encode
-from trainwright.plan.results.catalog import CatalogResult
-from trainwright.plan.results.difference import Difference
-from trainwright.plan.results.estimate import EstimateResult
-from trainwright.plan.results.explanation import Explanation, explain_stages
-from trainwright.plan.results.model_plan import ModelPlanResult
-from trainwright.plan.results.placement import PlacementResult
-from trainwright.plan.results.plan import PlanResult
 
 MODEL = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024}
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 import trainwright
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
-from trainwright.formats.schedule_spec import LARGEST_AMOUNT, ScheduleSpec
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, ActionKind, Schedule
-from trainwright.plan.status import Status
+from trainwright.formats.schedule_json import LARGEST_AMOUNT, ScheduleSpec
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
+from trainwright.plans.status import Status
 from trainwright.scheduling.families import FAMILIES
 
 SIZE = {"ranks": 3, "microbatches": 6}

@@ -11,9 +11,9 @@ import pytest
 
 import trainwright
 from reference import needs_reference, reference
-from trainwright.api.documents import load_document
+from trainwright.documents.open import load_document
+from trainwright.documents.schedule import ScheduleResult
 from trainwright.errors import InvalidInput
-from trainwright.plan.results.schedule import ScheduleResult
 
 SIZE = {"ranks": 3, "microbatches": 6}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import trainwright
-from trainwright.api.schedule_fold import fold
 from trainwright.errors import UnsupportedFeature
-from trainwright.formats.schedule_spec import ScheduleSpec
+from trainwright.formats.schedule_json import ScheduleSpec
+from trainwright.lab.verify_runs import fold
 
 UNEVEN = ScheduleSpec(
     forward_s=(1.0, 2.0, 1.5, 1.0, 3.0, 1.0), input_grad_s=(1.0,), weight_grad_s=(0.5,)

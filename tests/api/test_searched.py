@@ -9,17 +9,16 @@ import pytest
 
 import trainwright
 from mixed_clusters import two_kinds
-from trainwright.api.documents import load_document
-from trainwright.api.model_request import call_of
-from trainwright.api.recheck import recheck
-from trainwright.api.recompute_model import planned, predicted
-from trainwright.api.searched import search_in_words
-from trainwright.api.space_words import model_space_words
+from trainwright.documents.model_plan import planned, predicted, search_in_words
+from trainwright.documents.open import load_document
+from trainwright.documents.recheck import recheck
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.pytorch_csv import read_compute_only
-from trainwright.planning.allowed import Allowed
-from trainwright.planning.model_planner import plan_model
+from trainwright.options.question import call_of
+from trainwright.options.space import model_space_words
+from trainwright.planning.question.question import Allowed
+from trainwright.planning.search.search import plan_model
 from trainwright.units import GIB
 
 JOB = {

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainwright
-from trainwright.api.model_request import call_of
-from trainwright.api.space_options import (
+from trainwright.errors import InvalidInput
+from trainwright.options.question import call_of
+from trainwright.options.space import (
     SPANS,
     SpaceOptions,
     allowed_by,
     allowed_of,
+    model_space_words,
     parse_span,
     record_of,
 )
-from trainwright.api.space_words import model_space_words
-from trainwright.errors import InvalidInput
-from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE
-from trainwright.plan.results.request import SpaceRecord
-from trainwright.planning.allowed import ANY, ZERO_STAGES, Allowed, Span
+from trainwright.planning.question.question import ANY, ZERO_STAGES, Allowed, Span
+from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
+from trainwright.plans.request import SpaceRecord
 from trainwright.profile import Recompute
 
 JOB = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 1024, "cp": 1}

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 import trainwright
-from trainwright.api.printed import Report
-from trainwright.api.recheck import recheck
-from trainwright.api.sizes import parse_sizes
-from trainwright.api.sweep_rows import on_more_devices
+from trainwright.documents.printing import Report
+from trainwright.documents.recheck import recheck
+from trainwright.documents.sweep import on_more_devices
 from trainwright.errors import InvalidInput
-from trainwright.plan.status import Status
+from trainwright.options.clusters import parse_sizes
+from trainwright.plans.status import Status
 
 JOB = {
     "cluster": "dgx-h100",

@@ -9,15 +9,12 @@ import pytest
 
 import trainwright
 from reported import model_estimate, model_plan, placement, profile_plan
-from trainwright.api.schedule_fold import fold
-from trainwright.api.verify_replay import kept_check
-from trainwright.api.verify_run import small_of
-from trainwright.api.verify_subject import Pipeline, Replicas, subject_of
+from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.verification import KeptBytes, Outcome, VerificationResult
 from trainwright.errors import InvalidInput, MissingExtra
-from trainwright.formats.schedule_spec import ScheduleSpec
-from trainwright.plan.results.gradient_check import KeptBytes
-from trainwright.plan.results.model_plan import ModelPlanResult
-from trainwright.plan.results.verification import Outcome, VerificationResult
+from trainwright.formats.schedule_json import ScheduleSpec
+from trainwright.lab.verify_orders import Pipeline, Replicas, subject_of
+from trainwright.lab.verify_runs import fold, kept_check, small_of
 
 THREE_AND_ONE = ScheduleSpec(
     forward_s=(1.0,), input_grad_s=(1.0,), weight_grad_s=(1.0,), rank_of_stage=(0, 0, 1, 0)

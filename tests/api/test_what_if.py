@@ -11,12 +11,12 @@ import pytest
 
 import trainwright
 from reported import mixed_plan
-from trainwright.api.diff import changes
-from trainwright.api.diff_clusters import cluster_facts
-from trainwright.api.explain import explain_constants
-from trainwright.api.printed import Report
+from trainwright.commands.diff import changes
+from trainwright.commands.explain import explain_constants
+from trainwright.documents.difference import cluster_facts
+from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
-from trainwright.plan.status import Status
+from trainwright.plans.status import Status
 
 JOB = {
     "cluster": "dgx-h100",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from small_profiles import transformer, write_json
-from trainwright.cli.main import main
+from trainwright.commands.main import main
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.cli.main import main
+from trainwright.commands.main import main
 
 FAST = ["codesign", "bert-large", "--devices", "64", "--tp", "1", "--max-area", "20"]
 FAST += ["--schedule", "1f1b"]

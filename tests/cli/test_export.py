@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.formats.export_folder import LIST
+from trainwright.formats.atomic_file import LIST
 
 RUN = (
     *("estimate", "llama3-8b", "--cluster", "dgx-h100", "--nodes", "2", "--tp", "4", "--pp", "2"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from small_profiles import transformer, write_json
-from trainwright.cli.main import main
+from trainwright.commands.main import main
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 numbers = st.one_of(

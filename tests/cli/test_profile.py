@@ -107,7 +107,7 @@ def test_wrong_calls_end_with_a_sentence(run, arguments, told):
 def test_without_torch_the_extra_is_named(folder):
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from trainwright.cli.main import main\n"
+        "from trainwright.commands.main import main\n"
         "main(['profile', 'tiny.json', '--device', 'cpu'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)

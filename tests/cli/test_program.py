@@ -68,7 +68,7 @@ def test_errors_go_to_stderr_without_a_traceback(folder):
     )
 
 
-@pytest.mark.parametrize("module", ["trainwright", "trainwright.cli.main"])
+@pytest.mark.parametrize("module", ["trainwright", "trainwright.commands.main"])
 def test_the_start_loads_nothing_heavy(module):
     code = f"import sys, {module}; print(*sorted({HEAVY} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -140,7 +140,7 @@ def test_ctrl_c_in_a_table_says_so(wide):
 def test_a_second_ctrl_c_ends_a_search_that_does_not_listen():
     code = (
         "import time\n"
-        "from trainwright.cli.output import budget\n"
+        "from trainwright.commands.output import budget\n"
         "with budget(None) as allowed:\n"
         "    while True:\n"
         "        print(allowed.interrupted, flush=True)\n"
@@ -196,9 +196,9 @@ trainwright_start.main()
     "module",
     [
         "trainwright",
-        pytest.param("trainwright.api.plan", marks=pytest.mark.slow),
-        pytest.param("trainwright.cli.main", marks=pytest.mark.slow),
-        "trainwright.reporting.render",
+        pytest.param("trainwright.commands.plan", marks=pytest.mark.slow),
+        pytest.param("trainwright.commands.main", marks=pytest.mark.slow),
+        "trainwright.documents.printing",
     ],
 )
 def test_ctrl_c_during_an_import_is_one_line(folder, module):
@@ -238,7 +238,7 @@ def test_ctrl_c_while_a_file_is_written_leaves_it_whole(folder):
     [
         "trainwright",
         pytest.param("numpy", marks=pytest.mark.slow),
-        pytest.param("trainwright.reporting.render", marks=pytest.mark.slow),
+        pytest.param("trainwright.documents.printing", marks=pytest.mark.slow),
     ],
 )
 def test_a_background_job_does_not_hear_ctrl_c(folder, module):

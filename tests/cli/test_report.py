@@ -6,7 +6,7 @@ import pytest
 
 import reported
 from html_page import Page
-from trainwright.api.printed import Report
+from trainwright.documents.printing import Report
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainwright.cli.schedule import FAMILIES as NAMED
+from trainwright.commands.schedule import FAMILIES as NAMED
 from trainwright.formats.schedule_json import load_orders
 from trainwright.scheduling.families import FAMILIES
 from trainwright.scheduling.validate import validate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.cli.main import main
+from trainwright.commands.main import main
 
 ROWS = Path(__file__).parents[2] / "examples" / "measured"
 

@@ -75,7 +75,7 @@ def test_another_kind_of_document_and_another_level_are_bad_input(run, document)
 @pytest.mark.torch
 @pytest.mark.slow
 def test_ctrl_c_ends_every_process_and_prints_what_is_known(run, document):
-    program = "import sys; from trainwright.cli.main import main; main(sys.argv[1:])"
+    program = "import sys; from trainwright.commands.main import main; main(sys.argv[1:])"
     started = subprocess.Popen(
         [sys.executable, "-c", program, "verify", "s.json", "--json"],
         stdout=subprocess.PIPE,

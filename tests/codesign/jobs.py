@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from trainwright.chips.question import CodesignQuestion, Objective
+from trainwright.chips.space import DesignSpace, enumerate_designs, subspace
+from trainwright.chips.workload import TrainingJob
 from trainwright.cluster import Surroundings
-from trainwright.codesign.question import CodesignQuestion, Objective
-from trainwright.codesign.space import DesignSpace, enumerate_designs, subspace
-from trainwright.codesign.workload import TrainingJob
 from trainwright.formats.catalog import model
 from trainwright.model import TransformerConfig
 from trainwright.units import GIB

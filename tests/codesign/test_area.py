@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference import needs_reference, reference
+from trainwright.chips import space as area
+from trainwright.chips.space import DieModel, area_mm2, area_um2, template_area_um2
 from trainwright.cluster import REFERENCE_DESIGN, ChipTemplate
-from trainwright.codesign import area
-from trainwright.codesign.area import DieModel, area_mm2, area_um2, template_area_um2
 from trainwright.errors import InvalidInput
 from trainwright.units import MIB
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from codesign.jobs import BERT, GPT3, job, question, some_designs
+from trainwright.chips.comparisons import EXPERTS, expert_plan, stage_sizes
+from trainwright.chips.design_times import ProductCache, exact_times
+from trainwright.chips.population import populate
+from trainwright.chips.price import operator_uses
+from trainwright.chips.search import search
+from trainwright.chips.space import SpaceRules, enumerate_designs
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings
-from trainwright.codesign.design_times import ProductCache, exact_times
-from trainwright.codesign.expert import EXPERTS, expert_plan, stage_sizes
-from trainwright.codesign.operator_use import operator_uses
-from trainwright.codesign.population import populate
-from trainwright.codesign.search import search
-from trainwright.codesign.space import SpaceRules, enumerate_designs
-from trainwright.costing.chip_work import PHASES
+from trainwright.costing.tiled import PHASES
 from trainwright.execution import Budget
 from trainwright.model import LayerKind, Phase, count_parameters
 from trainwright.units import MIB

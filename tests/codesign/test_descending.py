@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 from codesign.jobs import BERT, GPT3, SPACE, question, some_designs
-from trainwright.codesign.descending import (
+from trainwright.chips.descending import (
     INFEASIBLE,
     buckets_of,
     descending_area_search,
     feasible_stop,
     published_stop,
 )
-from trainwright.codesign.nodes import PLACEMENT
-from trainwright.codesign.search import search
+from trainwright.chips.search import PLACEMENT, search
 from trainwright.execution import Budget
-from trainwright.plan.status import Status
+from trainwright.plans.status import Status
 
 
 def test_five_buckets_without_a_plan_end_the_published_search_after_eight_designs() -> None:

@@ -8,18 +8,12 @@ import numpy as np
 import pytest
 
 from codesign.jobs import BERT, question, some_designs
+from trainwright.chips.design_times import ProductCache
+from trainwright.chips.energy import EnergyTable, kernel_energy_j, layer_energy_j, step_energy_j
+from trainwright.chips.plans import UniformPlan
+from trainwright.chips.price import JobPricer
 from trainwright.cluster import Surroundings
-from trainwright.codesign.design_times import ProductCache
-from trainwright.codesign.energy import (
-    EnergyTable,
-    kernel_energy_j,
-    layer_energy_j,
-    step_energy_j,
-)
-from trainwright.codesign.price import JobPricer
-from trainwright.codesign.uniform import UniformPlan
-from trainwright.costing.chip_work import PHASES, ChipKernel
-from trainwright.costing.tiled import Product
+from trainwright.costing.tiled import PHASES, ChipKernel, Product
 from trainwright.errors import InvalidInput
 from trainwright.model import Phase
 from trainwright.profile import Recompute

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 
 from codesign.jobs import GPT3, job, question, some_designs
+from trainwright.chips.plans import IN_V, Shape, UniformPlan, order_of, ratios
+from trainwright.chips.price import JobPricer
+from trainwright.chips.search import search
+from trainwright.chips.workload import SCHEDULES, Chain, TrainingJob
 from trainwright.cluster import Surroundings
-from trainwright.codesign.family_orders import Shape, order_of, ratios
-from trainwright.codesign.price import JobPricer
-from trainwright.codesign.search import search
-from trainwright.codesign.uniform import IN_V, UniformPlan
-from trainwright.codesign.workload import SCHEDULES, Chain, TrainingJob
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
-from trainwright.plan.schedule import ActionKind, Schedule
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.status import Status
+from trainwright.plans.schedule import ActionKind, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.status import Status
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import FamilyRequest, family_named
 from trainwright.scheduling.simulate import simulate

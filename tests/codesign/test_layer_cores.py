@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from codesign.jobs import BERT, GPT3
+from trainwright.chips.design_times import ProductCache, exact_times
+from trainwright.chips.layer_problem import find_layer_faults
+from trainwright.chips.layer_schedule import schedule_backward, schedule_forward
+from trainwright.chips.space import DesignSpace
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings
-from trainwright.codesign.design_times import ProductCache, exact_times
-from trainwright.codesign.layer_check import find_layer_faults
-from trainwright.codesign.layer_cores import schedule_backward, schedule_forward
-from trainwright.codesign.space import DesignSpace
 from trainwright.model import Phase
-from trainwright.plan.status import Status
+from trainwright.plans.status import Status
 from trainwright.units import MIB
 
 CHIP = REFERENCE_DESIGN

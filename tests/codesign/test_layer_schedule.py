@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from strategies_layer import dense_layer, moe_layer, oracle_s, problems
-from trainwright.codesign.layer_bounds import lower_bound_s
-from trainwright.codesign.layer_check import find_layer_faults
-from trainwright.codesign.layer_list import list_schedule
-from trainwright.codesign.layer_problem import CoreOperator, LayerProblem, Unit
-from trainwright.codesign.layer_schedule import schedule_layer
+from trainwright.chips.layer_problem import (
+    CoreOperator,
+    LayerProblem,
+    Unit,
+    find_layer_faults,
+    lower_bound_s,
+)
+from trainwright.chips.layer_schedule import list_schedule, schedule_layer
 from trainwright.errors import InvalidInput
-from trainwright.plan.status import Status
+from trainwright.plans.status import Status
 
 
 @pytest.mark.slow

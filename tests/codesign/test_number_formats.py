@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from codesign.jobs import BERT, GPT3, question, some_designs
+from trainwright.chips.price import JobPricer, operator_uses
+from trainwright.chips.search import AREA, mean_watts, search
+from trainwright.chips.space import (
+    DEFAULT_RULES,
+    PLAIN,
+    Making,
+    enumerate_designs,
+    number_format,
+    template_area_um2,
+)
 from trainwright.cluster import Surroundings
-from trainwright.codesign.area import template_area_um2
-from trainwright.codesign.nodes import AREA, mean_watts
-from trainwright.codesign.number_formats import number_format
-from trainwright.codesign.operator_use import operator_uses
-from trainwright.codesign.price import JobPricer
-from trainwright.codesign.search import search
-from trainwright.codesign.space import DEFAULT_RULES, PLAIN, Making, enumerate_designs
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.model import Phase

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codesign.jobs import BERT, GPT3, question, some_designs
-from trainwright.codesign.pareto import front, hypervolume
-from trainwright.codesign.population import OBJECTIVES, populate
-from trainwright.codesign.search import search
+from trainwright.chips.population import OBJECTIVES, front, hypervolume, populate
+from trainwright.chips.search import search
 from trainwright.execution import Budget
 
 points = st.lists(

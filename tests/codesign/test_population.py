@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from codesign.jobs import BERT, GPT2_XL, question, some_designs
-from trainwright.codesign import population
-from trainwright.codesign import search as codesign_search
-from trainwright.codesign.nodes import PLACEMENT
-from trainwright.codesign.population import Population, populate
-from trainwright.codesign.question import CodesignQuestion
-from trainwright.codesign.search import CodesignOutcome, search
+from trainwright.chips import population
+from trainwright.chips import search as codesign_search
+from trainwright.chips.population import Population, populate
+from trainwright.chips.question import CodesignQuestion
+from trainwright.chips.search import PLACEMENT, CodesignOutcome, search
 from trainwright.execution import Budget, Progress
 from trainwright.execution.executor import DaskPool, LocalPool
-from trainwright.formats.journal import FileJournal
-from trainwright.plan.status import Status
+from trainwright.formats.document_json import FileJournal
+from trainwright.plans.status import Status
 
 SCALE = np.ones(2)
 SMALL = {"batch_size": 40}

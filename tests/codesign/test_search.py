@@ -8,18 +8,24 @@ import numpy as np
 import pytest
 
 from codesign.jobs import BERT, GPT2_XL, GPT3, SPACE, job, question, some_designs
+from trainwright.chips.population import populate, recheck
+from trainwright.chips.price import JobPricer
+from trainwright.chips.question import CodesignQuestion, Objective, cost
+from trainwright.chips.search import (
+    PEAK,
+    PLACEMENT,
+    POWER,
+    WORK,
+    reference_steps_s,
+    scale_of,
+    search,
+)
+from trainwright.chips.space import subspace
+from trainwright.chips.workload import SCHEDULES
 from trainwright.cluster import Surroundings
-from trainwright.codesign.certificate import recheck
-from trainwright.codesign.nodes import PEAK, PLACEMENT, POWER, WORK
-from trainwright.codesign.population import populate
-from trainwright.codesign.price import JobPricer
-from trainwright.codesign.question import CodesignQuestion, Objective, cost
-from trainwright.codesign.search import reference_steps_s, scale_of, search
-from trainwright.codesign.space import subspace
-from trainwright.codesign.workload import SCHEDULES
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget, Progress
-from trainwright.plan.status import Status
+from trainwright.plans.status import Status
 from trainwright.profile import Recompute
 from trainwright.units import GIB
 

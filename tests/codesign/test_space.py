@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from reference import needs_reference, reference
-from trainwright.cluster import REFERENCE_DESIGN, Surroundings, peak_flops_per_s
-from trainwright.codesign.space import (
+from trainwright.chips.space import (
     DEFAULT_RULES,
     FIELDS,
     DesignSpace,
@@ -18,6 +17,7 @@ from trainwright.codesign.space import (
     enumerate_designs,
     subspace,
 )
+from trainwright.cluster import REFERENCE_DESIGN, Surroundings, peak_flops_per_s
 from trainwright.errors import InvalidInput
 
 

@@ -12,12 +12,8 @@ from pytest import approx
 
 from oracles_uniform import SmallChain, fastest
 from random_cases import cases
-from trainwright._native._core import (
-    UniformProblem,
-    fastest_family_plans,
-    fastest_uniform_plans,
-)
-from trainwright.codesign.family_orders import Shape, order_of
+from trainwright._native._core import UniformProblem, fastest_family_plans, fastest_uniform_plans
+from trainwright.chips.plans import Shape, order_of
 
 whole = st.integers(0, 9).map(float)
 times = st.integers(1, 9).map(float)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.cluster import Accelerator, Saturating
-from trainwright.costing.compute import memory_time_s, operator_time_s
+from trainwright.costing.communication import memory_time_s, operator_time_s
 from trainwright.formats import catalog
 from trainwright.model import MatrixShape, Operator, OperatorKind, Phase, Work
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from trainwright.cluster import Hop
-from trainwright.costing import Estimator, flat_setting, kept_prices
+from trainwright.costing import Estimator, flat_setting
+from trainwright.costing import layer as kept_prices
 from trainwright.costing.communication import collective_time_s
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog

@@ -7,7 +7,7 @@ import pytest
 
 import trainwright
 from trainwright.costing import Estimator
-from trainwright.costing.given_graph import profile_of_graph
+from trainwright.costing.measured import profile_of_graph
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import RunShape, layer_graph

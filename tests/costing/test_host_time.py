@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trainwright.cluster import Accelerator
-from trainwright.costing.layer import Platform, price_layer
-from trainwright.costing.memory import KEEP_ALL
+from trainwright.costing.layer import KEEP_ALL, Platform, price_layer
 from trainwright.formats import catalog
 from trainwright.model import LayerClass, LayerKind, Phase, RunShape, layer_graph
 from trainwright.profile import Recompute

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from trainwright.costing.estimate import Estimator
-from trainwright.costing.measured_graph import needed_bytes, profile_of_timings
+from trainwright.costing.measured import needed_bytes, profile_of_timings
 from trainwright.formats.catalog import model, open_cluster
 from trainwright.model import LayerKind, RunShape, layer_graph
 from trainwright.profile import Profile, ProfilePoint, Recompute, TimeKind
-from trainwright.profile.layer_timing import LayerTiming
+from trainwright.profile.measured_layers import LayerTiming
 from trainwright.provenance import Origin, Provenance
 
 CONFIG = model("llama3-8b").config

@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 import pytest
 
-from trainwright.costing.measured_tables import profile_of_tables
+from trainwright.costing.measured import profile_of_tables
 from trainwright.errors import InvalidInput
-from trainwright.model.precision import FP32
+from trainwright.model.run_shape import FP32
 from trainwright.profile import Profile
 from trainwright.profile.measured_layers import MeasuredLayers
 from trainwright.provenance import Origin

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from oracles_products import fastest_product
 from random_cases import cases
 from reference import needs_reference, reference
+from trainwright.chips.space import enumerate_designs
 from trainwright.cluster import REFERENCE_DESIGN, Saturating, Surroundings
-from trainwright.codesign.space import enumerate_designs
 from trainwright.costing.tiled import (
+    A100_80GB,
     BUFFER_CONSTANT,
+    MI210,
     Product,
     Stationary,
     TiledMachine,
@@ -26,7 +28,6 @@ from trainwright.costing.tiled import (
     product_times,
     systolic_cycles,
 )
-from trainwright.costing.tiled_devices import A100_80GB, MI210
 from trainwright.errors import InvalidInput
 from trainwright.units import KIB, MIB
 

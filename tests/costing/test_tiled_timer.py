@@ -7,15 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from trainwright.chips.design_times import ProductCache, exact_times
+from trainwright.chips.space import SpaceRules, enumerate_designs
+from trainwright.chips.workload import TrainingJob
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
-from trainwright.codesign.design_times import ProductCache, exact_times
-from trainwright.codesign.space import SpaceRules, enumerate_designs
-from trainwright.codesign.workload import TrainingJob
-from trainwright.costing.chip_work import PHASES, operator_kernels
-from trainwright.costing.compute import memory_time_s
+from trainwright.costing.communication import memory_time_s
 from trainwright.costing.estimate import Estimator
-from trainwright.costing.tiled import machine_of
-from trainwright.costing.tiled_timer import TiledTimer, timer_of
+from trainwright.costing.tiled import PHASES, TiledTimer, machine_of, operator_kernels, timer_of
 from trainwright.errors import InvalidInput
 from trainwright.formats.catalog import accelerators, cluster, model
 from trainwright.model import Phase, RunShape, layer_graph, precision_named

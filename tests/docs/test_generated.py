@@ -18,8 +18,8 @@ from generated.documents import (
 )
 from generated.reports import REPORTS, reports_part
 
-from trainwright.cli.main import main
-from trainwright.formats.record_types import record_fields
+from trainwright.commands.main import main
+from trainwright.formats.records import record_fields
 
 
 def test_every_option_that_help_prints_is_in_the_reference(capfd):

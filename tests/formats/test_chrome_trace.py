@@ -9,7 +9,7 @@ from hypothesis import given
 
 import pictures
 from strategies_schedule import schedules_with_costs
-from trainwright.formats.chrome_trace import format_chrome_trace, write_chrome_trace
+from trainwright.frameworks.chrome_trace import format_chrome_trace, write_chrome_trace
 from trainwright.scheduling.simulate import simulate
 
 

@@ -9,9 +9,9 @@ import pytest
 from piper_examples import diamond, reference_profile
 from reference import needs_reference, reference
 from trainwright.errors import InvalidInput
-from trainwright.formats.detect import ModelFormat, detect, model_file
 from trainwright.formats.piper_json import read_piper
 from trainwright.formats.profile_json import write_profile
+from trainwright.options.inputs import ModelFormat, detect, model_file
 
 PLACEMENT = {"maxDevices": 4, "nodes": {"1": [], "2": []}, "edges": {"1": []}}
 

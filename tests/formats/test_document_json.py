@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.document_json import decode, decode_document, encode, encode_compact
 from trainwright.formats.json_text import scan_json
-from trainwright.formats.record_types import AtLeast, NonEmpty
+from trainwright.formats.records import AtLeast, NonEmpty
 
 
 class Mood(StrEnum):

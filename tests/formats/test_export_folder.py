@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.export_folder import LIST, check_folder, file_bytes, write_folder
+from trainwright.formats.atomic_file import LIST, check_folder, file_bytes, write_folder
 
 FILES = {"a.sh": "#!/bin/sh\n", "b.txt": "two\n", "c.json.gz": "{}\n"}
 

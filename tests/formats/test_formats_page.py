@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trainwright.formats.detect import detect
 from trainwright.formats.json_text import parse_json
 from trainwright.formats.piper_json import read_piper
 from trainwright.formats.profile_json import read_profile
+from trainwright.options.inputs import detect
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 

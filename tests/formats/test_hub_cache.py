@@ -8,7 +8,7 @@ import pytest
 import trainwright
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.formats.hub_cache import cached_config, hub_cache, is_hub_id
+from trainwright.formats.hf_config import cached_config, hub_cache, is_hub_id
 
 CONFIG = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 1000}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.journal import FileJournal
+from trainwright.formats.document_json import FileJournal
 
 
 def test_finished_batches_are_found_again(tmp_path: Path) -> None:

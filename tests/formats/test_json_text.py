@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from trainwright.errors import InvalidInput
-from trainwright.formats.json_path import Inner, Key, quote, show_path, show_typed, show_value
-from trainwright.formats.json_text import parse_json, scan_json
+from trainwright.formats.json_text import (
+    Inner,
+    Key,
+    parse_json,
+    quote,
+    scan_json,
+    show_path,
+    show_typed,
+    show_value,
+)
 
 scalars = (
     st.none()

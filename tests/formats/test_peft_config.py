@@ -10,7 +10,7 @@ import pytest
 import trainwright
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
-from trainwright.formats.peft_config import read_adapter
+from trainwright.formats.hf_config import read_adapter
 from trainwright.model import TRAIN_ALL, LowRank, RunShape, Tuning, layer_graph
 
 ADAPTER: dict[str, Any] = {

@@ -15,14 +15,11 @@ from trainwright.formats.pytorch_csv import (
     parse_compute_only,
     read_compute_only,
 )
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, Schedule
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.scheduling.lower import lower
-from trainwright.scheduling.pytorch_rules import as_pytorch_runs
+from trainwright.plans.schedule import Action, Placement, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.scheduling.lower import as_pytorch_runs, lower, validate_lowered
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
-from trainwright.scheduling.validate_lowered import validate_lowered
 
 
 def for_pytorch(schedule: Schedule) -> Schedule:

@@ -3,8 +3,14 @@ import json
 from pathlib import Path
 
 from trainwright.formats.document_json import decode, encode
-from trainwright.formats.pytorch_csv import CsvForm, format_compute_only, parse_compute_only
-from trainwright.formats.pytorch_meta import PytorchMeta, describe_csv, meta_path
+from trainwright.formats.pytorch_csv import (
+    CsvForm,
+    PytorchMeta,
+    describe_csv,
+    format_compute_only,
+    meta_path,
+    parse_compute_only,
+)
 
 
 def test_the_side_file_names_its_csv_and_what_that_does_not_carry():

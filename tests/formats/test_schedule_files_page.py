@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from trainwright.formats.json_text import parse_json
-from trainwright.formats.schedule_json import read_orders
-from trainwright.formats.schedule_spec import read_schedule_spec
+from trainwright.formats.schedule_json import read_orders, read_schedule_spec
 from trainwright.scheduling.validate import validate
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schedule-files.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from trainwright.formats.schedule_json import (
     read_orders_bytes,
     write_orders,
 )
-from trainwright.plan.schedule import Action, ActionKind, Schedule
+from trainwright.plans.schedule import Action, ActionKind, Schedule
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.lower import lower
 

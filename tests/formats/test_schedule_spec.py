@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from strategies_schedule import placements
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import encode_compact
-from trainwright.formats.schedule_spec import (
+from trainwright.formats.schedule_json import (
     ScheduleSpec,
     load_schedule_spec,
     read_schedule_spec,
     schedule_spec_schema,
 )
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import ActionKind
-from trainwright.plan.schedule_costs import TransferModel
+from trainwright.plans.schedule import ActionKind, Placement
+from trainwright.plans.schedule_costs import TransferModel
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
 

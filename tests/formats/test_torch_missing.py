@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from trainwright.errors import MissingExtra
-from trainwright.formats.torch_trace import trace_module
+from trainwright.lab.torch_trace import trace_module
 from trainwright.model import RunShape
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
-from trainwright.formats.torch_trace import TracedModel, require_agreement, trace_module
+from trainwright.lab.torch_trace import TracedModel, require_agreement, trace_module
 from trainwright.model import LayerGraph, LayerKind, RunShape, TransformerConfig, layer_graph
 
 pytestmark = pytest.mark.torch

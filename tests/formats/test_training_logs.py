@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.training_logs import read_log
+from trainwright.frameworks.training_logs import read_log
 
 MEGATRON = """
  iteration 10/ 100 | elapsed time per iteration (ms): 9999.0 | learning rate: 1.0E-05 |

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trainwright.errors import InvalidInput
-from trainwright.measuring.kept_curve import compare_curve
-from trainwright.measuring.tiny_layers import whole_model
-from trainwright.plan.lowered import LoweredKind
+from trainwright.lab.token_replay import compare_curve, whole_model
+from trainwright.plans.lowered import LoweredKind
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.lower import lower
 
@@ -36,7 +35,7 @@ def test_actions_of_a_pair_count_both():
 @pytest.mark.torch
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_unfolded_trains_the_same_model(family):
-    from trainwright.measuring.autograd_replay import replay_autograd
+    from trainwright.lab.autograd_replay import replay_autograd
 
     schedule = generate(family, FamilyRequest(num_ranks=5, num_microbatches=10))
     count = schedule.placement.num_stages
@@ -52,7 +51,7 @@ def test_every_family_unfolded_trains_the_same_model(family):
 
 @pytest.mark.torch
 def test_gradients_that_are_not_reduced_are_off():
-    from trainwright.measuring.autograd_replay import replay_autograd
+    from trainwright.lab.autograd_replay import replay_autograd
 
     lowered = lower(generate("zb-h1", FamilyRequest(num_ranks=2, num_microbatches=4)))
     reduces = lowered.actions[:, 0] == LoweredKind.REDUCE_GRAD
@@ -63,7 +62,7 @@ def test_gradients_that_are_not_reduced_are_off():
 
 @pytest.mark.torch
 def test_a_missing_input_is_named_with_its_place():
-    from trainwright.measuring.autograd_replay import replay_autograd
+    from trainwright.lab.autograd_replay import replay_autograd
 
     lowered = lower(generate("1f1b", FamilyRequest(num_ranks=2, num_microbatches=2)))
     receives = lowered.actions[:, 0] == LoweredKind.RECV_F
@@ -74,8 +73,8 @@ def test_a_missing_input_is_named_with_its_place():
 
 @pytest.mark.torch
 def test_a_recomputed_layer_keeps_its_input_alone():
-    from trainwright.measuring import tiny_transformer as tiny
-    from trainwright.measuring.autograd_replay import kept_by_stage
+    from trainwright.lab import autograd_replay as tiny
+    from trainwright.lab.autograd_replay import kept_by_stage
 
     plain, full, selective = (
         kept_by_stage((("embedding",), (name,), ("head",)))[1]
@@ -89,7 +88,7 @@ def test_a_recomputed_layer_keeps_its_input_alone():
 def test_the_process_is_left_as_it_was():
     import torch
 
-    from trainwright.measuring.autograd_replay import replay_autograd
+    from trainwright.lab.autograd_replay import replay_autograd
 
     threads = torch.get_num_threads()
     torch.manual_seed(7)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.measuring.children import started
+from trainwright.lab.gloo_check import started
 
 SERVER = ("http.server", [("0",)])  # runs until it is killed
 
@@ -31,10 +31,10 @@ def test_children_are_dead_when_the_block_breaks_off(tmp_path):
 PARENT = """
 import sys, time
 from pathlib import Path
-from trainwright.measuring.children import started
+from trainwright.lab.gloo_check import started
 folder = sys.argv[1]
 arguments = [(folder, "0")]
-with started("trainwright.measuring.gloo_worker", arguments, [Path(folder) / "log"]) as (child,):
+with started("trainwright.lab.gloo_worker", arguments, [Path(folder) / "log"]) as (child,):
     print(child.pid, flush=True)
     time.sleep(600)
 """

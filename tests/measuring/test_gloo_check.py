@@ -15,17 +15,16 @@ from trainwright.formats.pytorch_csv import (
     format_compute_only,
     read_compute_only,
 )
-from trainwright.measuring.gloo_check import PipelineRun, check_gradients
-from trainwright.measuring.negative_controls import (
+from trainwright.lab.gloo_check import (
+    PipelineRun,
+    check_gradients,
     with_swapped_microbatches,
     without_gradient_reduction,
 )
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, Schedule
+from trainwright.plans.schedule import Action, Placement, Schedule
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
-from trainwright.scheduling.lower import lower
-from trainwright.scheduling.order_arrays import split_backward
-from trainwright.scheduling.pytorch_rules import as_pytorch_runs
+from trainwright.scheduling.lower import as_pytorch_runs, lower
+from trainwright.scheduling.orders import split_backward
 
 PATIENCE_S = 300.0  # the machines that run this may be busy
 

@@ -2,14 +2,9 @@ import pytest
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.pytorch_csv import format_compute_comms, parse_compute_comms
-from trainwright.measuring.negative_controls import (
-    with_swapped_microbatches,
-    without_gradient_reduction,
-)
+from trainwright.lab.gloo_check import with_swapped_microbatches, without_gradient_reduction
 from trainwright.scheduling.families import FamilyRequest, generate
-from trainwright.scheduling.lower import lower
-from trainwright.scheduling.pytorch_rules import as_pytorch_runs
-from trainwright.scheduling.validate_lowered import validate_lowered
+from trainwright.scheduling.lower import as_pytorch_runs, lower, validate_lowered
 
 
 def csv_of(num_microbatches: int) -> str:

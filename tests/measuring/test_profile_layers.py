@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainwright.costing.memory import KEEP_ALL, activation_bytes, parameters_per_device
+from trainwright.costing.layer import KEEP_ALL, activation_bytes, parameters_per_device
 from trainwright.errors import UnsupportedFeature
 from trainwright.model import (
     Activation,
@@ -17,7 +17,7 @@ from trainwright.model import (
     TransformerConfig,
     layer_graph,
 )
-from trainwright.model.precision import FP32
+from trainwright.model.run_shape import FP32
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
@@ -95,7 +95,7 @@ def shape(**options: int) -> RunShape:
 
 def layers_of(config: TransformerConfig, run: RunShape):
     """Every class of the graph with the module that stands for it."""
-    from trainwright.measuring.layer_modules import make_layer
+    from trainwright.lab.layer_timing import make_layer
 
     graph = layer_graph(config, run)
     for index, layer in enumerate(graph.classes):
@@ -114,7 +114,7 @@ def test_modules_hold_as_many_parameters_as_a_device_of_the_graph(name, degree):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_parameter_and_input_gets_a_finite_gradient(name):
-    from trainwright.measuring.layer_memory import outputs_of
+    from trainwright.lab.layer_timing import outputs_of
 
     for layer, made in layers_of(CONFIGS[name], shape(tensor_parallel=2)):
         outputs = outputs_of(made)
@@ -128,7 +128,7 @@ def test_every_parameter_and_input_gets_a_finite_gradient(name):
 @pytest.mark.parametrize("degree", [1, 2])
 @pytest.mark.parametrize("name", ["llama", "gpt", "opt"])
 def test_inputs_kept_for_weight_gradients_are_those_of_the_tensor_list(name, degree):
-    from trainwright.measuring.layer_memory import count_bytes
+    from trainwright.lab.layer_timing import count_bytes
 
     run = shape(tensor_parallel=degree)
     for layer, made in layers_of(CONFIGS[name], run):
@@ -139,7 +139,7 @@ def test_inputs_kept_for_weight_gradients_are_those_of_the_tensor_list(name, deg
 
 def test_no_score_matrix_is_kept():
     """Attention runs in a kernel that recomputes scores, as the profile's point says."""
-    from trainwright.measuring.layer_memory import count_bytes
+    from trainwright.lab.layer_timing import count_bytes
 
     run = shape(sequence_length=256)
     scores = 4 * run.tokens * run.sequence_length * LLAMA.num_heads
@@ -152,8 +152,7 @@ def test_no_score_matrix_is_kept():
 
 
 def test_the_peak_of_a_product_is_its_output_and_both_gradients():
-    from trainwright.measuring.layer_memory import count_bytes
-    from trainwright.measuring.layer_modules import RunnableLayer
+    from trainwright.lab.layer_timing import RunnableLayer, count_bytes
 
     product = torch.nn.Linear(8, 32, bias=False)
     inputs = torch.randn(4, 8, requires_grad=True)
@@ -173,7 +172,7 @@ def test_a_mixture_gives_every_expert_equal_rows():
 
 
 def test_timing_without_time_runs_one_pass():
-    from trainwright.measuring.profile_layers import find_device, time_layer
+    from trainwright.lab.layer_timing import find_device, time_layer
 
     device = find_device("cpu")
     found = time_layer(LayerKind.BLOCK, LLAMA, shape(), device=device, time_limit_s=0.0)
@@ -182,7 +181,7 @@ def test_timing_without_time_runs_one_pass():
 
 
 def test_timing_repeats_and_tells_its_spread():
-    from trainwright.measuring.profile_layers import find_device, time_layer
+    from trainwright.lab.layer_timing import find_device, time_layer
 
     device = find_device("cpu")
     found = time_layer(LayerKind.EMBEDDING, LLAMA, shape(), device=device, time_limit_s=0.02)
@@ -200,14 +199,14 @@ def test_timing_repeats_and_tells_its_spread():
     ],
 )
 def test_parts_without_a_module_are_refused_by_name(change, run, told):
-    from trainwright.measuring.layer_modules import refuse_untimed
+    from trainwright.lab.layer_timing import refuse_untimed
 
     with pytest.raises(UnsupportedFeature, match=told):
         refuse_untimed(replace(LLAMA, **change), shape(**run))
 
 
 def test_an_allocator_that_gives_up_names_the_layer():
-    from trainwright.measuring.profile_layers import find_device, time_layer
+    from trainwright.lab.layer_timing import find_device, time_layer
 
     vast = shape(microbatch_size=2**30)
     with pytest.raises(UnsupportedFeature, match="layer of kind final_norm at tensor degree 1"):
@@ -216,7 +215,7 @@ def test_an_allocator_that_gives_up_names_the_layer():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_cuda_where_there_is_none_is_refused():
-    from trainwright.measuring.profile_layers import find_device
+    from trainwright.lab.layer_timing import find_device
 
     with pytest.raises(UnsupportedFeature, match="finds no CUDA device"):
         find_device("cuda")
@@ -224,7 +223,7 @@ def test_cuda_where_there_is_none_is_refused():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_layers_run_on_cuda():
-    from trainwright.measuring.profile_layers import find_device, time_layer
+    from trainwright.lab.layer_timing import find_device, time_layer
 
     device = find_device("cuda")
     found = time_layer(LayerKind.BLOCK, LLAMA, shape(), device=device, time_limit_s=1.0)

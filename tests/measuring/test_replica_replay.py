@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
-from trainwright.measuring.replica_replay import ReplicatedStage, replay_replicas
-from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
+from trainwright.lab.token_replay import ReplicatedStage, replay_replicas
+from trainwright.step.pipeline import PipelineStage, one_f_one_b_ends_s
 
 seconds = st.sampled_from([0.25, 1.0, 1.5, 3.0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.measuring.tiny_layers import BLOCK, GAIN, fewer_layers, spread, whole_model
+from trainwright.lab.token_replay import BLOCK, GAIN, fewer_layers, spread, whole_model
 
 counts = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_the_installed_pytorch_has_the_runtime():
-    from trainwright.measuring.torch_pipelining import find_runtime
+    from trainwright.lab.gloo_steps import find_runtime
 
     assert find_runtime().__name__ == "_PipelineScheduleRuntime"
 
@@ -18,7 +18,7 @@ def test_the_installed_pytorch_has_the_runtime():
 def test_a_pytorch_without_the_runtime_is_refused(monkeypatch):
     from torch.distributed import pipelining
 
-    from trainwright.measuring.torch_pipelining import find_runtime
+    from trainwright.lab.gloo_steps import find_runtime
 
     monkeypatch.delattr(pipelining.schedules, "_PipelineScheduleRuntime")
     with pytest.raises(UnsupportedFeature, match=r"has no pipeline runtime .*; use torch 2\.13"):
@@ -28,7 +28,7 @@ def test_a_pytorch_without_the_runtime_is_refused(monkeypatch):
 def test_a_pytorch_that_cannot_load_lowered_files_is_refused(monkeypatch):
     from torch.distributed import pipelining
 
-    from trainwright.measuring.torch_pipelining import find_runtime
+    from trainwright.lab.gloo_steps import find_runtime
 
     runtime = pipelining.schedules._PipelineScheduleRuntime
     monkeypatch.setattr(runtime, "_load_csv", lambda self, filename: None)

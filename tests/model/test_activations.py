@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainwright.costing.memory import KEEP_ALL, RecomputeRule, activation_bytes
+from trainwright.costing.layer import KEEP_ALL, RecomputeRule, activation_bytes
 from trainwright.formats import catalog
 from trainwright.formats.hf_config import read_config
 from trainwright.model import LayerClass, LayerKind, RunShape, TransformerConfig, layer_graph

@@ -16,7 +16,7 @@ from trainwright.model import (
     layer_graph,
     model_flops_per_sequence,
 )
-from trainwright.model.attention_core import attended_pairs
+from trainwright.model.attention import attended_pairs
 
 
 def graph_of(name: str, **run: int | bool) -> LayerGraph:

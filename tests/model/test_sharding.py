@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.costing.memory import KEEP_ALL, activation_bytes, parameters_per_device
+from trainwright.costing.layer import KEEP_ALL, activation_bytes, parameters_per_device
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import (

@@ -14,8 +14,8 @@ from random_cases import cases
 from seeded_pipers import least_time_of
 from strategies import piper_objects, random_piper
 from trainwright.partitioning.downset_dp import solve
-from trainwright.partitioning.restrictions import UNRESTRICTED, Restrictions
-from trainwright.plan import Status
+from trainwright.partitioning.problem import UNRESTRICTED, Restrictions
+from trainwright.plans import Status
 
 
 def without_configs(piper, *, dropped=frozenset(), degrees=None):

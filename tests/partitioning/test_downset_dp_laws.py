@@ -15,7 +15,7 @@ from oracles import time_of_legal_plan
 from random_cases import cases
 from strategies import piper_objects, random_piper
 from trainwright.partitioning.downset_dp import solve
-from trainwright.plan import Status
+from trainwright.plans import Status
 
 BYTES = ("parameterSize", "memoryUsageA", "memoryUsageB")
 LARGER = {"max_layers": 9, "max_devices": 20}

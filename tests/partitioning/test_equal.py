@@ -11,7 +11,7 @@ from random_cases import cases
 from strategies import BLOCK_NAME, piper_objects, random_piper
 from trainwright.errors import InvalidInput
 from trainwright.partitioning.equal import plan_equal
-from trainwright.partitioning.restrictions import Restrictions
+from trainwright.partitioning.problem import Restrictions
 
 
 def names_of(piper):

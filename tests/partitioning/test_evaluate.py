@@ -17,9 +17,9 @@ from trainwright.partitioning.evaluate import (
     evaluate,
     find_faults,
     find_overflows,
+    read_prices,
     time_per_sample_s,
 )
-from trainwright.partitioning.price_list import read_prices
 
 RULE_OF_MESSAGE = {
     "must divide": "divisor",

@@ -10,7 +10,7 @@ import pytest
 from small_profiles import transformer
 from trainwright.formats.piper_json import read_piper
 from trainwright.partitioning.downset_dp import solve
-from trainwright.plan.status import Status
+from trainwright.plans.status import Status
 
 LARGEST = sys.float_info.max
 

@@ -12,10 +12,8 @@ from random_cases import cases
 from strategies_placement import placement_inputs
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
-from trainwright.partitioning.place_layers import place_case
-from trainwright.partitioning.placement_price import fits
-from trainwright.partitioning.placement_rules import placement_rules
-from trainwright.plan import Status
+from trainwright.partitioning.placement import fits, place_case, placement_rules
+from trainwright.plans import Status
 
 
 def check(value, cost_model, expected_s, **options):

@@ -11,12 +11,10 @@ from reference import needs_reference, reference
 from trainwright.errors import UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
-from trainwright.partitioning.place_layers import place_case
-from trainwright.partitioning.placement_price import fits
-from trainwright.partitioning.placement_rules import placement_rules
-from trainwright.partitioning.restrictions import Restrictions
-from trainwright.plan import Status
-from trainwright.planning.placement_planner import plan_placement
+from trainwright.partitioning.placement import fits, place_case, placement_rules
+from trainwright.partitioning.placement_planner import plan_placement
+from trainwright.partitioning.problem import Restrictions
+from trainwright.plans import Status
 
 
 def cases():

@@ -10,10 +10,14 @@ from random_cases import cases
 from strategies_placement import placement_inputs
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
-from trainwright.partitioning.place_layers import place_case
-from trainwright.partitioning.placement_price import PlacedPlan, price_placement
-from trainwright.partitioning.placement_rules import NATIVE_RULES, placement_rules
-from trainwright.partitioning.placement_simulate import simulated_time_s
+from trainwright.partitioning.placement import (
+    NATIVE_RULES,
+    PlacedPlan,
+    place_case,
+    placement_rules,
+    price_placement,
+    simulated_time_s,
+)
 
 
 @cases(100)

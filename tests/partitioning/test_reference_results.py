@@ -20,8 +20,8 @@ from trainwright.formats.piper_json import read_piper
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.equal import plan_equal
 from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
-from trainwright.partitioning.restrictions import Restrictions
-from trainwright.plan import Status
+from trainwright.partitioning.problem import Restrictions
+from trainwright.plans import Status
 
 TOLERANCE = 1e-9
 

@@ -12,8 +12,7 @@ import pytest
 from wide_graphs import WideSpec, star_profile, wide_profile, wide_setting
 
 from trainwright._native import _core
-from trainwright.partitioning.compile import compile_problem
-from trainwright.partitioning.restrictions import Restrictions
+from trainwright.partitioning.problem import Restrictions, compile_problem
 
 SPECS = (
     WideSpec(seed=3),

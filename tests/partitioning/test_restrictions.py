@@ -4,7 +4,7 @@ import pytest
 
 from instances import profile_of
 from trainwright.errors import InvalidInput
-from trainwright.partitioning.restrictions import (
+from trainwright.partitioning.problem import (
     UNRESTRICTED,
     Restrictions,
     surviving_data_degrees,

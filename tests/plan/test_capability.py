@@ -8,21 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
-from trainwright.plan.capability import (
+from trainwright.frameworks.targets_page import targets_page
+from trainwright.plans.capability import (
+    FAMILY_SHAPES,
     TARGETS,
+    Demands,
+    FamilyShape,
+    Placing,
+    RecomputeForm,
     alternatives,
     capability_of,
     target_named,
     targets_for,
     unsupported,
 )
-from trainwright.plan.capability_table import AXIS_ORDERS, CELLS, OPTIMIZERS, SCHEDULES
-from trainwright.plan.demands import FAMILY_SHAPES, Demands, FamilyShape, Placing, RecomputeForm
-from trainwright.plan.feature import Feature
-from trainwright.plan.parallelism import Parallelism
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import ActionKind
-from trainwright.reporting.targets_page import targets_page
+from trainwright.plans.capability_table import AXIS_ORDERS, CELLS, OPTIMIZERS, SCHEDULES, Feature
+from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.schedule import ActionKind, Placement
 from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest
 
 PAGE = Path(__file__).parents[2] / "docs" / "targets.md"

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.plan.megatron_rules import MEGATRON_RULES, Where, broken_megatron_rules
-from trainwright.plan.megatron_setup import MegatronSetup
-from trainwright.plan.nearest_values import divisors_of, nearest_multiples
+from trainwright.frameworks.megatron_rules import (
+    MEGATRON_RULES,
+    MegatronSetup,
+    Where,
+    broken_megatron_rules,
+    divisors_of,
+    nearest_multiples,
+)
 
 GOOD = MegatronSetup(
     layers=8,

@@ -12,12 +12,10 @@ import pytest
 from trainwright.execution import Budget
 from trainwright.execution.executor import LocalPool, executor_of
 from trainwright.formats import catalog
-from trainwright.planning.ahead import Foresight
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.framework import plan_runnable
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_space import Workload
+from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.prefetch import Foresight
+from trainwright.planning.search.search import plan_model
 
 HAS_DASK = importlib.util.find_spec("distributed") is not None
 

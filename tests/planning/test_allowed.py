@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainwright.errors import InvalidInput
-from trainwright.planning.allowed import EVERYTHING, Allowed, Span
+from trainwright.planning.question.question import EVERYTHING, Allowed, Span
 
 
 def test_a_span_holds_both_of_its_ends():

@@ -10,19 +10,15 @@ import pytest
 from exhaustive import LLAMA, asked, every_candidate, every_step_s, two_nodes_of_two
 from trainwright.formats import catalog
 from trainwright.model import LowRank, Tuning
-from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE
-from trainwright.plan.overlap import Overlap
-from trainwright.planning import coarse_bound
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.coarse_bound import CoarseBounds
-from trainwright.planning.family_bounds import ChainWork
-from trainwright.planning.layouts import layouts_of
-from trainwright.planning.model_question import estimate_profile
-from trainwright.planning.pair_batch import Batch
-from trainwright.planning.point_work import PointWork
-from trainwright.planning.run_settings import RunSettings
-from trainwright.planning.schedules import schedules_of
-from trainwright.planning.stage_kinds import StageKinds
+from trainwright.planning.bounds import step as coarse_bound
+from trainwright.planning.bounds.layers import PointWork
+from trainwright.planning.bounds.pairs import Batch
+from trainwright.planning.bounds.stages import StageKinds
+from trainwright.planning.bounds.step import ChainWork, CoarseBounds
+from trainwright.planning.question.layouts import layouts_of, schedules_of
+from trainwright.planning.question.question import Allowed, RunSettings, Span, estimate_profile
+from trainwright.plans.configuration import Overlap
+from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.profile import Recompute
 
 TIED = replace(catalog.model("gpt2").config, num_layers=4)

@@ -15,24 +15,35 @@ from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, templ
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import ContextExchange, LowRank, Optimizer, Recipe, TokenDispatcher, Tuning
-from trainwright.plan import Plan, Stage
-from trainwright.plan.overlap import Overlap
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.coarse_bound import CoarseBounds
-from trainwright.planning.expert_floor import least_layers, with_exchanges
-from trainwright.planning.family_bounds import ChainWork, loop_work_s
-from trainwright.planning.layouts import layouts_of
-from trainwright.planning.like_layers import Rooms, Tail
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, Point, Workload
-from trainwright.planning.pair_batch import Batch
-from trainwright.planning.point_work import PointWork
-from trainwright.planning.ramps import Ramp, Shares, split_backward_s
-from trainwright.planning.run_settings import USUAL_SETTINGS, RunSettings
-from trainwright.planning.schedules import schedules_of
-from trainwright.planning.stage_kinds import StageKinds
-from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, pipeline_ends_s
-from trainwright.pricing.step import predict_step
+from trainwright.planning.bounds.layers import (
+    PointWork,
+    Ramp,
+    Rooms,
+    Shares,
+    Tail,
+    least_layers,
+    split_backward_s,
+    with_exchanges,
+)
+from trainwright.planning.bounds.pairs import Batch
+from trainwright.planning.bounds.stages import StageKinds
+from trainwright.planning.bounds.step import ChainWork, CoarseBounds, loop_work_s
+from trainwright.planning.question.layouts import layouts_of, schedules_of
+from trainwright.planning.question.question import (
+    USUAL_SETTINGS,
+    Allowed,
+    Candidate,
+    ModelQuestion,
+    Point,
+    RunSettings,
+    Span,
+    Workload,
+    estimate_profile,
+)
+from trainwright.plans import Plan, Stage
+from trainwright.plans.configuration import Overlap
+from trainwright.step.pipeline import PipelineShape, PipelineTimes, pipeline_ends_s
+from trainwright.step.predict import predict_step
 
 MIXTRAL = catalog.model("mixtral-8x7b").config
 ADAPTERS = LowRank(rank=64, targets=("query", "attention_output", "up", "down"))

@@ -13,9 +13,9 @@ from strategies import piper_objects
 from trainwright.execution import Budget
 from trainwright.formats.piper_json import read_piper
 from trainwright.partitioning.downset_dp import solve
-from trainwright.partitioning.restrictions import UNRESTRICTED, Restrictions
-from trainwright.plan.status import Status
-from trainwright.planning.compare import baselines
+from trainwright.partitioning.problem import UNRESTRICTED, Restrictions
+from trainwright.partitioning.profile_planner import baselines
+from trainwright.plans.status import Status
 
 FULL = (
     "no data parallelism",

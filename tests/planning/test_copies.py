@@ -16,9 +16,9 @@ from exhaustive import (
 )
 from exhaustive import two_nodes_of_two as pairs
 from trainwright.execution import Budget
-from trainwright.plan.axis_order import PIPELINE_INSIDE
-from trainwright.planning.allowed import Span
-from trainwright.planning.model_planner import plan_model
+from trainwright.planning.question.question import Span
+from trainwright.planning.search.search import plan_model
+from trainwright.plans.parallelism import PIPELINE_INSIDE
 
 ONE, TWO = Span.only(1), Span.only(2)
 SPACE = {"context": ONE, "tensor": ONE, "microbatch_size": ONE}

@@ -12,20 +12,29 @@ from random_cases import cases
 from trainwright.costing.estimate import Estimator
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.overlap import DEFAULT_OVERHEADS, NO_OVERHEADS, MemoryOverheads
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.device_room import (
+from trainwright.planning.question.question import (
+    Allowed,
+    Candidate,
+    ModelQuestion,
+    Span,
+    Workload,
+    estimate_profile,
+)
+from trainwright.planning.question.room import (
     rank_buffer_bytes,
     room_of_candidate,
     room_of_devices,
 )
-from trainwright.planning.model_infeasible import diagnose_model
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, Workload
-from trainwright.pricing.configuration import price_configuration
+from trainwright.planning.reasons.infeasible import diagnose_model
+from trainwright.planning.search.search import plan_model
+from trainwright.plans.configuration import (
+    DEFAULT_OVERHEADS,
+    NO_OVERHEADS,
+    Configuration,
+    MemoryOverheads,
+)
 from trainwright.profile import Recompute
+from trainwright.step.predict import price_configuration
 
 MODEL = replace(catalog.model("llama3-8b").config, num_layers=24)
 NODE = catalog.cluster("dgx-h100").with_nodes(1)

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from exhaustive import TINY_MIXTURE, asked, two_nodes_of_two
 from trainwright.model import RunShape
-from trainwright.planning.expert_floor import least_layers, least_share, with_exchanges
-from trainwright.planning.model_question import estimate_profile
-from trainwright.planning.model_space import Point
-from trainwright.planning.point_work import PointWork
+from trainwright.planning.bounds.layers import PointWork, least_layers, least_share, with_exchanges
+from trainwright.planning.question.question import Point, estimate_profile
 
 
 @given(

@@ -14,19 +14,12 @@ from family_cases import case, every_cut, is_searched, rows_of_split, step_of
 from random_cases import cases
 from trainwright.errors import UnsupportedFeature
 from trainwright.model import TRAIN_ALL, LowRank, Tuning
-from trainwright.planning.chain_split import best_chain_split
-from trainwright.planning.family_bounds import ChainWork, family_step_bound_s, least_optimizer_s
-from trainwright.planning.family_split import (
-    CHAIN,
-    IN_V,
-    LOOPED,
-    SEARCHED,
-    best_family_split,
-    chunks_per_rank,
-)
-from trainwright.planning.nearly_even import nearly_even
-from trainwright.planning.split_bound import best_split
-from trainwright.planning.v_bound import bound_v_lifetimes
+from trainwright.planning.bounds.stages import nearly_even
+from trainwright.planning.bounds.step import ChainWork, family_step_bound_s, least_optimizer_s
+from trainwright.planning.question.families import CHAIN, IN_V, LOOPED, SEARCHED, chunks_per_rank
+from trainwright.planning.splits.chain import best_chain_split, best_split
+from trainwright.planning.splits.family import best_family_split
+from trainwright.planning.splits.vee import bound_v_lifetimes
 
 ADAPTERS = LowRank(rank=64, targets=("query", "attention_output", "up", "down"))
 TUNINGS = (TRAIN_ALL, Tuning(low_rank=ADAPTERS), Tuning(num_frozen_blocks=2))

@@ -14,13 +14,17 @@ from hypothesis import strategies as st
 
 from exhaustive import every_candidate, every_step_s
 from random_spaces import CHAINS, LOOPED, random_question
-from trainwright.planning.ahead import asked_of
-from trainwright.planning.chain_finish import finish_chain
-from trainwright.planning.finish import finish_candidate
-from trainwright.planning.finish_effort import Effort
-from trainwright.planning.loop_finish import every_lengths, finish_loop, num_lengths, unbeaten
-from trainwright.planning.shelf import Shelf
-from trainwright.planning.split_plan import price_cuts
+from trainwright.planning.search.plans import price_cuts
+from trainwright.planning.search.prefetch import Shelf, asked_of
+from trainwright.planning.search.search import finish_candidate
+from trainwright.planning.splits.chain_cuts import finish_chain
+from trainwright.planning.splits.loop_cuts import (
+    every_lengths,
+    finish_loop,
+    num_lengths,
+    unbeaten,
+)
+from trainwright.planning.splits.types import Effort
 
 ROUNDING = 1e-9
 SPANS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=5)

@@ -10,14 +10,11 @@ import pytest
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.plan.capability import TARGETS, unsupported
-from trainwright.plan.demands import Demands, RecomputeForm
-from trainwright.plan.nanotron_split import own_split
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.framework import plan_runnable, runnable_spaces
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_space import Workload
+from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
+from trainwright.planning.search.framework import plan_runnable, runnable_spaces
+from trainwright.planning.search.plans import own_split
+from trainwright.planning.search.search import plan_model
+from trainwright.plans.capability import TARGETS, Demands, RecomputeForm, unsupported
 from trainwright.profile import Recompute
 
 

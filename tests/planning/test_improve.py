@@ -9,22 +9,22 @@ import pytest
 
 from export_jobs import cluster_of, config_of
 from trainwright.execution import Budget
-from trainwright.plan.axis_order import mapping_named
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.parallelism import Parallelism
-from trainwright.plan.results.improvement import MOST_OF_IT
-from trainwright.planning.improve import (
+from trainwright.planning.reasons.improve import (
+    MOST_OF_IT,
     Improvement,
     Neighbourhood,
     every_improvement,
     improvements,
+    moves,
+    options_between,
     reachable,
     recommended,
     worth_listing,
 )
-from trainwright.planning.neighbours import moves, options_between
-from trainwright.pricing.configuration import price_configuration
+from trainwright.plans.configuration import Configuration
+from trainwright.plans.parallelism import Parallelism, mapping_named
 from trainwright.profile import Recompute
+from trainwright.step.predict import price_configuration
 
 WASTEFUL = Configuration(
     parallelism=Parallelism(tensor=4, pipeline=2, data=2, sequence_parallel=True, zero_stage=1),

@@ -26,10 +26,9 @@ from random_spaces import LOOPED, random_question
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.execution import Budget
 from trainwright.model import ContextExchange, Optimizer, Recipe, TokenDispatcher
-from trainwright.plan.overlap import DEFAULT_OVERHEADS, Overlap
-from trainwright.planning.allowed import Span
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.run_settings import RunSettings
+from trainwright.planning.question.question import RunSettings, Span
+from trainwright.planning.search.search import plan_model
+from trainwright.plans.configuration import DEFAULT_OVERHEADS, Overlap
 from trainwright.profile import Recompute
 
 TWO, THREE, FOUR = (replace(LLAMA, num_layers=count) for count in (2, 3, 4))

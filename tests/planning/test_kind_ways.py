@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.planning.kind_ways import Ways, _both, _worth_keeping
-from trainwright.planning.stage_kinds import Front
-from trainwright.planning.stage_kinds import _both as both_fronts
+from trainwright.planning.bounds.stages import Front, Ways, _both_ways, _worth_keeping
+from trainwright.planning.bounds.stages import _both as both_fronts
 
 few = st.integers(0, 4).map(float)
 takes = st.lists(st.tuples(few, few, few), min_size=1, max_size=12).map(np.array)
@@ -41,7 +40,7 @@ def test_ways_of_two_parts_choose_what_they_take(first, second):
         Ways(rows, np.eye(25, dtype=np.int16)[at : at + len(rows)])
         for rows, at in ((first, 0), (second, 12))
     ]
-    both = _both(*parts)
+    both = _both_ways(*parts)
     table = np.zeros((25, 3))
     table[: len(first)], table[12 : 12 + len(second)] = first, second
     assert (both.chosen @ table == both.takes).all()

@@ -13,15 +13,13 @@ from oracles_loop import least_recompute_s
 from oracles_loop import rank_times_s as reference_times_s
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
-from trainwright.plan.configuration import even_blocks
-from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.loop_bound import Blocks, rank_ends, rank_times_s
-from trainwright.planning.loop_split import Loop, best_loop_split
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Point, Workload
-from trainwright.planning.nearly_even import nearly_even
-from trainwright.planning.split_question import SplitQuestion
-from trainwright.planning.stage_kinds import StageKinds
+from trainwright.planning.bounds.layers import Blocks
+from trainwright.planning.bounds.stages import StageKinds, nearly_even
+from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
+from trainwright.planning.splits.loop import Loop, best_loop_split, rank_ends, rank_times_s
+from trainwright.planning.splits.types import SplitQuestion
+from trainwright.plans.configuration import even_blocks
+from trainwright.plans.parallelism import Parallelism
 
 
 def llama_on_64() -> Case:

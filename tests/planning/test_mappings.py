@@ -20,20 +20,16 @@ from exhaustive import (
 from exhaustive import two_nodes_of_two as pairs
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.plan.axis_order import AXIS_ORDERS, DATA_INSIDE, PIPELINE_INSIDE
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.aims import StepAim
-from trainwright.planning.allowed import Span
-from trainwright.planning.framework import plan_runnable
-from trainwright.planning.frontier import Frontier
-from trainwright.planning.layouts import layouts_of
-from trainwright.planning.mappings import exchanges_no_nearer, with_mappings
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.model_space import Candidate, Point
-from trainwright.planning.shelf import Shelf
-from trainwright.pricing.configuration import price_configuration
-from trainwright.pricing.placement import RankSpacing, group_replicas
+from trainwright.planning.question.layouts import exchanges_no_nearer, layouts_of, with_mappings
+from trainwright.planning.question.question import Candidate, Point, Span, StepAim
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.frontier import Frontier
+from trainwright.planning.search.prefetch import Shelf
+from trainwright.planning.search.search import plan_model
+from trainwright.plans.configuration import Configuration
+from trainwright.plans.parallelism import AXIS_ORDERS, DATA_INSIDE, PIPELINE_INSIDE, Parallelism
+from trainwright.step.places import RankSpacing, group_replicas
+from trainwright.step.predict import price_configuration
 
 ONE, TWO = Span.only(1), Span.only(2)
 # Little state and long sequences: what a pipeline sends counts beside what replicas exchange.

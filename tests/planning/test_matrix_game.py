@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from trainwright.planning.matrix_game import solved
+from trainwright.planning.splits.vee import solved
 
 
 @cases(50)

@@ -14,23 +14,23 @@ from trainwright.cluster import Cluster
 from trainwright.errors import TrainwrightError
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.plan import Parallelism, Plan, ReplicaGroup, Stage
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.mixed_bound import MixedWork, across_bounds_s, beside_bounds_s
-from trainwright.planning.mixed_planner import plan_mixed
-from trainwright.planning.mixed_space import (
+from trainwright.planning.bounds.pools import (
     Across,
     Beside,
     Grid,
     MixedShelf,
+    MixedWork,
+    across_bounds_s,
     across_grid,
+    beside_bounds_s,
     beside_grid,
 )
-from trainwright.planning.mixed_split import best_mixed_split
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_space import Point, Workload
-from trainwright.pricing.mixed_step import predict_mixed_step
+from trainwright.planning.question.question import Allowed, ModelQuestion, Point, Span, Workload
+from trainwright.planning.search.pools import plan_mixed
+from trainwright.planning.splits.pools import best_mixed_split
+from trainwright.plans import Parallelism, Plan, ReplicaGroup, Stage
 from trainwright.profile import Recompute
+from trainwright.step.pools import predict_mixed_step
 
 TINY = replace(catalog.model("llama3-8b").config, num_layers=2, vocabulary_size=32000)
 MODES = (Recompute.NONE, Recompute.FULL)

@@ -18,9 +18,13 @@ from model_questions import (
 )
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.planning.allowed import ANY, Span
-from trainwright.planning.model_infeasible import diagnose_model, eased
-from trainwright.planning.model_relaxations import priced_relaxations, relaxed
+from trainwright.planning.question.question import ANY, Span
+from trainwright.planning.reasons.infeasible import (
+    diagnose_model,
+    eased,
+    priced_relaxations,
+    relaxed,
+)
 from trainwright.profile import Recompute
 from trainwright.units import GIB
 

@@ -22,15 +22,14 @@ from model_questions import (
 from trainwright.cluster import NetworkLevel
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
-from trainwright.planning import model_search
-from trainwright.planning.allowed import ANY, Allowed, Span
-from trainwright.planning.model_infeasible import diagnose_model
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.per_stage import plan_per_stage
-from trainwright.planning.plan_ranking import best_first
-from trainwright.planning.split_bound import Split
-from trainwright.planning.split_plan import Priced, least_step_s, price_split
+from trainwright.planning.question.question import ANY, Allowed, ModelQuestion, Span
+from trainwright.planning.reasons.infeasible import diagnose_model
+from trainwright.planning.search import search as model_search
+from trainwright.planning.search.per_stage import plan_per_stage
+from trainwright.planning.search.plans import least_step_s, price_split
+from trainwright.planning.search.search import best_first, plan_model
+from trainwright.planning.splits.chain import Split
+from trainwright.planning.splits.types import Priced
 from trainwright.profile import Recompute
 
 

@@ -14,18 +14,23 @@ from random_cases import cases
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.partitioning.evaluate import evaluate, find_overflows
-from trainwright.plan import Plan, Stage
-from trainwright.plan.parallelism import Parallelism
-from trainwright.planning.model_problem import (
+from trainwright.planning.question.question import (
+    Candidate,
+    ModelQuestion,
+    Point,
+    Workload,
+    estimate_profile,
+)
+from trainwright.planning.search.plans import (
     candidate_setting,
     hold_tied_once,
     require_largest_transient,
     roomy_problem,
 )
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, Point, Workload
-from trainwright.pricing.step import predict_step
+from trainwright.plans import Plan, Stage
+from trainwright.plans.parallelism import Parallelism
 from trainwright.profile import StaticKind
+from trainwright.step.predict import predict_step
 
 MODES = ("none", "selective", "full")
 TIED = replace(catalog.model("gpt2").config, num_layers=5)

@@ -6,13 +6,10 @@ import pytest
 
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.plan.results.plan import Relaxation
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.framework import plan_runnable
-from trainwright.planning.model_infeasible import diagnose_model
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_relaxations import priced_relaxations, relaxed
-from trainwright.planning.model_space import Workload
+from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
+from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations, relaxed
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.plans.status import Relaxation
 from trainwright.profile import Recompute
 
 ONE_OF_EACH = {

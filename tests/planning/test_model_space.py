@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.legality import broken_rules
-from trainwright.planning.allowed import ANY, EVERYTHING, Allowed, Span
-from trainwright.planning.layouts import layouts_of
-from trainwright.planning.model_space import (
+from trainwright.planning.question.layouts import layouts_of
+from trainwright.planning.question.question import (
+    ANY,
+    EVERYTHING,
     LARGEST_BATCH,
     LARGEST_SEQUENCE,
+    Allowed,
     Candidate,
     Point,
+    Span,
     Workload,
     context_degrees,
     dense_points,
@@ -27,6 +28,7 @@ from trainwright.planning.model_space import (
     microbatch_sizes,
     tensor_degrees,
 )
+from trainwright.plans.configuration import Configuration, broken_rules
 
 MIXTURE = catalog.model("mixtral-8x7b").config
 

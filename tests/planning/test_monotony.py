@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 from random_cases import cases
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.plan.overlap import DEFAULT_OVERHEADS
-from trainwright.plan.status import OPTIMAL_TOLERANCE, relative_gap
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.model_planner import ModelOutcome, plan_model
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_space import Workload
+from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
+from trainwright.planning.search.search import ModelOutcome, plan_model
+from trainwright.plans.configuration import DEFAULT_OVERHEADS
+from trainwright.plans.status import OPTIMAL_TOLERANCE, relative_gap
 
 LLAMA = catalog.model("llama3-8b").config
 MIXTRAL = catalog.model("mixtral-8x7b").config

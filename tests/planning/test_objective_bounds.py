@@ -13,24 +13,20 @@ from hypothesis import strategies as st
 from exhaustive import LLAMA, asked, least_steps_s
 from random_cases import cases
 from trainwright.execution import Budget
-from trainwright.planning.aims import WeightedAim
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.objective_bounds import (
-    aim_of,
-    least_scores,
-    pareto_excess,
-)
-from trainwright.planning.objective_bounds import (
-    least_steps_s as bounds_s,
-)
-from trainwright.planning.objectives import (
+from trainwright.planning.question.question import WeightedAim
+from trainwright.planning.reasons.objectives import (
     Objective,
     Training,
+    aim_of,
     goodput,
     goodput_shares,
+    least_scores,
     outcome,
+    pareto_excess,
     score,
 )
+from trainwright.planning.reasons.objectives import least_steps_s as bounds_s
+from trainwright.planning.search.search import plan_model
 
 BATCH, SEQUENCE, DEVICES = 4, 2048, 4
 QUESTION = asked(replace(LLAMA, num_layers=2), memory_gib=24, zero_stages=(1,))

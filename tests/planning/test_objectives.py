@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
-from trainwright.planning.objectives import (
+from trainwright.planning.reasons.objectives import (
     Objective,
     Training,
     best_interval_s,

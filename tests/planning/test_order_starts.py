@@ -8,10 +8,10 @@ import pytest
 
 from exhaustive import LLAMA, asked, on_four_ranks
 from trainwright.execution import Budget
-from trainwright.planning.allowed import Span
-from trainwright.planning.family_split import CHAIN, IN_V, LOOPED
-from trainwright.planning.framework import plan_runnable
-from trainwright.planning.order_starts import order_starts
+from trainwright.planning.question.families import CHAIN, IN_V, LOOPED
+from trainwright.planning.question.question import Span
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.orders import order_starts
 
 
 def starts_of(schedules, **options):

@@ -8,12 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.formats import catalog
-from trainwright.planning.allowed import Allowed, Span
-from trainwright.planning.copies import with_copies
-from trainwright.planning.layouts import layouts_of
-from trainwright.planning.model_space import Point
-from trainwright.planning.pair_batch import Batch, Space
-from trainwright.planning.schedules import schedules_of
+from trainwright.planning.bounds.pairs import Batch, Space
+from trainwright.planning.question.layouts import layouts_of, schedules_of, with_copies
+from trainwright.planning.question.question import Allowed, Point, Span
 
 LEVELS = catalog.cluster("dgx-h100").with_nodes(4).levels
 FAMILIES = (("1f1b",), ("1f1b", "interleaved"), ("interleaved", "zb-v", "v-half"), None)

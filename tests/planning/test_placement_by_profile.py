@@ -16,11 +16,9 @@ from strategies_placement import placement_inputs
 from trainwright.errors import UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
-from trainwright.partitioning.place_layers import place_case
-from trainwright.partitioning.placement_price import fits
-from trainwright.partitioning.placement_rules import placement_rules
-from trainwright.plan import Status
-from trainwright.planning.placement_by_profile import place_by_profile
+from trainwright.partitioning.placement import fits, place_case, placement_rules
+from trainwright.partitioning.placement_planner import place_by_profile
+from trainwright.plans import Status
 
 RULES = placement_rules("phaze-compat")
 

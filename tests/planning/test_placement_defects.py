@@ -15,13 +15,17 @@ from strategies_placement import placement_inputs
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
-from trainwright.partitioning.place_layers import place_case
-from trainwright.partitioning.placement_price import PlacedPlan, fits, price_placement
-from trainwright.partitioning.placement_rules import NATIVE_RULES, placement_rules
-from trainwright.partitioning.restrictions import Restrictions
-from trainwright.plan import Status
-from trainwright.planning.fixed_strategy import stage_positions
-from trainwright.planning.placement_planner import plan_placement
+from trainwright.partitioning.placement import (
+    NATIVE_RULES,
+    PlacedPlan,
+    fits,
+    place_case,
+    placement_rules,
+    price_placement,
+)
+from trainwright.partitioning.placement_planner import plan_placement, stage_positions
+from trainwright.partitioning.problem import Restrictions
+from trainwright.plans import Status
 
 
 def answer(value, rules=NATIVE_RULES):

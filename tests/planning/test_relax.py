@@ -17,10 +17,9 @@ from strategies import OPTION_IDS, piper_objects
 from trainwright.execution import Budget
 from trainwright.formats.piper_json import read_piper
 from trainwright.partitioning.downset_dp import solve
-from trainwright.partitioning.restrictions import UNRESTRICTED, Restrictions
-from trainwright.plan.status import Status
-from trainwright.planning.feasibility import Feasibility
-from trainwright.planning.relax import diagnose
+from trainwright.partitioning.problem import UNRESTRICTED, Restrictions
+from trainwright.partitioning.profile_planner import Feasibility, diagnose
+from trainwright.plans.status import Status
 
 NO_RECOMPUTE = Restrictions(recompute=False)
 

@@ -9,12 +9,12 @@ import pytest
 
 from exhaustive import LLAMA, asked, on_four_ranks
 from trainwright.execution import Budget
-from trainwright.plan.searched_order import SEARCHED
-from trainwright.planning.allowed import Span
-from trainwright.planning.framework import plan_runnable
-from trainwright.planning.searched_orders import with_searched_orders
-from trainwright.pricing.step import predict_step, work_of_plan
-from trainwright.pricing.step_timeline import timeline_of
+from trainwright.planning.question.question import Span
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.orders import with_searched_orders
+from trainwright.plans.plan import SEARCHED
+from trainwright.step.account import timeline_of
+from trainwright.step.predict import predict_step, work_of_plan
 
 WORK = 2_000_000
 QUESTIONS = [

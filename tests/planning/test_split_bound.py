@@ -11,13 +11,18 @@ import pytest
 from trainwright.costing.estimate import Estimator
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.plan import Plan, Stage
-from trainwright.planning.model_question import ModelQuestion, estimate_profile
-from trainwright.planning.model_space import Candidate, Point, Workload
-from trainwright.planning.split_bound import best_split
-from trainwright.planning.split_plan import price_split
-from trainwright.planning.stage_kinds import StageKinds
-from trainwright.pricing.step import predict_step
+from trainwright.planning.bounds.stages import StageKinds
+from trainwright.planning.question.question import (
+    Candidate,
+    ModelQuestion,
+    Point,
+    Workload,
+    estimate_profile,
+)
+from trainwright.planning.search.plans import price_split
+from trainwright.planning.splits.chain import best_split
+from trainwright.plans import Plan, Stage
+from trainwright.step.predict import predict_step
 
 BLOCKS = 4
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.planning.split_bound import LaterRanks, RankTimes, add_rank
-from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, simulated_ends_s
+from trainwright.planning.splits.chain import LaterRanks, RankTimes, add_rank
+from trainwright.step.pipeline import PipelineShape, PipelineTimes, simulated_ends_s
 
 TIMES = st.floats(0.01, 10.0)
 

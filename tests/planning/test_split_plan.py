@@ -8,12 +8,11 @@ import pytest
 
 from exhaustive import LLAMA, asked
 from trainwright.execution import Budget
-from trainwright.planning.ahead import SplitAsk
-from trainwright.planning.family_split import best_family_split
-from trainwright.planning.model_space import Candidate
-from trainwright.planning.shelf import Shelf
-from trainwright.planning.split_bound import Split
-from trainwright.planning.split_plan import price_split
+from trainwright.planning.question.question import Candidate
+from trainwright.planning.search.plans import price_split
+from trainwright.planning.search.prefetch import Shelf, SplitAsk
+from trainwright.planning.splits.chain import Split
+from trainwright.planning.splits.family import best_family_split
 
 
 @pytest.mark.parametrize(

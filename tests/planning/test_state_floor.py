@@ -6,7 +6,7 @@ import pytest
 
 import trainwright
 from model_questions import question
-from trainwright.planning.state_floor import is_more_than_all_devices_hold, least_state_bytes
+from trainwright.planning.search.plans import is_more_than_all_devices_hold, least_state_bytes
 
 LAYOUTS = (
     {"dp": 16, "zero": 3},

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.planning.undivided import undivided_work_s
+from trainwright.planning.bounds.layers import undivided_work_s
 
 
 def busiest_s(layers, num_ranks: int) -> float:

@@ -6,8 +6,8 @@ import pytest
 
 from exhaustive import on_four_ranks
 from trainwright.execution import Budget
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.v_uneven import is_uneven
+from trainwright.planning.search.search import plan_model
+from trainwright.planning.splits.vee_cuts import is_uneven
 
 FAMILIES = ("1f1b", "zb-h1", "zb-v", "v-half")
 

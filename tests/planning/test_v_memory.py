@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from trainwright.planning.order_facts import orders_of
-from trainwright.planning.v_memory import (
+from trainwright.planning.bounds.stages import orders_of
+from trainwright.planning.question.families import (
     LEAST_OF_EITHER,
     MOST_ACTIVATIONS,
     most_in_flight,
     published_in_flight,
 )
-from trainwright.pricing.peak_rows import peak_rows
-from trainwright.pricing.pipeline_run import PipelineShape, PipelineTimes, schedule_of
+from trainwright.step.memory import peak_rows
+from trainwright.step.pipeline import PipelineShape, PipelineTimes, schedule_of
 
 FAMILIES = ("v-min", "v-half", "zb-v")
 

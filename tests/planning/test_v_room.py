@@ -13,8 +13,8 @@ from exhaustive import on_four_ranks
 from family_cases import case
 from random_cases import cases
 from trainwright.execution import Budget
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.v_plan import Tried, fastest_with_less_room
+from trainwright.planning.search.search import plan_model
+from trainwright.planning.splits.vee_cuts import Tried, fastest_with_less_room
 from trainwright.units import GIB
 
 MEMORIES_GIB = (16, 18, 20, 22, 24, 30, 32, 34, 36, 44, 60)

@@ -18,18 +18,14 @@ from exhaustive import LLAMA, MODES, asked, on_four_ranks
 from family_cases import Case, case, every_cut, is_searched, plan_of, step_of
 from random_cases import cases
 from trainwright.execution import Budget
-from trainwright.planning.ahead import asked_of
-from trainwright.planning.allowed import Span
-from trainwright.planning.model_planner import plan_model
-from trainwright.planning.nearly_even import nearly_even
-from trainwright.planning.shelf import Shelf
-from trainwright.planning.split_plan import split_tries
-from trainwright.planning.v_floor import least_step_of_v_s
-from trainwright.planning.v_plan import Tried
-from trainwright.planning.v_problem import VProblem
-from trainwright.planning.v_rooms import best_of_space
-from trainwright.planning.v_space import every_split, num_splits
-from trainwright.pricing.step import work_of_plan
+from trainwright.planning.bounds.stages import nearly_even
+from trainwright.planning.question.question import Span
+from trainwright.planning.search.plans import split_tries
+from trainwright.planning.search.prefetch import Shelf, asked_of
+from trainwright.planning.search.search import plan_model
+from trainwright.planning.splits.vee import VProblem, least_step_of_v_s
+from trainwright.planning.splits.vee_cuts import Tried, best_of_space, every_split, num_splits
+from trainwright.step.predict import work_of_plan
 
 IN_V = ("zb-v", "v-half", "v-min")
 

@@ -14,8 +14,8 @@ from family_cases import case, every_cut, rows_of_split, step_of
 from peel_cases import beside_work_s, fitting, problem
 from random_cases import cases
 from trainwright._native import _core
-from trainwright.planning.split_bound import best_split
-from trainwright.planning.v_split import best_v_split
+from trainwright.planning.splits.chain import best_split
+from trainwright.planning.splits.vee import best_v_split
 
 
 def rank_s(x, rank: int, near: tuple[int, int], far: tuple[int, int]) -> float:

@@ -21,16 +21,15 @@ from trainwright.cluster import (
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import LowRank, Recipe, TokenDispatcher, TransformerConfig, Tuning
-from trainwright.plan import MemoryOverheads, Overlap, Parallelism
-from trainwright.plan.axis_order import AXIS_ORDERS
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.schedule import Schedule
-from trainwright.pricing.batch import price_batch
-from trainwright.pricing.configuration import price_configuration
-from trainwright.pricing.memory_curve import StageActivations, rank_peaks
-from trainwright.pricing.peak_rows import peak_rows
+from trainwright.plans import MemoryOverheads, Overlap, Parallelism
+from trainwright.plans.configuration import Configuration
+from trainwright.plans.parallelism import AXIS_ORDERS
+from trainwright.plans.schedule import Schedule
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, family_named
+from trainwright.step.batch import price_batch
+from trainwright.step.memory import StageActivations, peak_rows, rank_peaks
+from trainwright.step.predict import price_configuration
 
 FROZEN = Tuning(num_frozen_blocks=3)
 ADAPTED = Tuning(low_rank=LowRank(rank=8, targets=("query", "value")))
@@ -212,7 +211,7 @@ def test_a_batch_priced_in_pieces_has_the_same_figures(monkeypatch: pytest.Monke
         for batch in (15, 64)
     ]
     whole = price_batch(config, CLUSTER, runs)
-    monkeypatch.setattr("trainwright.pricing.batch._AT_ONCE", 5)
+    monkeypatch.setattr("trainwright.step.batch._AT_ONCE", 5)
     pieces = price_batch(config, CLUSTER, runs)
     assert pieces.faults == whole.faults
     assert any(whole.faults) and not all(whole.faults)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.pricing.calibration import Prior, fit, prior_of
+from trainwright.lab.fitting import Prior, fit, prior_of
 
 WORK = [(1.0, 0.1), (2.0, 0.5), (4.0, 3.0), (8.0, 1.0), (3.0, 9.0), (5.0, 5.0)]
 

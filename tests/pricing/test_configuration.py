@@ -11,10 +11,10 @@ from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import Recipe
-from trainwright.plan import Overlap, Parallelism, StepPrediction
-from trainwright.plan.configuration import Configuration, even_blocks
-from trainwright.pricing.configuration import price_configuration
+from trainwright.plans import Overlap, Parallelism, StepPrediction
+from trainwright.plans.configuration import Configuration, even_blocks
 from trainwright.profile import Recompute
+from trainwright.step.predict import price_configuration
 from trainwright.units import GIB
 
 

@@ -12,13 +12,11 @@ from trainwright.cluster import Hop
 from trainwright.costing.communication import all_gather_time_s, all_reduce_time_s
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.plan.axis_order import AXIS_ORDERS, PIPELINE_INSIDE
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.overlap import Overlap
-from trainwright.plan.parallelism import Parallelism
-from trainwright.pricing.batch import price_batch
-from trainwright.pricing.configuration import price_configuration
-from trainwright.pricing.placement import group_replicas
+from trainwright.plans.configuration import Configuration, Overlap
+from trainwright.plans.parallelism import AXIS_ORDERS, PIPELINE_INSIDE, Parallelism
+from trainwright.step.batch import price_batch
+from trainwright.step.places import group_replicas
+from trainwright.step.predict import price_configuration
 
 MODEL = replace(catalog.model("llama3-8b").config, num_layers=4)
 MIXTURE = replace(catalog.model("mixtral-8x7b").config, num_layers=4)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from trainwright.cluster import Calibration, Circumstance, Cluster, Spread
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.plan import Parallelism
-from trainwright.plan.configuration import Configuration
-from trainwright.pricing.interval import circumstances, time_range
+from trainwright.plans import Parallelism
+from trainwright.plans.configuration import Configuration
+from trainwright.step.account import circumstances, time_range
 
 SHARED, EXPERTS = Circumstance.SHARED_NODES, Circumstance.EXPERTS
 

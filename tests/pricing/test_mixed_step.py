@@ -6,10 +6,9 @@ import pytest
 from tests.mixed_clusters import A100, ETHERNET, H100, group, profiles_of, staged, two_kinds
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.plan import Stage
-from trainwright.pricing.mixed_placement import MixedPlacement, chains_of, mixed_replicas
-from trainwright.pricing.mixed_step import predict_mixed_step
-from trainwright.pricing.step import predict_step
+from trainwright.plans import Stage
+from trainwright.step.pools import MixedPlacement, chains_of, mixed_replicas, predict_mixed_step
+from trainwright.step.predict import predict_step
 
 CLUSTER = two_kinds()
 PROFILES = profiles_of(CLUSTER)

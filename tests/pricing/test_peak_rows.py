@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.pricing import peak_rows
-from trainwright.pricing.peak_rows import undominated
+from trainwright.step import memory as peak_rows
+from trainwright.step.memory import undominated
 
 counts = st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=40, unique=True)
 

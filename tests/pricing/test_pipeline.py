@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
+from trainwright.step.pipeline import PipelineStage, one_f_one_b_ends_s
 
 seconds = st.integers(0, 20).map(float)
 

@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from trainwright.errors import InvalidInput
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.schedule_memory import ScheduleMemory
-from trainwright.pricing.memory_curve import StageActivations, rank_peaks
-from trainwright.pricing.pipeline import PipelineStage, one_f_one_b_ends_s
-from trainwright.pricing.pipeline_run import (
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.scheduling.simulate import simulate
+from trainwright.step.memory import StageActivations, rank_peaks
+from trainwright.step.pipeline import (
     PipelineShape,
+    PipelineStage,
     PipelineTimes,
     extrapolated_ends_s,
+    one_f_one_b_ends_s,
     peak_shape,
     pipeline_ends_s,
     schedule_of,
     simulated_ends_s,
 )
-from trainwright.scheduling.simulate import simulate
 
 seconds = st.integers(0, 20).map(float)
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.pricing.ragged import Ragged
+from trainwright.step.stages import Ragged
 
 lists = st.lists(st.lists(st.integers(), min_size=1, max_size=4), min_size=1, max_size=6)
 

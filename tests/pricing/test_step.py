@@ -8,14 +8,13 @@ import pytest
 
 from trainwright.cluster import Cluster, group_hops
 from trainwright.costing import Estimator
-from trainwright.costing.communication import all_gather_time_s, all_reduce_time_s
-from trainwright.costing.compute import memory_time_s
+from trainwright.costing.communication import all_gather_time_s, all_reduce_time_s, memory_time_s
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.model import LowRank, Tuning, model_flops_per_sequence
-from trainwright.plan import Parallelism, Plan, Stage
-from trainwright.pricing import predict_step
+from trainwright.plans import Parallelism, Plan, Stage
 from trainwright.profile import Profile, ProfilePoint
+from trainwright.step import predict_step
 
 
 def cluster(nodes: int = 2) -> Cluster:

@@ -7,18 +7,12 @@ from dataclasses import replace
 import pytest
 
 from trainwright.formats import catalog
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.overlap import Overlap
-from trainwright.plan.parallelism import Parallelism
-from trainwright.pricing.configuration import (
-    estimator_of,
-    plan_of,
-    point_of,
-    price_profiled,
-)
-from trainwright.pricing.placement import Placement
-from trainwright.pricing.step_parts import time_by_part_s
+from trainwright.plans.configuration import Configuration, Overlap
+from trainwright.plans.parallelism import Parallelism
 from trainwright.profile import Recompute
+from trainwright.step.account import time_by_part_s
+from trainwright.step.places import Placement
+from trainwright.step.predict import estimator_of, plan_of, point_of, price_profiled
 
 CASES = {
     "alone": ("llama3-8b", {}),

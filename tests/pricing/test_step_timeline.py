@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from trainwright.formats.catalog import model, open_cluster
-from trainwright.plan.configuration import Configuration
-from trainwright.plan.overlap import MemoryOverheads, Overlap
-from trainwright.plan.parallelism import Parallelism
-from trainwright.pricing.configuration import estimator_of, plan_of, point_of, price_profiled
-from trainwright.pricing.network_use import network_use
-from trainwright.pricing.step_timeline import step_timeline
+from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
+from trainwright.plans.parallelism import Parallelism
 from trainwright.profile import Recompute
+from trainwright.step.account import network_use, step_timeline
+from trainwright.step.predict import estimator_of, plan_of, point_of, price_profiled
 
 RUNS = {
     "1f1b": {"degrees": {"tensor": 2, "pipeline": 4, "data": 2}},

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import trainwright
+from trainwright.chips.tables import plot_codesign
 from trainwright.errors import InvalidInput, MissingExtra
-from trainwright.plan.results.codesign import CodesignResult
-from trainwright.reporting.codesign_plot import plot_codesign
+from trainwright.formats.codesign_document import CodesignResult
 
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 

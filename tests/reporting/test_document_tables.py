@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 import trainwright
+from trainwright.documents.difference import Change, Difference, StageChange, StageFacts
+from trainwright.documents.printing import render, to_text
+from trainwright.documents.profile_plan import PlanResult, StageRecord, explain_stages
 from trainwright.formats.piper_json import read_piper
-from trainwright.plan.results.difference import Change, Difference, StageChange, StageFacts
-from trainwright.plan.results.explanation import explain_stages
-from trainwright.plan.results.plan import PlanResult, StageRecord
-from trainwright.plan.status import Status
-from trainwright.reporting.render import render
-from trainwright.reporting.text import to_text
+from trainwright.plans.status import Status
 
 from small_profiles import transformer  # isort: skip
 

@@ -12,10 +12,8 @@ import pictures
 from html_page import Page
 from strategies_schedule import schedules_with_costs
 from trainwright.errors import InvalidInput
-from trainwright.reporting.gantt_figure import SCRIPTS
-from trainwright.reporting.gantt_html import gantt_html
-from trainwright.reporting.gantt_pack import pack_panel
-from trainwright.reporting.gantt_panel import GanttPanel
+from trainwright.pages.gantt import GanttPanel
+from trainwright.pages.gantt_html import SCRIPTS, gantt_html, pack_panel
 from trainwright.scheduling.simulate import simulate
 
 

@@ -10,9 +10,8 @@ import pytest
 
 import pictures
 from browser import chromium, needs_chromium
-from trainwright.reporting.gantt_html import gantt_html
-from trainwright.reporting.gantt_palette import DARK, LIGHT, rgb
-from trainwright.reporting.gantt_panel import GanttPanel, MemoryUnit
+from trainwright.pages.gantt import DARK, LIGHT, GanttPanel, MemoryUnit, rgb
+from trainwright.pages.gantt_html import gantt_html
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 NARROWEST_BOX = 14  # mean width in pixels from which bars are drawn one by one

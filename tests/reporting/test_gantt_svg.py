@@ -6,14 +6,12 @@ from hypothesis import given
 import pictures
 from strategies_schedule import schedules_with_costs
 from trainwright.errors import UnsupportedFeature
-from trainwright.plan.schedule import ActionKind
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.reporting.gantt_palette import THEMES, contrast, label_ink
-from trainwright.reporting.gantt_panel import MemoryUnit
-from trainwright.reporting.gantt_svg import MAX_BARS, gantt_svg
-from trainwright.scheduling.critical_path import critical_path
+from trainwright.pages.gantt import THEMES, MemoryUnit, contrast, label_ink
+from trainwright.pages.gantt_svg import MAX_BARS, gantt_svg
+from trainwright.plans.schedule import ActionKind
+from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, generate
-from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.simulate import critical_path, simulate
 from trainwright.units import TimeUnit
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import reported
-from trainwright.reporting.improvement_words import (
-    bounded_plans,
-    choice_gain,
-    choice_title,
-    no_choice,
-)
+from trainwright.documents.improvement import bounded_plans, choice_gain, choice_title, no_choice
 
 
 def test_a_bound_on_plans_of_a_framework_is_said_to_be_one() -> None:

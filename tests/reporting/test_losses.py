@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import trainwright
-from trainwright.plan.results.model_plan import ModelPlanResult
-from trainwright.reporting.losses import main_losses
-from trainwright.reporting.page.alternatives import alternative_blocks
+from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.printing import main_losses
+from trainwright.pages.model_plan import alternative_blocks
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import trainwright
+from trainwright.documents.model_plan import proof
 from trainwright.execution import Budget
-from trainwright.plan.status import Status
-from trainwright.reporting.model_plan_table import proof
+from trainwright.plans.status import Status
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 import reported
-from trainwright.plan.results.model_plan import UNEVEN_STAGES
-from trainwright.plan.status import Status
-from trainwright.reporting.model_plan_table import proof
+from trainwright.documents.model_plan import UNEVEN_STAGES, proof
+from trainwright.plans.status import Status
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pkgutil import iter_modules
 
 import pytest
+from generated.documents import document_types
 
-from trainwright.plan import results
-from trainwright.reporting.render import REPORTS, render
+from trainwright.commands.profile import LayerProfileResult
+from trainwright.documents.printing import REPORTS, render
 
 
 def test_every_named_document_exists_and_has_its_table():
-    modules = [
-        import_module(f"{results.__name__}.{m.name}") for m in iter_modules(results.__path__)
-    ]
-    defined = {name for module in modules for name in vars(module)}
-    assert set(REPORTS) <= defined
+    documents = {document.__name__ for document in (*document_types(), LayerProfileResult)}
+    assert set(REPORTS) <= documents
     for module, function in REPORTS.values():
-        assert callable(getattr(import_module(f"trainwright.reporting.{module}"), function))
+        assert callable(getattr(import_module(f"trainwright.{module}"), function))
 
 
 def test_anything_else_has_none():

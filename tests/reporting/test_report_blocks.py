@@ -6,12 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.reporting.gantt_palette import DARK, LIGHT, contrast
-from trainwright.reporting.page.blocks import Bar, BarChart, Cell, Part, Point
-from trainwright.reporting.page.floor_plan import lay_out as floor_plan
-from trainwright.reporting.page.floor_plan import squarify
-from trainwright.reporting.page.palette import PARTS, TONES
-from trainwright.reporting.page.scatter import front, lay_out, time_against_memory, upside_down
+from trainwright.pages.blocks import (
+    Bar,
+    BarChart,
+    Cell,
+    Part,
+    Point,
+    front,
+    lay_out,
+    squarify,
+    time_against_memory,
+    upside_down,
+)
+from trainwright.pages.blocks import lay_out_areas as floor_plan
+from trainwright.pages.gantt import DARK, LIGHT, contrast
+from trainwright.pages.page import PARTS, TONES
 
 amounts = st.floats(1e-6, 1e12)
 

@@ -9,7 +9,7 @@ import pytest
 import reported
 import trainwright
 from browser import chromium, needs_chromium
-from trainwright.reporting.gantt_palette import DARK, LIGHT, rgb
+from trainwright.pages.gantt import DARK, LIGHT, rgb
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 DOCUMENTS = {

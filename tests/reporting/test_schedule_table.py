@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 import trainwright
-from trainwright.plan.results.gradient_check import GradientCheck
-from trainwright.plan.results.schedule import BoundAtPlacement, ScheduleVerification
-from trainwright.plan.status import Status
-from trainwright.reporting.render import render
-from trainwright.reporting.text import to_text
+from trainwright.documents.printing import render, to_text
+from trainwright.documents.schedule import BoundAtPlacement, ScheduleVerification
+from trainwright.documents.verification import GradientCheck
+from trainwright.plans.status import Status
 
 AT_ITS_BOUND = BoundAtPlacement(lower_bound_s=45.0, bound="rank-work", gap=0.0)
 

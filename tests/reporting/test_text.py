@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Group
 
-from trainwright.reporting.text import TEXT_WIDTH, add_row, ranges, table, to_text
+from trainwright.documents.printing import TEXT_WIDTH, add_row, ranges, table, to_text
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 import reported
 import trainwright
 from html_page import text_of
+from trainwright.documents.explanation import ModelExplanation
+from trainwright.documents.verification import Check, GradientCheck, Outcome
 from trainwright.errors import InvalidInput
-from trainwright.plan.results.gradient_check import GradientCheck
-from trainwright.plan.results.model_explanation import ModelExplanation
-from trainwright.plan.results.verification import Check, Outcome
 
 
 def shown(found) -> str:

@@ -13,14 +13,11 @@ from random_cases import cases
 from reference import needs_reference, reference
 from strategies_schedule import costs, placements, schedules, seconds
 from trainwright._native import _core
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule_bound import BoundName, Objective
-from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
-from trainwright.plan.schedule_memory import ScheduleMemory
-from trainwright.scheduling.bounds import best_bound, lower_bounds
+from trainwright.plans.schedule import Placement
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.status import BoundName, Objective
+from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound, lower_bounds
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
-from trainwright.scheduling.least_costs import LeastCosts
-from trainwright.scheduling.search_question import LimitTooSmall
 from trainwright.scheduling.simulate import simulate
 
 ROUNDING = 1 + 1e-9

@@ -10,11 +10,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strategies_schedule import schedules_with_costs
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.timeline import Timeline
-from trainwright.scheduling.check_timeline import timeline_faults
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.timeline import Timeline
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.validate import timeline_faults
 
 
 @given(schedules_with_costs())

@@ -10,14 +10,11 @@ from random_cases import cases
 from strategies_schedule import placements
 from trainwright.errors import InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.execution.budget import Budget
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule_bound import Objective
-from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
-from trainwright.plan.schedule_memory import ScheduleMemory
-from trainwright.plan.status import Status
+from trainwright.plans.schedule import Placement
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.status import Objective, Status
 from trainwright.scheduling.exact import solve_exactly
-from trainwright.scheduling.search import search_schedule
-from trainwright.scheduling.search_question import SearchOutcome, SearchQuestion
+from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule
 from trainwright.scheduling.validate import validate
 
 needs_solver = pytest.mark.skipif(

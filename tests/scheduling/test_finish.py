@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule_bound import Objective
-from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
-from trainwright.plan.schedule_memory import ScheduleMemory
-from trainwright.scheduling.bounds import best_bound
-from trainwright.scheduling.finish import best_of, polish
-from trainwright.scheduling.least_costs import LeastCosts
+from trainwright.plans.schedule import Placement
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.status import Objective
+from trainwright.scheduling.bounds import LeastCosts, best_bound
 from trainwright.scheduling.passes import fill_weight_grads, reorder
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.v_pattern import blocks_within, repeated_order, rewritten_order
+from trainwright.scheduling.weight_grads import best_of, polish
 
 if TYPE_CHECKING:
-    from trainwright.plan.schedule import Schedule
-    from trainwright.scheduling.finish import Order
+    from trainwright.plans.schedule import Schedule
+    from trainwright.scheduling.weight_grads import Order
 
 
 def test_the_best_order_is_that_of_the_passes_one_by_one() -> None:

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 
 from strategies_schedule import placements, schedules, schedules_with_costs
 from trainwright.errors import InvalidInput
-from trainwright.plan.lowered import LoweredAction, LoweredKind, LoweredSchedule
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, ActionKind, Schedule
-from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plans.lowered import LoweredAction, LoweredKind, LoweredSchedule
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, generate
-from trainwright.scheduling.lower import lower
-from trainwright.scheduling.order_arrays import split_backward
-from trainwright.scheduling.validate_lowered import validate_lowered
+from trainwright.scheduling.lower import lower, validate_lowered
+from trainwright.scheduling.orders import split_backward
 
 SENDS = (LoweredKind.SEND_F, LoweredKind.SEND_B)
 RECEIVES = (LoweredKind.RECV_F, LoweredKind.RECV_B)

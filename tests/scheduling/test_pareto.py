@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from trainwright.execution.budget import Budget
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule_bound import Objective
-from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import Placement
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.status import Objective
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
 from trainwright.scheduling.pareto import ParetoPoint, named_front, searched_front, some_limits
-from trainwright.scheduling.search_question import SearchQuestion
+from trainwright.scheduling.search import SearchQuestion
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
 

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from random_cases import cases
 from strategies_schedule import costs, schedules
 from trainwright.errors import InvalidInput
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, ActionKind, Schedule
-from trainwright.plan.schedule_bound import Objective
-from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
-from trainwright.plan.schedule_memory import ScheduleMemory
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.status import Objective
 from trainwright.scheduling.passes import (
     Window,
     drop_weight_grads,

@@ -4,9 +4,8 @@ from hypothesis import given
 
 from strategies_schedule import schedules
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, ActionKind, Schedule
-from trainwright.scheduling.pytorch_rules import as_pytorch_runs
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
+from trainwright.scheduling.lower import as_pytorch_runs
 from trainwright.scheduling.validate import validate
 
 

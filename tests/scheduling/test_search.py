@@ -12,22 +12,20 @@ from random_cases import cases
 from strategies_schedule import placements, seconds
 from trainwright.errors import InvalidInput
 from trainwright.execution.budget import Budget
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import ActionKind
-from trainwright.plan.schedule_bound import Objective
-from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
-from trainwright.plan.schedule_memory import ScheduleMemory
+from trainwright.plans.schedule import ActionKind, Placement
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.status import Objective
+from trainwright.scheduling.bounds import LimitTooSmall
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
-from trainwright.scheduling.portfolio import in_modes
-from trainwright.scheduling.search import search_schedule
-from trainwright.scheduling.search_question import (
+from trainwright.scheduling.orders import cut_stages
+from trainwright.scheduling.search import (
     Backward,
-    LimitTooSmall,
     SearchOutcome,
     SearchQuestion,
+    in_modes,
+    search_schedule,
 )
 from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.stage_parts import cut_stages
 from trainwright.scheduling.validate import validate
 
 F, I, W, B, R = ActionKind  # noqa: E741

@@ -8,12 +8,10 @@ import pytest
 
 from reference import needs_reference, reference
 from trainwright.execution.budget import Budget
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule_bound import Objective
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.status import Status
-from trainwright.scheduling.search import search_schedule
-from trainwright.scheduling.search_question import SearchOutcome, SearchQuestion
+from trainwright.plans.schedule import Placement
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.status import Objective, Status
+from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule
 from trainwright.scheduling.validate import validate
 
 SMALL = [4, 5, 6, 7, 8]

@@ -11,14 +11,11 @@ import oracles_schedule as oracle
 from strategies_schedule import costs as costs_of
 from strategies_schedule import schedules, schedules_with_costs
 from trainwright.errors import InvalidInput
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, ActionKind, Schedule
-from trainwright.plan.schedule_costs import ScheduleCosts, TransferModel
-from trainwright.plan.schedule_memory import ScheduleMemory
-from trainwright.plan.timeline import WaitsFor
-from trainwright.scheduling.critical_path import critical_path
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.timeline import WaitsFor
 from trainwright.scheduling.families import FamilyRequest, generate
-from trainwright.scheduling.simulate import simulate, slack
+from trainwright.scheduling.simulate import critical_path, simulate, slack
 
 F, I, W, B, R = ActionKind  # noqa: E741
 

@@ -4,8 +4,7 @@ from hypothesis import given
 
 from strategies_schedule import schedules
 from trainwright.errors import InvalidInput
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, Schedule
+from trainwright.plans.schedule import Action, Placement, Schedule
 from trainwright.scheduling.validate import validate
 
 

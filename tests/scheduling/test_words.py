@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.searched_order import SearchedOrder
+from trainwright.plans.plan import SearchedOrder
+from trainwright.plans.schedule import Placement
+from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, family_named
-from trainwright.scheduling.portfolio import in_modes
-from trainwright.scheduling.words import schedule_of_words, words_of
+from trainwright.scheduling.orders import schedule_of_words, words_of
+from trainwright.scheduling.search import in_modes
 
 WORDS = ("0F*2 0I 0W 0I 0W", "1F 1I 1W 1F 1I 1W")
 

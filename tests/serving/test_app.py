@@ -48,7 +48,7 @@ def answered(client):
 def test_the_plan_is_the_one_of_the_command_line(answered, capsys):
     from shlex import split
 
-    from trainwright.cli.main import main
+    from trainwright.commands.main import main
 
     with pytest.raises(SystemExit):
         main([*split(answered["command"])[1:], "--json"])
@@ -68,10 +68,9 @@ def test_the_page_and_the_document_of_a_plan_can_be_fetched(client, answered):
 
 
 def test_the_files_of_an_export_are_those_of_the_command(client):
-    from trainwright.api.explore import answer
-    from trainwright.api.export import bundle_of
+    from trainwright.commands.export import bundle_of
+    from trainwright.commands.live import Ask, answer
     from trainwright.execution import Budget
-    from trainwright.serving.messages import Ask
 
     ask = {**GPT2, "framework": "megatron"}
     found = client.ask(**ask).value

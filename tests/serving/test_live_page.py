@@ -11,7 +11,7 @@ pytest.importorskip("uvicorn", reason="needs the extra [serve]")
 
 from browser import chromium, needs_chromium
 from served import served
-from trainwright.reporting.gantt_palette import DARK, LIGHT, rgb
+from trainwright.pages.gantt import DARK, LIGHT, rgb
 
 pytestmark = [pytest.mark.browser, pytest.mark.serve, needs_chromium]
 

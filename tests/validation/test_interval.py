@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.validation.fitting import COVERED, interval
+from trainwright.lab.fitting import COVERED, interval
 
 residuals = st.lists(st.floats(min_value=-0.5, max_value=0.5), min_size=20, max_size=60)
 

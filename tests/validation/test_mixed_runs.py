@@ -15,29 +15,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainwright.cluster import (
-    Accelerator,
-    Cluster,
-    Efficiency,
-    NetworkLevel,
-    Pool,
-    Saturating,
-)
-from trainwright.costing.measured_tables import profile_of_tables
+from trainwright.cluster import Accelerator, Cluster, Efficiency, NetworkLevel, Pool, Saturating
+from trainwright.costing.measured import profile_of_tables
 from trainwright.formats import catalog
 from trainwright.formats.measured_csv import read_layer_tables, read_measured
 from trainwright.model import precision_named
-from trainwright.plan import Parallelism, Plan, ReplicaGroup, Stage
-from trainwright.plan.measured_run import MeasuredRun
-from trainwright.plan.mixed_prediction import MixedPrediction
-from trainwright.plan.overlap import Overlap
-from trainwright.planning.allowed import Allowed
-from trainwright.planning.mixed_space import Beside, MixedShelf
-from trainwright.planning.mixed_split import best_mixed_split
-from trainwright.planning.model_question import ModelQuestion
-from trainwright.planning.model_space import Point, Workload
-from trainwright.pricing.mixed_step import predict_mixed_step
+from trainwright.planning.bounds.pools import Beside, MixedShelf
+from trainwright.planning.question.question import Allowed, ModelQuestion, Point, Workload
+from trainwright.planning.splits.pools import best_mixed_split
+from trainwright.plans import Parallelism, Plan, ReplicaGroup, Stage
+from trainwright.plans.configuration import Overlap
+from trainwright.plans.measured_run import MeasuredRun
+from trainwright.plans.prediction import MixedPrediction
 from trainwright.profile import PhaseTimes, Profile
+from trainwright.step.pools import predict_mixed_step
 
 SHARED = os.environ.get("TRAINWRIGHT_SHARED")
 pytestmark = pytest.mark.skipif(not SHARED, reason="TRAINWRIGHT_SHARED names no reference data")

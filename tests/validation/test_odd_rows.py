@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from trainwright.api.validate import validate
+from trainwright.commands.validate import validate
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.plan.measured_run import MeasuredRun
+from trainwright.lab.staged import DEFAULTS, predict_staged
+from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import MeasuredLayers
-from trainwright.validation.staged import DEFAULTS, predict_staged
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "measured" / "korthikanti.csv"
 ODD = ("", "0", "1", "3", "7", "-1", "1.5", "x", "nan", "1e30", "999999999", "full", "Ω")

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.plan.results.validation import RegretRecord
-from trainwright.validation.ranking_noise import log_scatter, tau_ceiling
-from trainwright.validation.scores import Pair, kendall_tau, pooled_regret
+from trainwright.documents.validation import RegretRecord
+from trainwright.lab.scores import Pair, kendall_tau, log_scatter, pooled_regret, tau_ceiling
 
 
 def truths(*times_s: float, repeats: int = 1) -> list[Pair]:

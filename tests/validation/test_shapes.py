@@ -8,16 +8,16 @@ from types import MappingProxyType
 import pytest
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.model import count_parameters
-from trainwright.plan.measured_run import MeasuredRun
-from trainwright.validation.lines import line_of
-from trainwright.validation.megatron_shapes import (
+from trainwright.lab.run_shapes import (
+    config_of,
     layout_stages,
+    line_of,
     megatron_config,
     stage_blocks,
     uses_fused_attention,
 )
-from trainwright.validation.shapes import config_of
+from trainwright.model import count_parameters
+from trainwright.plans.measured_run import MeasuredRun
 
 ROW = MeasuredRun(
     row_id="made-1",

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.plan.measured_run import MeasuredRun
+from trainwright.lab.staged import stage_peak_bytes
+from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import LayerSizes
-from trainwright.validation.staged_memory import stage_peak_bytes
 
 RUN = MeasuredRun(
     row_id="row",

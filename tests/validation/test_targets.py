@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.api.validate import missed_targets, read_targets, validate
+from trainwright.commands.validate import missed_targets, read_targets, validate
 
 SHARED = os.environ.get("TRAINWRIGHT_SHARED")
 TARGETS = (

@@ -11,18 +11,15 @@ from dataclasses import replace
 import pytest
 
 from reference import needs_reference, reference
-from trainwright.api.validate import known
-from trainwright.costing.tiled_devices import A100_80GB
-from trainwright.costing.tiled_timer import TiledTimer
+from trainwright.commands.validate import known
+from trainwright.costing.tiled import A100_80GB, TiledTimer
 from trainwright.formats.measured_csv import read_measured
-from trainwright.plan.measured_run import MeasuredRun
-from trainwright.pricing import predict_step
-from trainwright.pricing.configuration import estimator_of, plan_of, point_of
-from trainwright.validation.fill import answer
-from trainwright.validation.lines import line_of
-from trainwright.validation.machines import cluster_of
-from trainwright.validation.question import Question
-from trainwright.validation.shapes import config_of
+from trainwright.lab.fitting import answer
+from trainwright.lab.predict import Question
+from trainwright.lab.run_shapes import cluster_of, config_of, line_of
+from trainwright.plans.measured_run import MeasuredRun
+from trainwright.step import predict_step
+from trainwright.step.predict import estimator_of, plan_of, point_of
 
 LANES_PER_S = 6912 * 1.41e9
 SHARES = [share / 100 for share in range(64, 92, 2)]

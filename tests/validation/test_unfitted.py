@@ -9,10 +9,10 @@ from statistics import median
 
 import pytest
 
-from trainwright.api.validate import known
-from trainwright.cluster.unfitted import LEFT_OUT, UNFITTED
+from trainwright.cluster.efficiency import LEFT_OUT, UNFITTED
+from trainwright.commands.validate import known
 from trainwright.formats.measured_csv import measured_files, read_measured_table
-from trainwright.validation.validate import outcomes, predictor
+from trainwright.lab.validate import outcomes, predictor
 
 SHARED = os.environ.get("TRAINWRIGHT_SHARED")
 

@@ -2,26 +2,28 @@
 
 from trainwright.cluster.accelerator import NO_LOSS, Accelerator, Efficiency
 from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
-from trainwright.cluster.chip_cores import ELEMENT_BYTES, ChipCores
-from trainwright.cluster.cluster import Cluster, Pool
-from trainwright.cluster.network import (
+from trainwright.cluster.cluster import (
+    Cluster,
     Hop,
     LevelKind,
     NetworkLevel,
+    Pool,
     Rows,
     crossed_level,
     group_hops,
     nested_hops,
+    networked,
+    template_device,
 )
-from trainwright.cluster.saturating import Saturating
-from trainwright.cluster.spread import Circumstance, Spread
+from trainwright.cluster.efficiency import Circumstance, Saturating, Spread
 from trainwright.cluster.template import (
+    ELEMENT_BYTES,
     REFERENCE_DESIGN,
+    ChipCores,
     ChipTemplate,
     Surroundings,
     peak_flops_per_s,
 )
-from trainwright.cluster.template_device import networked, template_device
 
 __all__ = [
     "CONSTANTS",

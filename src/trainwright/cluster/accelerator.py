@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from trainwright.cluster.chip_cores import ChipCores
-from trainwright.cluster.saturating import Saturating
-from trainwright.cluster.spread import Spread
-from trainwright.cluster.unfitted import UNFITTED
+from trainwright.cluster.efficiency import UNFITTED, Saturating, Spread
+from trainwright.cluster.template import ChipCores
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.provenance import UNSTATED, Origin, Provenance
 from trainwright.units import GIB

@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.cluster.accelerator import Accelerator
-from trainwright.cluster.cluster import Cluster, Pool
-from trainwright.cluster.network import NetworkLevel
-from trainwright.cluster.saturating import Saturating
-from trainwright.cluster.spread import Spread
+from trainwright.cluster.cluster import Cluster, NetworkLevel, Pool
+from trainwright.cluster.efficiency import Saturating, Spread
 from trainwright.errors import Fault, InvalidInput
 from trainwright.provenance import Origin, Provenance
 

@@ -5,11 +5,139 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
 
-from trainwright.cluster.accelerator import Accelerator
-from trainwright.cluster.network import NetworkLevel
+import numpy as np
+
+from trainwright.cluster.accelerator import NO_LOSS, Accelerator
+from trainwright.cluster.template import ChipCores, ChipTemplate, Surroundings
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.provenance import Origin, Provenance
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+# A hierarchy of networks, innermost level first, and how a group of ranks lies in it
+# -----------------------------------------------------------------------------------
+# Bandwidths are per *device* and direction: a level of 8 devices behind 8 × 400 Gb/s network cards
+# has 50 GB/s here. Placement is by stride: the ranks of a group are `stride` devices apart, as
+# frameworks number them (tensor innermost, then data, then pipeline).
+
+
+class LevelKind(StrEnum):
+    """How the children of a unit are wired."""
+
+    SWITCH = "switch"
+    RING = "ring"
+    TORUS = "torus"
+    MESH = "mesh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLevel:
+    """One level: `size` children per unit; a child of the innermost level is a device.
+
+    `oversubscription` divides the bandwidth of traffic that crosses the level, `efficiency` is the
+    share of it that collectives reach; `sources` says of a field where its figure comes from.
+    """
+
+    name: str
+    size: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    efficiency: float = 1.0
+    oversubscription: float = 1.0
+    kind: LevelKind = LevelKind.SWITCH
+    sources: tuple[tuple[str, Provenance], ...] = ()
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        if self.size < 1:
+            yield Fault("size", f"must be >= 1, got {self.size}")
+        bandwidth = self.bandwidth_bytes_per_s
+        if not (math.isfinite(bandwidth) and bandwidth > 0):
+            yield Fault("bandwidth_bytes_per_s", f"must be finite and > 0, got {bandwidth!r}")
+        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
+            yield Fault("latency_s", f"must be finite and >= 0, got {self.latency_s!r}")
+        if not 0 < self.efficiency <= 1:
+            yield Fault("efficiency", f"must be in (0, 1], got {self.efficiency!r}")
+        if not (math.isfinite(self.oversubscription) and self.oversubscription >= 1):
+            yield Fault("oversubscription", f"must be >= 1, got {self.oversubscription!r}")
+
+    @property
+    def effective_bytes_per_s(self) -> float:
+        """Bytes per second that one device gets across this level."""
+        return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription
+
+
+Rows = tuple[tuple[int, int], ...]  # (ranks, devices from one to the next), innermost first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """`ranks` members (or groups of members) that meet at one network level."""
+
+    level: NetworkLevel
+    ranks: int
+
+
+def group_hops(levels: tuple[NetworkLevel, ...], *, ranks: int, stride: int) -> tuple[Hop, ...]:
+    """How `ranks` ranks, `stride` devices apart from an aligned start, spread over the levels.
+
+    Innermost first; levels that the group does not cross are left out. Where the group does not
+    fill units evenly, fewer ranks count as near and more as far. Raises `InvalidInput` when the
+    devices do not suffice.
+    """
+    return nested_hops(levels, ((ranks, stride),))
+
+
+def nested_hops(levels: tuple[NetworkLevel, ...], rows: Rows) -> tuple[Hop, ...]:
+    """The same for rows of ranks within rows: each (ranks, stride) repeats what is before it.
+
+    (2, 1), (4, 16) are the devices 0, 1, 16, 17, 32, 33, 48 and 49.
+    """
+    devices = math.prod(level.size for level in levels)
+    if (span := sum((ranks - 1) * stride for ranks, stride in rows) + 1) > devices:
+        raise InvalidInput.of("ranks", f"must span at most {devices} devices, got {span}")
+    hops = []
+    unit, inside = 1, 1
+    for level in levels:
+        unit *= level.size
+        members = math.prod(_members(ranks, stride, unit) for ranks, stride in rows)
+        if (meeting := math.ceil(members / inside)) > 1:
+            hops.append(Hop(level=level, ranks=meeting))
+            inside *= meeting
+    return tuple(hops)
+
+
+def _members(ranks: int, stride: int, unit: int) -> int:
+    """How many of a row lie in one unit."""
+    return ranks if (ranks - 1) * stride < unit else max(1, unit // stride)
+
+
+def crossed_level(
+    levels: tuple[NetworkLevel, ...], source: ArrayLike, target: ArrayLike
+) -> NetworkLevel | None:
+    """The outermost level that a message between two devices crosses; none to itself.
+
+    For arrays of devices, the outermost of any of the messages source[i] → target[i].
+    """
+    unit, crossed = 1, None
+    for level in levels:
+        if np.any(np.floor_divide(source, unit) != np.floor_divide(target, unit)):
+            crossed = level
+        unit *= level.size
+    return crossed
+
+
+# A cluster: pools of like devices, each with its network levels, joined by a top level
+# -------------------------------------------------------------------------------------
 
 NODE: Final = "node"  # the name of the level that a node is, where it is not the innermost
 
@@ -174,3 +302,64 @@ class Cluster:
     def with_nodes(self, nodes: int) -> Cluster:
         """The same cluster of `nodes` nodes; raises like `Pool.with_nodes` and `pool_of`."""
         return replace(self, pools=(self.pool_of().with_nodes(nodes),))
+
+
+# A chip template in its surroundings as an accelerator, and many of them as a cluster
+# ------------------------------------------------------------------------------------
+# So a design is planned, estimated and explained by what plans, estimates and explains real
+# devices.
+
+
+def template_device(
+    chip: ChipTemplate,
+    surroundings: Surroundings,
+    *,
+    precision: str = "bf16",
+    name: str = "template",
+    power_watts: float | None = None,
+) -> Accelerator:
+    """The accelerator that a design is; all of its memory is usable, and no host slows it."""
+    cores = ChipCores(
+        chip=chip,
+        clock_hz=surroundings.clock_hz,
+        glb_bytes_per_cycle=surroundings.glb_bytes_per_cycle,
+        precision=precision,
+    )
+    return Accelerator(
+        name=name,
+        peak_flops_per_s=cores.peak_flops_per_s,
+        memory_bytes=surroundings.memory_bytes,
+        memory_bandwidth_bytes_per_s=surroundings.memory_bandwidth_bytes_per_s,
+        launch_overhead_s=surroundings.launch_s,
+        usable_fraction=1.0,
+        efficiency=NO_LOSS,
+        sources=tuple((field, _MODELLED) for field in _FIELDS),
+        power_watts=power_watts,
+        cores=cores,
+    )
+
+
+_MODELLED = Provenance(origin=Origin.ASSUMED, source="a chip design, timed by the tiled estimator")
+_FIELDS = ("peak_flops_per_s", "memory_bytes", "memory_bandwidth_bytes_per_s", "efficiency")
+
+
+def networked(device: Accelerator, surroundings: Surroundings, *, num_devices: int) -> Cluster:
+    """Devices in nodes of `node_devices`, links between nodes: a cluster of at least so many.
+
+    Nodes of one chip are a flat network, a single level of exactly so many.
+    """
+    size = surroundings.node_devices
+    node = NetworkLevel(
+        name="node",
+        size=size,
+        bandwidth_bytes_per_s=surroundings.node_bandwidth_bytes_per_s,
+        latency_s=surroundings.link_latency_s,
+    )
+    links = NetworkLevel(
+        name="links",
+        size=-(-num_devices // size),
+        bandwidth_bytes_per_s=surroundings.link_bandwidth_bytes_per_s,
+        latency_s=surroundings.link_latency_s,
+    )
+    levels = (links,) if size == 1 else (node, links)
+    return Cluster(name=device.name, pools=(Pool(accelerator=device, levels=levels),))

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster import Cluster, Hop, NetworkLevel, Pool, group_hops
-from trainwright.costing.kept_prices import layer_prices
-from trainwright.costing.layer import LayerPrice, Platform
-from trainwright.costing.memory import KEEP_ALL, RecomputeRule
+from trainwright.costing.layer import KEEP_ALL, LayerPrice, Platform, RecomputeRule, layer_prices
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import (
     DEFAULT_RECIPE,
@@ -31,7 +29,7 @@ from trainwright.model import (
     layer_graph,
 )
 from trainwright.model.operator import ATTENTION_CORE, MLP_ACTIVATION, NORM, RECOMPUTE_MODULES
-from trainwright.plan.overlap import DEFAULT_OVERLAP, Overlap
+from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import (
     CostTable,
     Edge,
@@ -48,7 +46,7 @@ from trainwright.profile import (
 from trainwright.provenance import Origin, Provenance
 
 if TYPE_CHECKING:
-    from trainwright.costing.tiled_timer import TiledTimer
+    from trainwright.costing.tiled import TiledTimer
 
 FUSED_ATTENTION: Final = "fused_attention"
 UNFUSED_ATTENTION: Final = "unfused_attention"

@@ -2,24 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from trainwright.cluster import Accelerator, Hop
-from trainwright.costing.communication import exchange_time_s
-from trainwright.costing.compute import operator_time_s
-from trainwright.costing.memory import (
-    ActivationBytes,
-    RecomputeRule,
-    activation_bytes,
-    static_bytes,
-    trained_per_device,
+from trainwright.costing.communication import exchange_time_s, operator_time_s
+from trainwright.costing.tiled import TiledTimer, timer_of
+from trainwright.model import (
+    Exchange,
+    LayerClass,
+    LayerKind,
+    Operator,
+    Phase,
+    Precision,
+    RunShape,
+    SavedTensor,
 )
-from trainwright.costing.tiled_timer import TiledTimer, timer_of
-from trainwright.model import Exchange, LayerClass, LayerKind, Operator, Phase, RunShape
-from trainwright.plan.overlap import DEFAULT_OVERLAP, Overlap
+from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
+
+# What a layer keeps on one device: static bytes, saved activations, transients
+# -----------------------------------------------------------------------------
+# Everything is a sum over the layer's parameters and its list of saved tensors. Recomputing drops
+# tensors from that list: named modules drop those they can produce again, a full recomputation
+# keeps the layer's input alone. What was dropped comes back, for one layer at a time, as a
+# transient of backward.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeRule:
+    """Which saved tensors a recompute mode gives up: those of `modules`, or all but the input."""
+
+    modules: frozenset[str] = frozenset()
+    whole_layer: bool = False
+
+    def keeps(self, tensor: SavedTensor) -> bool:
+        """Whether `tensor` stays from forward to backward."""
+        if self.whole_layer:
+            return tensor.is_layer_input
+        return tensor.dropped_by not in self.modules
+
+    def repeats(self, operator: Operator) -> bool:
+        """Whether backward runs `operator` forward again."""
+        return self.whole_layer or operator.module in self.modules
+
+
+KEEP_ALL = RecomputeRule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationBytes:
+    """Bytes of one microbatch on one device, by what frees them."""
+
+    until_input_grad: float
+    until_weight_grad: float
+    transient: float
+
+
+def parameters_per_device(layer: LayerClass) -> tuple[float, float]:
+    """Dense and expert parameters that one device of the tensor group holds."""
+    dense = sum(p.count_per_device for p in layer.parameters if not p.expert)
+    return dense, sum(p.count_per_device for p in layer.parameters if p.expert)
+
+
+def trained_per_device(layer: LayerClass) -> tuple[float, float]:
+    """Of these, the parameters that have a gradient."""
+    trained = [p for p in layer.parameters if p.trainable]
+    dense = sum(p.count_per_device for p in trained if not p.expert)
+    return dense, sum(p.count_per_device for p in trained if p.expert)
+
+
+def static_bytes(layer: LayerClass, precision: Precision) -> tuple[tuple[float, ...], ...]:
+    """{dense, expert} × {weight, gradient, optimizer} bytes, before any ZeRO sharding."""
+    trained = trained_per_device(layer)
+    return tuple(
+        (
+            held * precision.weight_bytes,
+            count * precision.gradient_bytes,
+            count * precision.optimizer_bytes,
+        )
+        for held, count in zip(parameters_per_device(layer), trained, strict=True)
+    )
+
+
+def activation_bytes(layer: LayerClass, run: RunShape, rule: RecomputeRule) -> ActivationBytes:
+    """What one microbatch keeps under `rule`, and what its backward needs for a moment."""
+    kept = {Phase.INPUT_GRAD: 0.0, Phase.WEIGHT_GRAD: 0.0}
+    recomputed = 0.0
+    for tensor in layer.saved:
+        size = tensor.bytes_per_device(run)
+        if rule.keeps(tensor):
+            kept[tensor.until] += size
+        else:
+            recomputed += size
+    return ActivationBytes(
+        until_input_grad=kept[Phase.INPUT_GRAD],
+        until_weight_grad=kept[Phase.WEIGHT_GRAD],
+        transient=layer.transient_bytes + recomputed,
+    )
+
+
+# The price of one layer on one device: times by phase, bytes, collectives, per recompute mode
+# --------------------------------------------------------------------------------------------
 
 _KIND_OF_AXIS: Final = {
     "tensor": TimeKind.TENSOR_PARALLEL,
@@ -196,3 +282,66 @@ def _collective(exchange: Exchange) -> Collective:
         hides_under=exchange.hides_under,
         routing=exchange.routing,
     )
+
+
+# Prices of layers that do not depend on where experts are, kept for the points that ask again
+# --------------------------------------------------------------------------------------------
+# A search prices a model with experts at hundreds of points that differ in how these are dealt out.
+# What is no expert is the same object at all of them (`model.transformer`), and costs the same.
+
+_KEPT = 128
+
+
+def layer_prices(
+    layer: LayerClass,
+    run: RunShape,
+    rules: Mapping[Recompute, RecomputeRule],
+    platform: Platform,
+) -> Iterable[LayerPrice]:
+    """One price per recompute mode of `rules`, as `price_layer` makes them."""
+    if not _is_kept(layer, platform):
+        return price_layer(layer, run, rules, platform)
+    return _made_prices(
+        _Layer(layer, run),
+        tuple(rules.items()),
+        platform.accelerator,
+        platform.dtype,
+        tuple((axis, platform.hops[axis]) for axis in ("tensor", "context")),
+        platform.overlap,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """A layer where it was made for one run: another object is another layer."""
+
+    layer: LayerClass
+    run: RunShape
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Layer) and self.layer is other.layer
+
+    def __hash__(self) -> int:
+        return id(self.layer)
+
+
+def _is_kept(layer: LayerClass, platform: Platform) -> bool:
+    """Whether the layer costs the same however experts are dealt out."""
+    if platform.tiled is not None or not platform.hops["expert"]:
+        return False
+    if any(exchange.axis.startswith("expert") for exchange in layer.exchanges):
+        return False
+    return not any(parameter.expert for parameter in layer.parameters)
+
+
+@lru_cache(maxsize=128)
+def _made_prices(
+    made: _Layer,
+    rules: tuple[tuple[Recompute, RecomputeRule], ...],
+    device: Accelerator,
+    dtype: str,
+    hops: tuple[tuple[str, tuple[Hop, ...]], ...],
+    overlap: Overlap,
+) -> tuple[LayerPrice, ...]:
+    platform = Platform(accelerator=device, dtype=dtype, hops=dict(hops), overlap=overlap)
+    return tuple(price_layer(made.layer, made.run, dict(rules), platform))

@@ -11,8 +11,28 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from trainwright.errors import InvalidInput
+
+# What a long sweep writes down as it goes, so that it can be taken up again
+# --------------------------------------------------------------------------
+
+
+class Journal(Protocol):
+    """Finished batches by key; a batch is in it entirely or not at all."""
+
+    def find(self, key: str) -> Any | None:
+        """What a finished batch gave, as JSON values; None where it is not finished."""
+        ...
+
+    def append(self, key: str, value: Any) -> None:
+        """Write a finished batch down."""
+        ...
+
+
+# The only source of time limits, progress and interruption that a verb may consult
+# ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,15 +17,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import exists, read_bytes
-from trainwright.formats.hf_config import ModelDescription, load_config, read_config
-from trainwright.formats.hub_cache import cached_config, hub_cache, is_hub_id
-from trainwright.formats.peft_config import is_adapter, load_adapter
+from trainwright.formats.hf_config import (
+    ModelDescription,
+    cached_config,
+    hub_cache,
+    is_adapter,
+    is_hub_id,
+    load_adapter,
+    load_config,
+    read_config,
+)
 from trainwright.model import RunShape, Tuning, layer_graph
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Cluster
-    from trainwright.formats.chip_document import FoundChip
+    from trainwright.formats.codesign_document import FoundChip
 
 LARGEST_DOCUMENT: Final = 64 * MIB  # of a co-design; cluster files are far smaller
 _ACCELERATORS = "accelerators"
@@ -164,7 +171,7 @@ def open_cluster_or_chip(name_or_path: str) -> Cluster | FoundChip:
     path = Path(name_or_path)
     data = read_bytes(path, name="cluster", most=LARGEST_DOCUMENT)
     if path.suffix == ".json" or data.lstrip().startswith(b"{"):
-        from trainwright.formats.chip_document import read_chip
+        from trainwright.formats.codesign_document import read_chip
 
         return read_chip(data, source=name_or_path)
     from trainwright.formats.cluster_toml import parse_cluster

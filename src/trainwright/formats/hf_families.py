@@ -6,41 +6,641 @@ A function returns the fields of `TransformerConfig`, and leaves faults and defa
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
-from trainwright.formats import hf_deepseek as deepseek
-from trainwright.formats import hf_gemma as gemma
-from trainwright.formats import hf_layer_norm_families as layer_norm
-from trainwright.formats import hf_mixture_families as mixture
-from trainwright.formats import hf_rotary_families as rotary
-from trainwright.formats.hf_keys import KeyReader
-from trainwright.formats.hf_parts import Fields
+from trainwright.formats.hf_keys import (
+    MAX_LAYERS,
+    Fields,
+    KeyReader,
+    activation,
+    rotary_decoder,
+    stack,
+    upper_windows,
+    windows,
+    with_biases,
+)
+from trainwright.model import Activation, Experts, LatentAttention, Norm
+
+# Dense decoders with RMS norms and rotary positions: Llama, Mistral, Qwen2, Qwen3, Phi-3,
+# Granite
+# ----------------------------------------------------------------------------------------
+# Defaults are those of the public configuration classes (transformers 4.x).
+
+
+def read_llama(keys: KeyReader) -> Fields:
+    """Fields of a `llama` config."""
+    bias = keys.flag("attention_bias", False)
+    decoder = rotary_decoder(
+        keys, layers=32, hidden=4096, ffn=11008, heads=32, kv_heads=None, vocabulary=32000
+    )
+    return {
+        **decoder,
+        "query_key_value_bias": bias,
+        "attention_output_bias": bias,
+        "mlp_bias": keys.flag("mlp_bias", False),
+    }
+
+
+def read_mistral(keys: KeyReader) -> Fields:
+    """Fields of a `mistral` config."""
+    decoder = rotary_decoder(
+        keys, layers=32, hidden=4096, ffn=14336, heads=32, kv_heads=8, vocabulary=32000
+    )
+    return windows(keys, decoder, window=keys.optional_count("sliding_window"))
+
+
+def read_qwen2(keys: KeyReader) -> Fields:
+    """Fields of a `qwen2` config."""
+    decoder = rotary_decoder(
+        keys, layers=32, hidden=4096, ffn=22016, heads=32, kv_heads=32, vocabulary=151936
+    )
+    return {**upper_windows(keys, decoder), "query_key_value_bias": True}
+
+
+def read_qwen3(keys: KeyReader) -> Fields:
+    """Fields of a `qwen3` config."""
+    bias = keys.flag("attention_bias", False)
+    decoder = rotary_decoder(
+        keys, layers=32, hidden=4096, ffn=22016, heads=32, kv_heads=32, vocabulary=151936
+    )
+    return {
+        **upper_windows(keys, decoder),
+        "head_size": keys.count("head_size", 128),
+        "query_key_norm": True,
+        "query_key_value_bias": bias,
+        "attention_output_bias": bias,
+    }
+
+
+def read_phi3(keys: KeyReader) -> Fields:
+    """Fields of a `phi3` config (Phi-3 and Phi-4): products fused, a window where one is given."""
+    keys.pass_over("original_max_position_embeddings", "embedding_dropout")
+    decoder = rotary_decoder(
+        keys, layers=32, hidden=3072, ffn=8192, heads=32, kv_heads=None, vocabulary=32064
+    )
+    fields = windows(keys, decoder, window=keys.optional_count("sliding_window"))
+    return {**fields, "hidden_dropout": keys.fraction("hidden_dropout", 0.0)}
+
+
+def read_granite(keys: KeyReader) -> Fields:
+    """Fields of a `granite` config: Llama with four constant factors, which cost nothing."""
+    keys.pass_over("embedding_multiplier", "attention_multiplier")
+    keys.pass_over("residual_multiplier", "logits_scaling")
+    return read_llama(keys)
+
+
+# Google's Gemma: heads wider than hidden over heads, gated GELU, a tied head
+# ---------------------------------------------------------------------------
+# Gemma 2 and 3 have a second norm after each half and attend within a window in most blocks; Gemma
+# 3 norms queries and keys. Caps of logits cost next to nothing and are passed over. Defaults are
+# those of the public configuration classes (transformers 4.x).
+
+_GELU = "gelu_pytorch_tanh"
+
+
+def read_gemma(keys: KeyReader) -> Fields:
+    """Fields of a `gemma` config."""
+    return _decoder(keys, layers=28, hidden=3072, ffn=24576, heads=16, kv_heads=16)
+
+
+def read_gemma2(keys: KeyReader) -> Fields:
+    """Fields of a `gemma2` config: a window in every other block, beginning with the first."""
+    decoder = _decoder(keys, layers=26, hidden=2304, ffn=9216, heads=8, kv_heads=4)
+    keys.pass_over("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")
+    return _windowed(keys, decoder, every=2)
+
+
+def read_gemma3(keys: KeyReader) -> Fields:
+    """Fields of a `gemma3_text` config: one block in six attends in full, query and key norms."""
+    decoder = _decoder(
+        keys, layers=26, hidden=2304, ffn=9216, heads=8, kv_heads=4, vocabulary=262208
+    )
+    keys.pass_over("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")
+    keys.pass_over("rope_local_base_freq", "use_bidirectional_attention")
+    every = keys.count("sliding_window_pattern", 6)
+    return _windowed(keys, decoder, every=every) | {"query_key_norm": True}
+
+
+def _decoder(
+    keys: KeyReader,
+    *,
+    layers: int,
+    hidden: int,
+    ffn: int,
+    heads: int,
+    kv_heads: int,
+    vocabulary: int = 256000,
+) -> Fields:
+    """What all three share."""
+    bias = keys.flag("attention_bias", False)
+    decoder = rotary_decoder(
+        keys,
+        layers=layers,
+        hidden=hidden,
+        ffn=ffn,
+        heads=heads,
+        kv_heads=kv_heads,
+        vocabulary=vocabulary,
+        head_size=256,
+        activation_name=_GELU,
+        tied=True,
+    )
+    keys.defaults.pop("hidden_act", None)  # older files have it beside the key that counts
+    return {
+        **decoder,
+        "head_size": keys.count("head_size", 256),
+        "activation": activation(keys, "hidden_activation", _GELU),
+        "query_key_value_bias": bias,
+        "attention_output_bias": bias,
+    }
+
+
+def _windowed(keys: KeyReader, decoder: Fields, *, every: int) -> Fields:
+    """Every so manieth block attends in full, unless the file lists them; two norms a half."""
+    fields = windows(keys, decoder, window=keys.nullable_count("sliding_window", 4096))
+    if not keys.states("layer_types") and "sliding_window" in fields:
+        fields["full_attention_layers"] = tuple(range(every - 1, decoder["num_layers"], every))
+    return fields | {"sandwich_norm": True}
+
+
+# Families with layer norms: GPT-2 and GPT-3, GPT-Neo, OPT, BLOOM, MPT, BERT, Nemotron
+# ------------------------------------------------------------------------------------
+# Defaults are those of the public configuration classes (transformers 4.x).
+
+
+def read_gpt2(keys: KeyReader) -> Fields:
+    """Fields of a `gpt2` config."""
+    keys.prefer(hidden_size="n_embd", num_layers="n_layer", num_heads="n_head")
+    keys.prefer(max_positions="n_positions", hidden_dropout="resid_pdrop")
+    keys.prefer(embedding_dropout="embd_pdrop")
+    keys.prefer(attention_dropout="attn_pdrop")
+    sizes = stack(keys, layers=12, hidden=768, heads=12, vocabulary=50257)
+    return {
+        **sizes,
+        **with_biases(),
+        "ffn_size": keys.optional_count("ffn_size") or 4 * sizes["hidden_size"],
+        "activation": activation(keys, "activation_function", "gelu_new"),
+        "max_positions": keys.count("max_positions", 1024),
+        "tied_embeddings": keys.flag("tied_embeddings", True),
+        "hidden_dropout": _shared_dropout(keys, keys.fraction("hidden_dropout", 0.1)),
+        "attention_dropout": keys.fraction("attention_dropout", 0.1),
+    }
+
+
+def _shared_dropout(keys: KeyReader, hidden: float) -> float:
+    """The embedding's dropout is stated apart; a difference would have no place here."""
+    if (embedding := keys.fraction("embedding_dropout", hidden)) != hidden:
+        keys.refuse(
+            "embedding_dropout", f"must equal the residual dropout ({hidden}), got {embedding}"
+        )
+    return hidden
+
+
+def read_opt(keys: KeyReader) -> Fields:
+    """Fields of an `opt` config."""
+    keys.prefer(ffn_size="ffn_dim", hidden_dropout="dropout")
+    sizes = stack(keys, layers=12, hidden=768, heads=12, vocabulary=50272)
+    width = keys.optional_count("word_embed_proj_dim")
+    affine = "layer_norm_elementwise_affine"
+    if keys.states(affine) and not keys.flag(affine, True):
+        keys.refuse(affine, "must be true: norms without weights are not modelled")
+    biased = not keys.states("enable_bias") or keys.flag("enable_bias", True)
+    pre_norm = keys.flag("do_layer_norm_before", True)
+    return {
+        **sizes,
+        **(with_biases() if biased else {"norm": Norm.LAYER}),
+        "ffn_size": keys.count("ffn_size", 3072),
+        "activation": activation(keys, "activation_function", "relu"),
+        "max_positions": keys.count("max_positions", 2048) + 2,
+        "tied_embeddings": keys.flag("tied_embeddings", True),
+        "hidden_dropout": keys.fraction("hidden_dropout", 0.1),
+        "attention_dropout": keys.fraction("attention_dropout", 0.0),
+        "pre_norm": pre_norm,
+        "final_norm": pre_norm,
+        "projection_size": width if width != sizes["hidden_size"] else None,
+    }
+
+
+def read_bloom(keys: KeyReader) -> Fields:
+    """Fields of a `bloom` config."""
+    keys.prefer(num_layers="n_layer", num_heads="n_head", hidden_dropout="hidden_dropout")
+    sizes = stack(keys, layers=2, hidden=64, heads=8, vocabulary=250880)
+    return {
+        **sizes,
+        **with_biases(),
+        "ffn_size": 4 * sizes["hidden_size"],
+        "activation": Activation.GELU,
+        "embedding_norm": True,
+        "tied_embeddings": keys.flag("tied_embeddings", True),
+        "hidden_dropout": keys.fraction("hidden_dropout", 0.0),
+        "attention_dropout": keys.fraction("attention_dropout", 0.0),
+    }
+
+
+def read_bert(keys: KeyReader) -> Fields:
+    """Fields of a `bert` config."""
+    keys.prefer(attention_dropout="attention_probs_dropout_prob")
+    keys.prefer(hidden_dropout="hidden_dropout_prob")
+    sizes = stack(keys, layers=12, hidden=768, heads=12, vocabulary=30522)
+    return {
+        **sizes,
+        **with_biases(),
+        "ffn_size": keys.count("ffn_size", 3072),
+        "activation": activation(keys, "hidden_act", "gelu"),
+        "max_positions": keys.count("max_positions", 512),
+        "num_token_types": keys.count("type_vocab_size", 2),
+        "tied_embeddings": keys.flag("tied_embeddings", True),
+        "hidden_dropout": keys.fraction("hidden_dropout", 0.1),
+        "attention_dropout": keys.fraction("attention_dropout", 0.1),
+        "causal": False,
+        "pre_norm": False,
+        "final_norm": False,
+        "embedding_norm": True,
+        "pooler": True,
+        "mlm_transform": True,
+        "head_bias": True,
+    }
+
+
+def read_gpt_neo(keys: KeyReader) -> Fields:
+    """Fields of a `gpt_neo` config: every other block attends within a window."""
+    keys.prefer(num_layers="num_layers", num_heads="num_heads")
+    keys.prefer(hidden_dropout="resid_dropout", embedding_dropout="embed_dropout")
+    sizes = stack(keys, layers=24, hidden=2048, heads=16, vocabulary=50257)
+    return {
+        **sizes,
+        **with_biases(),
+        "query_key_value_bias": False,
+        "ffn_size": keys.optional_count("ffn_size") or 4 * sizes["hidden_size"],
+        "activation": activation(keys, "activation_function", "gelu_new"),
+        "max_positions": keys.count("max_positions", 2048),
+        "tied_embeddings": keys.flag("tied_embeddings", True),
+        "hidden_dropout": _shared_dropout(keys, keys.fraction("hidden_dropout", 0.0)),
+        "attention_dropout": keys.fraction("attention_dropout", 0.0),
+        "sliding_window": keys.count("window_size", 256),
+        "full_attention_layers": _global_layers(keys, sizes["num_layers"]),
+    }
+
+
+def _global_layers(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
+    """Blocks that attend in full: `attention_types` is a list of [[kinds], repeats]."""
+    stated = keys.value("attention_types", [[["global", "local"], -(-num_layers // 2)]])
+    kinds = list(keys.optional_texts("attention_layers")) or _kinds(stated)[:num_layers]
+    if len(kinds) != num_layers or not set(kinds) <= {"global", "local"}:
+        problem = f"must be a list of [[kinds], repeats] for {num_layers} layers, global or local"
+        keys.refuse("attention_types", problem)
+        return ()
+    return tuple(i for i, kind in enumerate(kinds) if kind == "global")
+
+
+def _kinds(stated: object) -> list[str]:
+    """The kind of each block, none where the list is not of the form expected."""
+    kinds: list[str] = []
+    for entry in stated if isinstance(stated, list) else []:
+        match entry:
+            case [[*pattern], int(repeats)] if 0 < repeats <= MAX_LAYERS:
+                kinds += [str(kind) for kind in pattern] * repeats
+            case _:
+                return []
+    return kinds
+
+
+def read_mpt(keys: KeyReader) -> Fields:
+    """Fields of an `mpt` config; with ALiBi there is no table of positions."""
+    keys.prefer(hidden_size="d_model", num_layers="n_layers", num_heads="n_heads")
+    keys.prefer(max_positions="max_seq_len", hidden_dropout="resid_pdrop")
+    keys.prefer(embedding_dropout="emb_pdrop")
+    sizes = stack(keys, layers=24, hidden=2048, heads=16, vocabulary=50368)
+    attention = keys.section("attn_config")
+    attention.prefer(attention_dropout="attn_pdrop")
+    if attention.flag("qk_ln", False):
+        attention.refuse("qk_ln", "must be false: norms over all query features are not modelled")
+    biased = not keys.flag("no_bias", True)
+    learned = keys.flag("learned_pos_emb", True) and not attention.flag("alibi", True)
+    positions = keys.count("max_positions", 2048)
+    kind = attention.text("attn_type", "multihead_attention")
+    kv_heads = 1 if kind == "multiquery_attention" else sizes["num_heads"]
+    return {
+        **sizes,
+        "num_kv_heads": attention.optional_count("kv_n_heads") or kv_heads,
+        "norm": Norm.LAYER if biased else Norm.LAYER_WITHOUT_BIAS,
+        "query_key_value_bias": biased,
+        "attention_output_bias": biased,
+        "mlp_bias": biased,
+        "ffn_size": keys.count("expansion_ratio", 4) * sizes["hidden_size"],
+        "activation": Activation.GELU,
+        "max_positions": positions if learned else 0,
+        "tied_embeddings": keys.flag("tied_embeddings", True),
+        "hidden_dropout": _shared_dropout(keys, keys.fraction("hidden_dropout", 0.0)),
+        "attention_dropout": attention.fraction("attention_dropout", 0.0),
+    }
+
+
+def read_nemotron(keys: KeyReader) -> Fields:
+    """Fields of a `nemotron` config: rotary positions, squared ReLU, no gate."""
+    keys.prefer(num_kv_heads="num_key_value_heads")
+    sizes = stack(keys, layers=32, hidden=6144, heads=48, vocabulary=256000)
+    bias = keys.flag("attention_bias", False)
+    keys.optional_count("max_positions")
+    return {
+        **sizes,
+        "num_kv_heads": keys.count("num_kv_heads", sizes["num_heads"]),
+        "norm": Norm.LAYER,
+        "activation": activation(keys, "hidden_act", "relu2"),
+        "ffn_size": keys.count("ffn_size", 24576),
+        "rotary": True,
+        "query_key_value_bias": bias,
+        "attention_output_bias": bias,
+        "mlp_bias": keys.flag("mlp_bias", False),
+        "tied_embeddings": keys.flag("tied_embeddings", False),
+        "hidden_dropout": keys.fraction("hidden_dropout", 0.0),
+        "attention_dropout": keys.fraction("attention_dropout", 0.0),
+    }
+
+
+# Decoders with experts: Mixtral, Qwen2-MoE, Qwen3-MoE, GPT-OSS, Grok-1
+# ---------------------------------------------------------------------
+# Defaults are those of the public configuration classes (transformers 4.x).
+
+
+def read_mixtral(keys: KeyReader) -> Fields:
+    """Fields of a `mixtral` config."""
+    keys.prefer(num_experts="num_local_experts")
+    decoder = rotary_decoder(
+        keys, layers=32, hidden=4096, ffn=14336, heads=32, kv_heads=8, vocabulary=32000
+    )
+    experts = Experts(
+        num_experts=keys.count("num_experts", 8),
+        experts_per_token=keys.count("num_experts_per_tok", 2),
+        ffn_size=decoder["ffn_size"],
+    )
+    fields = windows(keys, decoder, window=keys.optional_count("sliding_window"))
+    return {**fields, "experts": experts}
+
+
+def read_qwen3_moe(keys: KeyReader) -> Fields:
+    """Fields of a `qwen3_moe` config."""
+    decoder = rotary_decoder(
+        keys, layers=24, hidden=2048, ffn=6144, heads=32, kv_heads=4, vocabulary=151936
+    )
+    experts = Experts(
+        num_experts=keys.count("num_experts", 128),
+        experts_per_token=keys.count("num_experts_per_tok", 8),
+        ffn_size=keys.count("moe_intermediate_size", 768),
+        dense_layers=_dense_between(keys, decoder["num_layers"]),
+    )
+    return {
+        **upper_windows(keys, decoder),
+        "head_size": keys.count("head_size", 128),
+        "query_key_norm": True,
+        "query_key_value_bias": keys.flag("attention_bias", False),
+        "experts": experts,
+    }
+
+
+def read_qwen2_moe(keys: KeyReader) -> Fields:
+    """Fields of a `qwen2_moe` config: biased queries and keys, a gated shared expert."""
+    decoder = rotary_decoder(
+        keys, layers=24, hidden=2048, ffn=5632, heads=16, kv_heads=16, vocabulary=151936
+    )
+    experts = Experts(
+        num_experts=keys.count("num_experts", 60),
+        experts_per_token=keys.count("num_experts_per_tok", 4),
+        ffn_size=keys.count("moe_intermediate_size", 1408),
+        shared_ffn_size=keys.count("shared_expert_intermediate_size", 5632),
+        shared_gate=True,
+        dense_layers=_dense_between(keys, decoder["num_layers"]),
+    )
+    bias = keys.flag("qkv_bias", True)
+    return {**upper_windows(keys, decoder), "query_key_value_bias": bias, "experts": experts}
+
+
+def _dense_between(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
+    """Blocks without experts: those listed, and those that the sparse step passes over."""
+    step = keys.count("decoder_sparse_step", 1)
+    listed = set(keys.counts("mlp_only_layers", ()))
+    if listed and max(listed) >= num_layers:
+        keys.refuse("mlp_only_layers", f"must be in 0..{num_layers - 1}, got {max(listed)}")
+        return ()
+    return tuple(i for i in range(num_layers) if i in listed or (i + 1) % step)
+
+
+def read_gpt_oss(keys: KeyReader) -> Fields:
+    """Fields of a `gpt_oss` config: sinks, biases everywhere, a window in every other block."""
+    keys.prefer(num_experts="num_local_experts")
+    decoder = rotary_decoder(
+        keys, layers=36, hidden=2880, ffn=2880, heads=64, kv_heads=8, vocabulary=201088
+    )
+    num_layers = decoder["num_layers"]
+    experts = Experts(
+        num_experts=keys.count("num_experts", 128),
+        experts_per_token=keys.count("num_experts_per_tok", 4),
+        ffn_size=decoder["ffn_size"],
+        router_bias=True,
+    )
+    bias = keys.flag("attention_bias", True)
+    fields = windows(keys, decoder, window=keys.count("sliding_window", 128))
+    if not fields.get("full_attention_layers") and not keys.states("layer_types"):
+        fields["full_attention_layers"] = tuple(range(1, num_layers, 2))
+    return {
+        **fields,
+        "head_size": keys.count("head_size", 64),
+        "query_key_value_bias": bias,
+        "attention_output_bias": bias,
+        "attention_sinks": True,
+        "mlp_bias": True,
+        "experts": experts,
+    }
+
+
+def read_grok(keys: KeyReader) -> Fields:
+    """Fields of a `grok-1` config: every block a mixture, four norms around its halves."""
+    decoder = rotary_decoder(
+        keys,
+        layers=64,
+        hidden=6144,
+        ffn=32768,
+        heads=48,
+        kv_heads=8,
+        vocabulary=131072,
+        tied=True,
+        activation_name="gelu",
+    )
+    experts = Experts(
+        num_experts=keys.count("num_experts", 8),
+        experts_per_token=keys.count("num_experts_per_tok", 2),
+        ffn_size=decoder["ffn_size"],
+    )
+    return {**decoder, "sandwich_norm": True, "experts": experts}
+
+
+# DeepSeek-V2, DeepSeek-V3 and Kimi-K2: latent attention, shared experts, dense first blocks
+# ------------------------------------------------------------------------------------------
+# Where a file is silent it takes the sizes of the model that the family is named after; its groups
+# of experts only where it has as many experts.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DeepSeekDefaults:
+    """What a DeepSeek-like family takes where its file is silent."""
+
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    vocabulary: int
+    num_experts: int
+    experts_per_token: int
+    expert_ffn: int
+    num_shared: int
+    num_dense: int
+    num_mtp: int
+    num_groups: int
+    groups_per_token: int
+
+
+_V2 = _DeepSeekDefaults(
+    layers=60,
+    hidden=5120,
+    ffn=12288,
+    heads=128,
+    vocabulary=102400,
+    num_experts=160,
+    experts_per_token=6,
+    expert_ffn=1536,
+    num_shared=2,
+    num_dense=1,
+    num_mtp=0,
+    num_groups=8,
+    groups_per_token=3,
+)
+_V3 = _DeepSeekDefaults(
+    layers=61,
+    hidden=7168,
+    ffn=18432,
+    heads=128,
+    vocabulary=129280,
+    num_experts=256,
+    experts_per_token=8,
+    expert_ffn=2048,
+    num_shared=1,
+    num_dense=3,
+    num_mtp=1,
+    num_groups=8,
+    groups_per_token=4,
+)
+_K2 = replace(
+    _V3,
+    heads=64,
+    vocabulary=163840,
+    num_experts=384,
+    num_dense=1,
+    num_mtp=0,
+    num_groups=1,
+    groups_per_token=1,
+)
+
+
+def read_deepseek_v2(keys: KeyReader) -> Fields:
+    """Fields of a `deepseek_v2` config, with the defaults of DeepSeek-V2 itself."""
+    return _deepseek(keys, _V2)
+
+
+def read_deepseek_v3(keys: KeyReader) -> Fields:
+    """Fields of a `deepseek_v3` config; its routing biases are buffers, not parameters."""
+    return _deepseek(keys, _V3)
+
+
+def read_kimi_k2(keys: KeyReader) -> Fields:
+    """Fields of a `kimi_k2` config: DeepSeek-V3 with other sizes."""
+    return _deepseek(keys, _K2)
+
+
+def _deepseek(keys: KeyReader, defaults: _DeepSeekDefaults) -> Fields:
+    """Latent attention, dense first blocks, shared experts, further predicted tokens."""
+    keys.prefer(num_experts="n_routed_experts")
+    latent = LatentAttention(
+        query_rank=keys.nullable_count("q_lora_rank", 1536),
+        key_value_rank=keys.count("kv_lora_rank", 512),
+        rotary_head_size=keys.count("qk_rope_head_dim", 64),
+        plain_head_size=keys.count("qk_nope_head_dim", 128),
+        value_head_size=keys.count("v_head_dim", 128),
+    )
+    decoder = rotary_decoder(
+        keys,
+        layers=defaults.layers,
+        hidden=defaults.hidden,
+        ffn=defaults.ffn,
+        heads=defaults.heads,
+        kv_heads=None,
+        vocabulary=defaults.vocabulary,
+        head_size=latent.head_size,
+    )
+    if (freq := keys.count("moe_layer_freq", 1)) != 1:
+        keys.refuse("moe_layer_freq", f"must be 1 (every later block a mixture), got {freq}")
+    width = keys.count("moe_intermediate_size", defaults.expert_ffn)
+    num_experts = keys.count("num_experts", defaults.num_experts)
+    groups = _groups(keys, defaults if num_experts == defaults.num_experts else None)
+    experts = Experts(
+        num_experts=num_experts,
+        experts_per_token=keys.count("num_experts_per_tok", defaults.experts_per_token),
+        ffn_size=width,
+        shared_ffn_size=width * keys.natural("n_shared_experts", defaults.num_shared),
+        num_dense_layers=keys.natural("first_k_dense_replace", defaults.num_dense),
+        num_groups=groups[0],
+        groups_per_token=groups[1],
+    )
+    bias = keys.flag("attention_bias", False)
+    return {
+        **decoder,
+        "latent": latent,
+        "experts": experts,
+        "query_key_value_bias": bias,
+        "attention_output_bias": bias,
+        "mlp_bias": keys.states("mlp_bias") and keys.flag("mlp_bias", False),
+        "num_mtp_layers": keys.natural("num_nextn_predict_layers", defaults.num_mtp),
+    }
+
+
+def _groups(keys: KeyReader, defaults: _DeepSeekDefaults | None) -> tuple[int, int]:
+    """Groups of experts, and how many of them a token uses; one of one without a limit."""
+    own = (1, 1) if defaults is None else (defaults.num_groups, defaults.groups_per_token)
+    pair = zip(("n_group", "topk_group"), own, strict=True)
+    count, used = (keys.nullable_count(name, default) or 1 for name, default in pair)
+    if keys.states("topk_method") and keys.text("topk_method", "") == "greedy":
+        return 1, 1  # DeepSeek-V2's own word for routing that passes groups over
+    return count, used
+
+
+# Which model families are read from a `config.json`, and by which function
+# -------------------------------------------------------------------------
 
 FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
-    "gpt2": layer_norm.read_gpt2,
-    "gpt_neo": layer_norm.read_gpt_neo,
-    "opt": layer_norm.read_opt,
-    "bloom": layer_norm.read_bloom,
-    "mpt": layer_norm.read_mpt,
-    "bert": layer_norm.read_bert,
-    "nemotron": layer_norm.read_nemotron,
-    "llama": rotary.read_llama,
-    "mistral": rotary.read_mistral,
-    "qwen2": rotary.read_qwen2,
-    "qwen3": rotary.read_qwen3,
-    "phi3": rotary.read_phi3,
-    "granite": rotary.read_granite,
-    "gemma": gemma.read_gemma,
-    "gemma2": gemma.read_gemma2,
-    "gemma3_text": gemma.read_gemma3,
-    "mixtral": mixture.read_mixtral,
-    "qwen2_moe": mixture.read_qwen2_moe,
-    "qwen3_moe": mixture.read_qwen3_moe,
-    "gpt_oss": mixture.read_gpt_oss,
-    "grok-1": mixture.read_grok,
-    "deepseek_v2": deepseek.read_deepseek_v2,
-    "deepseek_v3": deepseek.read_deepseek_v3,
-    "kimi_k2": deepseek.read_kimi_k2,
+    "gpt2": read_gpt2,
+    "gpt_neo": read_gpt_neo,
+    "opt": read_opt,
+    "bloom": read_bloom,
+    "mpt": read_mpt,
+    "bert": read_bert,
+    "nemotron": read_nemotron,
+    "llama": read_llama,
+    "mistral": read_mistral,
+    "qwen2": read_qwen2,
+    "qwen3": read_qwen3,
+    "phi3": read_phi3,
+    "granite": read_granite,
+    "gemma": read_gemma,
+    "gemma2": read_gemma2,
+    "gemma3_text": read_gemma3,
+    "mixtral": read_mixtral,
+    "qwen2_moe": read_qwen2_moe,
+    "qwen3_moe": read_qwen3_moe,
+    "gpt_oss": read_gpt_oss,
+    "grok-1": read_grok,
+    "deepseek_v2": read_deepseek_v2,
+    "deepseek_v3": read_deepseek_v3,
+    "kimi_k2": read_kimi_k2,
 }
 
 # Other names under which the same architectures are published.

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainwright.errors import Fault
-from trainwright.formats.json_path import show_typed, show_value
+from trainwright.formats.json_text import show_typed, show_value
+from trainwright.model import Activation, Norm
 
 ALIASES: Final = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed"),
@@ -211,3 +212,196 @@ class KeyReader:
 
 def _spellings(field: str) -> tuple[str, ...]:
     return ALIASES.get(field, (field,))
+
+
+# Keys of a `config.json` that the reader passes over: in silence, or with what that may cost
+# -------------------------------------------------------------------------------------------
+
+# Keys that say nothing about cost or memory of training: token ids, names, initialisation, serving.
+_SILENT_KEYS = """
+    _attn_implementation _name_or_path _remove_final_layer_norm activation_dropout
+    add_cross_attention alibi_bias_max apply_residual_connection_post_layernorm
+    attention_softmax_in_fp32 attn_impl attn_output_multiplier attn_type attn_uses_sequence_id
+    auto_map aux_loss_alpha bias_dropout_fusion bos_token_id chunk_size_feed_forward
+    classifier_dropout clip_qkv directionality dtype embedding_fraction
+    embedding_multiplier_scale eos_token_id ep_size experts_per_token finetuning_task
+    gradient_checkpointing id2label init_config init_device init_std initial_context_length
+    initializer_range is_decoder is_encoder_decoder label2id layer_norm_eps layer_norm_epsilon
+    layerdrop logit_scale masked_softmax_fusion max_attn_value n_ctx n_group norm_eps
+    norm_topk_prob norm_type num_expert_group offset_alibi output_attentions
+    output_hidden_states output_multiplier_scale output_past output_router_logits pad_token_id
+    partial_rotary_factor pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+    pooler_size_per_head pooler_type position_embedding_type prefix prefix_lm pretraining_tp
+    problem_type qk_head_dim reorder_and_upcast_attn return_dict rms_norm_eps rope_interleave
+    rope_parameters rope_scaling rope_theta routed_scaling_factor router_aux_loss_coef
+    router_jitter_noise scale_attn_by_inverse_layer_idx scale_attn_weights scoring_func
+    sep_token_id seq_aux seq_length skip_bias_add skip_bias_add_qkv slow_but_exact softmax_scale
+    summary_activation summary_first_dropout summary_proj_to_labels summary_type
+    summary_use_proj swiglu_alpha swiglu_limit task_specific_params topk_group topk_method
+    torch_dtype transformers_version unk_token unk_token_id use_cache verbose
+"""
+SILENT_KEYS: Final = frozenset(_SILENT_KEYS.split())
+
+# What an unknown key may be about, by parts of its name; the first that fits is taken.
+_EFFECTS: Final = (
+    ("quant fp8 int4 int8", "how weights are stored; the precision of training is set apart"),
+    ("vision image audio speech", "a second encoder is not priced: time and memory are too low"),
+    ("expert moe router", "experts: parameters, time and all-to-all may be wrong"),
+    ("dropout pdrop", "dropout: up to a byte per element and mask"),
+    ("bias", "biases: below 0.1 % of parameters and time"),
+    ("norm _ln", "norms: below 0.1 % of parameters, a few percent of the time at most"),
+    ("rope rotary alibi position", "positions: nothing, unless a table of them is learned"),
+    ("window attn attention head", "attention: its FLOPs and what it keeps may be wrong"),
+    ("layer block depth", "the blocks themselves: every figure may be wrong"),
+    ("size dim rank hidden width", "a size: every figure may be wrong"),
+)
+_UNKNOWN_EFFECT: Final = "its effect is unknown"
+
+
+def effect_of(key: str) -> str:
+    """What leaving out an unknown key may do to the figures."""
+    name = key.lower()
+    for parts, effect in _EFFECTS:
+        if any(part in name for part in parts.split()):
+            return effect
+    return _UNKNOWN_EFFECT
+
+
+# What several model families read alike from their `config.json`
+# ---------------------------------------------------------------
+# Every function leaves faults and defaults in the reader and returns fields of `TransformerConfig`.
+
+Fields = dict[str, Any]
+
+MAX_LAYERS: Final = 10_000
+
+_ACTIVATIONS: Final = {
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU,
+    "gelu_fast": Activation.GELU,
+    "gelu_pytorch_tanh": Activation.GELU,
+    "relu": Activation.RELU,
+    "quick_gelu": Activation.GELU,
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+    "relu2": Activation.SQUARED_RELU,
+}
+
+
+def activation(keys: KeyReader, field: str, default: str) -> Activation:
+    """The activation under `field`."""
+    name = keys.text(field, default)
+    if name not in _ACTIVATIONS:
+        keys.refuse(field, f'must be one of {", ".join(_ACTIVATIONS)}, got "{name}"')
+        return Activation.GELU
+    return _ACTIVATIONS[name]
+
+
+def stack(
+    keys: KeyReader,
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocabulary: int,
+    head_size: int | None = None,
+) -> Fields:
+    """The sizes that every family has; heads must divide the hidden size unless given a size."""
+    before = len(keys.faults)
+    hidden_size, num_heads = keys.count("hidden_size", hidden), keys.count("num_heads", heads)
+    are_counts = len(keys.faults) == before
+    stated = keys.optional_count("head_size")
+    head_size = stated if head_size is None else head_size
+    if head_size is None and are_counts and hidden_size % num_heads:
+        keys.refuse(
+            "hidden_size", f"must be a multiple of the {num_heads} heads, got {hidden_size}"
+        )
+    return {
+        "num_layers": keys.count("num_layers", layers, most=MAX_LAYERS),
+        "hidden_size": hidden_size,
+        "num_heads": num_heads,
+        "num_kv_heads": num_heads,
+        "head_size": head_size or max(1, hidden_size // num_heads),
+        "vocabulary_size": keys.count("vocabulary_size", vocabulary),
+    }
+
+
+def with_biases() -> Fields:
+    """Layer norms, and a bias on every product, as in GPT-2."""
+    return {
+        "norm": Norm.LAYER,
+        "query_key_value_bias": True,
+        "attention_output_bias": True,
+        "mlp_bias": True,
+    }
+
+
+def rotary_decoder(
+    keys: KeyReader,
+    *,
+    layers: int,
+    hidden: int,
+    ffn: int,
+    heads: int,
+    kv_heads: int | None,
+    vocabulary: int,
+    head_size: int | None = None,
+    activation_name: str = "silu",
+    tied: bool = False,
+) -> Fields:
+    """What Llama and its relatives share: RMS norms, rotary positions, a gated feed-forward."""
+    sizes = stack(
+        keys,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocabulary=vocabulary,
+        head_size=head_size,
+    )
+    default = sizes["num_heads"] if kv_heads is None else kv_heads
+    sizes["num_kv_heads"] = keys.count("num_kv_heads", default)
+    keys.optional_count("max_positions")
+    return {
+        **sizes,
+        "ffn_size": keys.count("ffn_size", ffn),
+        "norm": Norm.RMS,
+        "activation": activation(keys, "hidden_act", activation_name),
+        "gated": True,
+        "rotary": True,
+        "tied_embeddings": keys.flag("tied_embeddings", tied),
+        "attention_dropout": keys.fraction("attention_dropout", 0.0),
+    }
+
+
+def windows(keys: KeyReader, fields: Fields, *, window: int | None) -> Fields:
+    """Which blocks attend within `window`: those of `layer_types`, all where it is silent."""
+    kinds = keys.optional_texts("layer_types")
+    num_layers = fields["num_layers"]
+    if kinds and len(kinds) != num_layers:
+        keys.refuse(
+            "layer_types", f"must have one entry per layer ({num_layers}), got {len(kinds)}"
+        )
+        return fields
+    if unknown := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
+        keys.refuse("layer_types", f"must be full_attention or sliding_attention, got {unknown[0]}")
+    if window is None:
+        if "sliding_attention" in kinds:
+            keys.refuse("sliding_window", "must be given where layer_types has sliding_attention")
+        return fields
+    full = tuple(i for i, kind in enumerate(kinds) if kind == "full_attention")
+    if len(full) == num_layers:
+        return fields
+    return {**fields, "sliding_window": window, "full_attention_layers": full}
+
+
+def upper_windows(keys: KeyReader, decoder: Fields) -> Fields:
+    """Qwen's window, where it is used: from block `max_window_layers` on, or as listed."""
+    if not keys.flag("use_sliding_window", False):
+        keys.pass_over("sliding_window", "max_window_layers", "layer_types")
+        return decoder
+    window = keys.optional_count("sliding_window")
+    below = keys.optional_count("max_window_layers") or 0
+    fields = windows(keys, decoder, window=window)
+    if window is None or keys.states("layer_types"):
+        return fields
+    return fields | {"full_attention_layers": tuple(range(min(below, decoder["num_layers"])))}

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plan.measured_run import MeasuredRun
+from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import MeasuredLayers
 
 _MOST_FAULTS: Final = 20

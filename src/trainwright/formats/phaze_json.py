@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.json_fields import FieldReader
-from trainwright.formats.json_path import Key, Path, show_value
-from trainwright.formats.json_text import scan_json
+from trainwright.formats.json_text import FieldReader, Key, Path, scan_json, show_value
 from trainwright.profile.placement_case import (
     FixedStrategy,
     Optimizer,
@@ -23,13 +21,12 @@ from trainwright.profile.placement_case import (
     WidthTable,
     topological_order,
 )
-from trainwright.profile.setting import LARGEST_COUNT, Setting
-from trainwright.profile.structure import Edge, find_cycles
+from trainwright.profile.structure import LARGEST_COUNT, Edge, Setting, find_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from trainwright.formats.json_path import PathFault
+    from trainwright.formats.json_text import PathFault
 
 _AMOUNTS: Final = ("parameterSize", "activationSize", "optimalLatencyFw", "optimalLatencyBw")
 _FIXED: Final = ("fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers")

@@ -8,28 +8,34 @@ and the number of microbatches, keeps ranks without actions, and allows recomput
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 
-from trainwright.errors import InvalidInput
-from trainwright.formats.document_json import encode, refuse_newer_version
-from trainwright.formats.json_path import PathFault, in_document_order
-from trainwright.formats.json_text import collector_at_rest, scan_json
+from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.document_json import decode, encode, refuse_newer_version
+from trainwright.formats.json_text import PathFault, collector_at_rest, in_document_order, scan_json
 from trainwright.formats.pytorch_csv import (
     cells_of,
     parse_compute_comms,
     parse_compute_only,
     steps_in,
 )
-from trainwright.formats.record_decoder import BAD, decoder_for
-from trainwright.formats.record_schema import json_schema
-from trainwright.formats.record_types import AtLeast, AtMost, Closed, NonEmpty
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import Action, ActionKind, Schedule
-from trainwright.profile.setting import LARGEST_COUNT
+from trainwright.formats.records import (
+    BAD,
+    AtLeast,
+    AtMost,
+    Closed,
+    NonEmpty,
+    decoder_for,
+    json_schema,
+)
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.profile.structure import LARGEST_COUNT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -214,3 +220,226 @@ def _range_faults(record: OrdersRecord, orders: list[_Order]) -> Iterator[PathFa
             for row in np.flatnonzero(order.actions[:, column] >= size).tolist():
                 problem = f"{name} must be from 0 to {size - 1}, got {order.actions[row, column]}"
                 yield PathFault(("orders", rank, order.cells[row]), problem)
+
+
+# What the stages of a pipeline cost, as a user writes it down: the file behind `--spec`
+# --------------------------------------------------------------------------------------
+# Lists hold one value per stage, per edge between stages or per rank, in order; a list of one value
+# stands for all. `costs` turns it into the costs of a given placement, because how many values a
+# list must have depends on that.
+LARGEST_AMOUNT = 1e100  # seconds or bytes; sums over all actions, and products of both, are finite
+
+Amounts: TypeAlias = tuple[Annotated[float, AtLeast(0)], ...]
+Deltas: TypeAlias = tuple[float, ...]
+
+_EDGE_FIELDS = ("transfer_s", "backward_transfer_s")
+_RANK_FIELDS = ("static_bytes", "limit_bytes")
+_DELTA_FIELDS = ("forward_bytes", "input_grad_bytes", "weight_grad_bytes", "recompute_bytes")
+_SAVED_FIELD = "recompute_saved_bytes"
+_TRANSIENT_FIELDS = {
+    ActionKind.F: "forward_transient_bytes",
+    ActionKind.I: "input_grad_transient_bytes",
+    ActionKind.W: "weight_grad_transient_bytes",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSpec(Closed):
+    """Times and memory of pipeline stages; a list of one value stands for all."""
+
+    kind: Literal["schedule_spec"] = "schedule_spec"
+    format_version: Annotated[int, AtLeast(1), AtMost(FORMAT_VERSION)] = FORMAT_VERSION
+    num_microbatches: Annotated[int, AtLeast(1), AtMost(LARGEST_COUNT)] | None = None
+    rank_of_stage: Annotated[
+        tuple[Annotated[int, AtLeast(0), AtMost(LARGEST_COUNT)], ...] | None,
+        "the placement, where it is given and not chosen",
+    ] = None
+    forward_s: Annotated[Amounts, NonEmpty(), "per stage, of one microbatch, as all times"]
+    input_grad_s: Annotated[Amounts, NonEmpty(), "per stage"]
+    weight_grad_s: Annotated[Amounts, NonEmpty(), "per stage"]
+    backward_s: Annotated[Amounts, "per stage, where fused; the sum of the two if left out"] = ()
+    recompute_s: Annotated[Amounts, "per stage"] = ()
+    overhead_s: Annotated[Amounts, "per stage, added to each of its actions"] = ()
+    transfer_s: Annotated[Amounts, "per edge: of the tensor from each stage to the next"] = ()
+    backward_transfer_s: Annotated[Amounts, "per edge; as forward if left out"] = ()
+    transfer_model: TransferModel = TransferModel.FREE
+    blocking_fraction: Annotated[float, AtLeast(0), AtMost(1)] = 0.0
+    forward_bytes: Annotated[
+        Deltas, "per stage: left allocated by a forward; if left out, activations are counted"
+    ] = ()
+    input_grad_bytes: Annotated[Deltas, "per stage: negative where it frees more"] = ()
+    weight_grad_bytes: Annotated[Deltas, "per stage; frees all that is left if left out"] = ()
+    recompute_bytes: Annotated[Deltas, "per stage"] = ()
+    recompute_saved_bytes: Annotated[
+        Amounts, "per stage: what a forward need not keep if R runs; lets a search choose R"
+    ] = ()
+    forward_transient_bytes: Annotated[Amounts, "per stage: on top, while it runs"] = ()
+    input_grad_transient_bytes: Annotated[Amounts, "per stage"] = ()
+    weight_grad_transient_bytes: Annotated[Amounts, "per stage"] = ()
+    static_bytes: Annotated[Amounts, "per rank: what is always there"] = ()
+    limit_bytes: Annotated[
+        Amounts, "per rank; none if left out; in activations where these are counted"
+    ] = ()
+
+    def __post_init__(self) -> None:
+        faults = [*self._size_faults(), *self._rank_faults(), *self._memory_faults()]
+        if self.rank_of_stage is None:
+            faults += self._disagreements()
+        elif self.placement is not None:
+            faults += self._length_faults(self.placement)
+        if faults:
+            raise InvalidInput(faults)
+
+    @property
+    def placement(self) -> Placement | None:
+        """The placement, if the file gives one; ranks count from 0 to the largest it names."""
+        if not self.rank_of_stage or any(self._rank_faults()):
+            return None
+        return Placement(rank_of_stage=self.rank_of_stage, num_ranks=max(self.rank_of_stage) + 1)
+
+    @property
+    def num_stages(self) -> int | None:
+        """S, where the placement or a list of more than one value tells."""
+        if self.rank_of_stage is not None:
+            return len(self.rank_of_stage)
+        return next((stages for _, _, stages in self._telling_lists()), None)
+
+    @property
+    def saved_bytes(self) -> float | tuple[float, ...] | None:
+        """What recompute saves: of each stage, or one for all; None where it is no choice."""
+        found: float | tuple[float, ...] | None = self._values(_SAVED_FIELD, None)
+        return found
+
+    def costs(self, placement: Placement) -> ScheduleCosts:
+        """The costs of stages placed so; raises InvalidInput where a list has another length."""
+        faults = tuple(self._length_faults(placement))
+        if faults:
+            raise InvalidInput(faults)
+        overhead = self._values("overhead_s", 0.0)
+        return ScheduleCosts.of(
+            placement,
+            forward_s=self._values("forward_s", 0.0),
+            input_grad_s=self._values("input_grad_s", 0.0),
+            weight_grad_s=self._values("weight_grad_s", 0.0),
+            backward_s=self._values("backward_s", None),
+            recompute_s=self._values("recompute_s", 0.0),
+            overhead_s=dict.fromkeys(ActionKind, overhead),
+            transfer_s=self._values("transfer_s", 0.0),
+            backward_transfer_s=self._values("backward_transfer_s", None),
+            memory=self._memory(placement),
+            transfer_model=self.transfer_model,
+            blocking_fraction=self.blocking_fraction,
+        )
+
+    def _memory(self, placement: Placement) -> ScheduleMemory:
+        per_rank = {
+            "static_bytes": self._values("static_bytes", 0.0),
+            "limit_bytes": self._values("limit_bytes", np.inf),
+        }
+        if not self.forward_bytes:
+            return ScheduleMemory.of(placement, **per_rank)
+        forward = np.asarray(self._values("forward_bytes", 0.0))
+        input_grad = np.asarray(self._values("input_grad_bytes", 0.0))
+        return ScheduleMemory.of(
+            placement,
+            forward_bytes=forward,
+            input_grad_bytes=input_grad,
+            weight_grad_bytes=self._values("weight_grad_bytes", -(forward + input_grad)),
+            recompute_bytes=self._values("recompute_bytes", 0.0),
+            transient_bytes={
+                kind: self._values(name, 0.0) for kind, name in _TRANSIENT_FIELDS.items()
+            },
+            **per_rank,
+        )
+
+    def _values(self, name: str, otherwise: Any) -> Any:
+        """What a broadcast takes: one value, all of them, or what stands for none."""
+        values: tuple[float, ...] = getattr(self, name)
+        if not values:
+            return otherwise
+        return values[0] if len(values) == 1 else values
+
+    def _stage_lists(self) -> Iterator[tuple[str, int]]:
+        """Lists per stage or edge, and how many more stages there are than entries."""
+        for field in fields(self):
+            if field.name in _EDGE_FIELDS:
+                yield field.name, 1
+            elif field.name.endswith(("_s", "_bytes")) and field.name not in _RANK_FIELDS:
+                yield field.name, 0
+
+    def _telling_lists(self) -> Iterator[tuple[str, int, int]]:
+        """Lists of more than one value: name, difference, and the number of stages they are for."""
+        for name, fewer in self._stage_lists():
+            if (entries := len(getattr(self, name))) > 1:
+                yield name, fewer, entries + fewer
+
+    def _size_faults(self) -> Iterator[Fault]:
+        for name in (field.name for field in fields(self)):
+            if not name.endswith(("_s", "_bytes")):
+                continue
+            for at, value in enumerate(getattr(self, name)):
+                unlimited = name == "limit_bytes" and value == np.inf
+                if not unlimited and (problem := too_large(value)) is not None:
+                    yield Fault(f"{name}[{at}]", problem)
+
+    def _rank_faults(self) -> Iterator[Fault]:
+        if self.rank_of_stage is None:
+            return
+        used = set(self.rank_of_stage)
+        unused = next(rank for rank in count() if rank not in used)
+        if not used:
+            yield Fault("rank_of_stage", "must have at least 1 entry, got 0")
+        elif unused < max(used):
+            yield Fault("rank_of_stage", f"must use every rank up to {max(used)}, misses {unused}")
+
+    def _memory_faults(self) -> Iterator[Fault]:
+        for name in (*_DELTA_FIELDS[1:], _SAVED_FIELD, *_TRANSIENT_FIELDS.values()):
+            if getattr(self, name) and not self.forward_bytes:
+                yield Fault(name, "must come with forward_bytes, which is missing")
+
+    def _disagreements(self) -> Iterator[Fault]:
+        """Lists for different numbers of stages, where no placement says which is right."""
+        lists = tuple(self._telling_lists())
+        for name, fewer, stages in lists[1:]:
+            if stages != lists[0][2]:
+                wanted = f"must have {lists[0][2] - fewer} entries or 1, as {lists[0][0]} is for"
+                yield Fault(name, f"{wanted} {lists[0][2]} stages, got {stages - fewer}")
+
+    def _length_faults(self, placement: Placement) -> Iterator[Fault]:
+        sizes = {name: placement.num_stages - fewer for name, fewer in self._stage_lists()}
+        sizes |= dict.fromkeys(_RANK_FIELDS, placement.num_ranks)
+        of = f"{placement.num_stages} stages on {placement.num_ranks} ranks"
+        for name, size in sizes.items():
+            if (entries := len(getattr(self, name))) > 1 and entries != size:
+                yield Fault(name, f"must have {size} entries or 1 for {of}, got {entries}")
+
+
+def too_large(value: float) -> str | None:
+    """What is wrong with a time or size that would make totals overflow."""
+    if abs(value) <= LARGEST_AMOUNT:
+        return None
+    rule = f"must be at most {LARGEST_AMOUNT:g}, so that the total stays finite"
+    return f"{rule}, got {value:g}; scale all of its kind down alike"
+
+
+def schedule_spec_schema() -> dict[str, Any]:
+    """The JSON Schema of the format."""
+    return json_schema(ScheduleSpec, title="trainwright schedule spec")
+
+
+def load_schedule_spec(path: Path) -> ScheduleSpec:
+    """Read a spec file; raises InvalidInput with every fault."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput.of("spec", f"cannot be read: {error.strerror}") from None
+    text = scan_json(data, source=str(path), what="spec")
+    return read_schedule_spec(text.value, source=str(path), text_faults=text.faults)
+
+
+def read_schedule_spec(
+    value: dict[str, Any], *, source: str | None = None, text_faults: Iterable[PathFault] = ()
+) -> ScheduleSpec:
+    """Turn a parsed spec into a value; raises InvalidInput with all faults."""
+    refuse_newer_version(value, FORMAT_VERSION, source=source)
+    return decode(ScheduleSpec, value, source=source, text_faults=text_faults)

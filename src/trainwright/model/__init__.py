@@ -1,8 +1,18 @@
 """What a model computes, keeps and passes on, from its hyper-parameters alone."""
 
-from trainwright.model.config import Activation, Norm, TransformerConfig
+from trainwright.model.config import (
+    TRAIN_ALL,
+    Activation,
+    Experts,
+    LatentAttention,
+    LayerKind,
+    LowRank,
+    Norm,
+    Routing,
+    TransformerConfig,
+    Tuning,
+)
 from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
-from trainwright.model.layer_kind import LayerKind
 from trainwright.model.operator import (
     Exchange,
     MatrixShape,
@@ -14,23 +24,16 @@ from trainwright.model.operator import (
     Shard,
     Work,
 )
-from trainwright.model.parts import Experts, LatentAttention
-from trainwright.model.precision import PRECISIONS, Precision, precision_named
-from trainwright.model.recipe import (
-    DEFAULT_RECIPE,
-    DISPATCH_BYTES,
-    STATE_BYTES,
-    Optimizer,
-    Recipe,
+from trainwright.model.recipe import DEFAULT_RECIPE, DISPATCH_BYTES, STATE_BYTES, Optimizer, Recipe
+from trainwright.model.run_shape import (
+    PRECISIONS,
+    ContextExchange,
+    Precision,
+    RunShape,
+    TokenDispatcher,
+    precision_named,
 )
-from trainwright.model.routing import Routing
-from trainwright.model.run_shape import ContextExchange, RunShape, TokenDispatcher
-from trainwright.model.transformer import (
-    count_parameters,
-    layer_graph,
-    model_flops_per_sequence,
-)
-from trainwright.model.tuning import TRAIN_ALL, LowRank, Tuning
+from trainwright.model.transformer import count_parameters, layer_graph, model_flops_per_sequence
 
 __all__ = [
     "DEFAULT_RECIPE",

@@ -6,19 +6,21 @@ the residual. Latent attention has projections of its own (`latent_attention`).
 
 from __future__ import annotations
 
-from trainwright.model.attention_core import attention_core, held_key_value_heads
-from trainwright.model.config import TransformerConfig
-from trainwright.model.latent_attention import latent_exchanges, latent_projections
+from dataclasses import replace
+
+from trainwright.model.config import LatentAttention, Norm, TransformerConfig
 from trainwright.model.operator import (
+    ATTENTION_CORE,
+    LATENT_UP_PROJECTION,
     NORM,
     Exchange,
     Operator,
+    OperatorKind,
     Parameter,
     Phase,
     SavedTensor,
     Shard,
-)
-from trainwright.model.primitives import (
+    Work,
     elementwise,
     linear,
     linear_input,
@@ -26,7 +28,402 @@ from trainwright.model.primitives import (
     norm_parameters,
     residual_add,
 )
-from trainwright.model.run_shape import RunShape
+from trainwright.model.run_shape import ContextExchange, RunShape
+
+# What context parallelism sends and holds so that every query meets every key
+# ----------------------------------------------------------------------------
+# With c ranks of s/c positions each, in bytes of one device (K and V of its own positions: N):
+#
+#     ring         c - 1 times N forward, each under one of c shares of attention; backward also
+#                  passes the gradients of K and V on, twice the bytes
+#     all-gather   N from each forward; backward gathers again and scatters the gradients
+#     all-to-all   Q, K, V and the output change from split along the sequence to split along heads,
+#                  forward and, as gradients, backward
+#
+# Sources: Liu et al., 2023 (ring); Jacobs et al., 2023 (all-to-all).
+
+
+def context_exchanges(
+    run: RunShape, *, query_width: int, key_value_width: int, core: str
+) -> tuple[Exchange, ...]:
+    """Collectives of one attention layer; `key_value_width` is that of keys and values together.
+
+    Widths are of the whole tensor group; `core` names the operator that a ring hides under.
+    """
+    if run.context_parallel == 1:
+        return ()
+    element = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+    keys, queries = element * key_value_width, element * query_width
+    match run.context_exchange:
+        case ContextExchange.RING:
+            return _ring(run, keys, core)
+        case ContextExchange.ALL_GATHER:
+            whole = keys * run.context_parallel
+            return (
+                _exchange("all_gather", whole, Phase.FORWARD),
+                _exchange("all_gather", whole, Phase.INPUT_GRAD),
+                _exchange("reduce_scatter", whole, Phase.INPUT_GRAD),
+            )
+        case ContextExchange.ALL_TO_ALL:
+            both = 2 * queries + keys
+            return (
+                _exchange("all_to_all", both, Phase.FORWARD),
+                _exchange("all_to_all", both, Phase.INPUT_GRAD),
+            )
+
+
+def context_buffer_bytes(run: RunShape, *, query_width: int, key_value_width: int) -> float:
+    """What the exchange holds beside the kept tensors during backward, on one device."""
+    if run.context_parallel == 1:
+        return 0.0
+    element = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+    keys, queries = element * key_value_width, element * query_width
+    match run.context_exchange:
+        case ContextExchange.RING:  # the next block and its gradient, while this one is in use
+            return 4 * keys
+        case ContextExchange.ALL_GATHER:
+            return 2 * keys * run.context_parallel
+        case ContextExchange.ALL_TO_ALL:
+            return 2 * queries + keys
+
+
+def _ring(run: RunShape, block_bytes: float, core: str) -> tuple[Exchange, ...]:
+    under = (run.context_parallel - 1) / run.context_parallel
+    return tuple(
+        Exchange(
+            axis="context",
+            kind="ring",
+            bytes=size,
+            phase=phase,
+            hides_under=core,
+            hidden_share=under,
+        )
+        for size, phase in ((block_bytes, Phase.FORWARD), (2 * block_bytes, Phase.INPUT_GRAD))
+    )
+
+
+def _exchange(kind: str, size: float, phase: Phase) -> Exchange:
+    return Exchange(axis="context", kind=kind, bytes=size, phase=phase)
+
+
+# Scores, softmax and values: what stands between the projections of attention, on one device
+# -------------------------------------------------------------------------------------------
+# Two kernels. *Fused* (Dao et al., 2022): no score ever reaches memory, backward recomputes them
+# and so does 2.5 times the forward FLOPs, and a causal kernel skips the upper triangle. *Unfused*:
+# two batched products and a softmax chain over b·a·s² scores; the chain moves about 9 bytes per
+# score forward and 11 backward with 16-bit activations and dropout.
+#
+# A head's value may be narrower than its query and key (latent attention): a pair costs
+# 2·(e_query + e_value) FLOPs.
+
+FUSED_BACKWARD_RATIO = 2.5
+
+
+def attention_core(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """The operators of the kernel that `run` chooses, with what they keep."""
+    return tuple(_fused(config, run) if run.fused_attention else _unfused(config, run))
+
+
+def held_key_value_heads(config: TransformerConfig, run: RunShape) -> int:
+    """Key (or value) heads over the tensor group; they are repeated where they are fewer."""
+    return max(config.num_kv_heads, run.tensor_parallel)
+
+
+def held_key_value_size(config: TransformerConfig, run: RunShape) -> int:
+    """Width of keys and values together over the tensor group."""
+    return held_key_value_heads(config, run) * (config.head_size + config.value_head_size)
+
+
+def attended_pairs(config: TransformerConfig, length: int, *, skips_masked: bool) -> float:
+    """Query-key pairs of one sequence and head that a kernel computes.
+
+    All s² of them, or s·min(w, s) within a sliding window; a kernel that skips what a causal mask
+    hides computes s(s + 1)/2, within a window w(w + 1)/2 + (s − w)·w.
+    """
+    window = min(config.sliding_window or length, length)
+    if not (config.causal and skips_masked):
+        return float(length) * window
+    return window * (window + 1) / 2 + float(length - window) * window
+
+
+def _model_flops(config: TransformerConfig, run: RunShape) -> float:
+    """Both products of one context rank with the scores, no pair skipped for causality."""
+    pairs = attended_pairs(config, run.sequence_length, skips_masked=False)
+    width = config.query_size + config.attention_output_size
+    return 2.0 * run.microbatch_size / run.context_parallel * width * pairs
+
+
+def _kept(config: TransformerConfig, run: RunShape) -> tuple[SavedTensor, ...]:
+    """Query, key and value; latent attention can expand them again from the latents."""
+    held = held_key_value_heads(config, run)
+    widths = {
+        "query": config.query_size,
+        "key": held * config.head_size,
+        "value": held * config.value_head_size,
+    }
+    return tuple(
+        SavedTensor(
+            name=name,
+            elements=run.tokens * width,
+            element_bytes=run.precision.activation_bytes,
+            shard=Shard.TENSOR,
+            until=Phase.INPUT_GRAD,
+            dropped_by=None if config.latent is None else LATENT_UP_PROJECTION,
+        )
+        for name, width in widths.items()
+    )
+
+
+def _sinks(config: TransformerConfig, run: RunShape) -> tuple[Parameter, ...]:
+    if not config.attention_sinks:
+        return ()
+    return (Parameter(name="attention.sinks", count=config.num_heads, shards=run.tensor_parallel),)
+
+
+def _fused(config: TransformerConfig, run: RunShape) -> list[Operator]:
+    t = run.tensor_parallel
+    skipped = attended_pairs(config, run.sequence_length, skips_masked=True)
+    every = attended_pairs(config, run.sequence_length, skips_masked=False)
+    model_flops = _model_flops(config, run)
+    flops = model_flops * (skipped / every) / t
+    if config.causal:
+        flops *= run.causal_share
+    element = run.precision.activation_bytes
+    queries = element * run.tokens * config.query_size / t
+    outputs = element * run.tokens * config.attention_output_size / t
+    positions = run.microbatch_size * run.sequence_length  # those of all context ranks pass by
+    keys_values = element * positions * held_key_value_size(config, run) / t
+    statistics = SavedTensor(
+        name="attention.log_sum_exp",
+        elements=run.tokens * config.num_heads,
+        element_bytes=4,
+        shard=Shard.TENSOR,
+        until=Phase.INPUT_GRAD,
+        dropped_by=ATTENTION_CORE,
+    )
+    core = Operator(
+        name="attention",
+        kind=OperatorKind.ATTENTION,
+        forward=Work(flops=flops, read_bytes=queries + keys_values, written_bytes=outputs),
+        input_grad=Work(
+            flops=FUSED_BACKWARD_RATIO * flops,
+            read_bytes=queries + 2 * outputs + keys_values,
+            written_bytes=queries + keys_values,
+        ),
+        model_flops=model_flops,
+        parameters=_sinks(config, run),
+        saved=(*_kept(config, run), statistics),
+        module=ATTENTION_CORE,
+        dtype=run.precision.base_dtype,
+    )
+    return [core]
+
+
+def _unfused(config: TransformerConfig, run: RunShape) -> list[Operator]:
+    query, key, value = _kept(config, run)
+    return [
+        _batched_product("attention_scores", config, run, config.query_size, (query, key)),
+        _softmax(config, run),
+        _batched_product("attention_values", config, run, config.attention_output_size, (value,)),
+    ]
+
+
+def _softmax(config: TransformerConfig, run: RunShape) -> Operator:
+    """Scale, mask, softmax and dropout over the scores; sinks add one column to them."""
+    elements = run.tokens * config.num_heads * run.sequence_length
+    element = run.precision.activation_bytes
+    dropout = config.attention_dropout > 0
+
+    def kept(name: str, element_bytes: int) -> SavedTensor:
+        return SavedTensor(
+            name=name,
+            elements=elements,
+            element_bytes=element_bytes,
+            shard=Shard.TENSOR,
+            until=Phase.INPUT_GRAD,
+            dropped_by=ATTENTION_CORE,
+        )
+
+    size, mask = element * elements / run.tensor_parallel, elements / run.tensor_parallel
+    saved: tuple[SavedTensor, ...] = (kept("softmax.output", element),)
+    if dropout:
+        saved += (kept("softmax.dropout_mask", 1), kept("softmax.dropout_output", element))
+    return Operator(
+        name="softmax",
+        kind=OperatorKind.MEMORY,
+        forward=Work(
+            read_bytes=size * (1 + dropout), written_bytes=size * (1 + dropout) + mask * dropout
+        ),
+        input_grad=Work(
+            read_bytes=size * (2 + dropout) + mask * dropout, written_bytes=size * (1 + dropout)
+        ),
+        parameters=_sinks(config, run),
+        saved=saved,
+        module=ATTENTION_CORE,
+    )
+
+
+def _batched_product(
+    name: str,
+    config: TransformerConfig,
+    run: RunShape,
+    width: int,
+    saved: tuple[SavedTensor, ...],
+) -> Operator:
+    """One of the two products with the score matrix; both gradients are activation gradients.
+
+    It computes all s² pairs, masked or not.
+    """
+    t, s = run.tensor_parallel, run.sequence_length
+    flops = 2.0 * run.tokens * width * float(s)
+    share = width / (config.query_size + config.attention_output_size)
+    element = run.precision.activation_bytes
+    scores = element * run.tokens * config.num_heads * float(s) / t
+    sides = element * run.tokens * width / t
+    return Operator(
+        name=name,
+        kind=OperatorKind.GEMM,
+        forward=Work(flops=flops / t, read_bytes=sides + scores, written_bytes=sides),
+        input_grad=Work(
+            flops=2 * flops / t, read_bytes=2 * sides + 2 * scores, written_bytes=2 * sides
+        ),
+        model_flops=share * _model_flops(config, run),
+        saved=saved,
+        module=ATTENTION_CORE,
+        dtype=run.precision.base_dtype,
+    )
+
+
+# Multi-head latent attention: keys and values expanded from a narrow latent (DeepSeek-V2, 2024)
+# ----------------------------------------------------------------------------------------------
+#     c_q  = norm(x W_dq)              [r_q]           q = c_q W_uq        [a · (e_n + e_r)]
+#     c_kv = norm(x W_dkv)             [r_kv]          k, v = c_kv W_ukv   [a · (e_n + e_v)]
+#     k_r  = rotate(x W_kr)            [e_r], one for all heads, beside each head's k
+#
+# The down projections are whole on every device of a tensor group; with sequence parallelism each
+# device projects its own tokens and the group gathers latents, which are narrower than the hidden
+# state. Without a query latent the queries come from the gathered hidden state. Recomputing the
+# module `latent_up_projection` keeps the latents in place of q, k and v.
+
+# Queries and keys-values come from one normed hidden state.
+_NORMED = "attention_norm.output"
+
+
+def latent_projections(
+    config: TransformerConfig, latent: LatentAttention, run: RunShape
+) -> tuple[Operator, ...]:
+    """Down projections, norms of the latents, up projections and the rotation."""
+    rank, h = latent.query_rank, config.hidden_size
+    down_width = latent.key_value_rank + latent.rotary_head_size
+    operators = []
+    if rank is not None:
+        operators += [
+            _down("query_down", config, run, width=rank),
+            norm("query_latent_norm", run, kind=Norm.RMS, width=rank),
+            _up("query_up", run, inputs=rank, outputs=config.query_size),
+        ]
+    else:
+        operators.append(_up("query", run, inputs=h, outputs=config.query_size, of_hidden=True))
+    expanded = config.num_heads * (latent.plain_head_size + latent.value_head_size)
+    operators += [
+        _down("key_value_down", config, run, width=down_width),
+        norm("key_value_latent_norm", run, kind=Norm.RMS, width=latent.key_value_rank),
+        _up("key_value_up", run, inputs=latent.key_value_rank, outputs=expanded),
+        _rotate(config, latent, run),
+    ]
+    return tuple(operators)
+
+
+def latent_exchanges(
+    config: TransformerConfig, latent: LatentAttention, run: RunShape
+) -> tuple[Exchange, ...]:
+    """Collectives around the half: latents in, hidden state out.
+
+    As in `attention.half_exchanges`, with the latents in place of the hidden state on the way in.
+    """
+    if run.tensor_parallel == 1:
+        return ()
+    query = config.hidden_size if latent.query_rank is None else latent.query_rank
+    query_up = "query" if latent.query_rank is None else "query_up"
+    element = run.precision.activation_bytes
+    keys = latent.key_value_rank + latent.rotary_head_size
+    out, into = (float(run.tokens * element * w) for w in (config.hidden_size, query + keys))
+
+    def exchange(kind: str, size: float, phase: Phase, hides_under: str | None = None) -> Exchange:
+        return Exchange(axis="tensor", kind=kind, bytes=size, phase=phase, hides_under=hides_under)
+
+    if not run.sequence_parallel:
+        return (
+            exchange("all_reduce", out, Phase.FORWARD),
+            exchange("all_reduce", into, Phase.INPUT_GRAD),
+        )
+    again = {query_up: query, "key_value_up": latent.key_value_rank}
+    return (
+        exchange("all_gather", into, Phase.FORWARD),
+        exchange("reduce_scatter", out, Phase.FORWARD),
+        exchange("all_gather", out, Phase.INPUT_GRAD),
+        exchange("reduce_scatter", into, Phase.INPUT_GRAD),
+        *(
+            exchange("all_gather", float(run.tokens * element * width), Phase.INPUT_GRAD, name)
+            for name, width in again.items()
+        ),
+    )
+
+
+def _down(name: str, config: TransformerConfig, run: RunShape, *, width: int) -> Operator:
+    h = config.hidden_size
+    parameters = [Parameter(name=f"{name}.weight", count=h * width)]
+    if config.query_key_value_bias:
+        parameters.append(Parameter(name=f"{name}.bias", count=width))
+    kept = linear_input(_NORMED, run, width=h, shard=Shard.SEQUENCE, dropped_by=NORM)
+    return linear(
+        name,
+        run,
+        inputs=h,
+        outputs=width,
+        split="sequence",
+        parameters=tuple(parameters),
+        saved=(kept,),
+    )
+
+
+def _up(
+    name: str, run: RunShape, *, inputs: int, outputs: int, of_hidden: bool = False
+) -> Operator:
+    """From a normed latent (or, for queries without one, from the normed hidden state)."""
+    weight = Parameter(name=f"{name}.weight", count=inputs * outputs, shards=run.tensor_parallel)
+    given = _NORMED if of_hidden else f"{name}.input"
+    kept = linear_input(given, run, width=inputs, shard=Shard.SEQUENCE, dropped_by=NORM)
+    return linear(
+        name,
+        run,
+        inputs=inputs,
+        outputs=outputs,
+        split="column",
+        parameters=(weight,),
+        saved=(kept,),
+        module=None if of_hidden else LATENT_UP_PROJECTION,
+    )
+
+
+def _rotate(config: TransformerConfig, latent: LatentAttention, run: RunShape) -> Operator:
+    """Rotates the positional part of queries and of the shared key, and lays the keys out."""
+    key = linear_input("rotary.key", run, width=latent.rotary_head_size, shard=Shard.SEQUENCE)
+    rotated = run.tokens * latent.rotary_head_size * (config.num_heads + 1)
+    copied = run.tokens * config.num_heads * config.head_size
+    return elementwise(
+        "rotary",
+        run,
+        elements=(rotated + copied) / run.tensor_parallel,
+        forward=(1, 1),
+        backward=(1, 1),
+        saved=(replace(key, until=Phase.INPUT_GRAD),),
+        module=LATENT_UP_PROJECTION,
+    )
+
+
+# The attention half of a block, operator by operator, on one device of a tensor group
+# ------------------------------------------------------------------------------------
 
 
 def attention_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:

@@ -6,15 +6,290 @@ them all and the layer graph never asks for a family's name.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+from math import comb
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model.layer_kind import LayerKind
-from trainwright.model.parts import Experts, LatentAttention
 from trainwright.model.run_shape import ContextExchange, RunShape
-from trainwright.model.tuning import TRAIN_ALL, Tuning
+
+# What the layers of a model are; a stage split may fall between any two of them
+# ------------------------------------------------------------------------------
+
+
+class LayerKind(StrEnum):
+    """What a layer is."""
+
+    EMBEDDING = "embedding"
+    BLOCK = "block"
+    FINAL_NORM = "final_norm"
+    HEAD_TRANSFORM = "head_transform"
+    LM_HEAD = "lm_head"
+    LOSS = "loss"
+    MTP = "mtp"
+
+
+# How far the tokens of a mixture of experts spread over devices
+# --------------------------------------------------------------
+# A token chooses k of E experts. Routing that keeps loads even makes every choice as likely as any
+# other; with groups (DeepSeek-V2, 2024, section 2.1.3) M of G groups are chosen, and then k experts
+# of those n = M·E/G. The experts are dealt out in order over ranks. Of a unit of ranks with u_S
+# experts in the chosen groups S, a token misses all with probability C(n - u_S, k) / C(n, k), so
+#
+#     units met  = Σ over units of (1 - mean over S of C(n - u_S, k) / C(n, k))
+#
+# which is exact; u_S takes few values, whose numbers of S are counted group by group.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Which experts tokens choose, and over how many ranks these are dealt out in order."""
+
+    num_experts: int
+    experts_per_token: int
+    num_groups: int = 1
+    groups_per_token: int = 1
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        for name in ("num_experts", "experts_per_token"):
+            if (value := getattr(self, name)) < 1:
+                yield Fault(name, f"must be >= 1, got {value}")
+                return
+        if self.ranks < 1 or self.num_experts % self.ranks:
+            yield Fault("ranks", f"must divide the {self.num_experts} experts, got {self.ranks}")
+        yield from group_faults(
+            num_experts=self.num_experts,
+            experts_per_token=self.experts_per_token,
+            num_groups=self.num_groups,
+            groups_per_token=self.groups_per_token,
+        )
+
+    def units_met(self, size: int) -> float:
+        """How many units of `size` ranks that follow on each other a token reaches on average.
+
+        The last unit may have fewer ranks.
+        """
+        return _units_met(self, size)
+
+
+def group_faults(
+    *, num_experts: int, experts_per_token: int, num_groups: int, groups_per_token: int
+) -> Iterator[Fault]:
+    """Groups that cannot be, or that leave a token too few experts."""
+    if num_groups < 1 or num_experts % num_groups:
+        yield Fault("num_groups", f"must divide the {num_experts} experts, got {num_groups}")
+    elif not 1 <= groups_per_token <= num_groups:
+        yield Fault("groups_per_token", f"must be in 1..{num_groups}, got {groups_per_token}")
+    elif (offered := groups_per_token * num_experts // num_groups) < experts_per_token:
+        problem = f"must leave a token {experts_per_token} experts, leaves {offered}"
+        yield Fault("groups_per_token", problem)
+
+
+@lru_cache(maxsize=1024)
+def _units_met(routing: Routing, size: int) -> float:
+    per_rank = routing.num_experts // routing.ranks
+    width = min(size, routing.ranks) * per_rank
+    starts = range(0, routing.num_experts, width)
+    met = Counter(_overlaps(routing, start, width) for start in starts)
+    return float(sum(count * (1 - _missed(routing, unit)) for unit, count in met.items()))
+
+
+def _overlaps(routing: Routing, start: int, width: int) -> tuple[int, ...]:
+    """Experts of a unit in each group that it shares some with."""
+    group = routing.num_experts // routing.num_groups
+    end = min(start + width, routing.num_experts)
+    firsts = range(start // group * group, end, group)
+    return tuple(sorted(min(end, first + group) - max(start, first) for first in firsts))
+
+
+def _missed(routing: Routing, unit: tuple[int, ...]) -> Fraction:
+    """The chance that none of a token's experts lie in a unit."""
+    chosen, k = routing.groups_per_token, routing.experts_per_token
+    offered = chosen * (routing.num_experts // routing.num_groups)
+    ways = Counter({(0, 0): 1})  # groups chosen among the unit's, and the experts that they bring
+    for overlap in unit:
+        with_it = Counter({(n + 1, own + overlap): count for (n, own), count in ways.items()})
+        ways += with_it
+    others = routing.num_groups - len(unit)
+    missed = sum(
+        count * comb(others, chosen - n) * comb(offered - own, k)
+        for (n, own), count in ways.items()
+        if n <= chosen
+    )
+    return Fraction(missed, comb(routing.num_groups, chosen) * comb(offered, k))
+
+
+# Parts of a block that some families have: a mixture of experts, latent attention
+# --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture of experts in place of the feed-forward part of most blocks.
+
+    The first `num_dense_layers` blocks, and those at the indices `dense_layers`, keep a dense one.
+    `shared_ffn_size` is the total width of the experts that every token passes, 0 without any;
+    `shared_gate` weighs their output by a learned product with the token (Qwen2-MoE). The experts
+    lie in `num_groups` groups of neighbours, of which a token uses `groups_per_token` (DeepSeek-V2,
+    2024, section 2.1.3).
+    """
+
+    num_experts: int
+    experts_per_token: int
+    ffn_size: int
+    shared_ffn_size: int = 0
+    num_dense_layers: int = 0
+    dense_layers: tuple[int, ...] = ()
+    router_bias: bool = False
+    shared_gate: bool = False
+    num_groups: int = 1
+    groups_per_token: int = 1
+
+    def at(self, layer: int) -> bool:
+        """Whether block `layer` (index from 0) routes its tokens."""
+        return layer >= self.num_dense_layers and layer not in self.dense_layers
+
+    def faults(self, num_layers: int) -> Iterator[Fault]:
+        """What cannot be in a stack of `num_layers` blocks."""
+        for name in ("num_experts", "ffn_size"):
+            if (value := getattr(self, name)) < 1:
+                yield Fault(f"experts.{name}", f"must be >= 1, got {value}")
+        if not 1 <= self.experts_per_token <= max(1, self.num_experts):
+            problem = f"must be in 1..{self.num_experts}, got {self.experts_per_token}"
+            yield Fault("experts.experts_per_token", problem)
+        else:
+            yield from self._group_faults()
+        if self.shared_ffn_size < 0:
+            yield Fault("experts.shared_ffn_size", f"must be >= 0, got {self.shared_ffn_size}")
+        if self.shared_gate and not self.shared_ffn_size:
+            yield Fault("experts.shared_gate", "needs a shared expert (shared_ffn_size >= 1)")
+        if not 0 <= self.num_dense_layers <= num_layers:
+            problem = f"must be in 0..{num_layers}, got {self.num_dense_layers}"
+            yield Fault("experts.num_dense_layers", problem)
+        if any(not 0 <= layer < num_layers for layer in self.dense_layers):
+            yield Fault("experts.dense_layers", f"must be in 0..{num_layers - 1}")
+
+    def _group_faults(self) -> Iterator[Fault]:
+        found = group_faults(
+            num_experts=self.num_experts,
+            experts_per_token=self.experts_per_token,
+            num_groups=self.num_groups,
+            groups_per_token=self.groups_per_token,
+        )
+        yield from (Fault(f"experts.{fault.path}", fault.problem) for fault in found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Keys and values (and queries, where `query_rank` is given) through a narrow latent.
+
+    Of a head's query and key, `rotary_head_size` features carry the position; that part of the key
+    is one for all heads. Source: DeepSeek-V2, 2024, section 2.1.
+    """
+
+    key_value_rank: int
+    rotary_head_size: int
+    plain_head_size: int
+    value_head_size: int
+    query_rank: int | None = None
+
+    @property
+    def head_size(self) -> int:
+        """Features of a head's query and key."""
+        return self.plain_head_size + self.rotary_head_size
+
+    def faults(self) -> Iterator[Fault]:
+        """Sizes that cannot be."""
+        for name in ("key_value_rank", "rotary_head_size", "plain_head_size", "value_head_size"):
+            if (value := getattr(self, name)) < 1:
+                yield Fault(f"latent.{name}", f"must be >= 1, got {value}")
+        if self.query_rank is not None and self.query_rank < 1:
+            yield Fault("latent.query_rank", f"must be >= 1, got {self.query_rank}")
+
+
+# Training a part of a model: frozen layers, and low-rank adapters beside frozen products
+# ---------------------------------------------------------------------------------------
+# A frozen product needs no weight gradient, so its input is not kept for one, and its parameters
+# have neither gradient nor optimizer state. Where nothing at or before an operator trains, no
+# gradient flows back through it at all: it keeps nothing and has no backward. Both rules are
+# applied to the finished chain of layers, operator by operator in forward order.
+#
+# An adapter (Hu et al., 2021) adds (x A) B of rank r to a product x W; A and B train, W does not. A
+# part of a fused product (the queries of query-key-value, the gate of gate-up) may have one alone.
+# Beside a product whose outputs the tensor group cuts, B is cut alike and A is whole; beside one
+# whose inputs it cuts, A is cut and B is whole.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowRank:
+    """Adapters of `rank` beside the products named by `targets`; nothing else trains.
+
+    Targets are `query`, `key`, `value`, `attention_output`, `gate`, `up`, `down` (of dense and
+    shared feed-forward parts, not of routed experts), and with latent attention `query_down`,
+    `query_up`, `key_value_down`, `key_value_up`; without a gate, `up` is the first product.
+    `dropout` on an adapter's input keeps a copy of it and a mask.
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    dropout: float = 0.0
+
+    def faults(self) -> Iterator[Fault]:
+        """What cannot be, whatever the model."""
+        if self.rank < 1:
+            yield Fault("tuning.low_rank.rank", f"must be >= 1, got {self.rank}")
+        if not self.targets:
+            yield Fault("tuning.low_rank.targets", "must have at least 1 entry, got 0")
+        if not 0 <= self.dropout < 1:
+            yield Fault("tuning.low_rank.dropout", f"must be in [0, 1), got {self.dropout!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What of a model trains: everything that nothing here freezes.
+
+    `frozen_kinds` are layers by kind, `num_frozen_blocks` the first blocks, `frozen_operators`
+    single operators of any layer by name (as `router`).
+    """
+
+    frozen_kinds: tuple[LayerKind, ...] = ()
+    num_frozen_blocks: int = 0
+    frozen_operators: tuple[str, ...] = ()
+    low_rank: LowRank | None = None
+
+    def faults(self, num_layers: int) -> Iterator[Fault]:
+        """What cannot be in a stack of `num_layers` blocks."""
+        if not 0 <= self.num_frozen_blocks <= num_layers:
+            problem = f"must be in 0..{num_layers}, got {self.num_frozen_blocks}"
+            yield Fault("tuning.num_frozen_blocks", problem)
+        if self.low_rank is not None:
+            yield from self.low_rank.faults()
+
+    def freezes(self, kind: LayerKind, block: int | None, operator: str) -> bool:
+        """Whether an operator of a layer of `kind` (block index where it is one) stays as it is."""
+        return (
+            self.low_rank is not None
+            or kind in self.frozen_kinds
+            or (block is not None and block < self.num_frozen_blocks)
+            or operator in self.frozen_operators
+        )
+
+
+TRAIN_ALL = Tuning()
+
+
+# The hyper-parameters of a transformer, whatever its family
+# ----------------------------------------------------------
 
 
 class Norm(StrEnum):

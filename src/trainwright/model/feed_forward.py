@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from trainwright.model.config import TransformerConfig
+from trainwright.model.config import Experts, Routing, TransformerConfig
 from trainwright.model.operator import (
     MLP_ACTIVATION,
     NORM,
@@ -19,10 +19,12 @@ from trainwright.model.operator import (
     Phase,
     SavedTensor,
     Shard,
+    elementwise,
+    linear,
+    linear_input,
+    norm,
+    residual_add,
 )
-from trainwright.model.parts import Experts
-from trainwright.model.primitives import elementwise, linear, linear_input, norm, residual_add
-from trainwright.model.routing import Routing
 from trainwright.model.run_shape import RunShape, TokenDispatcher
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model.layer_kind import LayerKind
+from trainwright.model.config import LayerKind
 from trainwright.model.operator import Exchange, Operator, Parameter, SavedTensor
 from trainwright.model.run_shape import RunShape
 

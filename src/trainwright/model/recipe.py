@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model.precision import Precision, precision_named
-from trainwright.model.run_shape import ContextExchange, TokenDispatcher
+from trainwright.model.run_shape import ContextExchange, Precision, TokenDispatcher, precision_named
 
 if TYPE_CHECKING:
     from trainwright.model.config import TransformerConfig

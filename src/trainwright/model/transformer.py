@@ -13,15 +13,16 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from trainwright.errors import InvalidInput
-from trainwright.model.adapters import adapted_chain
+from trainwright.model.adapters import adapted_chain, frozen_chain
 from trainwright.model.attention import (
     attention_exchanges,
     attention_operators,
+    context_buffer_bytes,
+    context_exchanges,
     half_exchanges,
+    held_key_value_size,
 )
-from trainwright.model.attention_core import held_key_value_size
-from trainwright.model.config import TransformerConfig
-from trainwright.model.context import context_buffer_bytes, context_exchanges
+from trainwright.model.config import TRAIN_ALL, Experts, LayerKind, TransformerConfig
 from trainwright.model.ends import (
     embedding_exchanges,
     embedding_operators,
@@ -33,16 +34,12 @@ from trainwright.model.ends import (
     loss_exchanges,
     loss_operators,
     loss_transient_bytes,
+    mtp_layer,
 )
 from trainwright.model.feed_forward import FeedForward, expert_exchanges, feed_forward_operators
-from trainwright.model.freezing import frozen_chain
 from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
-from trainwright.model.layer_kind import LayerKind
-from trainwright.model.mtp import mtp_layer
 from trainwright.model.operator import Exchange
-from trainwright.model.parts import Experts
 from trainwright.model.run_shape import RunShape
-from trainwright.model.tuning import TRAIN_ALL
 
 _KEPT: Final = 64  # layers that are the same however experts are dealt out: a search asks for them
 

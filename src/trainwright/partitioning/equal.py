@@ -20,22 +20,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from trainwright.errors import InvalidInput
-from trainwright.partitioning.evaluate import find_overflows, price, time_per_sample_s
-from trainwright.partitioning.price_list import PriceList, read_prices
-from trainwright.partitioning.restrictions import (
+from trainwright.partitioning.evaluate import (
+    PriceList,
+    find_overflows,
+    price,
+    read_prices,
+    time_per_sample_s,
+)
+from trainwright.partitioning.problem import (
     UNRESTRICTED,
     Restrictions,
     surviving_data_degrees,
     surviving_rows,
 )
-from trainwright.plan import Plan, Stage
+from trainwright.plans import Plan, Stage
 from trainwright.profile import Profile, Setting, Structure
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
+    from trainwright.arrays import Floats, Ints
 
 BLOCK_LAYER: Final = "ParallelTransformerLayer"
 _SCREENING_SLACK: Final = 1e-9  # far above the rounding of the screening, far below any difference

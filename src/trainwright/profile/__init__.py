@@ -4,13 +4,15 @@ from trainwright.profile.cost_table import (
     Collective,
     CostTable,
     PhaseTimes,
+    Profile,
+    ProfileFile,
+    ProfilePoint,
+    ProfileSource,
     Recompute,
     StaticKind,
     TimeKind,
 )
-from trainwright.profile.setting import Setting
-from trainwright.profile.source import Profile, ProfileFile, ProfilePoint, ProfileSource
-from trainwright.profile.structure import Edge, Layer, SharedParameters, Structure
+from trainwright.profile.structure import Edge, Layer, Setting, SharedParameters, Structure
 from trainwright.provenance import Origin, Provenance
 
 __all__ = [

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.profile.setting import Setting
-from trainwright.profile.structure import Edge
+from trainwright.profile.structure import Edge, Setting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    from trainwright.arrays import Floats
 
 
 class Optimizer(StrEnum):

@@ -3,7 +3,6 @@
 Public here are building blocks, to define a schedule by the offsets of one microbatch.
 """
 
-from trainwright.scheduling.block import BuildingBlock, Collision, repeat
-from trainwright.scheduling.path_block import Pace, path_block
+from trainwright.scheduling.block import BuildingBlock, Collision, Pace, path_block, repeat
 
 __all__ = ["BuildingBlock", "Collision", "Pace", "path_block", "repeat"]

@@ -1,7 +1,7 @@
 """Lower bounds that hold for every schedule: certificates to print beside a result.
 
 Four arguments, each valid for any placement, times, transfers and per-rank limits in bytes or
-activations, for fused and split backwards alike (`scheduling.least_costs`). All compare counts, so
+activations, for fused and split backwards alike (`scheduling.bounds`). All compare counts, so
 they hold whichever microbatch is the j-th of a stream.
 
 rank-work    a rank cannot start before the first forward reaches it, and works at least its work;
@@ -10,22 +10,463 @@ rank-work    a rank cannot start before the first forward reaches it, and works 
 memory-area  every activation occupies memory for at least its trip to the loss and back
 memory-path  with room for K microbatches between F and I of a stage, the forward of microbatch
              j+K waits for the input gradient of j, and for a release
-window       `scheduling.window_bound`
+window       `scheduling.bounds`
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from trainwright.plan.schedule_bound import Bound, BoundName, Objective
-from trainwright.scheduling.window_bound import window_bound
+from trainwright._native import _core
+from trainwright.plans.schedule import ActionKind, Schedule, freeze_arrays
+from trainwright.plans.status import Bound, BoundName, Objective, Status
+from trainwright.scheduling.simulate import native_memory, native_orders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from numpy.typing import NDArray
 
-    from trainwright.scheduling.least_costs import Holding, LeastCosts
+    from trainwright.arrays import Floats
+    from trainwright.plans.schedule import Placement
+    from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitTooSmall:
+    """`needed` on `rank` exceeds `limit`: of `family`, or where that is None, of every schedule.
+
+    The latter is proved: one microbatch alone needs so much.
+    """
+
+    rank: int
+    needed: float
+    limit: float
+    unit: Literal["bytes", "activations"]
+    family: str | None = None
+
+    @property
+    def status(self) -> Status:
+        """A limit below the minimum is a result, not an error."""
+        return Status.INFEASIBLE if self.family is None else Status.UNKNOWN
+
+
+# What a placement needs at least: one microbatch forwards and backwards before the next
+# --------------------------------------------------------------------------------------
+# Any schedule lets some microbatch reach the loss while each of its activations waits for it, so
+# none holds less than this one does.
+
+
+def one_at_a_time(
+    placement: Placement,
+    num_microbatches: int,
+    *,
+    fused: NDArray[np.bool_],
+    recomputed: NDArray[np.bool_],
+) -> Schedule:
+    """Each microbatch forwards and backwards before the next: the least memory of all schedules.
+
+    `fused` and `recomputed` say per stage how its backward runs, shape [S].
+    """
+    orders = []
+    for stages in placement.stages_of_rank:
+        passage = [(ActionKind.F, stage) for stage in stages]
+        for stage in reversed(stages):
+            if recomputed[stage]:
+                passage.append((ActionKind.R, stage))
+            halves = (ActionKind.B,) if fused[stage] else (ActionKind.I, ActionKind.W)
+            passage += [(kind, stage) for kind in halves]
+        once = np.array(passage, np.int32).reshape(-1, 2)
+        order = np.empty((len(once) * num_microbatches, 3), np.int32)
+        order[:, :2] = np.tile(once, (num_microbatches, 1))
+        order[:, 2] = np.repeat(np.arange(num_microbatches), len(once))
+        orders.append(order)
+    return Schedule.of_ranks(orders, placement=placement, num_microbatches=num_microbatches)
+
+
+def misfit(
+    schedule: Schedule, memory: ScheduleMemory, *, max_activations: int | None
+) -> LimitTooSmall | None:
+    """Which rank holds most beyond its limit, in bytes or in activations; None if all fit."""
+    peak_bytes = _core.peak_bytes(native_orders(schedule), native_memory(memory))
+    rank = int(np.argmax(peak_bytes - memory.limit_bytes))
+    if peak_bytes[rank] > memory.limit_bytes[rank] * (1 + 1e-9):
+        return LimitTooSmall(
+            rank=rank,
+            needed=float(peak_bytes[rank]),
+            limit=float(memory.limit_bytes[rank]),
+            unit="bytes",
+        )
+    peaks = schedule.peak_activations
+    if max_activations is not None and max(peaks) > max_activations:
+        rank = int(np.argmax(peaks))
+        return LimitTooSmall(
+            rank=rank, needed=peaks[rank], limit=max_activations, unit="activations"
+        )
+    return None
+
+
+def least_that_fits(
+    placement: Placement,
+    num_microbatches: int,
+    memory: ScheduleMemory,
+    *,
+    max_activations: int | None,
+) -> Schedule | None:
+    """One microbatch at a time, backwards split; None where not even that fits."""
+    no_stage = np.full(placement.num_stages, False)
+    schedule = one_at_a_time(placement, num_microbatches, fused=no_stage, recomputed=no_stage)
+    reason = misfit(schedule, memory, max_activations=max_activations)
+    return schedule if reason is None else None
+
+
+def limit_below_all(
+    placement: Placement, memory: ScheduleMemory, *, max_activations: int | None
+) -> LimitTooSmall | None:
+    """Why no schedule of the placement fits, backwards split or fused; None if one may."""
+    whole = np.full(placement.num_stages, True)
+    reasons = []
+    for fused in (~whole, whole):
+        least = one_at_a_time(placement, 1, fused=fused, recomputed=~whole)
+        reason = misfit(least, memory, max_activations=max_activations)
+        if reason is None:
+            return None
+        reasons.append(reason)
+    return min(reasons, key=lambda reason: reason.needed)
+
+
+# What stages take at least, whichever way their backward runs: the numbers bounds are made of
+# --------------------------------------------------------------------------------------------
+# A stage may run its backward fused or split. I' = min(I, B) and W' = min(I + W, B) - I' are at
+# most what either way takes, before and after its input gradient is handed on: shortening every
+# action of a schedule to these, where it stands, leaves a legal schedule that is no longer.
+# Transfers are taken as free of contention, recomputation as free, an overlapped pair as as short
+# as its members may be; all of which only weakens a bound.
+
+_F, _I, _W, _B, _R = ActionKind
+_ROUNDING = 1e-9
+_STEP = np.array([1.0, 0.0, -1.0, -1.0, 0.0])  # chunk activations by kind of action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Holding:
+    """One limited resource: what an activation holds of it at least, and how much there is.
+
+    `pending` [S] is held from the start of F to the end of I, `released_late` [S] from there to the
+    end of W; `room` [p] is infinite where there is no limit.
+    """
+
+    pending: Floats
+    released_late: Floats
+    room: Floats
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self)
+
+    @classmethod
+    def of(cls, delta: Floats, room: Floats, recomputed: NDArray[np.bool_] | None) -> Holding:
+        """From what actions add and release, shape [5, S]; recomputed by some where not told."""
+        again = np.minimum(delta[_R], 0.0)
+        pending = np.maximum(delta[_F] + again, 0.0)
+        if recomputed is not None:
+            again = np.where(recomputed, delta[_R], 0.0)
+        late = np.maximum(delta[_F] + again + delta[_I], 0.0)
+        # The two halves of a fused backward hold what its first does.
+        return cls(
+            pending=pending,
+            released_late=np.minimum(pending, late),
+            room=room * (1 + _ROUNDING) + _ROUNDING,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LeastCosts:
+    """Least times by stage, and limits; `*_transfer_s` [S-1] are 0 within a rank.
+
+    `work_s` [S] is what a rank works for one microbatch of the stage; `overlap_s` [p] what
+    overlapped pairs save it at most per microbatch.
+    """
+
+    placement: Placement
+    forward_s: Floats
+    input_grad_s: Floats
+    weight_grad_s: Floats
+    work_s: Floats
+    overlap_s: Floats
+    forward_transfer_s: Floats
+    backward_transfer_s: Floats
+    holdings: tuple[Holding, ...]
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self)
+
+    @classmethod
+    def of(
+        cls,
+        placement: Placement,
+        costs: ScheduleCosts,
+        *,
+        max_activations: int | None = None,
+        fused: NDArray[np.bool_] | None = None,
+        recomputed: NDArray[np.bool_] | None = None,
+    ) -> LeastCosts:
+        """From the costs of a schedule within its limits and `max_activations` per rank.
+
+        `fused` and `recomputed` [S] hold for the schedules bounded; unless told, either may be.
+        """
+        duration = costs.duration_s
+        first, both = np.minimum(duration[_I], duration[_B]), duration[_I] + duration[_W]
+        both = np.minimum(both, duration[_B])
+        if fused is not None:
+            first = np.where(fused, duration[_B], duration[_I])
+            both = np.where(fused, duration[_B], duration[_I] + duration[_W])
+        extra = 0.0 if recomputed is None else duration[_R] * recomputed
+        ranks = np.array(placement.rank_of_stage)
+        in_pair = _least_pair_s(ranks, costs)
+        first, shortest = np.minimum(first, in_pair), np.minimum(both, in_pair)
+        crossing = ranks[:-1] != ranks[1:]
+        return cls(
+            placement=placement,
+            forward_s=np.minimum(duration[_F], costs.pair_s),
+            input_grad_s=first,
+            weight_grad_s=shortest - first,
+            work_s=duration[_F] + both + extra,
+            overlap_s=_overlap_s(placement, costs, both),
+            forward_transfer_s=np.where(crossing, costs.forward_transfer_s, 0.0),
+            backward_transfer_s=np.where(crossing, costs.backward_transfer_s, 0.0),
+            holdings=tuple(_holdings(costs, max_activations, recomputed)),
+        )
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a forward and a backward may run as one."""
+        return bool((self.overlap_s > 0).any())
+
+    @property
+    def reached_s(self) -> Floats:
+        """Shortest time from the start of F_0 to the start of F_s, shape [S]."""
+        return np.concatenate([[0.0], np.cumsum(self.forward_s[:-1] + self.forward_transfer_s)])
+
+    @property
+    def returned_s(self) -> Floats:
+        """Shortest time from the start of I_(S-1) to the start of I_s, shape [S]."""
+        hops = (self.input_grad_s[1:] + self.backward_transfer_s)[::-1]
+        from_loss_s: Floats = np.concatenate([[0.0], np.cumsum(hops)])
+        return from_loss_s[::-1]
+
+    @property
+    def round_trip_s(self) -> Floats:
+        """Shortest time from the end of F_s to the start of I_s, shape [S]."""
+        reached_s = self.reached_s
+        to_loss_s: Floats = reached_s[-1] + self.forward_s[-1] - reached_s - self.forward_s
+        to_loss_s += self.returned_s
+        return to_loss_s
+
+    @property
+    def way_back_s(self) -> Floats:
+        """Shortest time from the end of I_s to the end of W_0 after I_0, shape [S]."""
+        returned_s = self.returned_s
+        back_s: Floats = returned_s[0] - returned_s + self.input_grad_s[0] - self.input_grad_s
+        back_s += self.weight_grad_s[0]
+        return back_s
+
+
+def _least_pair_s(ranks: NDArray[np.int64], costs: ScheduleCosts) -> Floats:
+    """How short a backward can be that is paired with a forward of its rank, shape [S]."""
+    shortest = np.full(int(ranks.max()) + 1, np.inf)
+    np.minimum.at(shortest, ranks, costs.pair_s)
+    return shortest[ranks]
+
+
+def _overlap_s(placement: Placement, costs: ScheduleCosts, both: Floats) -> Floats:
+    """Each forward may be paired with the longest backward of its rank, shape [p]."""
+    saved = np.zeros(placement.num_ranks)
+    for rank, stages in enumerate(map(list, placement.stages_of_rank)):
+        alone = costs.duration_s[_F, stages] + both[stages].max(initial=0.0)
+        saved[rank] = np.maximum(alone - costs.pair_s[stages], 0.0).sum()
+    return saved
+
+
+def _holdings(
+    costs: ScheduleCosts, max_activations: int | None, recomputed: NDArray[np.bool_] | None
+) -> Iterator[Holding]:
+    memory = costs.memory
+    if np.isfinite(memory.limit_bytes).any():
+        room = memory.limit_bytes - memory.static_bytes
+        yield Holding.of(memory.delta_bytes, room, recomputed)
+    if max_activations is not None:
+        delta = np.repeat(_STEP[:, None], memory.num_stages, axis=1)
+        yield Holding.of(delta, np.full(memory.num_ranks, float(max_activations)), recomputed)
+
+
+# The window bound: idle time a rank cannot avoid at its start, at its end and in between
+# ---------------------------------------------------------------------------------------
+# Rank r owns stages a < ... < b and may hold so much. All streams run in microbatch order, which is
+# no loss, and each wait below is a stretch of time in which some chain of other ranks must run
+# while the rank itself has too little it may do:
+#
+# start   until the first I of b can start, at A, only forwards: idle >= A - X, X the most forward
+#         work that fits. Or until the first I of a, at A': no a is released, so that at most so
+#     many
+#         microbatches can pass through the other stages.
+# trips   between F_b(j) and I_b(j) at least D passes, while j blocks a place on every stage of the
+#         rank. In the other places, at most I and W of what they hold at the beginning and F of
+#     what
+#         they hold at the end can run. With room for h microbatches through b, F_b(j+h) comes
+#         after I_b(j): the trips of 0, h, 2h, ... do not overlap.
+# end     after F_b of the last microbatch, Z passes to the end of W_0 (Z' to the end of W_a), while
+#         only what is held then is left to do, at most Y of work.
+#
+# Start and end add up only where not all forwards fit at once. In the case F = I = W = 1 of V with
+# k activations, on the last rank, this is the published 6m + 6p - 1 - 3k (Qi et al., NeurIPS 2024).
+#
+# Places may be bytes or activations, of different sizes by stage: what fits is bounded by the best
+# ratio of work to size.
+
+
+def window_bound(least: LeastCosts, num_microbatches: int, objective: Objective) -> float:
+    """The largest over ranks and resources; 0 where nothing is limited or pairs may overlap."""
+    if least.has_pairs:
+        return 0.0
+    best = 0.0
+    for holding in least.holdings:
+        for rank, stages in enumerate(map(list, least.placement.stages_of_rank)):
+            if not stages or not 0 < holding.room[rank] < np.inf:
+                continue
+            room = _Room.of(holding, rank, stages)
+            best = max(best, _window(least, room, stages, num_microbatches, objective))
+    return best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """What the stages of one rank hold of a resource, in their order, and how much there is."""
+
+    room: float
+    pending: Floats
+    late: Floats
+
+    @classmethod
+    def of(cls, holding: Holding, rank: int, stages: list[int]) -> _Room:
+        pending, late = holding.pending[stages], holding.released_late[stages]
+        room = float(holding.room[rank])
+        sizes = np.concatenate([pending, late])
+        unit = float(sizes[sizes > 0].min(initial=np.inf))
+        if np.isfinite(unit) and (np.mod(sizes, unit) == 0).all():
+            room = float(np.floor(room / unit)) * unit  # less of it is of no use
+        return cls(room=room, pending=pending, late=late)
+
+    @property
+    def through(self) -> float:
+        """What a microbatch holds that is between F and I of the last stage."""
+        return float(self.pending.sum())
+
+    def most_forward_s(self, forward_s: Floats) -> float:
+        """Most forward work per place: a microbatch has passed F of some first stages."""
+        return _largest_ratio(np.cumsum(forward_s), np.cumsum(self.pending))
+
+    def most_backward_s(self, input_grad_s: Floats, weight_grad_s: Floats) -> float:
+        """Most work left per place: I waits on some first stages, or only W on one."""
+        both = np.cumsum(input_grad_s + weight_grad_s)
+        waiting = _largest_ratio(both, np.cumsum(self.pending))
+        return max(waiting, _largest_ratio(weight_grad_s, self.late))
+
+    def passed_before_first_input_grad(self) -> tuple[float, float]:
+        """How many can have run F of the first stage, and F of any other."""
+        started = self.room / self.pending[0] if self.pending[0] > 0 else np.inf
+        if len(self.pending) == 1:
+            return np.floor(started), np.floor(started)
+        if self.pending[0] == 0:
+            return np.inf, np.inf
+        beside = (self.room - self.pending[1]) / self.pending[0]
+        return np.floor(started), np.floor(beside)
+
+
+def _largest_ratio(work_s: Floats, size: Floats) -> float:
+    ratio = np.divide(work_s, size, out=np.full(len(size), np.inf), where=size > 0)
+    return float(np.where(work_s > 0, ratio, 0.0).max())
+
+
+class _Start(NamedTuple):
+    """Idle time from the start of the first forward of all, before the last forward of the rank.
+
+    Where it may not be `before_last`, the end's idle time can be the same.
+    """
+
+    idle_s: float
+    before_last: bool
+
+
+def _window(
+    least: LeastCosts, room: _Room, stages: list[int], m: int, objective: Objective
+) -> float:
+    starts = _starts(least, room, stages, m)
+    to_end_s, to_own_end_s = _ends(least, room, stages, m)
+    head_s = float(least.reached_s[stages[0]])
+    best = 0.0
+    for idle_s, before_last in starts:
+        both = before_last and objective is Objective.MAKESPAN
+        end_s = max(to_end_s, to_own_end_s) if both else to_own_end_s
+        own_s = idle_s + (max(0.0, end_s) if before_last else 0.0)
+        if objective is Objective.SPAN:
+            own_s -= head_s
+            best = max(best, idle_s + to_end_s if before_last else 0.0)  # of stage 0's rank
+        best = max(best, own_s)
+    return m * float(least.work_s[stages].sum()) + best
+
+
+def _starts(least: LeastCosts, room: _Room, stages: list[int], m: int) -> tuple[_Start, ...]:
+    forward_s = least.forward_s[stages]
+    before_input_grad_s = least.reached_s[stages] + forward_s + least.round_trip_s[stages]
+    trip_s, num_trips = _trips(least, room, stages, m)
+    filled_s = min(_fill(room.room, room.most_forward_s(forward_s)), m * forward_s.sum())
+    last_s = float(before_input_grad_s[-1] - filled_s)
+    started, passed = room.passed_before_first_input_grad()
+    other_s = float(least.work_s[stages[1:]].sum())
+    first_s = before_input_grad_s[0] - min(started, m) * forward_s[0] - min(passed, m) * other_s
+    return (
+        _Start(last_s + max(num_trips - 1, 0) * trip_s, m * room.through > room.room),
+        _Start(float(first_s), passed < m),
+        _Start(float(least.reached_s[stages[0]]) + num_trips * trip_s, True),
+    )
+
+
+def _trips(least: LeastCosts, room: _Room, stages: list[int], m: int) -> tuple[float, int]:
+    """Idle time of a trip, and how many do not overlap, that of microbatch 0 among them."""
+    at_once = m if room.through == 0 else int(room.room // room.through)
+    if at_once == 0:  # nothing fits
+        return 0.0, 0
+    per_place_s = room.most_forward_s(least.forward_s[stages]) + room.most_backward_s(
+        least.input_grad_s[stages], least.weight_grad_s[stages]
+    )
+    idle_s = least.round_trip_s[stages[-1]] - _fill(room.room - room.through, per_place_s)
+    return max(0.0, float(idle_s)), (m - 1) // at_once
+
+
+def _ends(least: LeastCosts, room: _Room, stages: list[int], m: int) -> tuple[float, float]:
+    """Z - Y and Z' - Y."""
+    a, b = stages[0], stages[-1]
+    input_grad_s, weight_grad_s = least.input_grad_s[stages], least.weight_grad_s[stages]
+    left_s = min(
+        _fill(room.room, room.most_backward_s(input_grad_s, weight_grad_s)),
+        m * float((input_grad_s + weight_grad_s).sum()),
+    )
+    after_s = least.round_trip_s[b] - left_s
+    to_end_s = after_s + least.input_grad_s[b] + least.way_back_s[b]
+    own_s = after_s + least.returned_s[a] - least.returned_s[b]
+    return float(to_end_s), float(own_s + input_grad_s[0] + weight_grad_s[0])
+
+
+def _fill(room: float, work_per_place_s: float) -> float:
+    if np.isinf(work_per_place_s):  # some takes no room
+        return np.inf
+    return max(0.0, room) * work_per_place_s
+
+
+# Lower bounds that hold for every schedule: certificates to print beside a result
+# --------------------------------------------------------------------------------
 
 
 def lower_bounds(

@@ -19,19 +19,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature
-from trainwright.plan.schedule import ActionKind, Schedule
-from trainwright.plan.schedule_bound import Bound, BoundName, Objective
-from trainwright.plan.schedule_costs import TransferModel
-from trainwright.scheduling.search_candidates import Candidate, candidates
-from trainwright.scheduling.search_question import SearchOutcome
+from trainwright.plans.schedule import ActionKind, Schedule
+from trainwright.plans.schedule_costs import TransferModel
+from trainwright.plans.status import Bound, BoundName, Objective
+from trainwright.scheduling.search import Candidate, SearchOutcome, candidates
 from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from trainwright.arrays import Floats
     from trainwright.execution import Budget
-    from trainwright.plan.per_stage import Floats
-    from trainwright.scheduling.search_question import SearchQuestion
+    from trainwright.scheduling.search import SearchQuestion
 
 _F, _I, _W, _B, _R = ActionKind
 _MAX_DIGITS = 6

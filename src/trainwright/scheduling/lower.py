@@ -16,7 +16,7 @@ The rules follow PyTorch's own lowering (`_add_send_recv`, `_add_unshard_reshard
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,19 +24,120 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plan.lowered import NO_MICROBATCH, LoweredKind, LoweredSchedule
-from trainwright.plan.schedule import ActionKind
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.scheduling.sharding import parameter_moves
-from trainwright.scheduling.simulate import simulate
+from trainwright.plans.lowered import (
+    NO_MICROBATCH,
+    LoweredKind,
+    LoweredSchedule,
+    refuse_inexpressible,
+)
+from trainwright.plans.schedule import ActionKind
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.scheduling.simulate import Wait, describe_cycle, simulate
 from trainwright.scheduling.validate import validate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.plan.schedule import Schedule
+    from trainwright.plans.schedule import Schedule
 
     Rows = NDArray[np.int64]
+
+
+# When a rank gathers the parameters of its sharded stages, and when it drops them
+# --------------------------------------------------------------------------------
+# A rank keeps the stages it uses next, as many as it has room for: at each action the ones that are
+# missing are gathered and the others dropped. A stage that was gathered is used before it is
+# dropped, because its place among those in use next never gets worse until then.
+
+
+class ParameterMoves(NamedTuple):
+    """Each [k, 3]: stage, row, tie; of one row, the lowest tie first.
+
+    `fetched` and `dropped` come before their row, `left` after the last row of its rank.
+    """
+
+    fetched: Rows
+    dropped: Rows
+    left: Rows
+
+
+def parameter_moves(schedule: Schedule, sharded: frozenset[int], *, keep: int) -> ParameterMoves:
+    """Moves of all ranks that have stages in `sharded`, with room for `keep` of them at once.
+
+    A pair of actions on two stages has room for both.
+    """
+    none = np.zeros((0, 3), np.int64)
+    moves = ParameterMoves(none, none, none)
+    for rank, stages in enumerate(schedule.placement.stages_of_rank):
+        own = np.array([stage for stage in stages if stage in sharded], np.int64)
+        if len(own) and schedule.rank_offsets[rank] < schedule.rank_offsets[rank + 1]:
+            more = _moves_of_rank(schedule, rank, own, keep)
+            moves = ParameterMoves(*map(np.concatenate, zip(moves, more, strict=True)))
+    return moves
+
+
+def _moves_of_rank(schedule: Schedule, rank: int, own: Rows, keep: int) -> ParameterMoves:
+    rows = schedule.rows_of(rank)
+    length = rows.stop - rows.start
+    next_use = _next_use(schedule.actions[rows, 1], own)
+    place = np.argsort(np.argsort(next_use, axis=0, kind="stable"), axis=0, kind="stable")
+    whole = (place < keep) & (next_use < length)
+    pairs = schedule.pairs[(schedule.pairs >= rows.start) & (schedule.pairs < rows.stop)]
+    first = pairs - rows.start
+    whole[:, first] |= whole[:, first + 1]
+    whole[:, first + 1] = whole[:, first]
+    change = np.diff(whole.astype(np.int8), axis=1, prepend=0)
+    fetched, dropped = np.nonzero(change == 1), np.nonzero(change == -1)
+    left = np.flatnonzero(whole[:, -1])
+    return ParameterMoves(
+        fetched=_moves(own[fetched[0]], rows.start + fetched[1], place[fetched]),
+        dropped=_moves(own[dropped[0]], rows.start + dropped[1], own[dropped[0]]),
+        left=_moves(own[left], np.full_like(left, rows.stop - 1), own[left]),
+    )
+
+
+def _next_use(stage_of_row: NDArray[np.int32], own: Rows) -> Rows:
+    """Of each own stage the position of its next action, at or after each; [own, rows]."""
+    length = len(stage_of_row)
+    here = np.arange(length)
+    used = np.where(stage_of_row == own[:, None], here, length)
+    return np.minimum.accumulate(used[:, ::-1], axis=1)[:, ::-1]
+
+
+def _moves(stage: Rows, row: Rows, tie: Rows) -> Rows:
+    return np.stack([stage, row, tie], axis=1)
+
+
+# A schedule in the terms of PyTorch's pipeline runtime, where it can be put so
+# -----------------------------------------------------------------------------
+# The last stage must meet the microbatches in order 0..m-1 (`plans.lowered` says why).
+# Nothing tells microbatches apart but their number, so the numbers are changed, alike on all ranks.
+
+
+def meets_in_order(schedule: Schedule) -> bool:
+    """Whether microbatches are already numbered as the last stage meets them."""
+    met = schedule.forward_order(schedule.placement.num_stages - 1)
+    return bool((met == np.arange(len(met))).all())
+
+
+def as_pytorch_runs(schedule: Schedule) -> Schedule:
+    """The same schedule with microbatches numbered as the last stage meets them; O(actions).
+
+    Raises InvalidInput where it is no legal schedule, and UnsupportedFeature, naming what can be
+    done instead, where PyTorch cannot run it.
+    """
+    refuse_inexpressible(schedule)
+    validate(schedule)
+    met = schedule.forward_order(schedule.placement.num_stages - 1)
+    number = np.empty_like(met)
+    number[met] = np.arange(len(met))
+    actions = schedule.actions.copy()
+    actions[:, 2] = number[actions[:, 2]]
+    return replace(schedule, actions=actions)
+
+
+# Orders of computations → orders in which every transfer is a step of its own; O(n log n)
+# ----------------------------------------------------------------------------------------
 
 _F, _I, _W, _B, _R = ActionKind
 
@@ -260,3 +361,264 @@ def _merge(schedule: Schedule, parts: tuple[_Steps, ...]) -> LoweredSchedule:
         rank_offsets=np.searchsorted(row, schedule.rank_offsets),
         pairs=position[schedule.pairs],
     )
+
+
+# Whether lowered orders run to their end when receives block; if not, the cycle of waits
+# ---------------------------------------------------------------------------------------
+# Only transfers wait, each for one step of one other rank, so a run is a walk of p pointers over
+# the transfers: O(transfers). With rendezvous, as with messages too large to be buffered, a send
+# also waits until its receiver gets there.
+
+
+class Matches(NamedTuple):
+    """Rows of a SEND and of its RECV, entry by entry."""
+
+    send: Rows
+    receive: Rows
+
+
+class _Barrier(NamedTuple):
+    """The step in `row` runs when rank `other` has reached row `until`."""
+
+    row: int
+    other: int
+    until: int
+
+
+def find_lowered_cycle(
+    lowered: LoweredSchedule, matches: Matches, *, rendezvous: bool
+) -> tuple[Wait, ...]:
+    """The waits that form a cycle; empty where every rank gets to its end."""
+    barriers = _barriers_by_rank(lowered, matches, rendezvous=rendezvous)
+    stuck = _run(barriers)
+    if not stuck:
+        return ()
+    partner = dict(zip(matches.receive.tolist(), matches.send.tolist(), strict=True))
+    partner |= dict(zip(matches.send.tolist(), matches.receive.tolist(), strict=True))
+    waits: dict[int, Wait] = {}
+    rank = min(stuck)
+    while rank not in waits:
+        barrier = stuck[rank]
+        needed = lowered.step(partner[barrier.row])
+        waits[rank] = Wait(rank, lowered.step(barrier.row), needed, barrier.other)
+        rank = barrier.other
+    return tuple(waits.values())[list(waits).index(rank) :]
+
+
+def _barriers_by_rank(
+    lowered: LoweredSchedule, matches: Matches, *, rendezvous: bool
+) -> list[list[_Barrier]]:
+    """A receive needs its sender past the send; with rendezvous, both need the other there."""
+    row = matches.receive
+    until = matches.send if rendezvous else matches.send + 1
+    other = matches.send
+    if rendezvous:
+        row = np.concatenate([row, matches.send])
+        until = np.concatenate([until, matches.receive])
+        other = until
+    rank_of_row = lowered.rank_of_row
+    order = np.argsort(row, kind="stable")
+    columns = (row[order], rank_of_row[other[order]], until[order])
+    every = list(map(_Barrier, *(column.tolist() for column in columns)))
+    ends = np.searchsorted(row[order], lowered.rank_offsets).tolist()
+    return [every[ends[rank] : ends[rank + 1]] for rank in range(lowered.num_ranks)]
+
+
+def _run(barriers: list[list[_Barrier]]) -> dict[int, _Barrier]:
+    """Let every rank go as far as it can; returns what the ranks that stopped short wait for."""
+    end = 1 + max((barrier.until for rank in barriers for barrier in rank), default=0)
+    reached = [rank[0].row if rank else end for rank in barriers]
+    passed = [0] * len(barriers)
+    sleepers: list[list[int]] = [[] for _ in barriers]
+    stuck: dict[int, _Barrier] = {}
+    ready = list(range(len(barriers)))
+    while ready:
+        rank = ready.pop()
+        own, start = barriers[rank], passed[rank]
+        at = start
+        while at < len(own) and reached[own[at].other] >= own[at].until:
+            at += 1
+            reached[rank] = own[at].row if at < len(own) else end
+        passed[rank] = at
+        if at < len(own):
+            stuck[rank] = own[at]
+            sleepers[own[at].other].append(rank)
+        else:
+            stuck.pop(rank, None)
+        if at > start:
+            ready += sleepers[rank]
+            sleepers[rank] = []
+    return stuck
+
+
+# What makes lowered orders run and give the right gradients
+# ----------------------------------------------------------
+# 1. The computations alone are a legal schedule, and nothing comes between those of a pair.
+# 2. Each tensor another rank needs is sent once, after it was made, and received once, before it is
+#    used; nothing else is sent or received.
+# 3. For each ordered pair of ranks, what is sent first is received first: messages carry no name.
+# 4. Each stage has REDUCE_GRAD once, after its last weight gradient: it also divides by m.
+# 5. A stage that is ever gathered is whole whenever it computes, and gathered and dropped in turn.
+# 6. With blocking receives, every rank gets to its end.
+
+_MISSING = -1
+
+
+class _Direction(NamedTuple):
+    """One way tensors travel: which kinds make, send, receive and use them, and where they go."""
+
+    producers: tuple[LoweredKind, ...]
+    send: LoweredKind
+    receive: LoweredKind
+    step: int
+
+
+_DIRECTIONS = (
+    _Direction((LoweredKind.F,), LoweredKind.SEND_F, LoweredKind.RECV_F, 1),
+    _Direction((LoweredKind.I, LoweredKind.B), LoweredKind.SEND_B, LoweredKind.RECV_B, -1),
+)
+
+
+def validate_lowered(lowered: LoweredSchedule, *, rendezvous: bool = False) -> None:
+    """Raise InvalidInput with the first law the orders break; O(n log n).
+
+    With `rendezvous`, sends wait for their receivers, as where messages are not buffered.
+    """
+    validate(lowered.compute_only())
+    for law in (_owned, _paired, _once, _in_order, _reduced, _gathered):
+        for fault in law(lowered):
+            raise InvalidInput((fault,))
+    matches = _matches(lowered)
+    for fault in _same_sequences(lowered, matches):
+        raise InvalidInput((fault,))
+    cycle = find_lowered_cycle(lowered, matches, rendezvous=rendezvous)
+    if cycle:
+        raise InvalidInput.of("orders", describe_cycle(cycle))
+
+
+def _owned(lowered: LoweredSchedule) -> Iterator[Fault]:
+    owner = np.array(lowered.placement.rank_of_stage)[lowered.actions[:, 1]]
+    for row in np.flatnonzero(owner != lowered.rank_of_row).tolist():
+        problem = f"{lowered.step(row)} must be on rank {owner[row]}, which owns its stage"
+        yield Fault(_place(lowered, row), problem)
+
+
+def _paired(lowered: LoweredSchedule) -> Iterator[Fault]:
+    for row in lowered.pairs[lowered.actions[lowered.pairs + 1, 0] > LoweredKind.R].tolist():
+        yield Fault(_place(lowered, row + 1), "must not stand between the two actions of a pair")
+
+
+def _once(lowered: LoweredSchedule) -> Iterator[Fault]:
+    """Each transfer that the placement makes necessary, and no other."""
+    rank = np.array(lowered.placement.rank_of_stage)
+    for direction in _DIRECTIONS:
+        for kind, step in ((direction.send, direction.step), (direction.receive, -direction.step)):
+            wanted = np.zeros(len(rank), np.int64)
+            stages = np.arange(len(rank))
+            other = stages + step
+            inside = (other >= 0) & (other < len(rank))
+            wanted[inside] = rank[other[inside]] != rank[inside]
+            found = _counts(lowered, kind)
+            for stage, microbatch in np.argwhere(found != wanted[:, None]):
+                name = f"{stage}{kind.name}{microbatch}"
+                count = found[stage, microbatch]
+                yield Fault("orders", f"{name} must appear {wanted[stage]} times, got {count}")
+
+
+def _in_order(lowered: LoweredSchedule) -> Iterator[Fault]:
+    """On each rank: made, then sent; received, then used."""
+    for direction in _DIRECTIONS:
+        made = _rows_of(lowered, direction.producers)
+        for kind, before in ((direction.send, False), (direction.receive, True)):
+            moved = _rows_of(lowered, (kind,))
+            wrong = (moved != _MISSING) & ((moved > made) if before else (moved < made))
+            for row, other in zip(moved[wrong].tolist(), made[wrong].tolist(), strict=True):
+                word = "before" if before else "after"
+                problem = f"{lowered.step(row)} must come {word} {lowered.step(other)}"
+                yield Fault(_place(lowered, row), problem)
+
+
+def _matches(lowered: LoweredSchedule) -> Matches:
+    """The k-th send from one rank to another and the k-th receive there, over all pairs."""
+    kind, stage, _ = lowered.actions.T
+    rank = np.array(lowered.placement.rank_of_stage)
+    pair = np.zeros(len(kind), np.int64)
+    sends, receives = np.zeros(len(kind), bool), np.zeros(len(kind), bool)
+    for direction in _DIRECTIONS:
+        sent, received = kind == direction.send, kind == direction.receive
+        pair[sent] = rank[stage[sent]] * len(rank) + rank[stage[sent] + direction.step]
+        pair[received] = rank[stage[received] - direction.step] * len(rank) + rank[stage[received]]
+        sends |= sent
+        receives |= received
+    by_pair = [
+        rows[np.argsort(pair[rows], kind="stable")]
+        for rows in (np.flatnonzero(sends), np.flatnonzero(receives))
+    ]
+    return Matches(*by_pair)
+
+
+def _same_sequences(lowered: LoweredSchedule, matches: Matches) -> Iterator[Fault]:
+    sent, received = lowered.actions[matches.send], lowered.actions[matches.receive]
+    step = np.where(sent[:, 0] == LoweredKind.SEND_F, 1, -1)
+    same = (
+        (received[:, 0] == sent[:, 0] + 1)
+        & (received[:, 1] == sent[:, 1] + step)
+        & (received[:, 2] == sent[:, 2])
+    )
+    for at in np.flatnonzero(~same).tolist():
+        send, receive = int(matches.send[at]), int(matches.receive[at])
+        sender = lowered.rank_of_row[send]
+        problem = f"{lowered.step(receive)} gets what rank {sender} sent as {lowered.step(send)}"
+        yield Fault(_place(lowered, receive), f"{problem}; receive in the order of sending")
+
+
+def _reduced(lowered: LoweredSchedule) -> Iterator[Fault]:
+    rows = np.arange(len(lowered.actions))
+    kind, stage = lowered.actions[:, 0], lowered.actions[:, 1]
+    reduces = kind == LoweredKind.REDUCE_GRAD
+    counts = np.bincount(stage[reduces], minlength=lowered.placement.num_stages)
+    for wrong in np.flatnonzero(counts != 1).tolist():
+        problem = f"{wrong}REDUCE_GRAD must appear once, got {counts[wrong]}"
+        yield Fault("orders", f"{problem}; it divides the gradients by the microbatches")
+    last = np.zeros(lowered.placement.num_stages, np.int64)
+    grads = (kind == LoweredKind.W) | (kind == LoweredKind.B)
+    np.maximum.at(last, stage[grads], rows[grads])
+    for row in rows[reduces][rows[reduces] < last[stage[reduces]]].tolist():
+        problem = f"{lowered.step(row)} must come after {lowered.step(int(last[stage[row]]))}"
+        yield Fault(_place(lowered, row), problem)
+
+
+def _gathered(lowered: LoweredSchedule) -> Iterator[Fault]:
+    kind, stage = lowered.actions[:, 0], lowered.actions[:, 1]
+    change = np.select([kind == LoweredKind.UNSHARD, kind == LoweredKind.RESHARD], [1, -1], 0)
+    computes = kind <= LoweredKind.R
+    for sharded in np.unique(stage[change != 0]).tolist():
+        rows = np.flatnonzero((stage == sharded) & (computes | (change != 0)))
+        whole = np.cumsum(change[rows])
+        wrong = (whole < 0) | (whole > 1) | (computes[rows] & (whole == 0))
+        for row in rows[wrong].tolist():
+            step = lowered.step(row)
+            rule = "between UNSHARD and RESHARD" if step.kind <= LoweredKind.R else "in turn"
+            yield Fault(_place(lowered, row), f"{step} must come {rule}")
+
+
+def _counts(lowered: LoweredSchedule, kind: LoweredKind) -> Rows:
+    shape = (lowered.placement.num_stages, lowered.num_microbatches)
+    found = lowered.actions[lowered.actions[:, 0] == kind]
+    flat = found[:, 1].astype(np.int64) * shape[1] + found[:, 2]
+    return np.bincount(flat, minlength=shape[0] * shape[1]).reshape(shape)
+
+
+def _rows_of(lowered: LoweredSchedule, kinds: tuple[LoweredKind, ...]) -> Rows:
+    """Row of the step of one of `kinds`, by stage and microbatch; -1 where there is none."""
+    table = np.full(
+        (lowered.placement.num_stages, lowered.num_microbatches), _MISSING, dtype=np.int64
+    )
+    rows = np.flatnonzero(np.isin(lowered.actions[:, 0], kinds))
+    table[lowered.actions[rows, 1], lowered.actions[rows, 2]] = rows
+    return table
+
+
+def _place(lowered: LoweredSchedule, row: int) -> str:
+    rank = int(np.searchsorted(lowered.rank_offsets, row, side="right")) - 1
+    return f"orders[{rank}][{row - lowered.rank_offsets[rank]}]"

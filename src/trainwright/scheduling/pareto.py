@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.plan.status import relative_gap
-from trainwright.scheduling.portfolio import named_schedules
+from trainwright.plans.status import relative_gap
 from trainwright.scheduling.search import (
+    SearchOutcome,
+    candidates,
     default_evaluations,
     lower_bound,
+    named_schedules,
     search_schedule,
 )
-from trainwright.scheduling.search_candidates import candidates
-from trainwright.scheduling.search_question import SearchOutcome
 from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
-    from trainwright.plan.schedule import Schedule
-    from trainwright.plan.schedule_bound import Bound
-    from trainwright.plan.timeline import Timeline
-    from trainwright.scheduling.search_question import SearchQuestion
+    from trainwright.plans.schedule import Schedule
+    from trainwright.plans.status import Bound
+    from trainwright.plans.timeline import Timeline
+    from trainwright.scheduling.search import SearchQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

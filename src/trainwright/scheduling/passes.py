@@ -20,9 +20,9 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import InvalidInput
-from trainwright.plan.schedule import ActionKind, Schedule
-from trainwright.plan.schedule_bound import Objective
-from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.status import Objective
 from trainwright.scheduling.simulate import native_costs, native_memory, native_orders
 
 SWEEPS = 16  # at most, of closing gaps

@@ -3,22 +3,111 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plan.timeline import Timeline
-from trainwright.scheduling.deadlock import describe_cycle, find_cycle
+from trainwright.plans.schedule import Action, ActionKind
+from trainwright.plans.schedule_costs import TransferModel
+from trainwright.plans.timeline import CriticalStep, Timeline, WaitsFor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.plan.per_stage import Floats
-    from trainwright.plan.schedule import Schedule
-    from trainwright.plan.schedule_costs import ScheduleCosts
-    from trainwright.plan.schedule_memory import ScheduleMemory
+    from trainwright._native._core import Simulation
+    from trainwright.arrays import Floats
+    from trainwright.plans.lowered import LoweredAction
+    from trainwright.plans.schedule import Schedule
+    from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+
+
+# Why orders cannot run: the cycle of waits
+# -----------------------------------------
+# Every rank that does not finish waits for one action, which its rank runs only after the action it
+# waits with itself. Following these waits from rank to rank ends in a cycle, or at an action that
+# no rank runs.
+
+_F, _I, _W, _B, _R = ActionKind
+
+
+class Wait(NamedTuple):
+    """`action`, next on `rank`, waits for `needed` of `needed_rank`, if that ever runs it."""
+
+    rank: int
+    action: Action | LoweredAction
+    needed: Action | LoweredAction
+    needed_rank: int
+    exists: bool = True
+
+
+def find_cycle(schedule: Schedule, simulation: Simulation) -> tuple[Wait, ...]:
+    """The waits that form a cycle, or a single wait for an action that nobody runs."""
+    waits: dict[int, Wait] = {}
+    blocked = simulation.blocked_rows.tolist()
+    rank = next(rank for rank, row in enumerate(blocked) if row >= 0)
+    while rank not in waits:
+        wait = _wait_of(schedule, simulation, rank, blocked[rank])
+        if not wait.exists:
+            return (wait,)
+        waits[rank] = wait
+        rank = wait.needed_rank
+    chain = list(waits.values())
+    return tuple(chain[list(waits).index(rank) :])
+
+
+def describe_cycle(cycle: tuple[Wait, ...]) -> str:
+    """One sentence that a user can act on."""
+    if not cycle[0].exists:
+        wait = cycle[0]
+        return f"{wait.action} on rank {wait.rank} waits for {wait.needed}, which no rank runs"
+    links = [
+        f"{wait.action} on rank {wait.rank} waits for {wait.needed}, "
+        f"which rank {wait.needed_rank} runs only after {following.action}"
+        for wait, following in zip(cycle, (*cycle[1:], cycle[0]), strict=True)
+    ]
+    return "deadlock: " + "; ".join(links)
+
+
+def _wait_of(schedule: Schedule, simulation: Simulation, rank: int, row: int) -> Wait:
+    action = schedule.action(row)
+    if _has_input(schedule, simulation, action):
+        action = schedule.action(row + 1)  # the forward of a pair waits for its backward's input
+    needed = _missing_input(schedule, simulation, action)
+    owner = schedule.placement.rank_of_stage[needed.stage]
+    start, end = schedule.rank_offsets[owner : owner + 2]
+    later = schedule.actions[max(start, simulation.blocked_rows[owner]) : end]
+    same = (later[:, 1] == needed.stage) & (later[:, 2] == needed.microbatch)
+    fused = same & (later[:, 0] == _B)
+    if needed.kind is _I and fused.any():
+        needed = needed._replace(kind=_B)
+    exists = bool((same & (later[:, 0] == needed.kind)).any())
+    exists = exists and simulation.blocked_rows[owner] >= 0
+    return Wait(rank, action, needed, owner, exists)
+
+
+def _has_input(schedule: Schedule, simulation: Simulation, action: Action) -> bool:
+    if action.kind is not _F or action.stage == 0:
+        return action.kind is _F
+    producer = (action.stage - 1) * schedule.num_microbatches + action.microbatch
+    return bool(simulation.forward_arrival_s[producer] >= 0)
+
+
+def _missing_input(schedule: Schedule, simulation: Simulation, action: Action) -> Action:
+    kind, stage, microbatch = action
+    if kind is _F:
+        return Action(_F, stage - 1, microbatch)
+    if kind is _W:
+        return Action(_I, stage, microbatch)
+    ran_forward = simulation.forward_arrival_s[stage * schedule.num_microbatches + microbatch] >= 0
+    if kind is _R or not ran_forward:
+        return Action(_F, stage, microbatch)
+    return Action(_I, stage + 1, microbatch)
+
+
+# Schedule and costs to timeline, through the native simulator (`native/simulate.hpp`)
+# ------------------------------------------------------------------------------------
 
 
 def simulate(schedule: Schedule, costs: ScheduleCosts) -> Timeline:
@@ -106,3 +195,121 @@ def _require_same_shape(schedule: Schedule, costs: ScheduleCosts) -> None:
     ]
     if faults:
         raise InvalidInput(faults)
+
+
+# Which actions make a schedule as long as it is, and what each of them waited for
+# --------------------------------------------------------------------------------
+# Traced back from the last action: every action started when its rank became free or when its input
+# arrived, whichever was later. Where both are at once, the input is named.
+
+
+class _Cause(NamedTuple):
+    row: int | None
+    waits_for: WaitsFor
+
+
+def critical_path(timeline: Timeline) -> tuple[CriticalStep, ...]:
+    """The chain that ends with the last action (lowest row where several do), in time order."""
+    tracer = _Tracer(timeline)
+    row: int | None = int(np.argmax(timeline.end_s))
+    steps = []
+    while row is not None:
+        cause = tracer.cause_of(row)
+        steps.append(CriticalStep(row, timeline.schedule.action(row), cause.waits_for))
+        row = cause.row
+    return tuple(reversed(steps))
+
+
+class _Tracer:
+    """Finds what an action waited for; knows the row of every producer."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        schedule = timeline.schedule
+        self.timeline = timeline
+        self.schedule = schedule
+        self.owner: tuple[int, ...] = schedule.placement.rank_of_stage
+        self.forward_row = _row_by_microbatch(schedule, (_F,))
+        self.backward_row = _row_by_microbatch(schedule, (_I, _B))
+        stages = schedule.actions[schedule.pairs, 1]
+        overlapped = schedule.pairs[np.isfinite(timeline.costs.pair_s[stages])]
+        self.pair_starts = frozenset(overlapped.tolist())
+
+    def cause_of(self, row: int) -> _Cause:
+        together = self._rows_started_together(row)
+        start_s = float(self.timeline.start_s[row])
+        for member in together:
+            producer = self._producer_of(member)
+            if producer is not None and self._arrival_s(producer) >= start_s:
+                return self._arrival_cause(producer, member)
+        rank = self._rank_of(row)
+        if together[0] > self.schedule.rank_offsets[rank]:
+            return _Cause(together[0] - 1, WaitsFor.RANK)
+        return _Cause(None, WaitsFor.NOTHING)
+
+    def _rows_started_together(self, row: int) -> tuple[int, ...]:
+        if row in self.pair_starts:
+            return (row, row + 1)
+        if row - 1 in self.pair_starts:
+            return (row - 1, row)
+        return (row,)
+
+    def _rank_of(self, row: int) -> int:
+        return self.owner[int(self.schedule.actions[row, 1])]
+
+    def _producer_of(self, row: int) -> int | None:
+        """The row whose output of another stage this row needs."""
+        kind, stage, microbatch = self.schedule.actions[row].tolist()
+        if kind == _F and stage > 0:
+            return int(self.forward_row[stage - 1, microbatch])
+        if kind in (_I, _B) and stage + 1 < len(self.owner):
+            return int(self.backward_row[stage + 1, microbatch])
+        return None
+
+    def _arrival_s(self, producer: int) -> float:
+        kind, stage, microbatch = self.schedule.actions[producer].tolist()
+        timeline = self.timeline
+        arrival = timeline.forward_arrival_s if kind == _F else timeline.backward_arrival_s
+        return float(arrival[stage, microbatch])
+
+    def _arrival_cause(self, producer: int, consumer: int) -> _Cause:
+        if self._rank_of(producer) == self._rank_of(consumer):
+            return _Cause(producer, WaitsFor.INPUT)
+        if self.timeline.costs.transfer_model is TransferModel.LINK:
+            first = self._first_of_queue(producer, consumer)
+            if first != producer:
+                return _Cause(first, WaitsFor.LINK)
+        return _Cause(producer, WaitsFor.TRANSFER)
+
+    def _first_of_queue(self, producer: int, consumer: int) -> int:
+        """The producer of the transfer that found the link free, before which none waited."""
+        sender, receiver = self._rank_of(producer), self._rank_of(consumer)
+        while self._transfer_start_s(producer) > self.timeline.end_s[producer]:
+            producer -= 1
+            while self._receiver_of(producer) != receiver:
+                producer -= 1
+            assert self._rank_of(producer) == sender, "a queue has a first transfer"
+        return producer
+
+    def _transfer_start_s(self, producer: int) -> float:
+        kind, stage, _ = self.schedule.actions[producer].tolist()
+        costs = self.timeline.costs
+        forward, backward = costs.forward_transfer_s, costs.backward_transfer_s
+        return self._arrival_s(producer) - float(
+            forward[stage] if kind == _F else backward[stage - 1]
+        )
+
+    def _receiver_of(self, row: int) -> int | None:
+        action = self.schedule.action(row)
+        if action.kind is _F and action.stage + 1 < len(self.owner):
+            return self.owner[action.stage + 1]
+        if action.kind in (_I, _B) and action.stage > 0:
+            return self.owner[action.stage - 1]
+        return None
+
+
+def _row_by_microbatch(schedule: Schedule, kinds: tuple[ActionKind, ...]) -> NDArray[np.int64]:
+    """Row of the action of one of `kinds`, by stage and microbatch, shape [S, m]."""
+    table = np.full((schedule.placement.num_stages, schedule.num_microbatches), -1, np.int64)
+    rows = np.flatnonzero(np.isin(schedule.actions[:, 0], kinds))
+    table[schedule.actions[rows, 1], schedule.actions[rows, 2]] = rows
+    return table

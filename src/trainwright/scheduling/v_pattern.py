@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plans.schedule import ActionKind, Placement, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Ints: TypeAlias = NDArray[np.int64]
+    from trainwright.arrays import Ints
+
     Slots: TypeAlias = NDArray[np.float64]
 
 PERIOD = 6

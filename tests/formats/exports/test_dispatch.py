@@ -9,14 +9,14 @@ import pytest
 import trainwright
 from export_jobs import bundle, job
 from trainwright.errors import Inexpressible, InvalidInput
-from trainwright.formats.exports.megatron_bridge import read_megatron_bridge
-from trainwright.formats.exports.megatron_fields import megatron_fields
-from trainwright.formats.exports.megatron_reader import read_megatron
-from trainwright.formats.exports.primus import read_primus
-from trainwright.formats.exports.torchtitan_reader import read_torchtitan
+from trainwright.frameworks.megatron import megatron_fields
+from trainwright.frameworks.megatron_bridge import read_megatron_bridge
+from trainwright.frameworks.megatron_reader import read_megatron
+from trainwright.frameworks.primus import read_primus
+from trainwright.frameworks.torchtitan_reader import read_torchtitan
 from trainwright.model import Recipe, TokenDispatcher
-from trainwright.model.parts import Experts
-from trainwright.plan.job import Job
+from trainwright.model.config import Experts
+from trainwright.plans.job import Job
 
 ONCE = TokenDispatcher.HIERARCHICAL
 MODEL = """--num-layers 4 --hidden-size 512 --num-attention-heads 8 --vocab-size 1000

@@ -12,9 +12,9 @@ from syrupy.assertion import SnapshotAssertion
 
 from export_jobs import bundle, golden_jobs, job
 from trainwright.errors import Inexpressible
-from trainwright.formats.exports.launch import Launcher
-from trainwright.plan.bundle import ExportBundle
-from trainwright.plan.capability import TARGETS
+from trainwright.frameworks.launch import Launcher
+from trainwright.plans.capability import TARGETS
+from trainwright.plans.job import ExportBundle
 
 _LONG = 3_000
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.exports.layout import format_layout, parse_layout
+from trainwright.frameworks.megatron import format_layout, parse_layout
 
 stages = st.lists(st.integers(0, 12).map(lambda n: "t" * n), min_size=1, max_size=40).map(
     lambda middle: ("E" + middle[0], *middle, "t" * 3 + "m", "L")

@@ -17,9 +17,9 @@ import pytest
 
 from export_jobs import bundle, golden_jobs, job
 from trainwright.errors import Inexpressible
-from trainwright.formats.exports.megatron_fields import megatron_fields
-from trainwright.plan.axis_order import PIPELINE_INSIDE
-from trainwright.plan.job import Job
+from trainwright.frameworks.megatron import megatron_fields
+from trainwright.plans.job import Job
+from trainwright.plans.parallelism import PIPELINE_INSIDE
 
 WHERE = os.environ.get("MEGATRON_SRC")
 pytestmark = [

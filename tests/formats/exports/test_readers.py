@@ -3,12 +3,12 @@
 import pytest
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.exports import read
-from trainwright.formats.exports.deepspeed import read_deepspeed
-from trainwright.formats.exports.megatron_reader import read_megatron
-from trainwright.formats.exports.shell_args import read_flags
-from trainwright.formats.exports.torchtitan_reader import read_torchtitan
-from trainwright.formats.exports.yaml_text import from_yaml, to_yaml
+from trainwright.frameworks import read
+from trainwright.frameworks.deepspeed import read_deepspeed
+from trainwright.frameworks.launch_script import read_flags
+from trainwright.frameworks.megatron_reader import read_megatron
+from trainwright.frameworks.stated_run import from_yaml, to_yaml
+from trainwright.frameworks.torchtitan_reader import read_torchtitan
 
 SCRIPT = """\
 #!/bin/bash

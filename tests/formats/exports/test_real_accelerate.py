@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from export_jobs import bundle, golden_jobs, job
-from trainwright.formats.exports.accelerate import PREFIX
-from trainwright.formats.exports.check import check_bundle
-from trainwright.formats.exports.yaml_text import from_yaml
-from trainwright.plan.job import Job
+from trainwright.frameworks.accelerate import PREFIX
+from trainwright.frameworks.check import check_bundle
+from trainwright.frameworks.stated_run import from_yaml
+from trainwright.plans.job import Job
 from trainwright.profile import Recompute
 
 pytestmark = pytest.mark.exports

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from export_jobs import bundle, golden_jobs, job
-from trainwright.formats.exports.deepspeed import bounds
-from trainwright.plan.job import Job
+from trainwright.frameworks.deepspeed import bounds
+from trainwright.plans.job import Job
 from trainwright.profile import Recompute
 
 WHERE = os.environ.get("TRAINWRIGHT_DEEPSPEED")

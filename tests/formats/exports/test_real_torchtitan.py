@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from export_jobs import bundle, job
-from trainwright.plan.job import Job
+from trainwright.plans.job import Job
 from trainwright.profile import Recompute
 
 WHERE = os.environ.get("TRAINWRIGHT_TITAN")

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from export_jobs import STAMP, bundle, golden_jobs, job, jobs, ordered
+from trainwright.documents.jobs import gaps_of
 from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
-from trainwright.formats.exports import gaps_of, write
-from trainwright.formats.exports.accelerate import read_accelerate
-from trainwright.formats.exports.deepspeed import read_deepspeed
-from trainwright.formats.exports.launch import Launcher
-from trainwright.formats.exports.megatron_bridge import read_megatron_bridge
-from trainwright.formats.exports.megatron_reader import read_megatron
-from trainwright.formats.exports.nanotron import read_nanotron
-from trainwright.formats.exports.primus import read_primus, recomputed
-from trainwright.formats.exports.pytorch import read_pytorch
-from trainwright.formats.exports.torchtitan_reader import read_torchtitan
 from trainwright.formats.pytorch_csv import parse_compute_comms, parse_compute_only
-from trainwright.plan.axis_order import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
-from trainwright.plan.capability import TARGETS
-from trainwright.plan.demands import RecomputeForm
-from trainwright.plan.job import Job
-from trainwright.plan.stated_run import StatedRun
+from trainwright.frameworks import write
+from trainwright.frameworks.accelerate import read_accelerate
+from trainwright.frameworks.deepspeed import read_deepspeed
+from trainwright.frameworks.launch import Launcher
+from trainwright.frameworks.megatron_bridge import read_megatron_bridge
+from trainwright.frameworks.megatron_reader import read_megatron
+from trainwright.frameworks.nanotron import read_nanotron
+from trainwright.frameworks.primus import read_primus, recomputed
+from trainwright.frameworks.pytorch import read_pytorch
+from trainwright.frameworks.stated_run import StatedRun
+from trainwright.frameworks.torchtitan_reader import read_torchtitan
+from trainwright.plans.capability import TARGETS, RecomputeForm
+from trainwright.plans.job import Job
+from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
 
 READERS = {
     "megatron": ("megatron_args.sh", read_megatron),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from export_jobs import bundle, golden_jobs, job
-from trainwright.plan.job import Job
+from trainwright.plans.job import Job
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs torch: make test-all")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from trainwright.api.stated import open_stated
 from trainwright.errors import InvalidInput
-from trainwright.formats.exports.megatron_reader import read_megatron
+from trainwright.frameworks.megatron_reader import read_megatron
+from trainwright.frameworks.read_job import open_stated
 
 ARGS = "MODEL_ARGS=(\n  --tensor-model-parallel-size 4\n  --micro-batch-size 2\n)\n"
 RUN = 'torchrun --nproc-per-node 8 pretrain_gpt.py "${MODEL_ARGS[@]}" "$@"\n'

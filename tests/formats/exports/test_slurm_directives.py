@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainwright.formats.exports.megatron_reader import read_megatron
-from trainwright.formats.exports.slurm_directives import batch_variables
+from trainwright.frameworks.launch_script import batch_variables
+from trainwright.frameworks.megatron_reader import read_megatron
 
 DEVICES, NODES, TASKS = "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_NTASKS"
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from export_jobs import STAMP, golden_jobs, ordered
 from trainwright.errors import Inexpressible
-from trainwright.formats.exports import write
-from trainwright.formats.exports.launch import Launcher
-from trainwright.plan.capability import TARGETS
+from trainwright.frameworks import write
+from trainwright.frameworks.launch import Launcher
+from trainwright.plans.capability import TARGETS
 
 
 def test_a_bundle_takes_less_than_fifty_milliseconds_of_cpu() -> None:
@@ -28,8 +28,8 @@ def test_a_bundle_takes_less_than_fifty_milliseconds_of_cpu() -> None:
 def test_exporters_load_no_framework() -> None:
     code = """
 import sys
-import trainwright.formats.exports as exports
-from trainwright.formats.exports import _WRITERS, _function
+import trainwright.frameworks as exports
+from trainwright.frameworks import _WRITERS, _function
 for module, name in _WRITERS.values():
     _function(module, name)
 print([m for m in ("torch", "megatron", "accelerate", "yaml", "deepspeed") if m in sys.modules])

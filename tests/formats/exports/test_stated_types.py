@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.formats.exports.deepspeed import read_deepspeed
-from trainwright.formats.exports.megatron_model import MODEL_FLAGS
-from trainwright.formats.exports.megatron_reader import RUN_FLAGS, read_megatron
-from trainwright.formats.exports.torchtitan import to_toml
-from trainwright.formats.exports.torchtitan_reader import read_torchtitan
+from trainwright.frameworks.deepspeed import read_deepspeed
+from trainwright.frameworks.megatron import MODEL_FLAGS
+from trainwright.frameworks.megatron_reader import RUN_FLAGS, read_megatron
+from trainwright.frameworks.torchtitan import to_toml
+from trainwright.frameworks.torchtitan_reader import read_torchtitan
 
 TITAN = {
     "model": {"name": "llama3", "flavor": "8B"},

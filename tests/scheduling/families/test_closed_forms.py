@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from trainwright.plan.schedule import ActionKind
-from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind
+from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
 

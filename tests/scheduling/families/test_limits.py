@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import ActionKind, Schedule
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.schedule_memory import ScheduleMemory
-from trainwright.plan.status import Status
+from trainwright.plans.schedule import ActionKind, Placement, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.plans.status import Status
+from trainwright.scheduling.bounds import LimitTooSmall
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
-from trainwright.scheduling.search_question import LimitTooSmall
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from reference import needs_reference, reference
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.schedule_memory import ScheduleMemory
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.families import FamilyRequest, family_named, generate
 from trainwright.scheduling.simulate import simulate
 

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trainwright.errors import InvalidInput
-from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.scheduling.bounds import limit_below_all, misfit
 from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, ZB_V
 from trainwright.scheduling.families.breadth_first import BREADTH_FIRST
 from trainwright.scheduling.families.dualpipe_v import DUALPIPE_V
@@ -23,11 +24,10 @@ from trainwright.scheduling.families.wave import WAVE
 from trainwright.scheduling.families.zb_v_handmade import ZB_V_HANDMADE
 from trainwright.scheduling.families.zero_bubble import ZB_H1, ZB_H2
 from trainwright.scheduling.families.zero_bubble_greedy import ZB_1P, ZB_2P
-from trainwright.scheduling.least_memory import limit_below_all, misfit
 
 if TYPE_CHECKING:
-    from trainwright.plan.schedule import Schedule
-    from trainwright.scheduling.search_question import LimitTooSmall
+    from trainwright.plans.schedule import Schedule
+    from trainwright.scheduling.bounds import LimitTooSmall
 
 _FAMILIES = (
     GPIPE,

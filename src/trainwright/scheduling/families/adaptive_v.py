@@ -25,7 +25,6 @@ from trainwright.scheduling.families.family import (
     limited_costs,
     two_chunks_in_v,
 )
-from trainwright.scheduling.finish import best_of
 from trainwright.scheduling.passes import drop_weight_grads
 from trainwright.scheduling.v_pattern import (
     blocks_within,
@@ -33,10 +32,11 @@ from trainwright.scheduling.v_pattern import (
     rewritten_order,
     v_min_block,
 )
+from trainwright.scheduling.weight_grads import best_of
 
 if TYPE_CHECKING:
-    from trainwright.plan.schedule import Schedule
-    from trainwright.scheduling.finish import Order
+    from trainwright.plans.schedule import Schedule
+    from trainwright.scheduling.weight_grads import Order
 
 
 def order(request: FamilyRequest) -> Schedule | None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, looped
-from trainwright.scheduling.order_arrays import actions, one_after_another
+from trainwright.scheduling.orders import actions, one_after_another
 
 if TYPE_CHECKING:
     from trainwright.scheduling.families.family import FamilyRequest

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.errors import Fault
-from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, two_chunks_in_v
-from trainwright.scheduling.order_arrays import counted
+from trainwright.scheduling.orders import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.plan.schedule import Actions
+    from trainwright.plans.schedule import Actions
     from trainwright.scheduling.families.family import FamilyRequest
 
 # A backward is whole (B) or split (I); `_W` takes the oldest weight gradient that waits, of either

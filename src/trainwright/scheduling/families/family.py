@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plan.placement import Placement
-from trainwright.plan.schedule import ActionKind
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.plan.schedule_memory import ScheduleMemory
-from trainwright.scheduling.least_memory import least_that_fits
+from trainwright.plans.schedule import ActionKind, Placement
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.scheduling.bounds import least_that_fits
 
 if TYPE_CHECKING:
-    from trainwright.plan.per_stage import Floats
-    from trainwright.plan.schedule import Schedule
+    from trainwright.arrays import Floats
+    from trainwright.plans.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

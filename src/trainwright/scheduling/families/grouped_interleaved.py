@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.errors import Fault
-from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.block import BuildingBlock, repeat
 from trainwright.scheduling.families.family import Family, looped
 from trainwright.scheduling.passes import trim
 
 if TYPE_CHECKING:
-    from trainwright.plan.placement import Placement
+    from trainwright.plans.schedule import Placement
     from trainwright.scheduling.families.family import FamilyRequest
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.errors import Fault
-from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, looped
-from trainwright.scheduling.order_arrays import actions, in_turn, one_after_another
+from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

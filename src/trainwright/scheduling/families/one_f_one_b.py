@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, one_chunk
-from trainwright.scheduling.order_arrays import actions, in_turn, one_after_another
+from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
-    from trainwright.plan.schedule import Actions
+    from trainwright.plans.schedule import Actions
     from trainwright.scheduling.families.family import FamilyRequest
 
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.plan.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.scheduling.block import BuildingBlock, repeat
 from trainwright.scheduling.families.family import Family, two_chunks_in_v
 from trainwright.scheduling.passes import reorder
 from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
-    from trainwright.plan.placement import Placement
-    from trainwright.plan.schedule import Schedule
+    from trainwright.plans.schedule import Placement, Schedule
     from trainwright.scheduling.families.family import FamilyRequest
 
 _PERIOD = 6

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainwright.scheduling.families.family import Family, limited_costs, two_chunks_in_v
-from trainwright.scheduling.finish import best_of
 from trainwright.scheduling.v_pattern import (
     VBlock,
     repeated_order,
@@ -19,9 +18,10 @@ from trainwright.scheduling.v_pattern import (
     v_half_block,
     v_min_block,
 )
+from trainwright.scheduling.weight_grads import best_of
 
 if TYPE_CHECKING:
-    from trainwright.plan.schedule import Schedule
+    from trainwright.plans.schedule import Schedule
     from trainwright.scheduling.families.family import FamilyRequest
 
 

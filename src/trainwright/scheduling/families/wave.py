@@ -3,7 +3,7 @@
 With v chunks per rank the last stage of one pass and the first of the next share a rank, so v-1
 transfers per microbatch fall away, and ranks hold long-lived and short-lived activations alike. The
 placement is that of Hanayo (Liu et al., SC 2023); orders are building blocks along the path of a
-microbatch with the backward split (`scheduling.path_block`), filled and reordered with real times.
+microbatch with the backward split (`scheduling.block`), filled and reordered with real times.
 
 In the memory of 1F1B, vp chunk activations, at most p-1 slots of one chunk are lost at equal times.
 v = 2 is V, and `adaptive-v`.
@@ -14,8 +14,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainwright.plan.placement import Placement
-from trainwright.scheduling.block import BuildingBlock, repeat
+from trainwright.plans.schedule import Placement
+from trainwright.scheduling.block import BuildingBlock, Pace, path_block, repeat
 from trainwright.scheduling.families import adaptive_v
 from trainwright.scheduling.families.family import (
     Family,
@@ -23,14 +23,13 @@ from trainwright.scheduling.families.family import (
     least_of,
     limited_costs,
 )
-from trainwright.scheduling.finish import best_of
 from trainwright.scheduling.passes import drop_weight_grads
-from trainwright.scheduling.path_block import Pace, path_block
+from trainwright.scheduling.weight_grads import best_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainwright.plan.schedule import Schedule
+    from trainwright.plans.schedule import Schedule
     from trainwright.scheduling.families.family import FamilyRequest
 
 _PACES = tuple(

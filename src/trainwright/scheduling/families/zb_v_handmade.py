@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, two_chunks_in_v
-from trainwright.scheduling.order_arrays import counted
+from trainwright.scheduling.orders import counted
 from trainwright.scheduling.passes import trim
 
 if TYPE_CHECKING:
-    from trainwright.plan.schedule import Actions
+    from trainwright.plans.schedule import Actions
     from trainwright.scheduling.families.family import FamilyRequest
 
 _F0, _I0, _W0, _F1, _I1, _W1 = range(6)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.plan.schedule import ActionKind, Schedule
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, one_chunk
-from trainwright.scheduling.order_arrays import actions, by_time, one_after_another
+from trainwright.scheduling.orders import actions, by_time, one_after_another
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.plan.schedule import Actions
+    from trainwright.plans.schedule import Actions
     from trainwright.scheduling.families.family import FamilyRequest
 
 

@@ -11,17 +11,12 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from trainwright._native import _core
-from trainwright.plan.schedule import Schedule
-from trainwright.plan.schedule_costs import ScheduleCosts
-from trainwright.scheduling.families.family import (
-    Family,
-    limited_costs,
-    one_chunk,
-    within_forwards,
-)
+from trainwright.plans.schedule import Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.scheduling.families.family import Family, limited_costs, one_chunk, within_forwards
 from trainwright.scheduling.families.zero_bubble import h1_order
-from trainwright.scheduling.finish import polish
 from trainwright.scheduling.simulate import native_costs, native_memory
+from trainwright.scheduling.weight_grads import polish
 
 if TYPE_CHECKING:
     from trainwright.scheduling.families.family import FamilyRequest

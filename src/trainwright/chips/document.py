@@ -1,0 +1,344 @@
+"""From the outcome of a co-design search to its document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.chips.request import rules_of
+from trainwright.formats.codesign_document import (
+    ArchitectureRecord,
+    ChipPlanRecord,
+    CodesignResult,
+    DesignRecord,
+    FixedStrategyRecord,
+    FrontPoint,
+    LayerScheduleRecord,
+    OperatorRecord,
+    RealChipRecord,
+    SensitivityRecord,
+    SurroundingsRecord,
+)
+from trainwright.plans.status import relative_gap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.chips.layer_schedule import CoreSchedule
+    from trainwright.chips.plans import UniformPlan
+    from trainwright.chips.population import Population
+    from trainwright.chips.question import CodesignQuestion, Variant
+    from trainwright.chips.search import CodesignOutcome, Design
+    from trainwright.chips.space import DieModel
+    from trainwright.chips.workload import TrainingJob
+    from trainwright.cluster import Accelerator
+    from trainwright.execution import Budget
+    from trainwright.formats.codesign_document import CodesignRequest
+
+
+# The layer schedules of a chosen design, as a document carries them
+# ------------------------------------------------------------------
+
+
+def layer_records(question: CodesignQuestion, design: Design) -> Iterator[LayerScheduleRecord]:
+    """The first model's most frequent layer on a design, forward and backward."""
+    from trainwright.chips.layer_schedule import schedule_backward, schedule_forward
+
+    variant = question.variants[design.variant]
+    chain = question.jobs_of(variant)[0].chain(design.plans[0].tensor_degree)
+    chip = question.space.template(design.index)
+    most = int(np.argmax(chain.class_counts))
+    for direction, schedule in (("forward", schedule_forward), ("backward", schedule_backward)):
+        yield _record(direction, schedule(chip, variant.surroundings, chain, most))
+
+
+def _record(direction: str, found: CoreSchedule) -> LayerScheduleRecord:
+    return LayerScheduleRecord(
+        direction=direction,
+        seconds=found.seconds,
+        sequential_s=found.sequential_s,
+        lower_bound_s=found.lower_bound_s,
+        gap=found.gap,
+        status=found.status,
+        method=found.schedule.method,
+        num_operators=len(found.names),
+        num_side_by_side=sum(not run.spread for run in found.schedule.runs),
+    )
+
+
+# From the outcome of a co-design search to its document
+# ------------------------------------------------------
+
+
+LIFETIME_S: Final = 3 * 365 * 86400.0
+
+
+def result_of(
+    request: CodesignRequest, question: CodesignQuestion, outcome: CodesignOutcome
+) -> CodesignResult:
+    """The search itself: what was asked, found, visited and pruned."""
+    from trainwright.chips.search import AREA, MEMORY, PEAK, PLACEMENT, POWER, WORK
+
+    ledger = outcome.ledger
+    searched = ledger.bounds.size
+    visited = ledger.count(PLACEMENT)
+    levels = {level: ledger.count(level) for level in (PEAK, WORK, POWER, MEMORY)}
+    if len(question.variants) > 1:
+        levels[AREA] = ledger.count(AREA)
+    best, bound = outcome.best, outcome.lower_bound
+    return CodesignResult(
+        request=request,
+        status=outcome.status,
+        objective="step_time_s" if len(question.jobs) == 1 else str(question.objective),
+        lower_bound=bound,
+        gap=None if best is None or bound is None else relative_gap(best.cost, bound),
+        candidates=len(question.space),
+        searched=searched,
+        visited=visited,
+        pruned=sum(levels.values()),
+        pruned_by=levels,
+        visited_share=visited / searched,
+        space_sha256=question.space.checksum(),
+        search_s=outcome.solver_s,
+    )
+
+
+def design_record(
+    question: CodesignQuestion,
+    design: Design,
+    budget: Budget,
+    *,
+    scale_s: np.ndarray,
+    die: DieModel | None = None,
+) -> DesignRecord:
+    """A design with its figures, model by model."""
+    from trainwright.chips.search import pricers
+    from trainwright.chips.space import AREA_SCOPE, area_parts_mm2
+
+    variant = question.variants[design.variant]
+    jobs = question.jobs_of(variant)
+    index = np.array([design.index])
+    priced = pricers(question, variant)
+    energies = [
+        float(pricer.energies_j(index, [plan])[0])
+        for pricer, plan in zip(priced, design.plans, strict=True)
+    ]
+    plans = tuple(
+        _plan_record(question, job, plan, energy_j, _peak(question, design))
+        for job, plan, energy_j in zip(jobs, design.plans, energies, strict=True)
+    )
+    area = question.area_mm2(design.variant, design.index)
+    weights = question.weights
+    tokens = float(np.exp(np.log([p.tokens_per_s for p in plans]) @ weights))
+    power = max(p.power_watts for p in plans)
+    whole = None if die is None else die.die_area_mm2(area)
+    cost = None if die is None or whole is None else die.cost_per_good_die(whole)
+    return DesignRecord(
+        architecture=architecture_record(question, design.index, variant),
+        plan=plans[0],
+        plans=plans,
+        objective=design.cost,
+        tokens_per_s=tokens,
+        area_mm2=area,
+        area_scope=AREA_SCOPE + ("+interfaces" if variant.making.interface_mm2 else ""),
+        area_parts_mm2=area_parts_mm2(
+            question.space.template(design.index),
+            mac_factor=variant.making.mac_factor,
+            interface_mm2=variant.making.interface_mm2,
+        ),
+        power_watts=power,
+        energy_per_token_j=float(np.array([p.energy_per_token_j for p in plans]) @ weights),
+        tokens_per_s_per_watt=tokens / (power * question.num_devices),
+        peak_power_watts=float(max(p.hungriest_watts(index)[0] for p in priced)),
+        die_area_mm2=whole,
+        cost_per_good_die=cost,
+        chip_cost_per_token=None
+        if cost is None
+        else cost * question.num_devices / (tokens * LIFETIME_S),
+    )
+
+
+def _peak(question: CodesignQuestion, design: Design) -> float:
+    from trainwright.cluster import peak_flops_per_s
+
+    variant = question.variants[design.variant]
+    return peak_flops_per_s(question.space.template(design.index), variant.surroundings)
+
+
+def _plan_record(
+    question: CodesignQuestion,
+    job: TrainingJob,
+    plan: UniformPlan,
+    energy_j: float,
+    peak_flops_per_s: float,
+) -> ChipPlanRecord:
+    from trainwright.model import model_flops_per_sequence
+
+    flops = model_flops_per_sequence(job.model, job.sequence_length) * job.global_batch
+    peak = peak_flops_per_s * question.num_devices
+    return ChipPlanRecord(
+        model=job.name,
+        step_time_s=plan.step_s,
+        tokens_per_s=job.tokens_per_step / plan.step_s,
+        energy_per_token_j=energy_j / job.tokens_per_step,
+        power_watts=energy_j / plan.step_s / question.num_devices,
+        mfu=flops / plan.step_s / peak,
+        tensor_parallel=plan.tensor_degree,
+        data_parallel=plan.data_degree,
+        pipeline_parallel=plan.num_ranks,
+        num_devices=plan.num_devices,
+        microbatch_size=job.microbatch_size,
+        num_microbatches=job.num_microbatches // plan.data_degree,
+        recompute=plan.recompute_name,
+        recompute_per_stage=tuple(map(str, plan.recompute)),
+        schedule=plan.schedule,
+        starts=plan.starts,
+    )
+
+
+def architecture_record(
+    question: CodesignQuestion, index: int, variant: Variant
+) -> ArchitectureRecord:
+    """A design of the space in what surrounds it."""
+    from trainwright.cluster import peak_flops_per_s
+
+    chip, around = question.space.template(index), variant.surroundings
+    return ArchitectureRecord(
+        num_tc=chip.num_tc,
+        num_vc=chip.num_vc,
+        width=chip.width,
+        depth=chip.depth,
+        width_vc=chip.width_vc,
+        glb_bytes=chip.glb_bytes,
+        tc_buffer_bytes=chip.tc_buffer_bytes,
+        vc_buffer_bytes=chip.vc_buffer_bytes,
+        peak_flops_per_s=peak_flops_per_s(chip, around),
+        surroundings=SurroundingsRecord(
+            clock_hz=around.clock_hz,
+            memory_bytes=around.memory_bytes,
+            memory_bandwidth_bytes_per_s=around.memory_bandwidth_bytes_per_s,
+            link_bandwidth_bytes_per_s=around.link_bandwidth_bytes_per_s,
+            link_latency_s=around.link_latency_s,
+            node_devices=around.node_devices,
+            node_bandwidth_bytes_per_s=around.node_bandwidth_bytes_per_s,
+            launch_s=around.launch_s,
+            glb_bytes_per_cycle=around.glb_bytes_per_cycle,
+            interface_mm2=around.interface_mm2,
+            tensor_overlap=around.tensor_overlap,
+            gradient_overlap=around.gradient_overlap,
+        ),
+        precision=variant.precision,
+    )
+
+
+def front_points(question: CodesignQuestion, found: Population) -> Iterator[FrontPoint]:
+    """The designs of a population as points of the front."""
+    tokens = np.array([job.tokens_per_step for job in question.jobs], dtype=np.float64)
+    rates = np.exp(np.log(tokens / found.steps_s) @ question.weights)
+    for row in range(len(found)):
+        yield FrontPoint(
+            architecture=str(question.space.template(int(found.index[row]))),
+            variant=int(found.variant[row]),
+            design=int(found.index[row]),
+            tokens_per_s=float(rates[row]),
+            area_mm2=float(found.area_mm2[row]),
+            power_watts=float(found.power_watts[row]),
+            energy_per_token_j=float(found.energy_per_token_j[row]),
+        )
+
+
+def fixed_strategies(question: CodesignQuestion, design: Design) -> Iterator[FixedStrategyRecord]:
+    """The published strategy of every model that has one, on a design."""
+    from trainwright.chips.comparisons import EXPERTS, expert_plan
+    from trainwright.chips.price import JobPricer
+
+    variant = question.variants[design.variant]
+    for job in question.jobs_of(variant):
+        strategy = EXPERTS.get(job.name)
+        if strategy is None:
+            continue
+        plan, reason = None, None
+        if strategy.num_devices > question.num_devices:
+            reason = f"needs {strategy.num_devices} devices"
+        else:
+            alone = JobPricer.at_degree(job, variant, question, strategy.tensor)
+            times = alone.times(np.array([design.index]))[0]
+            plan = expert_plan(
+                alone.chains[0], times, strategy, job=job, surroundings=variant.surroundings
+            )
+            reason = None if plan is not None else "out of memory"
+        yield FixedStrategyRecord(
+            model=job.name,
+            pipeline_parallel=strategy.pipeline,
+            data_parallel=strategy.data,
+            tensor_parallel=strategy.tensor,
+            feasible=plan is not None,
+            step_time_s=None if plan is None else plan.step_s,
+            tokens_per_s=None if plan is None else job.tokens_per_step / plan.step_s,
+            recompute=None if plan is None else plan.recompute_name,
+            reason=reason,
+        )
+
+
+def operator_records(question: CodesignQuestion, design: Design) -> Iterator[OperatorRecord]:
+    """The first model's most frequent layer on a design, operator by operator."""
+    from trainwright.chips.price import operator_uses
+
+    variant = question.variants[design.variant]
+    plan = design.plans[0]
+    chain = question.jobs_of(variant)[0].chain(plan.tensor_degree)
+    uses = operator_uses(question, design, chain)
+    total = sum(use.seconds for use in uses)
+    for use in uses:
+        tiles = use.tiles
+        yield OperatorRecord(
+            operator=use.kernel.operator,
+            phase=str(use.kernel.phase),
+            seconds=use.seconds,
+            share=use.seconds / total,
+            bound=use.bound,
+            utilisation=use.utilisation,
+            dataflow=None if tiles is None else str(tiles.dataflow),
+            core_tile=None if tiles is None else tiles.core,
+            global_tile=None if tiles is None or not tiles.whole[0] else tiles.whole,
+            split=None if tiles is None else tiles.split,
+        )
+
+
+def sensitivity_records(
+    request: CodesignRequest,
+    question: CodesignQuestion,
+    outcome: CodesignOutcome,
+    budget: Budget,
+) -> Iterator[SensitivityRecord]:
+    """What a tenth more of each resource buys, and twice the cores or the global buffer."""
+    from trainwright.chips.sensitivity import sensitivities
+
+    for gain in sensitivities(question, outcome, rules_of(request), budget):
+        yield SensitivityRecord(
+            resource=gain.resource, factor=gain.factor, throughput_gain=gain.gain
+        )
+
+
+def real_chip_records(
+    question: CodesignQuestion, devices: dict[str, Accelerator], variant: Variant
+) -> Iterator[RealChipRecord]:
+    """Chips of the catalog on the first model, same network and number of devices."""
+    from trainwright.chips.comparisons import real_chip_plan
+
+    job = question.jobs_of(variant)[0]
+    for name, device in devices.items():
+        plan = real_chip_plan(
+            device, job, links=variant.surroundings, num_devices=question.num_devices
+        )
+        yield RealChipRecord(
+            name=name,
+            feasible=plan is not None,
+            peak_flops_per_s=device.peak(device.default_precision),
+            tokens_per_s=None if plan is None else job.tokens_per_step / plan.step_s,
+            tensor_parallel=None if plan is None else plan.tensor_degree,
+            data_parallel=None if plan is None else plan.data_degree,
+            pipeline_parallel=None if plan is None else plan.num_ranks,
+            source=str(device.provenance_of("efficiency").origin),
+        )

@@ -1,0 +1,266 @@
+"""Designs of one variant priced together: bounds, plans, energy, power."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.chips.design_times import (
+    ProductCache,
+    exact_times,
+    ideal_times,
+    kernel_times_s,
+    lanes_per_s,
+)
+from trainwright.chips.energy import kernel_energy_j, layer_energy_j, step_energy_j
+from trainwright.chips.plans import fastest_plans, improve_with_families, work_bounds_s
+from trainwright.chips.space import UM2_PER_MM2, number_format, subspace
+from trainwright.costing.tiled import machine_of, machine_taking, product_times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trainwright.arrays import Floats, Indices
+    from trainwright.chips.design_times import LayerTimes, ProductTable
+    from trainwright.chips.plans import UniformPlan
+    from trainwright.chips.question import CodesignQuestion, Variant
+    from trainwright.chips.search import Design
+    from trainwright.chips.space import DesignSpace
+    from trainwright.chips.workload import Chain, TrainingJob
+    from trainwright.cluster import Surroundings
+    from trainwright.costing.tiled import ChipKernel, TiledMachine, Tiles
+
+# Bounds sum in another order than plans do; this much lower they hold in floating point too.
+SAFE: Final = 1.0 - 1e-12
+
+
+class JobPricer:
+    """One model on the designs of a space, under one variant; products are estimated once."""
+
+    def __init__(self, job: TrainingJob, variant: Variant, question: CodesignQuestion) -> None:
+        self.job = job
+        self._variant = variant
+        self._question = question
+        factor = number_format(variant.precision).energy_factor
+        self._energy = question.energy.multiplying(factor)
+        degrees = [t for t in sorted(set(job.tensor_degrees)) if t <= question.num_devices]
+        self.chains: tuple[Chain, ...] = tuple(job.chain(t) for t in degrees)
+        self._caches = tuple(
+            ProductCache(question.space, chain, variant.surroundings) for chain in self.chains
+        )
+
+    @classmethod
+    def at_degree(
+        cls, job: TrainingJob, variant: Variant, question: CodesignQuestion, degree: int
+    ) -> JobPricer:
+        """The model at one tensor degree, be it among those searched or not."""
+        return cls(replace(job, tensor_degrees=(degree,)), variant, question)
+
+    def estimates(self) -> dict[int, Floats]:
+        """Every product on every core configuration of the space, by tensor degree."""
+        for cache in self._caches:
+            cache.fill()
+        return {
+            chain.tensor_degree: cache.figures
+            for chain, cache in zip(self.chains, self._caches, strict=True)
+        }
+
+    def load(self, estimates: Mapping[int, Floats]) -> None:
+        """Take estimates that were saved; raises `InvalidInput` where they are of other sizes."""
+        for chain, cache in zip(self.chains, self._caches, strict=True):
+            cache.load(estimates[chain.tensor_degree])
+
+    def fits(self) -> bool:
+        """Whether any plan fits the memory: the same for every design, so one is tried.
+
+        Mostly one under 1F1B does, told in a millisecond; the other families take a second.
+        """
+        times, anything = self.times(np.zeros(1, dtype=np.int64)), np.full(1, np.inf)
+        (alone,) = self._plans_1f1b(times, anything)
+        if alone is not None:
+            return True
+        (plan,) = self.plans(times, anything)
+        return plan is not None
+
+    def ideal_bounds_s(self, designs: Indices) -> Floats:
+        """No plan is faster, whatever the tiles: level 1 of the bounds."""
+        space = subspace(self._question.space, designs)
+        found = [
+            self._work_s(chain, ideal_times(space, chain, self._variant.surroundings))
+            for chain in self.chains
+        ]
+        bounds: Floats = np.min(found, axis=0) * SAFE
+        return bounds
+
+    def times(self, designs: Indices) -> tuple[LayerTimes, ...]:
+        """Layers on each design, tensor degree by tensor degree."""
+        space = subspace(self._question.space, designs)
+        return tuple(
+            exact_times(space, chain, self._variant.surroundings, cache.table(designs))
+            for chain, cache in zip(self.chains, self._caches, strict=True)
+        )
+
+    def work_bounds_s(self, times: tuple[LayerTimes, ...]) -> Floats:
+        """No plan is faster, at the estimated times: level 2 of the bounds."""
+        found = [self._work_s(c, t) for c, t in zip(self.chains, times, strict=True)]
+        bounds: Floats = np.min(found, axis=0) * SAFE
+        return bounds
+
+    def _work_s(self, chain: Chain, times: LayerTimes) -> Floats:
+        return work_bounds_s(chain, times, job=self.job, num_devices=self._question.num_devices)
+
+    def plans(self, times: tuple[LayerTimes, ...], cutoff_s: Floats) -> list[UniformPlan | None]:
+        """The fastest plan below the cutoff over all tensor degrees, the smaller of equals."""
+        best = self._plans_1f1b(times, cutoff_s)
+        steps_s = [np.inf if plan is None else plan.step_s for plan in best]
+        limit = np.minimum(cutoff_s, steps_s)
+        for chain, layers in zip(self.chains, times, strict=True):
+            improve_with_families(
+                best,
+                limit,
+                chain,
+                layers,
+                job=self.job,
+                surroundings=self._variant.surroundings,
+                num_devices=self._question.num_devices,
+            )
+        return best
+
+    def _plans_1f1b(
+        self, times: tuple[LayerTimes, ...], cutoff_s: Floats
+    ) -> list[UniformPlan | None]:
+        best: list[UniformPlan | None] = [None] * cutoff_s.size
+        limit = cutoff_s.copy()
+        for chain, layers in zip(self.chains, times, strict=True):
+            found = fastest_plans(
+                chain,
+                layers,
+                job=self.job,
+                surroundings=self._variant.surroundings,
+                num_devices=self._question.num_devices,
+                cutoff_s=limit,
+            )
+            for index, plan in enumerate(found):
+                if plan is not None:
+                    best[index], limit[index] = plan, plan.step_s
+        return best
+
+    def energies_j(self, designs: Indices, plans: Sequence[UniformPlan]) -> Floats:
+        """Joules of a step of each design's plan on all chips."""
+        question = self._question
+        layers = {
+            chain.tensor_degree: (
+                chain,
+                layer_energy_j(chain, cache.table(designs), self._energy),
+            )
+            for chain, cache in zip(self.chains, self._caches, strict=True)
+        }
+        areas = question.areas_um2(self._variant)[designs] / UM2_PER_MM2
+        found = np.zeros(designs.size)
+        for index, plan in enumerate(plans):
+            chain, joules = layers[plan.tensor_degree]
+            found[index] = step_energy_j(
+                joules[index],
+                chain,
+                plan,
+                job=self.job,
+                num_devices=question.num_devices,
+                area_mm2=float(areas[index]),
+                table=self._energy,
+            )
+        return found
+
+    def hungriest_watts(self, designs: Indices) -> Floats:
+        """Power of a chip while the hungriest operator runs, static power included."""
+        space = subspace(self._question.space, designs)
+        areas_um2 = space.areas_um2_of(self._variant.making)
+        static = self._energy.static_watts(areas_um2 / UM2_PER_MM2)
+        found = [
+            self._hungriest(space, chain, cache.table(designs))
+            for chain, cache in zip(self.chains, self._caches, strict=True)
+        ]
+        hungriest: Floats = static + np.max(found, axis=0)
+        return hungriest
+
+    def _hungriest(self, space: DesignSpace, chain: Chain, products: ProductTable) -> Floats:
+        surroundings = self._variant.surroundings
+        lanes = lanes_per_s(space, surroundings)
+        watts = np.zeros(len(space))
+        for kernels in chain.kernels:
+            for kernel in kernels:
+                energy = kernel_energy_j(kernel, products, self._energy)
+                spent_s = kernel_times_s(kernel, products, lanes, surroundings)
+                watts = np.maximum(watts, energy / spent_s)
+        return watts
+
+
+# Operator by operator on one design: what its time goes to, and how busy its unit is
+# -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorUse:
+    """One kernel on one design. `bound` names the longest of its parts.
+
+    `utilisation` is the share of its time in which its unit would be enough: the multipliers for
+    kernels with products, the vector lanes for all others.
+    """
+
+    kernel: ChipKernel
+    seconds: float
+    bound: str
+    utilisation: float
+    tiles: Tiles | None
+
+
+def operator_uses(
+    question: CodesignQuestion, design: Design, chain: Chain
+) -> tuple[OperatorUse, ...]:
+    """The kernels of the most frequent layer class of `chain` on a design."""
+    space = subspace(question.space, np.array([design.index]))
+    surroundings = question.variants[design.variant].surroundings
+    most = int(np.argmax(chain.class_counts))
+    return tuple(_uses(space, surroundings, chain, chain.kernels[most]))
+
+
+def _uses(
+    space: DesignSpace, surroundings: Surroundings, chain: Chain, kernels: tuple[ChipKernel, ...]
+) -> Iterator[OperatorUse]:
+    machine = machine_of(space.template(0), surroundings, element_bytes=chain.element_bytes)
+    table = ProductCache(space, chain, surroundings).table(np.arange(1))
+    lanes = lanes_per_s(space, surroundings)
+    for kernel in kernels:
+        seconds = float(kernel_times_s(kernel, table, lanes, surroundings)[0])
+        parts, tiles = _parts(kernel, machine, float(lanes[0]), surroundings)
+        busy = kernel.array_flops / machine.peak_flops_per_s if kernel.products else parts["vector"]
+        yield OperatorUse(
+            kernel=kernel,
+            seconds=seconds,
+            bound=max(parts, key=lambda name: parts[name]),
+            utilisation=busy / seconds,
+            tiles=tiles,
+        )
+
+
+def _parts(
+    kernel: ChipKernel, machine: TiledMachine, lanes: float, surroundings: Surroundings
+) -> tuple[dict[str, float], Tiles | None]:
+    """Seconds by what they are spent on, were each alone; tiles of the first product."""
+    pace = surroundings.memory_bandwidth_bytes_per_s
+    parts = {
+        "vector": kernel.lane_cycles / lanes,
+        "hbm": kernel.memory_bytes / pace,
+        "launch": surroundings.launch_s,
+    }
+    if not kernel.products:
+        return parts, None
+    wide = any(product.wide for product in kernel.products)
+    found = product_times([machine_taking(machine, wide=wide)], kernel.products)
+    glb_s = found.glb_bytes[0].sum() / machine.glb_bandwidth_bytes_per_s
+    parts["mac"] = kernel.share * float(found.compute_s[0].sum())
+    parts["glb"] = kernel.share * float(glb_s)
+    parts["hbm"] += float(found.memory_bytes[0].sum()) / pace
+    return parts, found.tiles(0, 0)

@@ -1,0 +1,379 @@
+"""The request of `codesign`: from options to records, and from records to the question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
+
+from trainwright._version import __version__
+from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.codesign_document import (
+    CodesignRequest,
+    JobRecord,
+    RulesRecord,
+    SurroundingsRecord,
+)
+from trainwright.units import GIB, parse_hardware_bandwidth, parse_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trainwright.chips.question import CodesignQuestion
+    from trainwright.chips.space import SpaceRules
+    from trainwright.chips.workload import TrainingJob
+    from trainwright.cluster import Surroundings
+    from trainwright.model import TransformerConfig
+
+
+# What the chips of a co-design search stand in: every combination of the values it may choose
+# --------------------------------------------------------------------------------------------
+
+Quantity = str | float
+
+# A stack of HBM2E as JEDEC JESD235 describes it: 1024 pins at 3.6 Gbit/s, eight layers of 16 Gbit.
+STACK_BYTES: Final = 16.0 * GIB
+STACK_BYTES_PER_S: Final = 460.8e9
+
+
+class _Memory(NamedTuple):
+    size_bytes: float
+    bandwidth_bytes_per_s: float
+    interface_mm2: float
+
+
+def surroundings_records(options: CodesignOptions) -> tuple[SurroundingsRecord, ...]:
+    """Every combination of the given values; what is not given takes its default."""
+    from trainwright.cluster import Surroundings
+
+    base = Surroundings()
+    (inside,) = _values(
+        _one(options.get("node_bandwidth")),
+        base.node_bandwidth_bytes_per_s,
+        "node-bandwidth",
+        parse_hardware_bandwidth,
+    )
+    links = _values(
+        options.get("link_bandwidth"),
+        base.link_bandwidth_bytes_per_s,
+        "link-bandwidth",
+        parse_hardware_bandwidth,
+    )
+    clocks = tuple(options.get("clock_hz") or (base.clock_hz,))
+    return tuple(
+        SurroundingsRecord(
+            clock_hz=clock,
+            memory_bytes=memory.size_bytes,
+            memory_bandwidth_bytes_per_s=memory.bandwidth_bytes_per_s,
+            link_bandwidth_bytes_per_s=link,
+            link_latency_s=base.link_latency_s,
+            node_devices=options.get("node_devices") or base.node_devices,
+            node_bandwidth_bytes_per_s=inside,
+            launch_s=base.launch_s,
+            glb_bytes_per_cycle=base.glb_bytes_per_cycle,
+            interface_mm2=memory.interface_mm2,
+            tensor_overlap=options.get("tensor_overlap") or 0.0,
+            gradient_overlap=options.get("gradient_overlap") or 0.0,
+        )
+        for memory, link, clock in product(_memories(options, base), links, clocks)
+    )
+
+
+def _memories(options: CodesignOptions, base: Surroundings) -> Iterator[_Memory]:
+    """Sizes with bandwidths, or numbers of stacks, which settle both."""
+    sizes, paces = options.get("memory"), options.get("memory_bandwidth")
+    stacks = options.get("memory_stacks")
+    if stacks is None:
+        for size, pace in product(
+            _values(sizes, base.memory_bytes, "memory", parse_memory),
+            _values(
+                paces,
+                base.memory_bandwidth_bytes_per_s,
+                "memory-bandwidth",
+                parse_hardware_bandwidth,
+            ),
+        ):
+            yield _Memory(size, pace, 0.0)
+        return
+    if sizes or paces:
+        given = "memory" if sizes else "memory-bandwidth"
+        raise InvalidInput.of(given, "must not be given: stacks settle memory and its bandwidth")
+    (size,) = _values(_one(options.get("stack_memory")), STACK_BYTES, "stack-memory", parse_memory)
+    (pace,) = _values(
+        _one(options.get("stack_bandwidth")),
+        STACK_BYTES_PER_S,
+        "stack-bandwidth",
+        parse_hardware_bandwidth,
+    )
+    area = options.get("stack_area_mm2") or 0.0
+    for count in stacks:
+        if count < 1:
+            raise InvalidInput.of("stacks", f"must be >= 1, got {count}")
+        yield _Memory(count * size, count * pace, count * area)
+
+
+def _one(value: Quantity | None) -> Sequence[Quantity] | None:
+    return None if value is None else (value,)
+
+
+def _values(
+    given: Sequence[Quantity] | None, default: float, name: str, parse: Callable[..., float]
+) -> tuple[float, ...]:
+    if not given:
+        return (default,)
+    return tuple(parse(v, name=name) if isinstance(v, str) else float(v) for v in given)
+
+
+# The request of `codesign`: from options to records, and from records to the question
+# ------------------------------------------------------------------------------------
+
+DEFAULT_GLOBAL_BATCH: Final = 4096
+_ROTARY_SEQUENCE: Final = 4096
+_LARGE_MODEL: Final = 50e9
+_LARGE_DEGREES: Final = (4, 8)
+_DEGREES: Final = (1, 2, 4, 8)
+UM2_PER_MM2: Final = 1e6
+
+RECOMPUTE_MODES: Final = ("none", "full")
+SCHEDULES: Final = ("1f1b", "zb-h1", "v-half", "v-min")
+
+
+class CodesignOptions(TypedDict, total=False):
+    """What a co-design search may be told; everything has a default.
+
+    `memory`, `memory_bandwidth`, `link_bandwidth` (numbers in SI, or text with a unit) and
+    `clock_hz` list values that the search chooses from, `micro_batch` sizes of a microbatch,
+    `tensor_parallel` degrees, `recompute` of "none" and "full", `precision` of "bf16", "fp8" and
+    "fp32", `schedule` families of pipelines ("1f1b" and, beside it, "zb-h1", "v-half", "v-min").
+    `memory_stacks` lists numbers of memory stacks in place of memory and its bandwidth; each stack
+    brings `stack_memory`, `stack_bandwidth` and, of the chip's area, `stack_area_mm2`.
+
+    `node_devices` chips share links of `node_bandwidth`, which tensor groups use; their exchanges
+    hide under `tensor_overlap` of the compute, that of gradients under `gradient_overlap` of the
+    last backward. `max_power_watts` limits the power of a chip in its hungriest operator,
+    `max_mean_watts` over a step. `weights` are shares of the models in `objective`. Areas are of
+    cores, buffers and memory interfaces; `least_area_share` of the largest is the lower limit.
+    `ranges` replaces values of num_tc, num_vc, width, depth or glb_mib, `energy` entries of the
+    energy table.
+    """
+
+    global_batch: int | None
+    sequence: int | None
+    micro_batch: Sequence[int]
+    tensor_parallel: Sequence[int] | None
+    recompute: Sequence[str]
+    schedule: Sequence[str]
+    precision: Sequence[str]
+    memory: Sequence[Quantity] | None
+    memory_bandwidth: Sequence[Quantity] | None
+    link_bandwidth: Sequence[Quantity] | None
+    clock_hz: Sequence[float] | None
+    memory_stacks: Sequence[int] | None
+    stack_memory: Quantity | None
+    stack_bandwidth: Quantity | None
+    stack_area_mm2: float | None
+    node_devices: int | None
+    node_bandwidth: Quantity | None
+    tensor_overlap: float | None
+    gradient_overlap: float | None
+    weights: Sequence[float] | None
+    objective: str
+    max_area_mm2: float | None
+    least_area_share: float | None
+    ranges: Mapping[str, Sequence[int]] | None
+    max_power_watts: float | None
+    max_mean_watts: float | None
+    energy: Mapping[str, float] | None
+
+
+def request_of(
+    models: Sequence[str | Path] | str | Path, *, devices: int, **options: Unpack[CodesignOptions]
+) -> tuple[CodesignRequest, tuple[str, ...]]:
+    """The whole request with defaults filled in, and the warnings of reading the models."""
+    names = [models] if isinstance(models, (str, Path)) else list(models)
+    weights = options.get("weights")
+    shares = [1.0] * len(names) if weights is None else list(weights)
+    if len(shares) != len(names):
+        raise InvalidInput.of("weights", f"must be {len(names)} numbers, got {len(shares)}")
+    found = [job_record(name, options, weight=w) for name, w in zip(names, shares, strict=True)]
+    request = make_request(
+        [record for record, _ in found],
+        num_devices=devices,
+        rules=rules_record(
+            max_area_mm2=options.get("max_area_mm2"),
+            least_share=options.get("least_area_share"),
+            ranges=options.get("ranges"),
+        ),
+        surroundings=surroundings_records(options),
+        microbatch_sizes=options.get("micro_batch", (1,)),
+        objective=options.get("objective", "geometric"),
+        energy=options.get("energy"),
+        max_power_watts=options.get("max_power_watts"),
+        precisions=options.get("precision") or ("bf16",),
+        max_mean_watts=options.get("max_mean_watts"),
+    )
+    return request, tuple(note for _, notes in found for note in notes)
+
+
+def job_record(
+    model: str | Path, options: CodesignOptions, *, weight: float
+) -> tuple[JobRecord, tuple[str, ...]]:
+    """A model with its workload, defaults filled in, and the warnings of reading it.
+
+    The sequence is the largest power of two of learned positions, 4096 without any; tensor degrees
+    are 4 and 8 from 50 billion parameters on, else 1, 2, 4 and 8, as far as the model can be cut.
+    """
+    from trainwright.model import count_parameters
+    from trainwright.options.inputs import ModelInput, resolve_model
+
+    given = resolve_model(model)
+    if not isinstance(given, ModelInput):
+        raise InvalidInput.of(
+            "model", f'must be a model with layers, got the profile "{model}"; see trainwright plan'
+        )
+    config = given.config
+    positions = config.max_positions or _ROTARY_SEQUENCE
+    length = options.get("sequence") or 2 ** (positions.bit_length() - 1)
+    degrees = tuple(options.get("tensor_parallel") or ())
+    if not degrees:
+        wanted = _LARGE_DEGREES if count_parameters(config) >= _LARGE_MODEL else _DEGREES
+        degrees = tuple(t for t in wanted if _can_be_cut(config, t, length)) or (1,)
+    record = JobRecord(
+        model=given.embedded,
+        sequence_length=length,
+        global_batch=options.get("global_batch") or DEFAULT_GLOBAL_BATCH,
+        tensor_parallel=degrees,
+        recompute=tuple(options.get("recompute", RECOMPUTE_MODES)),
+        weight=weight,
+        schedules=tuple(options.get("schedule") or SCHEDULES),
+    )
+    return record, given.warnings
+
+
+def _can_be_cut(config: TransformerConfig, degree: int, length: int) -> bool:
+    from trainwright.model import RunShape
+
+    if length % degree:
+        return False
+    run = RunShape(
+        microbatch_size=1,
+        sequence_length=length,
+        tensor_parallel=degree,
+        sequence_parallel=degree > 1,
+    )
+    return not tuple(config.faults_at(run))
+
+
+def rules_record(
+    *,
+    max_area_mm2: float | None,
+    least_share: float | None,
+    ranges: Mapping[str, Sequence[int]] | None = None,
+) -> RulesRecord:
+    """The default space with other limits or ranges (by the template's names)."""
+    from trainwright.chips.space import DEFAULT_RULES, FIELDS
+
+    given = dict(ranges or {})
+    unknown = [name for name in given if name not in FIELDS]
+    if unknown:
+        raise InvalidInput.of("ranges", f'must name {", ".join(FIELDS)}, got "{unknown[0]}"')
+    values: dict[str, Any] = asdict(DEFAULT_RULES)
+    values |= {name: tuple(chosen) for name, chosen in given.items()}
+    if max_area_mm2 is not None:
+        if not max_area_mm2 > 0:
+            raise InvalidInput.of("max-area", f"must be > 0, got {max_area_mm2!r}")
+        values["largest_um2"] = max_area_mm2 * UM2_PER_MM2
+    if least_share is not None:
+        values["least_share"] = least_share
+    return RulesRecord(**values)
+
+
+def make_request(
+    jobs: Sequence[JobRecord],
+    *,
+    num_devices: int,
+    rules: RulesRecord,
+    surroundings: tuple[SurroundingsRecord, ...],
+    microbatch_sizes: Sequence[int],
+    objective: str,
+    energy: Mapping[str, float] | None,
+    max_power_watts: float | None,
+    precisions: Sequence[str] = ("bf16",),
+    max_mean_watts: float | None = None,
+) -> CodesignRequest:
+    """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
+    from trainwright.chips.energy import EnergyTable
+    from trainwright.chips.question import Objective
+
+    if objective not in set(Objective):
+        raise InvalidInput.of(
+            "objective", f'must be one of {", ".join(Objective)}, got "{objective}"'
+        )
+    table = asdict(EnergyTable())
+    unknown = [name for name in energy or () if name not in table]
+    if unknown:
+        raise InvalidInput.of("energy", f'must name {", ".join(table)}, got "{unknown[0]}"')
+    return CodesignRequest(
+        trainwright_version=__version__,
+        jobs=tuple(jobs),
+        num_devices=num_devices,
+        rules=rules,
+        surroundings=surroundings,
+        microbatch_sizes=tuple(microbatch_sizes),
+        objective=objective,
+        energy={**table, **(energy or {})},
+        max_power_watts=max_power_watts,
+        precisions=tuple(precisions),
+        max_mean_watts=max_mean_watts,
+    )
+
+
+def question_of(request: CodesignRequest) -> CodesignQuestion:
+    """The question that a request asks; raises `InvalidInput` with what is wrong with it."""
+    from trainwright.chips.energy import EnergyTable
+    from trainwright.chips.question import CodesignQuestion, Objective, making_of
+    from trainwright.chips.space import enumerate_designs
+
+    surroundings = tuple(record.surroundings() for record in request.surroundings)
+    makings = [making_of(s, p) for s in surroundings for p in request.precisions]
+    return CodesignQuestion(
+        space=enumerate_designs(rules_of(request), makings),
+        jobs=tuple(_job(record) for record in request.jobs),
+        num_devices=request.num_devices,
+        surroundings=surroundings,
+        microbatch_sizes=request.microbatch_sizes,
+        objective=Objective(request.objective),
+        energy=EnergyTable(**request.energy),
+        max_power_watts=request.max_power_watts,
+        precisions=request.precisions,
+        max_mean_watts=request.max_mean_watts,
+    )
+
+
+def rules_of(request: CodesignRequest) -> SpaceRules:
+    """The rules of the space that a request searches."""
+    from trainwright.chips.space import SpaceRules
+
+    return SpaceRules(**asdict(request.rules))
+
+
+def _job(record: JobRecord) -> TrainingJob:
+    from trainwright.chips.workload import RECOMPUTE, TrainingJob
+    from trainwright.formats.document_json import decode
+    from trainwright.model import TransformerConfig
+
+    modes = {str(mode): mode for mode in RECOMPUTE}
+    if unknown := [mode for mode in record.recompute if mode not in modes]:
+        raise InvalidInput([Fault("recompute", f'must be of none, full, got "{unknown[0]}"')])
+    return TrainingJob(
+        name=record.model.name,
+        model=decode(TransformerConfig, record.model.content, path="request.jobs.model.content"),
+        sequence_length=record.sequence_length,
+        global_batch=record.global_batch,
+        tensor_degrees=record.tensor_parallel,
+        recompute=tuple(modes[mode] for mode in record.recompute),
+        weight=record.weight,
+        schedules=record.schedules,
+    )

@@ -1,1 +1,0 @@
-"""The terminal: options in, one document or one table out."""

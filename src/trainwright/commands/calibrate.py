@@ -1,0 +1,260 @@
+"""`trainwright calibrate`: a few fitted constants, from measured runs or from training logs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trainwright.commands import command_line as options
+from trainwright.commands.output import check_output, emit
+from trainwright.documents.printing import Report
+from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trainwright.cluster import Cluster
+    from trainwright.documents.calibration import CalibrationResult, FitRecord
+    from trainwright.lab.fitting import LineFit, Prior
+    from trainwright.lab.predict import Question
+    from trainwright.plans.measured_run import MeasuredRun
+
+OWN_LINE: Final = "own"
+DEFAULT_CONSTANTS: Final = ("gemm_max", "memory_max")
+_FAR_OFF: Final = math.log(1.25)
+# Where a fit starts for what a cluster's description leaves at zero.
+_STARTS: Final = {"host_pass_s": 3e-3, "step_overhead_s": 2e-2, "attention_half_flops": 5e10}
+
+
+def calibrate(
+    sources: Sequence[str | Path],
+    *,
+    logs: Sequence[str] = (),
+    line: str | None = None,
+    constants: Sequence[str] = DEFAULT_CONSTANTS,
+) -> Report[CalibrationResult]:
+    """Fit `constants` (at most 10) by accelerator and software line, with 90 % intervals.
+
+    `sources` are CSV files or folders of measured runs; or documents of `estimate` or `plan`, one
+    per text of `logs`, which holds pasted lines of Megatron-LM, torchtitan or DeepSpeed. `line`
+    names the software of logs, or picks one line of measured runs. Raises `InvalidInput` where a
+    source cannot be read, or nothing in it was timed.
+    """
+    from trainwright.documents.calibration import CalibrationResult
+
+    _check_constants(constants)
+    if logs:
+        fits = [_from_logs(sources, logs, line or OWN_LINE, constants)]
+    else:
+        fits = _from_rows(sources, line, constants)
+    return Report(
+        CalibrationResult(
+            calibrations=tuple(found.calibration for found in fits),
+            fits=tuple(map(_record, fits)),
+            warnings=tuple(line for found in fits for line in _far_off(found)) if logs else (),
+        )
+    )
+
+
+def _check_constants(names: Sequence[str]) -> None:
+    from trainwright.cluster import CONSTANTS
+
+    unknown = [name for name in names if name not in CONSTANTS]
+    if unknown:
+        wanted = f"must be of {', '.join(CONSTANTS)}"
+        raise InvalidInput.of("constants", f'{wanted}, got "{unknown[0]}"')
+    if not 1 <= len(names) <= 10:
+        raise InvalidInput.of("constants", f"must be 1 to 10 names, got {len(names)}")
+
+
+def _priors(cluster: Cluster, names: Sequence[str]) -> list[Prior]:
+    """Priors around what the cluster's description says."""
+    from trainwright.lab.fitting import prior_of
+
+    device = cluster.accelerator
+    shares = device.efficiency
+    said = {
+        "gemm_max": shares.gemm.max,
+        "gemm_half_flops": shares.gemm.half,
+        "memory_max": shares.memory.max,
+        "attention_forward": shares.attention_forward,
+        "attention_backward": shares.attention_backward,
+        "fp8_ratio": shares.fp8_ratio,
+        "launch_overhead_s": device.launch_overhead_s,
+        "scale_up_efficiency": cluster.levels[0].efficiency,
+        "scale_up_latency_s": cluster.levels[0].latency_s,
+        "scale_out_efficiency": cluster.levels[-1].efficiency,
+        "scale_out_latency_s": cluster.levels[-1].latency_s,
+    }
+    return [prior_of(name, said.get(name) or _STARTS.get(name, 1.0)) for name in names]
+
+
+def _from_rows(
+    sources: Sequence[str | Path], line: str | None, constants: Sequence[str]
+) -> list[LineFit]:
+    from trainwright.commands.validate import known
+    from trainwright.formats.measured_csv import measured_files, read_measured
+    from trainwright.lab.fitting import fit_line
+    from trainwright.lab.run_shapes import cluster_of, line_of
+
+    catalog = replace(known(), calibrations=())
+    groups: dict[tuple[str, str], list[MeasuredRun]] = {}
+    for source in map(Path, sources):
+        for path in measured_files(source) if source.is_dir() else (source,):
+            if path.suffix.lower() == ".json":
+                problem = "must be given for each document; `--log -` reads stdin"
+                raise InvalidInput.of("log", problem, source=str(path))
+            for run in read_measured(path):
+                software = line_of(run).name
+                priced = run.accelerator in catalog.accelerators and run.step_time_s is not None
+                if priced and line in (None, software):
+                    groups.setdefault((run.accelerator, software), []).append(run)
+    if not groups:
+        raise InvalidInput.of("sources", "must hold at least 1 timed run of a known accelerator")
+    return [
+        fit_line(
+            runs,
+            catalog,
+            _priors(cluster_of(runs[0], line_of(runs[0]), catalog), constants),
+            source="measured runs: " + ", ".join(sorted({run.schema for run in runs})),
+        )
+        for _, runs in sorted(groups.items())
+    ]
+
+
+def _from_logs(
+    documents: Sequence[str | Path], logs: Sequence[str], line: str, constants: Sequence[str]
+) -> LineFit:
+    from trainwright.frameworks.training_logs import read_log
+    from trainwright.lab.fitting import fit_questions
+
+    if len(documents) != len(logs):
+        wanted = f"must be one log for each of the {len(documents)} estimates"
+        raise InvalidInput.of("log", f"{wanted}, got {len(logs)}")
+    asked = []
+    for path, text in zip(documents, logs, strict=True):
+        question = _question(path, line)
+        asked_for = question.configuration
+        measured_s = read_log(text).step_time_s(
+            global_batch=asked_for.global_batch,
+            sequence_length=asked_for.sequence_length,
+            num_devices=asked_for.parallelism.num_devices,
+        )
+        asked.append((replace(question.run, step_time_s=measured_s), question))
+    priors = _priors(asked[0][1].cluster, constants)
+    plural = "s" if len(logs) > 1 else ""
+    return fit_questions(asked, priors, source=f"{len(logs)} training log{plural}")
+
+
+def _question(path: str | Path, line: str) -> Question:
+    """What the document of an estimate or a plan asked, as the fit takes it."""
+    from trainwright.documents.jobs import run_of_document
+    from trainwright.lab.predict import Question
+    from trainwright.lab.run_shapes import SoftwareLine
+    from trainwright.plans.measured_run import MeasuredRun
+
+    given, cluster, configuration = run_of_document(path)
+    degrees = configuration.parallelism
+    run = MeasuredRun(
+        row_id=str(path),
+        schema="log",
+        model=given.embedded.name,
+        accelerator=cluster.accelerator.name,
+        num_devices=degrees.num_devices,
+        devices_per_node=cluster.pool_of().devices_per_node,
+        tensor=degrees.tensor,
+        pipeline=degrees.pipeline,
+        data=degrees.data,
+    )
+    return Question(
+        run=run,
+        line=SoftwareLine(name=line),
+        model=given.config,
+        cluster=cluster,
+        configuration=configuration,
+    )
+
+
+def _far_off(found: LineFit) -> Iterator[str]:
+    """A line for each log whose run is not the one of its estimate, as it seems."""
+    for run, residual in zip(found.runs, found.seen, strict=True):
+        if abs(residual) > _FAR_OFF and run.step_time_s is not None:
+            predicted_s = run.step_time_s * math.exp(residual)
+            steps = f"{run.step_time_s:.4g} s a step in the log, {predicted_s:.4g} s with the fit"
+            yield (
+                f"{run.row_id}: {steps}; the constants do not explain it: check that the estimate "
+                "states the run of the log"
+            )
+
+
+def _record(found: LineFit) -> FitRecord:
+    from trainwright.documents.calibration import FitRecord
+    from trainwright.lab.fitting import mean_error
+
+    return FitRecord(
+        accelerator=found.calibration.accelerator,
+        line=found.calibration.line,
+        rows=len(found.runs),
+        mape=mean_error(found.seen),
+        unseen_mape=mean_error(found.unseen) if len(found.runs) > 1 else None,
+    )
+
+
+# `trainwright calibrate`
+# -----------------------
+
+_STDIN = "-"
+
+
+def command(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="CSV files or folders of measured runs, or documents of estimate or plan."
+        ),
+    ],
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A training log for each document (repeatable); - reads pasted lines.",
+            metavar="FILE",
+        ),
+    ] = None,
+    line: Annotated[
+        str | None, typer.Option(help="The software of the logs, or the one line to fit.")
+    ] = None,
+    constants: Annotated[
+        str, typer.Option(help="What to fit, separated by commas.")
+    ] = "gemm_max,memory_max",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the constants, as TOML.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Fit a few efficiencies from measured runs or training logs."""
+    from trainwright.formats.calibration_toml import write_calibrations
+
+    check_output(output)
+    names = [part.strip() for part in constants.split(",") if part.strip()]
+    given = log or []
+    if given.count(_STDIN) > 1:
+        raise InvalidInput.of("log", "must be read from stdin at most once, got - twice")
+    logs = [_read(name) for name in given]
+    report = calibrate(list(sources), logs=logs, line=line, constants=names)
+    if output is not None:
+        write_calibrations(output, report.document.calibrations)
+    emit(report, as_json=as_json, output=None)
+
+
+def _read(name: str) -> str:
+    if name == _STDIN:
+        return sys.stdin.read()
+    try:
+        return Path(name).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InvalidInput.of("log", f"cannot be read: {error.strerror}", source=name) from None

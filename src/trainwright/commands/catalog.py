@@ -1,0 +1,186 @@
+"""What is built in, with where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainwright.commands import command_line as options
+from trainwright.commands.output import emit
+from trainwright.documents.printing import Report, add_row, table
+from trainwright.errors import InvalidInput
+from trainwright.plans.request import FORMAT_VERSION
+from trainwright.units import format_bandwidth, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogItem:
+    """One entry: its name, its key figure in words, its source."""
+
+    name: str
+    summary: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogResult:
+    """Entries by topic."""
+
+    kind: str = "catalog"
+    format_version: int = FORMAT_VERSION
+    topics: dict[str, tuple[CatalogItem, ...]]
+
+
+# `trainwright catalog`: models, machines, calibrations, schedules and targets, all built in
+# ------------------------------------------------------------------------------------------
+
+TOPICS = ("models", "accelerators", "clusters", "calibrations", "families", "targets")
+
+_ZERO_BUBBLE = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
+_CONTROLLABLE = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
+FAMILY_SOURCES = {
+    "gpipe": "Huang et al., NeurIPS 2019",
+    "1f1b": "Narayanan et al., ICML 2021 (PipeDream-flush)",
+    "eager-1f1b": "Zhuang et al., MLSys 2023",
+    "interleaved": "Narayanan et al., SC 2021",
+    **dict.fromkeys(("zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v-handmade"), _ZERO_BUBBLE),
+    **dict.fromkeys(("zb-v", "v-half", "v-min", "adaptive-v", "1f1b-v"), _CONTROLLABLE),
+    **dict.fromkeys(("gis", "gis-h"), _CONTROLLABLE),
+    "dualpipe-v": "DeepSeek-AI, 2025",
+    "wave": "placement of Hanayo, Liu et al., SC 2023; orders of our own",
+    "breadth-first": "Lamy-Poirier, MLSys 2023",
+    "depth-first": "Lamy-Poirier, MLSys 2023",
+}
+
+
+def catalog(topic: str | None = None) -> Report[CatalogResult]:
+    """List one topic, or all. Raises `InvalidInput` for a topic that does not exist."""
+    if topic is not None and topic not in TOPICS:
+        raise InvalidInput.of("topic", f'must be one of {", ".join(TOPICS)}, got "{topic}"')
+    makers = {
+        "models": _models,
+        "accelerators": _accelerators,
+        "clusters": _clusters,
+        "calibrations": _calibrations,
+        "families": _families,
+        "targets": _targets,
+    }
+    wanted = TOPICS if topic is None else (topic,)
+    return Report(CatalogResult(topics={name: tuple(makers[name]()) for name in wanted}))
+
+
+def _models() -> Iterator[CatalogItem]:
+    from trainwright.formats.catalog import model, model_entries
+    from trainwright.model import count_parameters
+
+    for entry in model_entries():
+        config = model(entry.name).config
+        size = count_parameters(config)
+        summary = f"{size / 1e9:.4g} B parameters, {config.num_layers} layers"
+        yield CatalogItem(name=entry.name, summary=summary, source=entry.source)
+
+
+def _accelerators() -> Iterator[CatalogItem]:
+    from trainwright.formats.catalog import accelerators
+
+    for name, device in accelerators().items():
+        peaks = ", ".join(f"{k} {v / 1e12:.4g}" for k, v in device.peak_flops_per_s)
+        memory = format_bytes(device.memory_bytes)
+        traffic = format_bandwidth(device.memory_bandwidth_bytes_per_s)
+        sources = dict.fromkeys(f"{p.origin}: {p.source}" for _, p in device.sources)
+        yield CatalogItem(
+            name=name,
+            summary=f"TFLOP/s {peaks}; {memory} at {traffic}",
+            source="; ".join(sources),
+        )
+
+
+def _clusters() -> Iterator[CatalogItem]:
+    from trainwright.formats.catalog import cluster, cluster_entries
+
+    for entry in cluster_entries():
+        pool = cluster(entry.name).pool_of()
+        links = ", ".join(
+            f"{level.name} {format_bandwidth(level.bandwidth_bytes_per_s)}" for level in pool.levels
+        )
+        summary = f"{pool.devices_per_node} x {pool.accelerator.name} a node; {links}"
+        yield CatalogItem(name=entry.name, summary=summary, source=entry.source)
+
+
+def _calibrations() -> Iterator[CatalogItem]:
+    """The lines that `--calibration` takes by name, each for the accelerator it was fitted on."""
+    from trainwright.formats.calibration_toml import built_in_calibrations
+
+    for made in built_in_calibrations():
+        if not made.replaced:
+            continue
+        fitted = ", ".join(f"{c.name} {c.value:.4g}" for c in made.fitted)
+        runs = f"{made.rows} run{'s' if made.rows > 1 else ''}"
+        summary = (
+            f"{made.accelerator}, {runs}: {fitted}; steps take {made.low_ratio:.2f} to "
+            f"{made.high_ratio:.2f} of predicted"
+        )
+        yield CatalogItem(name=made.line, summary=summary, source=f"fitted: {made.source}")
+
+
+def _families() -> Iterator[CatalogItem]:
+    from trainwright.scheduling.families import FAMILIES
+
+    for family in FAMILIES.values():
+        source = FAMILY_SOURCES[family.name]
+        yield CatalogItem(name=family.name, summary=family.summary, source=source)
+
+
+def _targets() -> Iterator[CatalogItem]:
+    from trainwright.plans.capability import TARGETS, capability_of
+
+    for name, version in TARGETS.items():
+        own = capability_of(name)
+        count = sum(map(own.can, own.cells))
+        schedules = ", ".join(own.schedules) or "none by name"
+        yield CatalogItem(
+            name=name,
+            summary=f"{count} of {len(own.cells)} plan features; schedules: {schedules}",
+            source=f"its sources and manual, version {version}",
+        )
+
+
+# The catalog as tables, one per topic
+# ------------------------------------
+
+
+def catalog_report(found: CatalogResult) -> RenderableType:
+    """One table per topic."""
+    from rich.console import Group
+
+    parts = []
+    for topic, items in found.topics.items():
+        made = table(topic, (("name", "left"), ("what", "left"), ("source", "left")))
+        for item in items:
+            add_row(made, item.name, item.summary, item.source)
+        parts.append(made)
+    return Group(*parts)
+
+
+# `trainwright catalog`
+# ---------------------
+
+
+def command(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            help="models, accelerators, clusters, calibrations, families or targets; all."
+        ),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """List what is built in, with where each figure comes from."""
+    emit(catalog(topic), as_json=as_json, output=None)

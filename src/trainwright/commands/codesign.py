@@ -1,0 +1,806 @@
+"""`trainwright codesign`: the best accelerator and the plans that train models on it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
+
+import typer
+
+from trainwright.chips.request import DEFAULT_GLOBAL_BATCH, CodesignOptions, question_of, request_of
+from trainwright.commands import command_line as options
+from trainwright.commands.command_line import counts, number, numbers, texts
+from trainwright.commands.output import (
+    budget,
+    check_output,
+    emit,
+    finish,
+    parse_count,
+    parse_time_limit,
+)
+from trainwright.documents.printing import Report
+from trainwright.errors import CheckFailed, InvalidInput
+from trainwright.formats.codesign_document import (
+    ChainRecord,
+    CodesignRequest,
+    CodesignResult,
+    GraphResult,
+    KernelRecord,
+    LayerRecord,
+    RecheckRecord,
+    StageResult,
+)
+from trainwright.options.inputs import naming_options
+from trainwright.options.refuse import refuse_unknown
+from trainwright.plans.status import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from trainwright.chips.price import JobPricer
+    from trainwright.chips.question import CodesignQuestion
+    from trainwright.chips.search import CodesignOutcome
+    from trainwright.chips.space import DieModel
+    from trainwright.chips.workload import Chain
+    from trainwright.cluster import Cluster
+    from trainwright.documents.open import Result
+    from trainwright.execution import Budget
+    from trainwright.formats.document_json import FileJournal
+
+    Prepared = Mapping[int, tuple[JobPricer, ...]]
+
+DEFAULT_EPSILON: Final = 0.02
+SEARCHES: Final = ("exact", "descending-area")
+
+
+class CodesignReport(Report[CodesignResult]):
+    """The answer of `codesign`: the best design, its proof, the front."""
+
+    __slots__ = ()
+
+    @property
+    def status(self) -> Status:
+        """How much is proved."""
+        return self.document.status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What to work out beside the best design."""
+
+    pareto: bool = True
+    epsilon: float = DEFAULT_EPSILON
+    details: bool = True  # operators, sensitivity, fixed strategies, real chips
+    search: str = "exact"
+    workers: str | int | None = None
+    journal: Path | None = None
+    csv: Path | None = None
+    recheck_sample: int = 0
+    seed: int = 0
+
+
+def codesign(
+    models: Sequence[str | Path] | str | Path,
+    *,
+    devices: int,
+    die: DieModel | None = None,
+    extras: Extras | None = None,
+    budget: Budget | None = None,
+    **options: Unpack[CodesignOptions],
+) -> CodesignReport:
+    """Search all chip designs within an area for the one that trains `models` fastest.
+
+    `options` are described at `CodesignOptions`. `die` adds the rest of the die and its cost,
+    `extras` say what to work out beside the best design, `budget` may hold a time limit.
+
+    Raises `InvalidInput` with everything wrong with the request.
+    """
+    from trainwright.execution import Budget as NoLimit
+
+    refuse_unknown(codesign, options, CodesignOptions)
+    request, warnings = request_of(models, devices=devices, **options)
+    report = run_request(request, extras=extras or Extras(), die=die, budget=budget or NoLimit())
+    document = report.document
+    return CodesignReport(replace(document, warnings=(*warnings, *document.warnings)))
+
+
+def run_request(
+    request: CodesignRequest,
+    *,
+    extras: Extras,
+    budget: Budget,
+    die: DieModel | None = None,
+    prepared: Prepared | None = None,
+) -> CodesignReport:
+    """Answer a request, from options or from a document; `prepared` as for `search`."""
+    from trainwright.chips.descending import descending_area_search
+    from trainwright.chips.document import result_of
+    from trainwright.chips.search import search, why_infeasible
+
+    if extras.search not in SEARCHES:
+        wanted = f"must be one of {', '.join(SEARCHES)}"
+        raise InvalidInput.of("search", f'{wanted}, got "{extras.search}"')
+    question = question_of(request)
+    from trainwright.execution.executor import executor_of
+
+    executor = executor_of(extras.workers)
+    journal = None if extras.journal is None else _journal(extras.journal, request)
+    if extras.search == "exact":
+        outcome = search(question, budget, prepared, executor=executor, journal=journal)
+    else:
+        outcome = descending_area_search(question, budget, prepared)
+    document = replace(result_of(request, question, outcome), search=extras.search)
+    if outcome.best is None:
+        if outcome.status is Status.INFEASIBLE:
+            document = replace(document, infeasible_because=why_infeasible(question))
+        return CodesignReport(document)
+    document = _with_best(document, question, outcome, extras, budget, die, prepared)
+    if extras.recheck_sample:
+        document = replace(document, recheck=_recheck(question, outcome, extras, budget))
+    return CodesignReport(document)
+
+
+def _with_best(
+    document: CodesignResult,
+    question: CodesignQuestion,
+    outcome: CodesignOutcome,
+    extras: Extras,
+    budget: Budget,
+    die: DieModel | None,
+    prepared: Prepared | None,
+) -> CodesignResult:
+    from trainwright.chips import document as records
+    from trainwright.chips.document import layer_records
+    from trainwright.formats.catalog import accelerators
+
+    best = outcome.best
+    assert best is not None
+    document = replace(
+        document,
+        best=records.design_record(question, best, budget, scale_s=outcome.scale_s, die=die),
+    )
+    if extras.pareto and not budget.stopped:
+        document = _with_front(document, question, outcome, extras, budget, prepared)
+    elif extras.csv is not None:
+        _write_csv(extras.csv, question, outcome, None)
+    if extras.details and not budget.stopped:
+        variant = question.variants[best.variant]
+        document = replace(
+            document,
+            fixed_strategies=tuple(records.fixed_strategies(question, best)),
+            operators=tuple(records.operator_records(question, best)),
+            layer_schedules=tuple(layer_records(question, best)),
+            sensitivity=tuple(
+                records.sensitivity_records(document.request, question, outcome, budget)
+            ),
+            real_chips=tuple(records.real_chip_records(question, accelerators(), variant)),
+        )
+    return document
+
+
+def _with_front(
+    document: CodesignResult,
+    question: CodesignQuestion,
+    outcome: CodesignOutcome,
+    extras: Extras,
+    budget: Budget,
+    prepared: Prepared | None,
+) -> CodesignResult:
+    import numpy as np
+
+    from trainwright.chips.document import front_points
+    from trainwright.chips.population import OBJECTIVES, front, hypervolume, populate
+    from trainwright.execution.executor import executor_of
+
+    start_s = budget.cpu_s
+    everything, finished = populate(
+        question,
+        budget,
+        scale_s=outcome.scale_s,
+        executor=executor_of(extras.workers),
+        journal=None if extras.journal is None else _journal(extras.journal, document.request),
+        prepared=prepared,
+    )
+    if not finished:
+        warning = "the front was interrupted and is left out"
+        return replace(document, warnings=(*document.warnings, warning))
+    if extras.csv is not None:
+        _write_csv(extras.csv, question, outcome, everything)
+    figures = everything.figures()
+    best = everything.take(front(figures, epsilon=extras.epsilon))
+    three = figures[:, [0, 1, 3]]
+    exact = three[front(three)]
+    return replace(
+        document,
+        pareto=tuple(front_points(question, best)),
+        pareto_objectives=("tokens_per_s", *OBJECTIVES[1:]),
+        pareto_epsilon=extras.epsilon,
+        hypervolume=hypervolume(exact, np.nextafter(three.max(axis=0), np.inf)),
+        front_s=budget.cpu_s - start_s,
+    )
+
+
+def _journal(path: Path, request: CodesignRequest) -> FileJournal:
+    """The journal of a request; one about another request is refused."""
+    from trainwright.formats.document_json import FileJournal, encode
+    from trainwright.options.inputs import content_hash
+
+    return FileJournal(path, about=content_hash(encode(request)))
+
+
+def _write_csv(
+    path: Path, question: CodesignQuestion, outcome: CodesignOutcome, everything: object
+) -> None:
+    from trainwright.chips.files import write_designs
+    from trainwright.chips.population import COLUMNS, Population, design_rows
+
+    found = everything if isinstance(everything, Population) else None
+    write_designs(path, COLUMNS, design_rows(question, outcome, found))
+
+
+def _recheck(
+    question: CodesignQuestion, outcome: CodesignOutcome, extras: Extras, budget: Budget
+) -> RecheckRecord:
+    from trainwright.chips.population import recheck
+
+    found = recheck(question, outcome, budget, sample=extras.recheck_sample, seed=extras.seed)
+    if found.contradictions:
+        variant, design = found.contradictions[0]
+        raise CheckFailed(
+            f"{len(found.contradictions)} of {found.sampled} pruned designs contradict the search, "
+            f"the first is design {design} of variant {variant}"
+        )
+    return RecheckRecord(sampled=found.sampled, confirmed=found.confirmed, seed=found.seed)
+
+
+def recheck_document(path: str | Path, *, sample: int, seed: int, budget: Budget) -> CodesignReport:
+    """Search a document's request again, price a sample of pruned designs, compare the best.
+
+    Raises `CheckFailed` where the document and its proof disagree.
+    """
+    from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.document_json import decode_document
+    from trainwright.formats.json_text import parse_json
+
+    value = parse_json(read_bytes(path, name="document"), source=str(path))
+    stored = decode_document(value, {"codesign": CodesignResult}, source=str(path))
+    extras = Extras(pareto=False, details=False, recheck_sample=sample, seed=seed)
+    again = run_request(stored.request, extras=extras, budget=budget)
+    if budget.stopped:
+        return again
+    found, told = again.document, stored
+    if found.status != told.status or _objective(found) != _objective(told):
+        raise CheckFailed(
+            f"{path} says {told.status} at {_objective(told)}, "
+            f"its request gives {found.status} at {_objective(found)}"
+        )
+    return again
+
+
+def _objective(document: CodesignResult) -> float | None:
+    return None if document.best is None else document.best.objective
+
+
+# `codesign --chip`: no search for a chip, the plan on one that exists
+# --------------------------------------------------------------------
+# The chip is an accelerator of the catalog in the network that the options of `codesign` describe,
+# or a whole cluster: of the catalog, of a file, or of the design that an earlier search found. Each
+# is planned by the planner of `trainwright plan`, so the answer is its own.
+
+_TAKEN: Final = (
+    "global_batch",
+    "sequence",
+    "micro_batch",
+    "tensor_parallel",
+    "recompute",
+    "schedule",
+)
+_OPTION_OF: Final = {
+    "clock_hz": "clock",
+    "max_area_mm2": "max-area",
+    "max_mean_watts": "tdp",
+    "max_power_watts": "max-power",
+    "memory_stacks": "stacks",
+    "stack_area_mm2": "stack-area",
+}
+_OF_NETWORK: Final = ("link_bandwidth", "node_devices", "node_bandwidth")
+
+
+def plan_on_chip(
+    model: str | Path,
+    *,
+    chip: str,
+    devices: int,
+    budget: Budget | None = None,
+    **options: Unpack[CodesignOptions],
+) -> Result:
+    """The best plan of `model` on `devices` chips of a kind: what `trainwright plan` gives.
+
+    `chip` names an accelerator of the catalog, or a cluster (a name, a file or the document of a
+    search) with its own network. Raises `InvalidInput` for an option that only a search for a chip
+    has.
+    """
+    from trainwright.commands.plan import plan
+
+    for name, value in options.items():
+        if name not in (*_TAKEN, *_OF_NETWORK) and value not in (None, (), (1,), "geometric"):
+            named = _OPTION_OF.get(name, name.replace("_", "-"))
+            raise InvalidInput.of(named, "must not be given: the chip is fixed")
+    sizes = tuple(options.get("micro_batch") or (1,))
+    degrees = tuple(options.get("tensor_parallel") or ())
+    with naming_options({"cluster": "chip"}):
+        return plan(
+            model,
+            devices=devices,
+            cluster=cluster_of(chip, devices=devices, options=options),
+            global_batch=options.get("global_batch") or DEFAULT_GLOBAL_BATCH,
+            sequence=options.get("sequence"),
+            micro_batch=_span("micro-batch", sizes),
+            tp=_span("tp", degrees) if degrees else None,
+            recompute=",".join(options.get("recompute") or ("none", "full")),
+            schedule=",".join(options.get("schedule") or ()) or None,
+            budget=budget,
+        )
+
+
+def cluster_of(chip: str, *, devices: int, options: CodesignOptions) -> str | Cluster:
+    """The cluster of a chip: its nodes of `node_devices`, links between them; a name as it is."""
+    from trainwright.chips.request import surroundings_records
+    from trainwright.cluster import networked
+    from trainwright.formats.catalog import accelerators
+
+    known = accelerators()
+    if chip not in known:
+        _require_cluster(chip)
+        if given := [name for name in _OF_NETWORK if options.get(name) is not None]:
+            problem = f"must not be given: {chip} has a network of its own"
+            raise InvalidInput.of(given[0].replace("_", "-"), problem)
+        return chip
+    (around, *more) = surroundings_records(
+        {
+            "link_bandwidth": options.get("link_bandwidth"),
+            "node_devices": options.get("node_devices"),
+            "node_bandwidth": options.get("node_bandwidth"),
+        }
+    )
+    if more:
+        raise InvalidInput.of("link-bandwidth", "must be a single value: the chip is fixed")
+    return networked(known[chip], around.surroundings(), num_devices=devices)
+
+
+def _require_cluster(chip: str) -> None:
+    """Raise `InvalidInput` where `chip` is neither a cluster nor a file."""
+    from trainwright.formats.atomic_file import exists
+    from trainwright.formats.catalog import accelerator_names, cluster_names
+
+    if chip in cluster_names() or exists(chip):
+        return
+    known = (*accelerator_names(), *cluster_names())
+    near = difflib.get_close_matches(chip, known, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    raise InvalidInput.of(
+        "chip", f'must be a file or one of {", ".join(known)}, got "{chip}"{hint}'
+    )
+
+
+def _span(name: str, values: tuple[int, ...]) -> str:
+    """A list of sizes as the planner takes it: from the least to the most of them."""
+    least, most = min(values), max(values)
+    doubling = tuple(least * 2**k for k in range((most // least).bit_length()))
+    if tuple(sorted(set(values))) != doubling:
+        raise InvalidInput.of(name, f"must double from value to value, got {list(values)}")
+    return str(least) if least == most else f"{least}..{most}"
+
+
+# The stages of a co-design apart, each from the files of the one before
+# ----------------------------------------------------------------------
+# `graph` writes the request and the layers of every model, `estimate` every product on every core
+# configuration, `solve` searches. Together they give what `codesign` gives.
+
+STAGES: Final = ("graph", "estimate", "solve")
+GRAPH_FILE: Final = "graph.json"
+ESTIMATES_FILE: Final = "estimates.npz"
+
+
+def write_graph(
+    folder: str | Path,
+    models: Sequence[str | Path],
+    *,
+    devices: int,
+    budget: Budget,
+    **options: Unpack[CodesignOptions],
+) -> Report[StageResult]:
+    """The first stage: the request and the layers it is about, in `folder`/graph.json."""
+    start_s = budget.cpu_s
+    request, _ = request_of(models, devices=devices, **options)
+    chains = tuple(_chains(question_of(request)))
+    path = _folder(folder) / GRAPH_FILE
+    Report(GraphResult(request=request, chains=chains)).save(path)
+    kernels = sum(len(layer.kernels) for chain in chains for layer in chain.layers)
+    return _stage("graph", path, {"chains": len(chains), "kernels": kernels}, budget, start_s)
+
+
+def write_estimates(folder: str | Path, *, budget: Budget) -> Report[StageResult]:
+    """The second stage: reads graph.json, writes `folder`/estimates.npz."""
+    from trainwright.chips import files as estimates_npz
+    from trainwright.chips.search import pricers
+
+    start_s = budget.cpu_s
+    request = read_graph(folder).request
+    question = question_of(request)
+    found = {}
+    for index, variant in enumerate(question.variants):
+        for model, pricer in enumerate(pricers(question, variant)):
+            for degree, figures in pricer.estimates().items():
+                found[index, model, degree] = figures
+    path = Path(folder) / ESTIMATES_FILE
+    estimates_npz.write_estimates(path, found, about=_about(request))
+    count = sum(figures[0].size for figures in found.values())
+    return _stage("estimate", path, {"products": count}, budget, start_s)
+
+
+def solve(
+    folder: str | Path, *, extras: Extras, budget: Budget, die: DieModel | None = None
+) -> CodesignReport:
+    """The last stage: reads both files and searches."""
+    from trainwright.chips.files import read_estimates
+    from trainwright.chips.search import pricers
+
+    request = read_graph(folder).request
+    question = question_of(request)
+    arrays = read_estimates(Path(folder) / ESTIMATES_FILE, about=_about(request))
+    prepared: dict[int, tuple[JobPricer, ...]] = {}
+    for index, variant in enumerate(question.variants):
+        prepared[index] = pricers(question, variant)
+        for model, pricer in enumerate(prepared[index]):
+            mine = {t: figures for (v, m, t), figures in arrays.items() if (v, m) == (index, model)}
+            pricer.load(mine)
+    return run_request(request, extras=extras, budget=budget, die=die, prepared=prepared)
+
+
+def read_graph(folder: str | Path) -> GraphResult:
+    """The document of the first stage; raises `InvalidInput` where it is not there."""
+    from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.document_json import decode_document
+    from trainwright.formats.json_text import parse_json
+
+    path = Path(folder) / GRAPH_FILE
+    value = parse_json(read_bytes(path, name="artifacts"), source=str(path))
+    return decode_document(value, {"codesign-graph": GraphResult}, source=str(path))
+
+
+def _folder(folder: str | Path) -> Path:
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f'cannot be made, {error.strerror}: "{path}"'
+        raise InvalidInput.of("artifacts", problem) from None
+    return path
+
+
+def _about(request: CodesignRequest) -> str:
+    from trainwright.formats.document_json import encode
+    from trainwright.options.inputs import content_hash
+
+    return content_hash(encode(request))
+
+
+def _stage(
+    stage: str, path: Path, counts: dict[str, int], budget: Budget, start_s: float
+) -> Report[StageResult]:
+    spent_s = budget.cpu_s - start_s
+    return Report(StageResult(stage=stage, file=str(path), counts=counts, stage_s=spent_s))
+
+
+def _chains(question: CodesignQuestion) -> Iterator[ChainRecord]:
+    sizes = {variant.microbatch_size: variant for variant in question.variants}
+    for size, variant in sizes.items():
+        for job in question.jobs_of(variant):
+            for degree in sorted(set(job.tensor_degrees)):
+                yield ChainRecord(
+                    model=job.name,
+                    tensor_parallel=degree,
+                    microbatch_size=size,
+                    layers=tuple(_layers(job.chain(degree))),
+                )
+
+
+def _layers(chain: Chain) -> Iterator[LayerRecord]:
+    counts = chain.class_counts.tolist()
+    for layer, kernels, count in zip(chain.graph.classes, chain.kernels, counts, strict=True):
+        yield LayerRecord(
+            kind=str(layer.kind),
+            count=count,
+            parameters=layer.num_parameters,
+            kernels=tuple(
+                KernelRecord(
+                    operator=kernel.operator,
+                    phase=str(kernel.phase),
+                    products=tuple((p.batch, p.m, p.n, p.k) for p in kernel.products),
+                    share=kernel.share,
+                    flops=kernel.flops,
+                    lane_cycles=kernel.lane_cycles,
+                    memory_bytes=kernel.memory_bytes,
+                )
+                for kernel in kernels
+            ),
+        )
+
+
+# `trainwright codesign`
+# ----------------------
+
+_LIST = "VALUE,..."
+
+
+def command(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL...",
+            help="Catalog models, config.json files or their folders; several share one chip.",
+        ),
+    ] = None,
+    devices: options.Devices = None,
+    chip: Annotated[
+        str | None,
+        typer.Option(
+            help="Plan only: an accelerator or cluster, or a document's design.", metavar="NAME"
+        ),
+    ] = None,
+    global_batch: Annotated[
+        str | None, typer.Option(help="Sequences per step; 4096 if absent.", metavar="N")
+    ] = None,
+    sequence: Annotated[
+        str | None, typer.Option(help="Tokens per sequence; the model's if absent.", metavar="N")
+    ] = None,
+    micro_batch: Annotated[
+        str, typer.Option(help="Sizes of a microbatch to choose from.", metavar=_LIST)
+    ] = "1",
+    tp: Annotated[
+        str | None, typer.Option(help="Tensor degrees to choose from.", metavar=_LIST)
+    ] = None,
+    recompute: Annotated[
+        str, typer.Option(help="What to recompute: none, full, or none,full.", metavar=_LIST)
+    ] = "none,full",
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="1f1b and others: zb-h1, v-half, v-min; all if absent.", metavar=_LIST),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="Number formats: bf16, fp8, fp32; bf16 if absent.", metavar=_LIST),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of a chip, such as 32GiB,80GiB.", metavar=_LIST)
+    ] = None,
+    memory_bandwidth: Annotated[
+        str | None, typer.Option(help="Of that memory, such as 1.2TB/s,2TB/s.", metavar=_LIST)
+    ] = None,
+    link_bandwidth: Annotated[
+        str | None, typer.Option(help="Of a chip to others, such as 300GB/s.", metavar=_LIST)
+    ] = None,
+    stacks: Annotated[
+        str | None,
+        typer.Option(help="Memory stacks, in place of memory and its bandwidth.", metavar=_LIST),
+    ] = None,
+    stack_memory: Annotated[
+        str | None, typer.Option(help="Of one stack; 16GiB if absent.", metavar="SIZE")
+    ] = None,
+    stack_bandwidth: Annotated[
+        str | None, typer.Option(help="Of one stack; 460.8GB/s if absent.", metavar="RATE")
+    ] = None,
+    stack_area: Annotated[
+        str | None,
+        typer.Option(help="Chip area that a stack's interface takes, in mm².", metavar="MM2"),
+    ] = None,
+    node_devices: Annotated[
+        str | None, typer.Option(help="Chips of a node; 1 if absent.", metavar="N")
+    ] = None,
+    node_bandwidth: Annotated[
+        str | None,
+        typer.Option(help="Of a chip to others of its node, such as 900GB/s.", metavar="RATE"),
+    ] = None,
+    tensor_overlap: Annotated[
+        str | None,
+        typer.Option(help="Share of compute that tensor exchanges hide under; 0.", metavar="SHARE"),
+    ] = None,
+    gradient_overlap: Annotated[
+        str | None,
+        typer.Option(help="Of the last backward, for those of gradients; 0.", metavar="SHARE"),
+    ] = None,
+    clock: Annotated[
+        str | None, typer.Option(help="Clocks in Hz, such as 1.05e9,1.4e9.", metavar=_LIST)
+    ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(help="Of several models: geometric, mean, worst, regret, arithmetic."),
+    ] = "geometric",
+    weights: Annotated[
+        str | None, typer.Option(help="Shares of the models.", metavar=_LIST)
+    ] = None,
+    max_area: Annotated[
+        str | None,
+        typer.Option(help="Largest cores and buffers, in mm2; 278.8 if absent.", metavar="MM2"),
+    ] = None,
+    max_power: Annotated[
+        str | None, typer.Option(help="Watts in the hungriest operator.", metavar="W")
+    ] = None,
+    tdp: Annotated[
+        str | None, typer.Option(help="Limit of its mean power over a step.", metavar="WATTS")
+    ] = None,
+    defect_density: Annotated[
+        str | None,
+        typer.Option(help="Defects per mm2: also price a good die.", metavar="D"),
+    ] = None,
+    epsilon: Annotated[
+        str, typer.Option(help="Points of the front this close count as one; 0: all.")
+    ] = "0.02",
+    no_pareto: Annotated[
+        bool, typer.Option("--no-pareto", help="Do not work out a front.")
+    ] = False,
+    search: Annotated[
+        str, typer.Option(help="exact, or the published one without a proof: descending-area.")
+    ] = "exact",
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Processes to search with, or dask://HOST:PORT.", metavar="N"),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="Write finished batches down; go on from there.", metavar="FILE"),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write every design to this file.", metavar="FILE")
+    ] = None,
+    recheck: Annotated[
+        Path | None,
+        typer.Option(help="Prove the search of this document again.", metavar="DOCUMENT"),
+    ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            help="Price so many pruned designs in full; 1000 with --recheck.", metavar="N"
+        ),
+    ] = None,
+    seed: Annotated[str, typer.Option(help="Of that sample.", metavar="N")] = "0",
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Draw front, area and operators (extra [plot]).", metavar="FILE"),
+    ] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(help="One stage alone: graph, estimate or solve.", metavar="STAGE"),
+    ] = None,
+    artifacts: Annotated[
+        Path | None, typer.Option(help="Where stages leave their files.", metavar="DIR")
+    ] = None,
+    time_limit: options.TimeLimit = None,
+    output: options.Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """Find the best accelerator and its plans within an area, and prove it."""
+    # REGROUP
+
+    check_output(output, recheck, *(models or ()))
+    check_output(figure, output, csv)
+    check_output(csv, output, *(models or ()))
+    count = parse_count(sample, "sample")
+    extras = Extras(
+        pareto=not no_pareto,
+        epsilon=number(epsilon, "epsilon") or 0.0,
+        search=search,
+        workers=workers,
+        journal=journal,
+        csv=csv,
+        recheck_sample=count or 0,
+        seed=parse_count(seed, "seed", least=0) or 0,
+    )
+    given: CodesignOptions = {
+        "global_batch": parse_count(global_batch, "global-batch"),
+        "sequence": parse_count(sequence, "sequence"),
+        "micro_batch": counts(micro_batch, "micro-batch") or (1,),
+        "tensor_parallel": counts(tp, "tp"),
+        "recompute": texts(recompute) or (),
+        "memory": texts(memory),
+        "memory_bandwidth": texts(memory_bandwidth),
+        "link_bandwidth": texts(link_bandwidth),
+        "clock_hz": numbers(clock, "clock"),
+        "schedule": texts(schedule) or (),
+        "precision": texts(precision) or (),
+        "memory_stacks": counts(stacks, "stacks"),
+        "stack_memory": stack_memory,
+        "stack_bandwidth": stack_bandwidth,
+        "stack_area_mm2": number(stack_area, "stack-area"),
+        "tensor_overlap": number(tensor_overlap, "tensor-overlap"),
+        "gradient_overlap": number(gradient_overlap, "gradient-overlap"),
+        "node_devices": parse_count(node_devices, "node-devices"),
+        "node_bandwidth": node_bandwidth,
+        "weights": numbers(weights, "weights"),
+        "objective": objective,
+        "max_area_mm2": number(max_area, "max-area"),
+        "max_power_watts": number(max_power, "max-power"),
+        "max_mean_watts": number(tdp, "tdp"),
+    }
+    total = parse_count(devices, "devices")
+    if stage is not None and stage not in STAGES:
+        raise InvalidInput.of("stage", f'must be one of {", ".join(STAGES)}, got "{stage}"')
+    if (stage is None) != (artifacts is None):
+        missing = "stage" if stage is None else "artifacts"
+        raise InvalidInput.of(missing, "must be given: --stage and --artifacts go together")
+    if chip is not None:
+        _refuse_beside_chip(
+            {
+                "stage": stage,
+                "recheck": recheck,
+                "sample": sample,
+                "journal": journal,
+                "csv": csv,
+                "figure": figure,
+                "defect-density": defect_density,
+                "workers": workers,
+            }
+        )
+    alone = recheck is not None or stage in ("estimate", "solve")
+    if alone and models:
+        raise InvalidInput.of("model", "must not be given: the file holds the request")
+    if not alone and (not models or total is None):
+        raise InvalidInput.of("devices" if models else "model", "must be given")
+    result: Report[Any]
+    with budget(parse_time_limit(time_limit)) as allowed:
+        if recheck is not None:
+            result = recheck_document(
+                recheck, sample=count or 1000, seed=extras.seed, budget=allowed
+            )
+        elif stage == "estimate" and artifacts is not None:
+            result = write_estimates(artifacts, budget=allowed)
+        elif stage == "solve" and artifacts is not None:
+            result = solve(artifacts, extras=extras, die=_die(defect_density), budget=allowed)
+        else:
+            assert models is not None
+            assert total is not None
+            if chip is not None:
+                if len(models) > 1:
+                    raise InvalidInput.of("model", f"must be one with --chip, got {len(models)}")
+                result = plan_on_chip(models[0], chip=chip, devices=total, budget=allowed, **given)
+            elif artifacts is not None:
+                result = write_graph(artifacts, models, devices=total, budget=allowed, **given)
+            else:
+                result = codesign(
+                    models,
+                    devices=total,
+                    die=_die(defect_density),
+                    extras=extras,
+                    budget=allowed,
+                    **given,
+                )
+    if figure is not None:
+        _draw(result, figure)
+    emit(result, as_json=as_json, output=output)
+    status = getattr(result.document, "status", None)
+    finish(0 if status is None else status.exit_code, interrupted=allowed.interrupted)
+
+
+def _refuse_beside_chip(given: Mapping[str, object]) -> None:
+    """What only a search for a chip has."""
+    if named := [name for name, value in given.items() if value is not None]:
+        raise InvalidInput.of(named[0], "must not be given with --chip: the chip is fixed")
+
+
+def _draw(result: Report[Any], path: Path) -> None:
+    from trainwright.chips.tables import plot_codesign
+    from trainwright.formats.codesign_document import CodesignResult
+
+    if not isinstance(result.document, CodesignResult) or result.document.best is None:
+        raise InvalidInput.of("figure", "needs a best design to draw")
+    plot_codesign(result.document, path)
+
+
+def _die(defects: str | None) -> DieModel | None:
+    from trainwright.chips.space import DieModel
+
+    density = number(defects, "defect-density")
+    return None if density is None else DieModel(defects_per_mm2=density)

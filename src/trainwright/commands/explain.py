@@ -1,0 +1,94 @@
+"""`trainwright explain`: a document as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainwright.commands import command_line as options
+from trainwright.commands.output import budget, emit, finish, parse_time_limit
+from trainwright.documents.open import AnyDocument, load_explained_document
+from trainwright.documents.printing import Report
+from trainwright.documents.schedule import ScheduleResult
+from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from trainwright.documents.calibration import ConstantsResult
+    from trainwright.documents.open import Explained
+    from trainwright.plans.request import Embedded
+
+
+def explain(document: AnyDocument | Explained) -> Report[Explained]:
+    """Take a plan, estimate or schedule document (a path or a result); the report prints its table.
+
+    A what-if is shown as `whatif` printed it, two plans beside each other; so is an improvement.
+    Raises `InvalidInput` with every fault of the file.
+    """
+    given = document.document if isinstance(document, Report) else document
+    found = load_explained_document(given) if isinstance(given, (str, Path)) else given
+    if isinstance(found, ScheduleResult):
+        from trainwright.documents.schedule import timeline_of
+        from trainwright.pages.schedule_report import ScheduleReport
+
+        return ScheduleReport(found, timeline_of(found))  # type: ignore[return-value]
+    return Report(found)
+
+
+def explain_constants(document: AnyDocument | Explained) -> Report[ConstantsResult]:
+    """Every constant of the document's cluster (a path or a result) with its origin and source.
+
+    Raises `InvalidInput` where the document has no cluster.
+    """
+    from trainwright.cluster import Cluster
+    from trainwright.documents.calibration import ConstantsResult, constants_of
+    from trainwright.formats.document_json import decode
+
+    embedded = _cluster_of(explain(document).document)
+    if embedded is None:
+        raise InvalidInput.of("constants", "must be those of a document with a cluster, got none")
+    cluster = decode(Cluster, embedded.content, path="request.cluster.content")
+    return Report(ConstantsResult(cluster=cluster.name, constants=tuple(constants_of(cluster))))
+
+
+def _cluster_of(document: Explained) -> Embedded | None:
+    from trainwright.documents.difference import WhatIfResult
+
+    plan = document.after if isinstance(document, WhatIfResult) else document
+    found: Embedded | None = getattr(plan.request, "cluster", None)
+    return found
+
+
+# `trainwright explain`
+# ---------------------
+
+
+def command(
+    document: Annotated[Path, typer.Argument(help="A plan, estimate or schedule document.")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only the table: look for no other plan of a model.")
+    ] = False,
+    time_limit: Annotated[
+        str, typer.Option(help="For all searches for other plans.", metavar="TIME")
+    ] = "2min",
+    constants: Annotated[
+        bool, typer.Option("--constants", help="Every constant of the cluster, with its source.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Show a plan or schedule as a table: times, memory, what binds; of a model's plan also why."""
+    from trainwright.documents.explanation import has_reasons, reasons
+
+    limit_s = parse_time_limit(time_limit)
+    if constants:
+        emit(explain_constants(document), as_json=as_json, output=None)
+        return
+    report = explain(document)
+    if quick or not has_reasons(report.document):
+        emit(report, as_json=as_json, output=None)
+        return
+    with budget(limit_s) as allowed:
+        found = reasons(report, budget=allowed)
+    emit(found, as_json=as_json, output=None)
+    finish(0, interrupted=allowed.interrupted)

@@ -1,0 +1,250 @@
+"""`trainwright export`: the files that make a framework run a plan."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainwright.commands import command_line as options
+from trainwright.commands.output import emit
+from trainwright.documents.export import ExportedFile, ExportResult, PricedLayout
+from trainwright.documents.mixed_plan import MixedPlanResult
+from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.printing import Report
+from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from trainwright.documents.export import Nearest
+    from trainwright.documents.jobs import Jobbed
+    from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.plans.job import ExportBundle, Job, Stamp
+
+    Exportable: TypeAlias = str | Path | Report[Any] | ModelPlanResult | ModelEstimateResult
+
+
+def export(
+    document: Exportable,
+    to: str,
+    *,
+    output: str | Path | None = None,
+    launcher: str = "torchrun",
+    allow_nearest: bool = False,
+    force: bool = False,
+    check: bool = False,
+) -> Report[ExportResult]:
+    """Write the files that run a plan into the folder `output`; without one, say what they are.
+
+    `to` is a target with or without a version (`torchtitan@0.2`), or "chrome-trace". `document` is
+    a plan or an estimate of a model; an improvement stands for its recommended change, a what-if
+    for the plan with the changes, a sweep for its best row. `launcher` is "torchrun" or "slurm".
+    With `allow_nearest`, what the target cannot express is replaced by the nearest choice it can,
+    and the plan is priced again. `check` hands the files to the framework's own parser, where
+    that is installed.
+
+    Raises `Inexpressible` with everything the target cannot say and the targets that can,
+    `InvalidInput` with every rule of the framework that the plan breaks.
+    """
+    from trainwright.documents.jobs import gaps_of, job_of, model_and_cluster, stamp_of
+    from trainwright.formats.atomic_file import check_folder, write_folder
+    from trainwright.frameworks import export_target
+
+    target = export_target(to)
+    if output is not None:
+        check_folder(output, force=force)
+    found = _opened(document)
+    job, nearest = job_of(found), None
+    if allow_nearest and gaps_of(job, target):
+        from trainwright.frameworks.nearest import nearest_job
+
+        _, cluster = model_and_cluster(found)
+        order = found.order if isinstance(found, ModelPlanResult) else None
+        family = None if order is None else order.family
+        job, nearest = nearest_job(job, target, cluster, _layout(found), family=family)
+    stamp = stamp_of(found)
+    if nearest is not None:
+        stamp = replace(stamp, changes=nearest.changes)
+    bundle = _written(found, job, stamp, target, launcher, is_nearest=nearest is not None)
+    checked = None
+    if check:
+        from trainwright.frameworks.check import check_bundle
+
+        checked = check_bundle(bundle, job)
+    if output is not None:
+        write_folder(output, bundle.files, force=force)
+    return Report(_document(bundle, stamp, output, nearest, checked))
+
+
+def bundle_of(document: Exportable, to: str, *, launcher: str = "torchrun") -> ExportBundle:
+    """The files themselves, nothing written; raises as `export` does."""
+    from trainwright.documents.jobs import job_of, stamp_of
+    from trainwright.frameworks import export_target
+
+    found = _opened(document)
+    return _written(found, job_of(found), stamp_of(found), export_target(to), launcher)
+
+
+def _opened(document: Exportable) -> Jobbed:
+    from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.documents.open import load_explained_document
+
+    found = document.document if isinstance(document, Report) else document
+    opened = load_explained_document(found) if isinstance(found, (str, Path)) else found
+    opened = _meant(opened)
+    if isinstance(opened, MixedPlanResult):
+        from trainwright.documents.mixed_plan import refuse_export
+
+        refuse_export(opened)
+    if not isinstance(opened, (ModelPlanResult, ModelEstimateResult)):
+        kind = getattr(opened, "kind", type(opened).__name__)
+        wanted = (
+            "must be a plan or an estimate of a model, or an improvement, what-if or sweep of it"
+        )
+        raise InvalidInput.of("document", f'{wanted}, got "{kind}", which has no model to train')
+    return opened
+
+
+def _meant(document: Any) -> Any:
+    """The plan or run that a document about several stands for."""
+    match getattr(document, "kind", None):
+        case "whatif":
+            return document.after
+        case "model-sweep":
+            if document.best_plan is None:
+                problem = f"no row of the sweep met its objective ({document.objective})"
+                raise InvalidInput.of("document", f"{problem}: there is nothing to export")
+            return document.best_plan
+        case "improvement":
+            from trainwright.documents.improvement import recommended_run
+
+            return recommended_run(document)
+    return document
+
+
+def _written(
+    document: Jobbed,
+    job: Job,
+    stamp: Stamp,
+    target: str,
+    launcher: str,
+    *,
+    is_nearest: bool = False,
+) -> ExportBundle:
+    from trainwright.documents.jobs import gaps_of, plan_and_profile, with_orders
+    from trainwright.frameworks import needs_orders, write
+    from trainwright.frameworks.launch import Launcher
+
+    if launcher not in set(Launcher):
+        raise InvalidInput.of("launcher", f'must be torchrun or slurm, got "{launcher}"')
+    if needs_orders(target) and not gaps_of(job, target) and job.parallelism is not None:
+        if is_nearest:
+            job = _ordered_by_configuration(document, job)
+        else:
+            job = with_orders(job, *plan_and_profile(document, job))
+    return write(job, stamp, target, launcher=Launcher(launcher))
+
+
+def _ordered_by_configuration(document: Jobbed, job: Job) -> Job:
+    from trainwright.documents.jobs import model_and_cluster, with_orders
+    from trainwright.step.predict import estimator_of, plan_of, point_of
+
+    model, cluster = model_and_cluster(document)
+    run = job.configuration()
+    profile = estimator_of(model, cluster, run).profile(point_of(run))
+    return with_orders(job, plan_of(run, profile.structure), profile, cluster)
+
+
+def _layout(document: Jobbed) -> PricedLayout:
+    if isinstance(document, ModelPlanResult):
+        peak = max(document.peak_memory_bytes_per_rank, default=0.0)
+        return PricedLayout(step_time_s=document.step_time_s or 0.0, peak_memory_bytes=peak)
+    return PricedLayout(
+        step_time_s=document.step_time_s, peak_memory_bytes=document.peak_memory_bytes
+    )
+
+
+def _document(
+    bundle: ExportBundle,
+    stamp: Stamp,
+    output: str | Path | None,
+    nearest: Nearest | None,
+    checked: str | None,
+) -> ExportResult:
+    from trainwright.formats.atomic_file import file_bytes
+
+    data = {name: file_bytes(name, text) for name, text in bundle.files.items()}
+    return ExportResult(
+        target=bundle.target,
+        version=bundle.version,
+        plan_sha256=stamp.plan_sha256,
+        trainwright_version=stamp.trainwright_version,
+        folder=None if output is None else str(output),
+        files=tuple(
+            ExportedFile(name=name, sha256=hashlib.sha256(each).hexdigest(), bytes=len(each))
+            for name, each in data.items()
+        ),
+        command=" ".join(bundle.command),
+        environment=dict(bundle.environment),
+        not_represented=bundle.not_represented,
+        asked_of_user=bundle.asked_of_user,
+        warnings=bundle.warnings,
+        nearest=nearest,
+        checked=checked,
+    )
+
+
+# `trainwright export`
+# --------------------
+
+
+def command(
+    document: Annotated[
+        Path,
+        typer.Argument(
+            help="A plan or estimate of a model, or what improve, whatif or a sweep wrote."
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="A framework, as in `trainwright catalog targets`, or chrome-trace.",
+            metavar="TARGET[@VERSION]",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the files to this new or empty folder."),
+    ] = None,
+    launcher: Annotated[str, typer.Option(help="torchrun or slurm.", metavar="NAME")] = "torchrun",
+    allow_nearest: Annotated[
+        bool,
+        typer.Option(
+            "--allow-nearest",
+            help="Replace what the target cannot express by the nearest it can, priced again.",
+        ),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Hand the files to the framework's own parser, if installed."),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a folder that is not empty.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write the files that make a training framework run a plan."""
+    report = export(
+        document,
+        to,
+        output=output,
+        launcher=launcher,
+        allow_nearest=allow_nearest,
+        check=check,
+        force=force,
+    )
+    emit(report, as_json=as_json, output=None)

@@ -1,0 +1,298 @@
+"""`trainwright improve`: how far is a job from the best plan, and what gets most of the way?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainwright._version import __version__
+from trainwright.commands import command_line as options
+from trainwright.commands.output import (
+    budget,
+    check_output,
+    emit,
+    finish,
+    parse_count,
+    parse_time_limit,
+)
+from trainwright.documents.printing import Report
+from trainwright.errors import Fault, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from trainwright.cluster import Cluster
+    from trainwright.documents.improvement import ImprovementResult, PricedPlan, Surroundings
+    from trainwright.execution import Budget
+    from trainwright.options.inputs import ModelInput
+    from trainwright.options.run import RunOptions
+    from trainwright.plans.configuration import Configuration
+
+
+def improve(
+    document: str | Path | Report[Any] | None = None,
+    *,
+    source: tuple[str, str | Path] | None = None,
+    model: str | Path | None = None,
+    cluster: str | Path | Cluster | None = None,
+    nodes: int | None = None,
+    sequence: int | None = None,
+    global_batch: int | None = None,
+    calibration: str | Path | None = None,
+    framework: str | None = None,
+    budget: Budget | None = None,
+) -> Report[ImprovementResult]:
+    """Compare a run with the best plan of its model, devices and batch, and with small changes.
+
+    The run is an estimate of a model (`document`), or the file of a framework (`source`, its name
+    and path) on `cluster`, with `sequence` tokens and `global_batch` sequences in place of what the
+    file says of them, timed with what
+    `calibration` fitted (a file of `calibrate`, or a built-in software line). With `framework`,
+    only what that framework can run is considered. Raises `InvalidInput` where the run is not
+    legal, is missing a part, or is stated twice.
+    """
+    from trainwright.documents.jobs import run_of_document
+    from trainwright.execution import Budget as NoLimit
+
+    budget = budget or NoLimit()
+    if source is not None and document is None:
+        beside_file: RunOptions = {"sequence": sequence, "global_batch": global_batch}
+        given, where, run, warnings = _of_file(source, model, cluster, nodes, beside_file)
+        where = _calibrated(where, calibration)
+    elif source is None and document is not None:
+        beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
+        beside |= {"global-batch": global_batch, "calibration": calibration}
+        _refuse_restated(beside)
+        given, where, run = run_of_document(document)
+        warnings = ()
+    elif source is None:
+        raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
+    else:
+        given_twice = (
+            "must not be given beside --from, which states the run; name a model by --model"
+        )
+        raise InvalidInput.of("document", given_twice)
+    return Report(
+        _improved(given, where, run, framework=framework, warnings=warnings, budget=budget)
+    )
+
+
+def _refuse_restated(beside: Mapping[str, object]) -> None:
+    """A document says all of this by itself."""
+    problem = "belongs to --from; a document states its own"
+    faults = [Fault(name, problem) for name, value in beside.items() if value is not None]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _of_file(
+    source: tuple[str, str | Path],
+    model: str | Path | None,
+    cluster: str | Path | Cluster | None,
+    nodes: int | None,
+    beside: RunOptions,
+) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
+    from trainwright.frameworks.read_job import (
+        open_stated,
+        stated_model,
+        stated_options,
+        with_stated_batch,
+    )
+    from trainwright.options.clusters import opened, resolve_cluster
+    from trainwright.options.run import configuration_of, devices_asked_for
+
+    job = open_stated(*source, names_model=model is None)
+    given, options = stated_model(job, model), stated_options(job, beside)
+    devices = devices_asked_for(options) if nodes is None else None
+    whole = opened(cluster)
+    where, num_devices = resolve_cluster(whole, nodes=nodes, devices=devices)
+    options = with_stated_batch(job, options, num_devices=num_devices)
+    run = configuration_of(options, num_devices=num_devices)
+    return given, where, run, (*given.warnings, *job.warnings, *whole.warnings)
+
+
+def _calibrated(cluster: Cluster, calibration: str | Path | None) -> Cluster:
+    from trainwright.options.clusters import calibrated
+
+    return cluster if calibration is None else calibrated(cluster, calibration)
+
+
+def _improved(
+    given: ModelInput,
+    cluster: Cluster,
+    run: Configuration,
+    *,
+    framework: str | None,
+    warnings: tuple[str, ...],
+    budget: Budget,
+) -> ImprovementResult:
+    from trainwright.documents.improvement import Surroundings, document_of
+    from trainwright.documents.model_estimate import ModelEstimateRequest
+    from trainwright.formats.document_json import encode
+    from trainwright.options.inputs import embed, naming_options
+    from trainwright.options.run import OPTION_OF
+    from trainwright.plans.capability import target_named
+    from trainwright.step.predict import price_configuration
+
+    with naming_options({"target": "framework"}):
+        target = None if framework is None else target_named(framework)
+    with naming_options(OPTION_OF):
+        step = price_configuration(given.config, cluster, run)
+    bare = Surroundings(
+        model=given.config,
+        cluster=cluster,
+        request=ModelEstimateRequest(
+            trainwright_version=__version__,
+            model=given.embedded,
+            cluster=embed("cluster", cluster.name, encode(cluster)),
+            configuration=run,
+        ),
+        framework=target,
+        step=step,
+        changes=(),
+        plan=None,
+        bound_s=0.0,
+    )
+    found = _searched(bare, budget)
+    document = document_of(found)
+    said = (*warnings, *_gaps_of(found), *found.warnings, *_limits(found, document, budget))
+    return replace(document, warnings=said)
+
+
+def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
+    """The changes first, which take seconds, then the best plan with what is left of the budget."""
+    from trainwright.documents.improvement import kernels_between, with_kernels
+    from trainwright.documents.jobs import gaps_of_run
+    from trainwright.planning.reasons.improve import (
+        Neighbourhood,
+        every_improvement,
+        improvements,
+    )
+
+    run, target = bare.request.configuration, bare.framework
+
+    def wanted(other: Configuration) -> bool:
+        return target is None or not gaps_of_run(other, bare.model, bare.cluster, target)
+
+    around = Neighbourhood(model=bare.model, cluster=bare.cluster, wanted=wanted, fits=bare.fits)
+    changes = improvements(run, around, budget) if wanted(run) else ()
+    tried_all = not any(map(bare.helps, changes))
+    if tried_all:
+        changes = every_improvement(run, around, budget)
+        tried_all = not budget.stopped
+    fastest = min(changes, key=lambda each: each.step.step_time_s, default=None)
+    plan, bound_s, unable = _planned(bare, run, "", wanted, budget)
+    kernels = "" if fastest is None else kernels_between(run, fastest.run)
+    least_s = math.inf if plan is None else plan.step.step_time_s
+    if fastest is not None and kernels and fastest.step.step_time_s < least_s:
+        other = with_kernels(run, kernels)
+        found, other_s, unable = _planned(bare, other, kernels, wanted, budget)
+        plan, bound_s = found or plan, min(bound_s, other_s)
+    return replace(
+        bare, changes=changes, tried_all=tried_all, plan=plan, bound_s=bound_s, warnings=unable
+    )
+
+
+def _planned(
+    bare: Surroundings,
+    asked: Configuration,
+    kernels: str,
+    wanted: Callable[[Configuration], bool],
+    budget: Budget,
+) -> tuple[PricedPlan | None, float, tuple[str, ...]]:
+    """The best plan that the framework runs, what none is faster than, and why there is none."""
+    from trainwright.documents.improvement import allowed_for, best_plan, question_of, unrunnable
+
+    allowed = allowed_for(asked, bare.framework, wanted)
+    question = question_of(bare.model, bare.cluster, asked, allowed)
+    plan, bound_s = best_plan(question, asked, kernels, budget)
+    gaps = () if plan is None else unrunnable(plan, question)
+    if gaps:
+        return None, 0.0, tuple(f"no plan of {bare.framework} is for this run: {g}" for g in gaps)
+    return plan, bound_s, ()
+
+
+def _gaps_of(found: Surroundings) -> Iterator[str]:
+    """What the framework cannot express of the run itself."""
+    from trainwright.documents.jobs import gaps_of_run
+
+    if found.framework is not None:
+        run = found.request.configuration
+        for gap in gaps_of_run(run, found.model, found.cluster, found.framework):
+            yield f"your run: {gap}"
+
+
+def _limits(found: Surroundings, document: ImprovementResult, budget: Budget) -> Iterator[str]:
+    """What the comparison leaves out."""
+    from trainwright.documents.improvement import not_taken_over
+    from trainwright.units import format_seconds
+
+    yield from not_taken_over(found.request.configuration)
+    if found.plan is not None and document.best_plan is None:
+        what = "your run" if not document.changes else "the fastest change"
+        yield (
+            f"the planner's own plan takes {format_seconds(found.plan.step.step_time_s)}, more "
+            f"than {what}, which is the best that is known"
+        )
+    if budget.stopped:
+        yield "the time limit ended the search: there may be better changes, and a better plan"
+
+
+# `trainwright improve`
+# ---------------------
+
+
+def command(
+    document: Annotated[
+        Path | None,
+        typer.Argument(help="An estimate or a plan of a model.", show_default=False),
+    ] = None,
+    source: options.Source = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model, where the framework's file does not describe it."),
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="A catalog cluster or a TOML file.")] = None,
+    nodes: Annotated[str | None, typer.Option(help="Nodes of the cluster.", metavar="N")] = None,
+    sequence: Annotated[
+        str | None,
+        typer.Option(help="Tokens per sequence, in place of what the file says.", metavar="N"),
+    ] = None,
+    global_batch: Annotated[
+        str | None,
+        typer.Option(help="Sequences per step, in place of what the file says.", metavar="N"),
+    ] = None,
+    calibration: options.Calibration = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(help="Consider only what this framework can run.", metavar="TARGET"),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(help="Stop after this long with the best found.", metavar="TIME"),
+    ] = None,
+    output: options.Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """How far is a job from the best plan, and what is the smallest change that gets most of it?"""
+    check_output(output, document, source[1] if source else None)
+    with budget(parse_time_limit(time_limit)) as limited:
+        report = improve(
+            document,
+            source=source,
+            model=model,
+            cluster=cluster,
+            nodes=parse_count(nodes, "nodes"),
+            sequence=parse_count(sequence, "sequence"),
+            global_batch=parse_count(global_batch, "global-batch"),
+            calibration=calibration,
+            framework=framework,
+            budget=limited,
+        )
+    emit(report, as_json=as_json, output=output)
+    nothing_fits = report.document.best_known_s is None
+    finish(3 if nothing_fits and not limited.stopped else 0, interrupted=limited.interrupted)

@@ -1,0 +1,123 @@
+"""The entry point: commands, and how errors leave the program.
+
+Exit codes: 0 done, 1 our bug, 2 bad input or an unsupported feature, 3 infeasible, 4 a requested
+check failed, 5 unknown, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from trainwright._version import __version__
+from trainwright.errors import InvalidInput, TrainwrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMANDS = (
+    "plan",
+    "estimate",
+    "schedule",
+    "codesign",
+    "explain",
+    "export",
+    "verify",
+    "improve",
+    "diff",
+    "whatif",
+    "report",
+    "serve",
+    "validate",
+    "calibrate",
+    "profile",
+    "catalog",
+)
+
+
+class _Program(TyperGroup):
+    """Builds a command, the function named like its module, only when it is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: click.Command(name) for name in _COMMANDS}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _command(cmd_name) if cmd_name in self.commands else None
+
+
+@cache
+def _command(name: str) -> click.Command:
+    alone = typer.Typer(**_SHOWN)
+    alone.command(name)(import_module(f"trainwright.commands.{name}").command)
+    return typer.main.get_command(alone)
+
+
+_SHOWN: Any = {
+    "add_completion": False,
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+}
+app = typer.Typer(
+    name="trainwright",
+    cls=_Program,
+    help="The best plan for training a large model on many accelerators, with a proof.",
+    no_args_is_help=True,
+    **_SHOWN,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trainwright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; never shows a traceback for a user's mistake."""
+    _survive_narrow_encodings()
+    try:
+        app(arguments, prog_name="trainwright")
+    except InvalidInput as error:
+        _complain(error)
+        sys.exit(error.exit_code)
+    except TrainwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    raise AssertionError("the command line ends by itself")
+
+
+def _survive_narrow_encodings() -> None:
+    """A terminal without µ or lines shows a substitute; that is no reason to fail."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _complain(error: InvalidInput) -> None:
+    where = f" in {error.source}" if error.source else ""
+    count = len(error.faults)
+    if count > 1:
+        print(f"error: {count} faults{where}", file=sys.stderr)
+        for fault in error.faults:
+            print(f"  {fault}", file=sys.stderr)
+    else:
+        print(f"error{where}: {error.faults[0]}", file=sys.stderr)

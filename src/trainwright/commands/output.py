@@ -1,0 +1,240 @@
+"""How results leave: exactly one document or table on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trainwright.documents.printing import Report
+    from trainwright.execution import Budget, Progress
+
+_PROGRESS_AFTER_S = 1.0
+_READER_LEFT = 141  # what a shell reports of a program that SIGPIPE ended
+_TOKENS_OF = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_CLEAR_LINE = "\r\x1b[K"
+
+
+def parse_count(text: str | None, name: str, *, least: int = 1) -> int | None:
+    """A whole number ≥ `least`, also written as 8.0 or 1_024."""
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf or value != int(value):
+        problem = f'must be a whole number >= {least}, got "{text}"{_in_full(text)}'
+        raise InvalidInput.of(name, problem)
+    return int(value)
+
+
+def _in_full(text: str) -> str:
+    """What 8k may stand for, where the text is such a number."""
+    if text[-1:].lower() != "k" or not text[:-1].isdecimal():
+        return ""
+    thousands = int(text[:-1])
+    return f"; did you mean {thousands * 1024} or {thousands * 1000}?"
+
+
+def parse_number(text: str | None, name: str) -> float | None:
+    """A finite number > 0, also written as 15e12."""
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InvalidInput.of(name, f'must be a number > 0, got "{text}"')
+    return value
+
+
+def parse_tokens(text: str | None, name: str) -> float | None:
+    """A finite number > 0, also written as 15e12, or with K, M, B or T, as 15T."""
+    if text is None:
+        return None
+    factor = _TOKENS_OF.get(text[-1:].upper(), 1.0)
+    try:
+        value = float(text[:-1] if factor > 1 else text) * factor
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InvalidInput.of(name, f'must be a number > 0, such as 15e12 or 15T, got "{text}"')
+    return value
+
+
+def parse_share(text: str | None, name: str) -> float | None:
+    """A number >= 0, or percent of it, as 5%."""
+    if text is None:
+        return None
+    percent = text.endswith("%")
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise InvalidInput.of(name, f'must be a number >= 0, such as 0.05 or 5%, got "{text}"')
+    return value / 100 if percent else value
+
+
+def parse_time_limit(text: str | None) -> float | None:
+    """Seconds > 0, written with or without a unit."""
+    from trainwright.units import parse_duration
+
+    if text is None:
+        return None
+    limit_s = parse_duration(text, name="time-limit")
+    if limit_s <= 0:
+        raise InvalidInput.of("time-limit", f'must be > 0, got "{text}"')
+    return limit_s
+
+
+def check_output(path: Path | None, *inputs: str | Path | None) -> None:
+    """Refuse a path that cannot be written, or is an input, before any work is done for it."""
+    if path is None:
+        return
+    from trainwright.formats.atomic_file import check_writable
+
+    for given in inputs:
+        if given is not None and _is_input(path, Path(given)):
+            problem = (
+                f'must not be the input "{given}", which it would replace; choose another path'
+            )
+            raise InvalidInput.of("output", problem)
+    with _uninterrupted():
+        check_writable(path)
+
+
+def _is_input(path: Path, given: Path) -> bool:
+    """Whether they are one file, by whatever links; a folder stands for the config.json in it."""
+    with suppress(OSError, ValueError):  # a name no file has is nothing to lose
+        return path.samefile(given / "config.json" if given.is_dir() else given)
+    return False
+
+
+def emit(report: Report[Any], *, as_json: bool, output: Path | None) -> None:
+    """Save if asked, then print the document or its table."""
+    if output is not None:
+        save(report.save, output)
+    _print(report.to_json() if as_json else _table(report))
+
+
+def save(write: Callable[[Path], None], path: Path) -> None:
+    """Write a file, whole or not at all."""
+    with _uninterrupted():
+        write(path)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment: a file is written whole or not at all.
+
+    A signal mask would not do, for other threads may take the signal.
+    """
+    import signal
+
+    pressed = False
+
+    def note(*_: object) -> None:
+        nonlocal pressed
+        pressed = True
+
+    heard = signal.getsignal(signal.SIGINT)
+    if heard is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, heard)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _table(report: Report[Any]) -> str:
+    """The table; a terminal too narrow for it wraps lines, and loses nothing."""
+    if not sys.stdout.isatty():
+        return report.explain()
+    from rich.console import Console
+
+    from trainwright.documents.printing import TEXT_WIDTH
+
+    console = Console(highlight=False)
+    console.width = max(console.width, TEXT_WIDTH)
+    with console.capture() as captured:
+        console.print(report.renderable())
+    return captured.get()
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+        raise typer.Exit(_READER_LEFT) from None
+    except OSError as error:
+        _drop_stdout()
+        raise InvalidInput.of("output", f"cannot be printed: {error.strerror}") from None
+
+
+def _drop_stdout() -> None:
+    """Let the interpreter's last flush go nowhere instead of failing again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def budget(time_limit_s: float | None) -> Iterator[Budget]:
+    """A budget that Ctrl-C interrupts gently: the search stops and keeps its best result.
+
+    A second Ctrl-C ends the program at once, whatever it is busy with.
+    """
+    import signal
+
+    from trainwright.execution import Budget
+
+    watched = sys.stderr.isatty()
+    made = Budget(time_limit_s=time_limit_s, on_progress=_show if watched else None)
+
+    def stop(*_: object) -> None:
+        made.interrupt()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        with suppress(OSError):  # the handler may run inside a print to the same stream
+            os.write(2, b"\ninterrupted: keeping the best found so far\n")
+
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is not signal.SIG_IGN:  # a background job is not meant
+        signal.signal(signal.SIGINT, stop)
+    try:
+        yield made
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        if watched:
+            print(_CLEAR_LINE, end="", file=sys.stderr, flush=True)
+
+
+def finish(exit_code: int, *, interrupted: bool) -> None:
+    """Leave with the code of the contract; an interrupted run is always 130."""
+    code = 130 if interrupted else exit_code
+    if code:
+        raise typer.Exit(code)
+
+
+def _show(progress: Progress) -> None:
+    if progress.elapsed_s < _PROGRESS_AFTER_S:
+        return
+    found = "nothing yet"
+    if progress.best < float("inf"):
+        found = f"best {progress.best:.6g} s, gap {progress.gap:.2%}"
+    line = f"{progress.stage}: {progress.elapsed_s:.0f} s, {found}"
+    print(f"{_CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)

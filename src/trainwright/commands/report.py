@@ -1,0 +1,204 @@
+"""The document of `report`: what was written about what."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainwright.commands import command_line as options
+from trainwright.commands.output import check_output, emit, save
+from trainwright.documents.explanation import ModelExplanation
+from trainwright.documents.open import KINDS, opened
+from trainwright.documents.printing import Report, add_row, counted, table
+from trainwright.documents.verification import VerificationResult
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.plans.request import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from trainwright.documents.difference import Difference, WhatIfResult
+    from trainwright.documents.improvement import ImprovementResult
+    from trainwright.documents.mixed_plan import MixedPlanResult
+    from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.documents.open import AnyDocument
+    from trainwright.documents.validation import ValidationResult
+    from trainwright.pages.subject import Subject
+
+    Reportable = (
+        AnyDocument
+        | ImprovementResult
+        | MixedPlanResult
+        | ModelEstimateResult
+        | ValidationResult
+        | VerificationResult
+        | WhatIfResult
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedDocument:
+    """A document on the page; `left_out` says what could not be shown of it, and why."""
+
+    kind: str
+    name: str
+    sha256: str
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportResult:
+    """A page: its size and hash, and the documents it shows."""
+
+    kind: str = "report"
+    format_version: int = FORMAT_VERSION
+    size_bytes: int
+    sha256: str
+    documents: tuple[ReportedDocument, ...]
+
+
+# `trainwright report`: documents as one page that needs nothing else
+# -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Report[ReportResult]):
+    """A page and what it shows; `save_html` writes it."""
+
+    html: str
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the page; nothing is left behind where that fails."""
+        from trainwright.formats.atomic_file import write_text
+
+        write_text(path, self.html)
+
+
+def report(*documents: Reportable, title: str | None = None, date: str | None = None) -> Page:
+    """Show documents (paths or results) on one page.
+
+    All that `report_documents.kinds_with_a_page` names; a what-if is shown as its two plans, and
+    what `verify` made of a document with it. `title` replaces the heading, `date` is
+    printed as given. Raises `InvalidInput` with every fault of the first file that has one, without
+    documents, and for a verification of a document that is not among them.
+    """
+    from trainwright.pages.open import subject_of
+    from trainwright.pages.page import page_html
+
+    if not documents:
+        raise InvalidInput.of("documents", "must be at least 1 document, got none")
+    found = [each for given in documents for each in opened(given)]
+    verified = [each for each, _ in found if isinstance(each, VerificationResult)]
+    shown = [(each, name) for each, name in found if not isinstance(each, VerificationResult)]
+    subjects = [
+        subject_of(each, name=name or f"{each.kind} {number}")
+        for number, (each, name) in enumerate(shown, 1)
+    ]
+    subjects = _with_verifications(subjects, verified)
+    differences = _differences([subject.document for subject in subjects])
+    html = page_html(*subjects, differences=differences, title=title, date=date)
+    data = html.encode()
+    return Page(
+        ReportResult(
+            size_bytes=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+            documents=tuple(
+                ReportedDocument(
+                    kind=subject.document.kind,
+                    name=subject.name,
+                    sha256=subject.sha256,
+                    left_out=subject.left_out,
+                )
+                for subject in subjects
+            ),
+        ),
+        html,
+    )
+
+
+def _with_verifications(
+    subjects: list[Subject[Any]], verified: Sequence[VerificationResult]
+) -> list[Subject[Any]]:
+    """Each verification beside the document whose hash it states."""
+    for found in verified:
+        stated = found.subject.sha256
+        owners = [at for at, subject in enumerate(subjects) if stated in _hashes(subject)]
+        if not owners:
+            problem = f"is of {found.subject.name}, sha256 {stated[:12]}…"
+            advice = "put that document on the page, too, unchanged"
+            raise InvalidInput.of("verification", f"{problem}; {advice}")
+        for at in owners:
+            subjects[at] = replace(subjects[at], verification=found)
+    return subjects
+
+
+def _hashes(subject: Subject[Any]) -> tuple[str, ...]:
+    """That of the document, and of the plan that an explanation is about."""
+    from trainwright.formats.document_json import encode
+    from trainwright.options.inputs import content_hash
+
+    if isinstance(subject.document, ModelExplanation):
+        return (subject.sha256, content_hash(encode(subject.document.plan)))
+    return (subject.sha256,)
+
+
+def _differences(found: Sequence[Any]) -> tuple[Difference | None, ...]:
+    """From the first document to the others, where they can be compared key by key."""
+    from trainwright.commands.diff import diff
+
+    comparable = tuple(KINDS.values())
+    made: list[Difference | None] = []
+    for other in found[1:]:
+        try:
+            both = isinstance(found[0], comparable) and isinstance(other, comparable)
+            made.append(diff(found[0], other).document if both else None)
+        except (InvalidInput, UnsupportedFeature):  # a schedule beside a plan
+            made.append(None)
+    return tuple(made)
+
+
+# What a report shows, as a line and a table
+# ------------------------------------------
+
+
+def report_table(document: ReportResult) -> RenderableType:
+    """The page's size, its documents, and what was left out."""
+    from rich.console import Group
+    from rich.text import Text
+
+    shown = counted(len(document.documents), "document")
+    made = table(None, (("document", "left"), ("kind", "left"), ("left out", "left")))
+    for one in document.documents:
+        add_row(made, one.name, one.kind, "; ".join(one.left_out))
+    return Group(Text(f"a page of {document.size_bytes / 1e3:,.0f} kB on {shown}"), made)
+
+
+# `trainwright report`
+# --------------------
+
+
+def command(
+    documents: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Documents of plan, estimate, schedule, codesign, ...", metavar="DOC..."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the page to this file.")],
+    title: Annotated[str | None, typer.Option(help="A heading of your own.")] = None,
+    date: Annotated[
+        str | None, typer.Option(help="Printed under the heading as given; none if absent.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show documents on one HTML page that needs nothing else."""
+    check_output(output, *documents)
+    page = report(*documents, title=title, date=date)
+    save(page.save_html, output)
+    emit(page, as_json=as_json, output=None)

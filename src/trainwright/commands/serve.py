@@ -1,0 +1,221 @@
+"""`trainwright serve`."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from asyncio import timeout
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from trainwright.commands.output import parse_count, parse_time_limit
+from trainwright.errors import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+# What the server accepts at all, before any of it is read: hosts, origins, sizes
+# -------------------------------------------------------------------------------
+# A page on the web can make a browser send requests to loopback, and a name on the web can be made
+# to point there. Requests must name a host that is served, come from the page itself where they
+# change anything, and be small.
+
+_TOO_LARGE: Final = 413
+_LINGERING: Final = 8  # times the largest body
+_LINGERING_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of a server; `max_waiting` counts questions beside those being answered."""
+
+    max_body_bytes: int = 2**20
+    max_running: int = 2
+    max_waiting: int = 8
+    max_kept: int = 64
+    time_limit_s: float = 20.0
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "::1")
+
+
+class Guard:
+    """Passes on what is within the limits, answers the rest itself."""
+
+    def __init__(self, app: App, limits: Limits) -> None:
+        self._app = app
+        self._limits = limits
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """The ASGI protocol."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        refusal = self._refusal(scope["method"], headers)
+        if refusal is None:
+            body = await _read(receive, self._limits.max_body_bytes)
+            if body is not None:
+                await self._app(scope, _replay(body, receive), send)
+                return
+            refusal = 413, "body", f"must be at most {self._limits.max_body_bytes} bytes"
+        most = _LINGERING * self._limits.max_body_bytes if refusal[0] == _TOO_LARGE else 0
+        await _refuse(receive, send, refusal, most)
+
+    def _refusal(self, method: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if _host_name(host) not in self._limits.hosts:
+            return 421, "host", "is not served here"
+        if method not in ("GET", "HEAD"):
+            origin = headers.get(b"origin")
+            if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+                return 403, "origin", "must be this page"
+            kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+            if kind != b"application/json":
+                return 415, "content-type", "must be application/json"
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit():
+            return 400, "content-length", "must be a number"
+        if len(length) > 15 or int(length) > self._limits.max_body_bytes:
+            return 413, "body", f"must be at most {self._limits.max_body_bytes} bytes"
+        return None
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+async def _read(receive: Receive, most: int) -> bytes | None:
+    """The whole body; None as soon as it is too long."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > most:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body once, then whatever else happens to the connection."""
+    left = [body]
+
+    async def replayed() -> Message:
+        if left:
+            return {"type": "http.request", "body": left.pop(), "more_body": False}
+        return await receive()
+
+    return replayed
+
+
+async def _refuse(receive: Receive, send: Send, refusal: tuple[int, str, str], most: int) -> None:
+    """Say why, then read on for a moment, at most `most` bytes: a connection that is closed over
+    unread bytes is reset, and takes the answer with it.
+    """
+    status, path, problem = refusal
+    body = json.dumps({"faults": [{"path": path, "problem": problem}]}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    if most:
+        with suppress(TimeoutError):
+            async with timeout(_LINGERING_S):
+                await _read(receive, most)
+    await send({"type": "http.response.body", "body": b""})
+
+
+# Running the application on an address, by default loopback
+# ----------------------------------------------------------
+
+LOOPBACK: Final = "127.0.0.1"
+_LARGEST_PORT: Final = 65_535
+_MOST_CONNECTIONS: Final = 64
+_KEEP_ALIVE_S: Final = 5
+
+
+def serve(
+    *,
+    host: str = LOOPBACK,
+    port: int = 8000,
+    limits: Limits | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until interrupted; `on_ready` gets the address, also where port 0 chose it.
+
+    Raises `MissingExtra` without the extra [serve], `InvalidInput` where the port cannot be used.
+    """
+    try:
+        import uvicorn
+
+        from trainwright.commands.live import make_app
+    except ImportError:
+        raise MissingExtra("the live page needs FastAPI and uvicorn", extra="serve") from None
+    if not 0 <= port <= _LARGEST_PORT:
+        raise InvalidInput.of("port", f"must be from 0 to {_LARGEST_PORT}, got {port}")
+    bounds = limits or Limits()
+    bounds = replace(bounds, hosts=tuple(dict.fromkeys((*bounds.hosts, host))))
+    listening = _listen(host, port)
+    config = uvicorn.Config(
+        make_app(bounds),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+    )
+    with listening:
+        if on_ready is not None:
+            name = f"[{host}]" if ":" in host else host
+            on_ready(f"http://{name}:{listening.getsockname()[1]}/")
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        raise InvalidInput.of("port", f"{host}:{port} cannot be used: {error}") from None
+    return listening
+
+
+# `trainwright serve`
+# -------------------
+
+
+def command(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; anything but loopback is open to others.")
+    ] = "127.0.0.1",
+    port: Annotated[str, typer.Option(help="Port; 0 takes a free one.", metavar="N")] = "8000",
+    time_limit: Annotated[
+        str, typer.Option(help="Longest search for one plan, such as 20s.", metavar="TIME")
+    ] = "20s",
+) -> None:
+    """Explore plans on a local page: choose a model and a cluster, move sliders."""
+    limit_s = parse_time_limit(time_limit) or Limits().time_limit_s
+    number = parse_count(port, "port", least=0) or 0
+    serve(host=host, port=number, limits=Limits(time_limit_s=limit_s), on_ready=_announce)
+
+
+def _announce(address: str) -> None:
+    print(f"open {address} in a browser; Ctrl-C ends", file=sys.stderr, flush=True)

@@ -1,0 +1,260 @@
+"""`plan` on several numbers of devices: the best plan of each, and which of them to prefer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from trainwright.documents.printing import Report
+from trainwright.documents.sweep import (
+    LARGEST_POOL,
+    NEVER,
+    Goal,
+    ModelSweepResult,
+    SearchedObjective,
+    SweepOptions,
+    SweepRow,
+    TrainingRecord,
+    best_row,
+    bounded,
+    fewest_devices,
+    goal_of,
+    objective_aim,
+    objectives_to_search,
+    on_more_devices,
+    pareto_rows,
+    plan_row,
+    row_score,
+    sweep_status,
+)
+from trainwright.errors import InvalidInput
+from trainwright.options.clusters import Sizes, parse_sizes, refuse_several_pools
+from trainwright.options.inputs import setting_overrides
+from trainwright.options.question import model_call
+from trainwright.options.refuse import refuse_unknown
+from trainwright.plans.status import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+    from typing import Unpack
+
+    from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
+    from trainwright.options.question import ModelCall
+    from trainwright.options.space import Names
+
+_MOST_REFINEMENTS: Final = 8
+_ONE_BY_ONE: Final = "plan one cluster file at a time, each with the devices of each kind"
+
+
+class SweepReport(Report[ModelSweepResult]):
+    """The answer of `sweep`."""
+
+    __slots__ = ()
+
+    @property
+    def status(self) -> Status:
+        """How much is proved about the rows together."""
+        return self.document.status
+
+
+def sweep(
+    model: str | Path,
+    *,
+    devices: Sizes,
+    memory: str | float | None = None,
+    data_parallel: bool = True,
+    tensor_parallel: bool = True,
+    recompute: bool | Names = True,
+    exclude_options: Iterable[str] = (),
+    jobs: str | int | None = None,
+    budget: Budget | None = None,
+    **options: Unpack[SweepOptions],
+) -> SweepReport:
+    """The best plan of `model` for each of `devices` ("64..4096", "64,96" or numbers).
+
+    `objective` says which row is best: step-time, tokens-per-device, cost, energy or devices
+    (fewest that train `tokens` within `deadline`); `pareto` names two of them. A single number with
+    an objective stands for itself, a half of it, a quarter, … down to one node. `jobs` processes or
+    a Dask cluster help with each row, as for `plan`. Raises `InvalidInput` with every fault of the
+    input.
+    """
+    from trainwright.execution import Budget as NoLimit
+    from trainwright.execution.executor import executor_of
+    from trainwright.options.inputs import ModelInput, resolve_model
+
+    refuse_unknown(sweep, options, SweepOptions)
+    budget, executor = budget or NoLimit(), executor_of(jobs, name="jobs")
+    given = resolve_model(model)
+    if not isinstance(given, ModelInput):
+        problem = "several numbers and objectives are for models; a profile takes one number"
+        raise InvalidInput.of("devices", problem)
+    if options.get("nodes") is not None:
+        raise InvalidInput.of("nodes", "must not be given together with several devices")
+    overrides = setting_overrides(devices=None, memory=memory, bandwidth=None, microbatches=None)
+
+    def call_for(size: int) -> ModelCall:
+        return model_call(
+            given,
+            options,
+            devices=size,
+            memory_bytes=overrides.get("memory_bytes"),
+            data_parallel=data_parallel,
+            tensor_parallel=tensor_parallel,
+            recompute=recompute,
+            exclude_options=exclude_options,
+        )
+
+    sizes = parse_sizes(devices)
+    largest = call_for(sizes[-1])
+    refuse_several_pools(largest.question.cluster, "devices", alternative=_ONE_BY_ONE)
+    if largest.question.allowed.searches_orders:
+        problem = "searched is for one number of devices; sweep named families, then plan one row"
+        raise InvalidInput.of("schedule", problem)
+    goal = goal_of(given, largest, options)
+    if len(sizes) == 1:
+        sizes = _halves(sizes[0], largest.question.cluster.pool_of().devices_per_node)
+    with executor.crew() as crew:
+        found = _Rows(goal, budget, crew)
+        for size in sizes:
+            found.add(call_for(size))
+        if largest.per_stage_degrees or sizes[-1] > LARGEST_POOL:
+            found.refine(call_for, largest.question.cluster.pool_of().devices_per_node)
+        else:
+            found.search_between(largest)
+    return SweepReport(found.document(largest, given.warnings))
+
+
+def _halves(size: int, node: int) -> tuple[int, ...]:
+    """The number, its half, … as long as they fill whole nodes."""
+    sizes = [size]
+    while sizes[-1] % (2 * node) == 0:
+        sizes.append(sizes[-1] // 2)
+    return tuple(reversed(sizes))
+
+
+class _Rows:
+    """Plans by number of devices, as they come in."""
+
+    def __init__(self, goal: Goal, budget: Budget, crew: Crew | None) -> None:
+        self.goal, self.budget, self.crew = goal, budget, crew
+        self.started_s = budget.cpu_s
+        self.plans: dict[int, ModelPlanResult] = {}
+        self.rows: dict[int, SweepRow] = {}
+        self.fewest: int | None = None
+        self.searched: list[SearchedObjective] = []
+
+    def add(self, call: ModelCall) -> None:
+        """Plan one size, unless time is up."""
+        from trainwright.documents.model_plan import plan_model
+
+        size = call.question.num_devices
+        if self.budget.stopped:
+            self.rows[size] = SweepRow(devices=size, status=Status.UNKNOWN)
+            return
+        self.budget.stage = f"planning for {size} devices"
+        self.plans[size] = plan_model(call, self.budget, crew=self.crew)
+        self.budget.stage = None
+        self.rows[size] = plan_row(size, self.plans[size], self.goal)
+
+    def let_no_row_be_slower(self) -> None:
+        """A plan may leave devices idle: where a gap hides it, that of a smaller row stands in."""
+        best: ModelPlanResult | None = None
+        for size in sorted(self.plans):
+            own = self.plans[size]
+            if own.step_time_s is None:
+                continue
+            if best is not None and own.step_time_s > (best.step_time_s or 0.0):
+                own = on_more_devices(best, own)
+                self.plans[size] = own
+                self.rows[size] = plan_row(size, own, self.goal)
+            best = own
+
+    def search_between(self, largest: ModelCall) -> None:
+        """The best of each objective on any number of devices up to the largest, with a bound."""
+        from trainwright.planning.search.framework import plan_runnable
+
+        question = largest.question
+        self.fewest = fewest_devices(self.rows.values())
+        for objective in objectives_to_search(self.goal):
+            if self.budget.stopped:
+                return
+            started_s = self.budget.cpu_s
+            aim = objective_aim(objective, self.goal, fewest=self.fewest, most=question.num_devices)
+            outcome = plan_runnable(
+                question, self.budget, num_alternatives=0, aim=aim, crew=self.crew
+            )
+            proved = outcome.priced or not outcome.exhausted
+            self.searched.append(
+                SearchedObjective(
+                    objective=str(objective),
+                    bound=outcome.least_bound_s if proved else None,
+                    search_s=self.budget.cpu_s - started_s,
+                )
+            )
+            for best in outcome.priced:
+                size = best.plan.devices_used
+                if size not in {row.devices_used for row in self.rows.values()}:
+                    own = replace(question, num_devices=size)
+                    self.add(replace(largest, question=own))
+
+    def refine(self, call_for: Callable[[int], ModelCall], node: int) -> None:
+        """For the fewest devices: halve the distance to the next smaller number that is too few."""
+        from trainwright.planning.reasons.objectives import Objective
+
+        if self.goal.objective is not Objective.DEVICES:
+            return
+        for _ in range(_MOST_REFINEMENTS):
+            goal = self.goal
+            enough = [
+                n for n, row in self.rows.items() if row_score(row, goal, goal.objective) < NEVER
+            ]
+            high = min(enough, default=0)
+            low = max((size for size in self.rows if size < high), default=high)
+            middle = (low + high) // 2 // node * node
+            if not low < middle < high or self.budget.stopped:
+                return
+            self.add(call_for(middle))
+
+    def document(self, largest: ModelCall, warnings: Sequence[str]) -> ModelSweepResult:
+        """All rows by number of devices, and what to prefer."""
+        from trainwright.options.question import request_of
+
+        self.let_no_row_be_slower()
+        sizes = sorted(self.rows)
+        rows = tuple(self.rows[size] for size in sizes)
+        best = best_row(rows, self.goal)
+        training = self.goal.training
+        document = ModelSweepResult(
+            status=sweep_status(rows, self.goal),
+            objective=str(self.goal.objective),
+            rows=rows,
+            best=best,
+            devices_from=self.fewest,
+            searched=tuple(self.searched),
+            pareto_objectives=tuple(map(str, self.goal.pareto)),
+            pareto=pareto_rows(rows, self.goal),
+            training=TrainingRecord(
+                tokens=training.tokens,
+                price_per_hour=training.price_per_hour,
+                power_watts=training.power_watts,
+                deadline_s=training.deadline_s,
+                device_mtbf_s=training.device_mtbf_s,
+                checkpoint_bytes_per_s=training.checkpoint_bytes_per_s,
+                checkpoint_bytes=self.goal.checkpoint_bytes,
+                restart_s=training.restart_s,
+            ),
+            interrupted=self.budget.interrupted,
+            warnings=_warnings(warnings, self.plans.values()),
+            search_s=self.budget.cpu_s - self.started_s,
+            best_plan=None if best is None else self.plans[sizes[best]],
+            request=request_of(largest, time_limit_s=self.budget.time_limit_s),
+        )
+        return bounded(document, self.goal)
+
+
+def _warnings(given: Sequence[str], plans: Iterable[ModelPlanResult]) -> tuple[str, ...]:
+    each = (warning for plan in plans for warning in plan.warnings)
+    return tuple(dict.fromkeys((*given, *each)))

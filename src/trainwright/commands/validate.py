@@ -1,0 +1,196 @@
+"""`trainwright validate`: the cost model against measured runs."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trainwright.commands import command_line as options
+from trainwright.commands.output import check_output, emit, finish
+from trainwright.documents.printing import Report
+from trainwright.documents.validation import ValidationResult
+from trainwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trainwright.lab.run_shapes import Known
+    from trainwright.lab.validate import Outcome
+
+SCORED: Final = ("time", "memory", "static_memory", "memory_apart", "static_memory_apart")
+SHARED_VARIABLE: Final = "TRAINWRIGHT_SHARED"
+
+
+def validate(
+    folder: str | Path, *, profiles: str | Path | None = None, files: tuple[str, ...] = ()
+) -> Report[ValidationResult]:
+    """Predict every run of the CSV files in `folder`, or of one file, and score the predictions.
+
+    `profiles` holds tables of layer times and defaults to the folder beside `folder`, then to that
+    under the environment variable TRAINWRIGHT_SHARED. `files` restricts to those stems. Raises
+    `InvalidInput` where a file cannot be read, breaks a rule or is no table of runs.
+    """
+    from trainwright.formats.measured_csv import (
+        measured_files,
+        read_layer_tables,
+        read_measured_table,
+    )
+    from trainwright.lab.scores import pooled_regret
+    from trainwright.lab.validate import coverage, outcomes, predictor, score
+
+    place = Path(folder)
+    paths = _chosen(measured_files(place), files)
+    profile_folder = find_profiles(place.parent if place.is_file() else place, profiles)
+    layers = None if profile_folder is None else read_layer_tables(profile_folder)
+    predicted = predictor(known(), layers)
+    datasets, warnings = [], []
+    pooled: list[Outcome] = []
+    for path in paths:
+        table = read_measured_table(path)
+        found = outcomes(table.runs, predicted)
+        datasets.append(score(path.stem, found, incomplete=table.incomplete))
+        pooled += found
+        if not (table.runs or table.incomplete):
+            warnings.append(f"{path.name} has a header and no rows: nothing to predict")
+        if table.missing_columns:
+            absent = ", ".join(table.missing_columns)
+            warnings.append(f"{path.name} has no column {absent}: taken as not stated")
+    document = ValidationResult(
+        datasets=tuple(datasets),
+        pooled_interval_coverage=coverage(pooled),
+        pooled_top1_regret=pooled_regret([(d.ranked_groups, d.top1_regret) for d in datasets]),
+        folder=str(place),
+        profiles=None if profile_folder is None else str(profile_folder),
+        warnings=tuple(warnings),
+    )
+    return Report(document)
+
+
+def _chosen(paths: Sequence[Path], files: Sequence[str]) -> list[Path]:
+    """The files of those names, with or without their ending; all where none is named."""
+    known = {path.stem: path for path in paths}
+    wanted = [name.removesuffix(".csv") for name in files]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InvalidInput.of("files", f'must be of {", ".join(known)}, got "{unknown[0]}"')
+    return [path for path in paths if not files or path.stem in wanted]
+
+
+def find_profiles(folder: Path, given: str | Path | None) -> Path | None:
+    """Where layer profiles lie: as given, beside the folder, or in the shared data.
+
+    Raises `InvalidInput` where what is given is no folder.
+    """
+    if given is not None:
+        place = Path(given)
+        if not place.is_dir():
+            wanted = "must be a folder with tables of layer times"
+            raise InvalidInput.of("profiles", f'{wanted}, got "{given}"')
+        return place
+    candidates = [folder.resolve().parent / "profiles"]
+    shared = os.environ.get(SHARED_VARIABLE)
+    if shared:
+        candidates.append(Path(shared) / "data" / "profiles")
+    return next((place for place in candidates if place.is_dir()), None)
+
+
+def known() -> Known:
+    """The catalog, as the validation needs it."""
+    from trainwright.formats import catalog
+    from trainwright.formats.calibration_toml import built_in_calibrations
+    from trainwright.lab.run_shapes import Known
+
+    return Known(
+        accelerators=catalog.accelerators(),
+        clusters=tuple(catalog.cluster(name) for name in catalog.cluster_names()),
+        calibrations=built_in_calibrations(),
+    )
+
+
+def read_targets(text: str) -> dict[tuple[str, str], float]:
+    """`vtrain_multi.time=0.08,…` as (file, quantity) to the largest mean error allowed."""
+    targets = {}
+    for part in text.split(","):
+        name, _, limit = part.partition("=")
+        file, _, quantity = name.strip().partition(".")
+        try:
+            largest = float(limit)
+        except ValueError:
+            largest = math.nan
+        if not 0 <= largest < math.inf:
+            raise InvalidInput.of("fail-on", f'must be FILE.QUANTITY=SHARE, got "{part}"')
+        targets[file, quantity] = largest
+        if quantity not in SCORED:
+            raise InvalidInput.of("fail-on", f'must name one of {", ".join(SCORED)}, got "{part}"')
+    return targets
+
+
+def missed_targets(
+    found: ValidationResult, targets: Mapping[tuple[str, str], float]
+) -> tuple[str, ...]:
+    """A line for every target that is missed, or whose file or quantity was not scored."""
+    missed = []
+    by_name = {dataset.name: dataset for dataset in found.datasets}
+    for (file, quantity), limit in targets.items():
+        dataset = by_name.get(file)
+        record = None if dataset is None else getattr(dataset, quantity)
+        if record is None:
+            missed.append(f"{file}.{quantity}: not scored")
+        elif record.mape > limit:
+            missed.append(f"{file}.{quantity}: mean error {record.mape:.1%}, target {limit:.1%}")
+    return tuple(missed)
+
+
+# `trainwright validate`
+# ----------------------
+
+
+def command(
+    folder: Annotated[
+        Path, typer.Argument(help="A folder of CSV files with measured runs, or one of them.")
+    ],
+    profiles: Annotated[
+        Path | None,
+        typer.Option(help="A folder of layer profiles; by default the one beside the runs."),
+    ] = None,
+    files: Annotated[
+        str | None, typer.Option(help="Only these files, by stem, separated by commas.")
+    ] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="Print every run too.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw predicted against measured into this file.")
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            help="Exit with 4 where a file's mean error is larger, as vtrain_multi.time=0.08,…",
+            metavar="TARGETS",
+        ),
+    ] = None,
+    output: options.Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """Score predictions against measured runs."""
+    check_output(output)
+    check_output(plot)
+    targets = read_targets(fail_on) if fail_on else {}
+    wanted = tuple(part.strip() for part in files.split(",")) if files else ()
+    report = validate(folder, profiles=profiles, files=wanted)
+    if plot is not None:
+        from trainwright.documents.validation import plot_validation
+
+        plot_validation(report.document, plot)
+    if rows and not as_json:
+        from trainwright.documents.printing import to_text
+        from trainwright.documents.validation import rows_report
+
+        typer.echo(to_text(rows_report(report.document)))
+    emit(report, as_json=as_json, output=output)
+    missed = missed_targets(report.document, targets)
+    for line in missed:
+        typer.echo(line, err=True)
+    finish(4 if missed else 0, interrupted=False)

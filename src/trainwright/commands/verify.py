@@ -1,0 +1,333 @@
+"""`trainwright verify`: does the schedule of a plan train the same model?
+
+Three levels: the document and its orders by their laws (0), the whole schedule replayed on this
+machine (1), its files run by PyTorch's own runtime (2). A level that fails ends the rest: files
+whose orders are wrong are not run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainwright._version import __version__
+from trainwright.commands import command_line as options
+from trainwright.commands.output import check_output, emit, finish, parse_count
+from trainwright.documents.printing import Report
+from trainwright.documents.verification import (
+    Check,
+    Control,
+    Outcome,
+    VerificationResult,
+    VerifiedDocument,
+)
+from trainwright.errors import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from trainwright.documents.verification import GradientCheck, KeptBytes
+    from trainwright.lab.verify_orders import Pipeline, Replicas, Verifiable
+    from trainwright.plans.lowered import LoweredSchedule
+
+MOST_LEVEL = 2
+_OUT_OF_SCOPE = (
+    "tensor, context and expert parallelism: no rank is split",
+    "networks between machines, and the order of messages on accelerators",
+    "predicted seconds: this machine runs another, much smaller model",
+)
+_FAILED = "not done: an earlier level failed"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport(Report[VerificationResult]):
+    """What was checked; `passed` is the verdict."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all that was checked holds, and everything broken on purpose was caught."""
+        return self.document.passed
+
+    def require_installed(self) -> None:
+        """Raise MissingExtra where a level was left out for want of an extra."""
+        extra = self.document.missing_extra
+        if extra is not None:
+            raise MissingExtra(
+                f"level {MOST_LEVEL}, the schedule's files on a real runtime", extra=extra
+            )
+
+
+def verify(
+    document: str | Path | Report[Any] | Verifiable,
+    *,
+    level: int = MOST_LEVEL,
+    self_test: bool = False,
+    exported: str | Path | None = None,
+) -> VerifyReport:
+    """Check a plan, an estimate or a schedule up to `level`.
+
+    `self_test` also runs copies that are broken on purpose and must fail. `exported` is a folder of
+    `export --to pytorch`, whose schedule files are then checked, too. What does not hold is in the
+    report, with its place, and raises nothing; a file that cannot be read, or a kind of document
+    that nothing can be run of, raises `InvalidInput`. Without PyTorch levels 0 and 1 are still
+    checked, and the report's `missing_extra` says what level 2 needs.
+
+    Costs seconds: level 2 starts at most four processes on this machine, which end with this one.
+    """
+    if level not in range(MOST_LEVEL + 1):
+        raise InvalidInput.of("level", f"must be 0, 1 or 2, got {level}")
+    opened, name = _opened(document)
+    asked = _Asked(
+        level=level, self_test=self_test, exported=None if exported is None else Path(exported)
+    )
+    found = _Findings()
+    try:
+        subject = _level_0(opened, asked, found)
+    except KeyboardInterrupt:
+        subject, found.interrupted = None, True
+    return VerifyReport(_result(opened, name, subject, found, level))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """How far to go, and what to look at beside the document."""
+
+    level: int
+    self_test: bool
+    exported: Path | None
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What is known so far."""
+
+    checks: list[Check] = field(default_factory=list)
+    controls: list[Control] = field(default_factory=list)
+    runs: tuple[GradientCheck, ...] = ()
+    kept: tuple[KeptBytes, ...] = ()
+    missing_extra: str | None = None
+    interrupted: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return any(check.outcome is Outcome.FAIL for check in self.checks)
+
+
+def _opened(document: str | Path | Report[Any] | Verifiable) -> tuple[Verifiable, str]:
+    """The document as it is: whether its figures hold is what is asked."""
+    from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.documents.open import KINDS, read_document
+
+    given: Any = document.document if isinstance(document, Report) else document
+    kinds: dict[str, type[Any]] = {**KINDS, "model-estimate": ModelEstimateResult}
+    if isinstance(given, (str, Path)):
+        return read_document(given, kinds), Path(given).name
+    kind = str(getattr(given, "kind", type(given).__name__))
+    if kind not in kinds:
+        wanted = ", ".join(f'"{each}"' for each in kinds)
+        raise InvalidInput.of("kind", f'must be one of {wanted}, got "{kind}"')
+    return given, kind
+
+
+def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline | Replicas | None:
+    """Check document and orders, then go on; what was replayed, None where nothing could be."""
+    from trainwright.lab.verify_orders import (
+        Pipeline,
+        check_document,
+        check_last_stage,
+        check_memory,
+        check_orders,
+        check_transfers,
+        exported_checks,
+        subject_of,
+    )
+
+    said, document = check_document(document)
+    found.checks.append(said)
+    if found.failed:
+        _leave_out(found, asked.level)
+        return None
+    subject = subject_of(document)
+    found.checks.append(check_memory(document, subject))
+    if not isinstance(subject, Pipeline):
+        if asked.exported is not None:
+            problem = "must be left out: a plan with degrees per stage has no schedule files"
+            raise InvalidInput.of("exported", problem)
+        _go_on(document, subject, None, asked, found)
+        return subject
+    found.checks.append(check_orders(subject))
+    if found.failed:
+        _leave_out(found, asked.level)
+        return subject
+    lowered = subject.lowered()
+    found.checks += [check_transfers(lowered), check_last_stage(subject)]
+    if asked.exported is not None:
+        found.checks += exported_checks(asked.exported, subject)
+    _go_on(document, subject, lowered, asked, found)
+    return subject
+
+
+def _go_on(
+    document: Verifiable,
+    subject: Pipeline | Replicas,
+    lowered: LoweredSchedule | None,
+    asked: _Asked,
+    found: _Findings,
+) -> None:
+    """Levels 1 and 2, as far as they are asked for and nothing failed; `lowered` of a pipeline."""
+    from trainwright.lab.verify_orders import Pipeline, controls_of
+    from trainwright.lab.verify_runs import pipeline_checks, replica_checks
+
+    if asked.self_test and isinstance(subject, Pipeline) and lowered is not None:
+        made = controls_of(subject, lowered)
+        found.controls += [control for control in made if control.level <= asked.level]
+    if asked.level >= 1 and not found.failed:
+        if isinstance(subject, Pipeline):
+            assert lowered is not None, "a pipeline has orders"
+            checks, found.kept = pipeline_checks(subject, lowered)
+        else:
+            checks = replica_checks(subject)
+        found.checks += checks
+    if found.failed:
+        _leave_out(found, asked.level)
+    elif asked.level == MOST_LEVEL:
+        _level_2(document, subject, asked, found)
+
+
+def _level_2(
+    document: Verifiable, subject: Pipeline | Replicas, asked: _Asked, found: _Findings
+) -> None:
+    from trainwright.lab.verify_orders import left_out
+    from trainwright.lab.verify_runs import NO_TORCH, run_checks
+
+    try:
+        ran = run_checks(document, subject, self_test=asked.self_test)
+    except MissingExtra as error:
+        found.missing_extra = error.extra
+        found.checks.append(left_out(2, "run", NO_TORCH))
+        return
+    except KeyboardInterrupt:
+        found.interrupted = True
+        found.checks.append(left_out(2, "run", "interrupted"))
+        return
+    found.checks += ran.checks
+    found.controls += ran.controls
+    found.runs = ran.runs
+
+
+def _leave_out(found: _Findings, level: int) -> None:
+    from trainwright.lab.verify_orders import left_out
+
+    reached = max(check.level for check in found.checks)
+    names = {1: "replay", 2: "run"}
+    found.checks += [left_out(n, names[n], _FAILED) for n in range(reached + 1, level + 1)]
+
+
+def _result(
+    document: Verifiable,
+    name: str,
+    subject: Pipeline | Replicas | None,
+    found: _Findings,
+    level: int,
+) -> VerificationResult:
+    from trainwright.formats.document_json import encode
+    from trainwright.options.inputs import content_hash
+
+    described = VerifiedDocument(
+        kind=document.kind,
+        name=name,
+        sha256=content_hash(encode(document)),
+        num_stages=0,
+        num_ranks=0,
+        num_microbatches=0,
+        schedule="",
+    )
+    caught = all(control.caught for control in found.controls)
+    return VerificationResult(
+        trainwright_version=__version__,
+        passed=not found.failed and caught and not found.interrupted,
+        level=level,
+        subject=_described(described, subject),
+        checks=tuple(found.checks),
+        controls=tuple(found.controls),
+        runs=found.runs,
+        kept_activations=found.kept,
+        out_of_scope=_out_of_scope(subject, found),
+        notes=subject.notes if subject is not None else (),
+        missing_extra=found.missing_extra,
+        interrupted=found.interrupted,
+    )
+
+
+def _described(
+    described: VerifiedDocument, subject: Pipeline | Replicas | None
+) -> VerifiedDocument:
+    from trainwright.lab.verify_orders import Pipeline
+
+    if subject is None:
+        return described
+    if isinstance(subject, Pipeline):
+        schedule = subject.timeline.schedule
+        sizes = (schedule.placement.num_stages, schedule.num_ranks, schedule.num_microbatches)
+    else:
+        workers = sum(stage.replicas for stage in subject.replicated)
+        sizes = (len(subject.replicated), workers, subject.num_microbatches)
+    return replace(
+        described,
+        num_stages=sizes[0],
+        num_ranks=sizes[1],
+        num_microbatches=sizes[2],
+        schedule=subject.schedule,
+    )
+
+
+def _out_of_scope(subject: Pipeline | Replicas | None, found: _Findings) -> tuple[str, ...]:
+    if subject is None or not found.runs or subject.data_parallel == 1:
+        return _OUT_OF_SCOPE
+    ran = found.runs[0].num_replicas
+    if ran == subject.data_parallel:
+        return _OUT_OF_SCOPE
+    ranks = found.runs[0].num_ranks
+    said = f"data parallelism: {ran} of {subject.data_parallel} replicas ran beside {ranks} ranks"
+    return (said, *_OUT_OF_SCOPE)
+
+
+# `trainwright verify`
+# --------------------
+
+_CHECK_FAILED = 4
+
+
+def command(
+    document: Annotated[
+        Path, typer.Argument(help="A plan, an estimate or a schedule, as a document.")
+    ],
+    level: Annotated[
+        str,
+        typer.Option(
+            help="0: the document and its orders; 1: replayed here; 2: run on PyTorch.",
+            metavar="N",
+        ),
+    ] = "2",
+    self_test: Annotated[
+        bool,
+        typer.Option("--self-test", help="Also run copies broken on purpose, which must fail."),
+    ] = False,
+    exported: Annotated[
+        Path | None,
+        typer.Option(help="Check the files that `export --to pytorch` wrote here.", metavar="DIR"),
+    ] = None,
+    output: options.Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """Prove on this machine that a plan's schedule trains the same model."""
+    check_output(output, document)
+    wanted = parse_count(level, "level", least=0)
+    assert wanted is not None, "there is a default"
+    report = verify(document, level=wanted, self_test=self_test, exported=exported)
+    emit(report, as_json=as_json, output=output)
+    if report.passed:
+        report.require_installed()
+    code = 0 if report.passed else _CHECK_FAILED
+    finish(code, interrupted=report.document.interrupted)

@@ -1,0 +1,330 @@
+"""Why a model's plan is what it is: what binds, what each choice buys, what more would help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from trainwright.documents.model_plan import (
+    ModelPlanResult,
+    losses,
+    model_plan_report,
+    planned,
+    predicted,
+    profile_of,
+)
+from trainwright.documents.open import open_document
+from trainwright.documents.printing import (
+    Report,
+    add_row,
+    layout_cells,
+    layout_columns,
+    layout_line,
+    table,
+)
+from trainwright.errors import InvalidInput
+from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.request import FORMAT_VERSION
+from trainwright.plans.status import Status
+from trainwright.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from trainwright.cluster import Cluster
+    from trainwright.documents.open import AnyDocument
+    from trainwright.execution import Budget
+    from trainwright.planning.reasons.why import Gain, Without
+    from trainwright.plans.prediction import StageMemory
+
+
+# The document of `explain` on a model's plan: what binds, what choices buy, what would help
+# ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithoutRecord:
+    """The best plan without something that the plan uses; `slowdown` relative to the plan.
+
+    `status` infeasible: nothing fits without it. `gap`, or unknown: time ran out or a gap is left.
+    """
+
+    name: str
+    status: Status
+    step_time_s: float | None = None
+    slowdown: float | None = None
+    parallelism: Parallelism | None = None
+    micro_batch: int | None = None
+    schedule: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GainRecord:
+    """More of a resource: the step then, and what share of the step is saved.
+
+    `replanned` says that the best plan was looked for again, not the same plan priced again.
+    """
+
+    resource: str
+    change: str
+    step_time_s: float
+    saved: float
+    replanned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelExplanation:
+    """Ranks are indices from 0. `memory_by_class_bytes` is of the fullest rank, whose device has
+    `free_bytes` left beside what every device keeps (`plans.configuration.MemoryOverheads`);
+    `busiest_rank` works longest. `binding` names the resource whose increase of 1 % saves most.
+    """
+
+    kind: str = "model-explanation"
+    format_version: int = FORMAT_VERSION
+    busiest_rank: int
+    fullest_rank: int
+    free_bytes: float
+    binding: str | None
+    time_by_part_s: dict[str, float]
+    memory_by_class_bytes: dict[str, float]
+    without: tuple[WithoutRecord, ...] = ()
+    gains: tuple[GainRecord, ...] = ()
+    not_asked: tuple[str, ...] = ()
+    search_s: float = 0.0
+    plan: ModelPlanResult
+
+
+# Why a model's plan is what it is: what binds, what each choice buys, what more would help
+# -----------------------------------------------------------------------------------------
+
+SHARE_S: Final = 20.0  # wall seconds of each search for another plan
+_CLASSES: Final = (
+    "weight",
+    "gradient",
+    "optimizer",
+    "opaque",
+    "activation",
+    "logits",
+    "transient",
+    "buffer",
+    "workspace",
+)
+
+
+def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[ModelExplanation]:
+    """Explain the plan of a model (a path or a result).
+
+    The plan is priced again with 1 % more of each resource, and planned again with 10 GiB more
+    memory and without each thing that it uses: each of these searches takes at most 20 s, all
+    together what `budget` allows; what was not reached is listed. Raises `InvalidInput` where the
+    document holds no plan of a model.
+    """
+    from trainwright.execution import Budget as NoLimit
+
+    found = open_document(document)
+    if not isinstance(found, ModelPlanResult) or not found.stages or found.step_time_s is None:
+        raise InvalidInput.of("document", "must hold a plan of a model")
+    return Report(_explained(found, budget or NoLimit()))
+
+
+def _explained(document: ModelPlanResult, budget: Budget) -> ModelExplanation:
+    from trainwright.planning.reasons.why import memory_gain, repriced_gains, uses, without
+
+    started_s, step_s = budget.cpu_s, document.step_time_s
+    assert step_s is not None
+    question, plan, _ = planned(document)
+
+    def reprice(cluster: Cluster) -> float:
+        changed = replace(question, cluster=cluster)
+        return predicted(changed, plan, profile_of(changed, plan)).step_time_s
+
+    gains = list(repriced_gains(question.cluster, reprice))
+    binding = max(gains, key=lambda gain: -gain.step_time_s, default=None)
+    not_asked: list[str] = []
+    part = budget.part(SHARE_S, stage="with more memory")
+    more = None if budget.stopped else memory_gain(question, step_s, part)
+    if more is None:
+        not_asked.append("10 GiB more memory")
+    else:
+        gains.append(more)
+    lacking: list[Without] = []
+    spaces = [] if plan.parallelism is None else uses(plan, plan.parallelism, question.allowed)
+    for name, space in spaces:
+        if budget.stopped:
+            not_asked.append(f"without {name}")
+        else:
+            part = budget.part(SHARE_S, stage=f"without {name}")
+            lacking.append(without(question, name, space, part))
+    busy_s = [rank.forward_s + rank.backward_s for rank in document.ranks]
+    sizes = document.peak_memory_bytes_per_rank
+    fullest = sizes.index(max(sizes))
+    saves = binding is not None and binding.step_time_s < step_s * (1 - 1e-6)
+    return ModelExplanation(
+        busiest_rank=busy_s.index(max(busy_s)),
+        fullest_rank=fullest,
+        free_bytes=(document.memory_limit_bytes or 0.0)
+        - question.overheads.needed_bytes(sizes[fullest]),
+        binding=binding.resource if binding is not None and saves else None,
+        time_by_part_s=document.time_by_part_s,
+        memory_by_class_bytes=_classes(document.ranks[fullest].memory),
+        without=tuple(_without_records(lacking, step_s)),
+        gains=tuple(_gain_record(gain, step_s) for gain in gains),
+        not_asked=tuple(not_asked),
+        search_s=budget.cpu_s - started_s,
+        plan=document,
+    )
+
+
+def _classes(memory: StageMemory) -> dict[str, float]:
+    sizes = {name: float(getattr(memory, f"{name}_bytes")) for name in _CLASSES}
+    return {name: size for name, size in sizes.items() if size > 0}
+
+
+def _without_records(lacking: list[Without], step_s: float) -> Iterator[WithoutRecord]:
+    for each in lacking:
+        record = WithoutRecord(name=each.name, status=each.status)
+        if each.best is not None:
+            time_s = each.best.step.step_time_s
+            record = replace(
+                record,
+                step_time_s=time_s,
+                slowdown=time_s / step_s,
+                parallelism=each.best.plan.parallelism,
+                micro_batch=each.best.plan.microbatch_size,
+                schedule=each.best.plan.schedule,
+            )
+        yield record
+
+
+def _gain_record(gain: Gain, step_s: float) -> GainRecord:
+    return GainRecord(
+        resource=gain.resource,
+        change=gain.change,
+        step_time_s=gain.step_time_s,
+        saved=max(0.0, 1 - gain.step_time_s / step_s),
+        replanned=gain.replanned,
+    )
+
+
+def has_reasons(document: object) -> bool:
+    """Whether a document holds a plan of a model."""
+    found = isinstance(document, ModelPlanResult) and bool(document.stages)
+    return found and document.status in (Status.OPTIMAL, Status.GAP)  # type: ignore[attr-defined]
+
+
+# Why a model's plan is what it is, below its table
+# -------------------------------------------------
+
+
+def model_explanation_report(document: ModelExplanation) -> RenderableType:
+    """The plan's table, what binds, what each choice buys, what more of a resource would."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [model_plan_report(document.plan), Text("")]
+    parts.extend(Text(line) for line in _what_binds(document))
+    if document.without:
+        parts.append(_without_table(document))
+    if document.gains:
+        parts.append(_gain_table(document))
+    if document.not_asked:
+        parts.append(Text(f"not asked for want of time: {', '.join(document.not_asked)}"))
+    parts.extend(Text(line) for line in _runner_up(document))
+    return Group(*parts)
+
+
+def _what_binds(document: ModelExplanation) -> Iterator[str]:
+    plan = document.plan
+    step_s = plan.step_time_s or 0.0
+    largest = max(document.time_by_part_s.items(), key=lambda part: part[1])
+    share = largest[1] / step_s if step_s > 0 else 0.0
+    yield (
+        f"time: rank {document.busiest_rank} works longest; "
+        f"{share:.1%} of the step is {largest[0]}"
+        + (f"; what would help most is {document.binding}" if document.binding else "")
+    )
+    limit_bytes = plan.memory_limit_bytes or 0.0
+    classes = sorted(document.memory_by_class_bytes.items(), key=lambda part: -part[1])
+    named = ", ".join(f"{name} {format_bytes(size)}" for name, size in classes)
+    yield (
+        f"memory: rank {document.fullest_rank} is fullest, {format_bytes(document.free_bytes)} of "
+        f"{format_bytes(limit_bytes)} free{_kept(plan)}: {named}"
+    )
+
+
+def _kept(plan: ModelPlanResult) -> str:
+    """What a device keeps that no class of memory counts, where there is any."""
+    kept = plan.request.overheads
+    if kept is None or not (kept.fragmentation or kept.reserve_bytes):
+        return ""
+    parts = [f"{kept.fragmentation:.0%} fragmentation"] if kept.fragmentation else []
+    parts += [format_bytes(kept.reserve_bytes)] if kept.reserve_bytes else []
+    return f" beside {' and '.join(parts)}"
+
+
+def _without_table(document: ModelExplanation) -> RenderableType:
+    plans = [each.parallelism for each in document.without]
+    made = table(
+        "the best plan without",
+        (
+            ("", "left"),
+            ("step", "right"),
+            ("slower", "right"),
+            *layout_columns(plans),
+            ("mb", "right"),
+            ("schedule", "left"),
+            ("", "left"),
+        ),
+    )
+    for each in document.without:
+        add_row(
+            made,
+            each.name,
+            "" if each.step_time_s is None else format_seconds(each.step_time_s),
+            "" if each.slowdown is None else f"{each.slowdown - 1:+.1%}",
+            *layout_cells(each.parallelism, plans),
+            "" if each.micro_batch is None else str(each.micro_batch),
+            each.schedule or "",
+            _proved(each),
+        )
+    return made
+
+
+def _proved(each: WithoutRecord) -> str:
+    return {
+        Status.OPTIMAL: "",
+        Status.GAP: "(best found)",
+        Status.INFEASIBLE: "nothing fits",
+        Status.UNKNOWN: "nothing found in time",
+    }[each.status]
+
+
+def _gain_table(document: ModelExplanation) -> RenderableType:
+    made = table(
+        "with more of",
+        (("", "left"), ("", "right"), ("step", "right"), ("saves", "right"), ("", "left")),
+    )
+    for gain in sorted(document.gains, key=lambda each: -each.saved):
+        add_row(
+            made,
+            gain.resource,
+            gain.change,
+            format_seconds(gain.step_time_s),
+            f"{gain.saved:.2%}",
+            "planned again" if gain.replanned else "the same plan",
+        )
+    return made
+
+
+def _runner_up(document: ModelExplanation) -> Iterator[str]:
+    if not document.plan.alternatives:
+        return
+    other = document.plan.alternatives[0]
+    yield (
+        f"next best: {layout_line(other.parallelism)}, microbatch {other.micro_batch}, schedule "
+        f"{other.schedule}: {other.slowdown - 1:.1%} slower"
+    )
+    if lost := losses(other):
+        yield f"  it loses {lost}"

@@ -1,0 +1,793 @@
+"""The document of `improve`: how far a run is from the best plan, and what closes the distance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright._version import __version__
+from trainwright.documents.export import PricedLayout
+from trainwright.documents.model_estimate import (
+    NONE_ENOUGH,
+    ModelEstimateRequest,
+    PricedChange,
+    enough_table,
+)
+from trainwright.documents.printing import add_row, layout_line, table
+from trainwright.errors import Fault, InvalidInput
+from trainwright.options.inputs import naming_options
+from trainwright.planning.reasons.improve import MOST_OF_IT
+from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.request import FORMAT_VERSION
+from trainwright.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import RenderableType
+
+    from trainwright.cluster import Cluster
+    from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.execution import Budget
+    from trainwright.model import TransformerConfig
+    from trainwright.planning.question.question import Allowed, ModelQuestion
+    from trainwright.planning.reasons.improve import Improvement
+    from trainwright.plans import Plan, StepPrediction
+    from trainwright.plans.configuration import Configuration
+    from trainwright.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImprovementRecord:
+    """A change of one or two decisions that fits; `options` are those of `estimate` to add.
+
+    `gain_share` is of the way from the run to the best that is known, absent where the run does not
+    fit and there is no gain to share.
+    """
+
+    dimensions: tuple[str, ...]
+    options: str
+    step_time_s: float
+    peak_memory_bytes: float
+    speedup: float
+    gain_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStage:
+    """One virtual stage of a plan: its layers by index, and how each of them recomputes."""
+
+    layers: tuple[int, ...]
+    options: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestPlanRecord:
+    """The planner's plan for the same model, devices, batch and settings of the run.
+
+    `options` are kernels that it takes in place of the run's, where those listed changes are
+    faster for; empty where it keeps them.
+    """
+
+    parallelism: Parallelism
+    schedule: str
+    micro_batch: int
+    options: str = ""
+    stages: tuple[PlannedStage, ...]
+    num_recomputed: int
+    step_time_s: float
+    peak_memory_bytes: float
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImprovementResult:
+    """A stated run beside better ones. `recommended` is the smallest change with most of the gain.
+
+    Where the run does not fit, changes are those that make it fit and `recommended` is the smallest
+    of those that are nearly as fast as the fastest. `changes` come fastest first; with `tried_all`
+    no other change of one or two decisions is faster than the first of them. `best_plan` is absent
+    where no plan was found that is as fast as all that is listed; `best_known_s` is the least step
+    of anything that fits, absent where nothing does: then each of `enough` would do, more devices
+    among them. No plan of those searched takes less than `lower_bound_s`, which is absent where a
+    plan cannot run as the run does, or is restricted more than the changes. Peaks are of the model;
+    what a device must have for one adds the overheads of the request. Times in seconds; `speedup`
+    is the run's step over the other's.
+    """
+
+    kind: str = "improvement"
+    format_version: int = FORMAT_VERSION
+    framework: str | None = None
+    run: PricedLayout
+    run_fits: bool
+    memory_limit_bytes: float
+    best_known_s: float | None = None
+    lower_bound_s: float | None = None
+    best_plan: BestPlanRecord | None = None
+    recommended: ImprovementRecord | None = None
+    changes: tuple[ImprovementRecord, ...] = ()
+    tried_all: bool = False
+    enough: tuple[PricedChange, ...] = ()
+    warnings: tuple[str, ...] = ()
+    assumptions: dict[str, str] = field(default_factory=dict)
+    request: ModelEstimateRequest
+
+
+# The best plan of a run's question: same model, devices, batch and settings, priced alike
+# ----------------------------------------------------------------------------------------
+
+
+_KERNELS: Final = {
+    "--flash-attention": "fused_attention",
+    "--fused-cross-entropy": "fused_cross_entropy",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedPlan:
+    """A plan, the profile it was cut from and its predicted step.
+
+    `asked` is the run that it answers, with other kernels than the stated one where `options` name
+    them.
+    """
+
+    asked: Configuration
+    options: str
+    plan: Plan
+    profile: Profile
+    step: StepPrediction
+
+
+def question_of(
+    model: TransformerConfig, cluster: Cluster, run: Configuration, allowed: Allowed
+) -> ModelQuestion:
+    """What the planner is asked: all that the run is, but for what a plan decides."""
+    from trainwright.options.question import QUESTION_OPTION_OF
+    from trainwright.planning.question.question import ModelQuestion, RunSettings, Workload
+
+    with naming_options(QUESTION_OPTION_OF):
+        return ModelQuestion(
+            model=model,
+            cluster=cluster,
+            workload=Workload(
+                global_batch=run.global_batch,
+                sequence_length=run.sequence_length,
+                precision=run.recipe.precision,
+            ),
+            num_devices=run.parallelism.num_devices,
+            allowed=allowed,
+            overheads=run.overheads,
+            settings=RunSettings.of(run),
+        )
+
+
+def allowed_for(
+    run: Configuration, target: str | None, wanted: Callable[[Configuration], bool]
+) -> Allowed:
+    """Everything that the framework runs; "selective" only where it repeats what the run's does."""
+    from trainwright.planning.question.question import Allowed
+    from trainwright.profile import Recompute
+
+    allowed = Allowed(framework=target)
+    selective = replace(run, recompute=Recompute.SELECTIVE, recompute_blocks=None)
+    if target is None or wanted(selective) or not wanted(run):
+        return allowed
+    others = tuple(mode for mode in Recompute if mode is not Recompute.SELECTIVE)
+    return replace(allowed, recompute=others)
+
+
+def with_kernels(run: Configuration, options: str) -> Configuration:
+    """The run with the kernels that are named; raises `InvalidInput` where it has them already."""
+    found = run
+    for word in options.split():
+        field = _KERNELS.get(word)
+        if field is None or getattr(found, field):
+            raise InvalidInput.of("best_plan.options", f'must name kernels to add, got "{word}"')
+        changed: dict[str, Any] = {field: True}
+        found = replace(found, **changed)
+    return found
+
+
+def kernels_between(run: Configuration, other: Configuration) -> str:
+    """The kernels that the other has and the run has not."""
+    added = (
+        word for word, field in _KERNELS.items() if getattr(other, field) > getattr(run, field)
+    )
+    return " ".join(added)
+
+
+def unrunnable(priced: PricedPlan, question: ModelQuestion) -> tuple[str, ...]:
+    """What the framework cannot express of such a plan whatever its stages; optimizers, kernels."""
+    from trainwright.documents.jobs import gaps_of_run
+    from trainwright.profile import Recompute
+
+    target, plan = question.allowed.framework, priced.plan
+    if target is None:
+        return ()
+    assert plan.parallelism is not None, "the plans of this search are uniform"
+    plain = replace(
+        priced.asked,
+        parallelism=plan.parallelism,
+        microbatch_size=plan.microbatch_size or 1,
+        schedule=plan.schedule,
+        recompute=Recompute.NONE,
+        recompute_blocks=None,
+        blocks_per_stage=None,
+    )
+    return gaps_of_run(plain, question.model, question.cluster, target)
+
+
+def not_taken_over(run: Configuration) -> Iterator[str]:
+    """What of the run no plan can have, so that a bound on plans says nothing about it."""
+    degrees = run.parallelism
+    if degrees.tensor > 1 and not degrees.sequence_parallel:
+        yield (
+            "plans use sequence parallelism wherever they use tensor parallelism; the run does not,"
+            " so the best plan changes that too and no bound is given"
+        )
+
+
+def best_plan(
+    question: ModelQuestion, asked: Configuration, options: str, budget: Budget
+) -> tuple[PricedPlan | None, float]:
+    """The planner's answer, None where it has none, and what no plan is faster than."""
+    from trainwright.options.question import QUESTION_OPTION_OF
+    from trainwright.planning.search.framework import plan_runnable
+
+    with naming_options(QUESTION_OPTION_OF):
+        outcome = plan_runnable(question, budget, num_alternatives=0)
+    if not outcome.priced:
+        return None, outcome.least_bound_s
+    best = outcome.priced[0]
+    priced = PricedPlan(
+        asked=asked, options=options, plan=best.plan, profile=best.profile, step=best.step
+    )
+    return priced, outcome.least_bound_s
+
+
+def record_of(priced: PricedPlan, *, base_s: float) -> BestPlanRecord:
+    """The plan as the document has it, beside a run that takes `base_s`."""
+    from trainwright.documents.profile_plan import count_recomputed
+
+    plan, step = priced.plan, priced.step
+    assert plan.parallelism is not None, "the plans of this search are uniform"
+    return BestPlanRecord(
+        parallelism=plan.parallelism,
+        schedule=plan.schedule,
+        micro_batch=plan.microbatch_size or 1,
+        options=priced.options,
+        stages=tuple(
+            PlannedStage(
+                layers=stage.layers,
+                options={str(layer): option for layer, option in stage.option_of.items()},
+            )
+            for stage in plan.stages
+        ),
+        num_recomputed=sum(count_recomputed(stage, priced.profile) for stage in plan.stages),
+        step_time_s=step.step_time_s,
+        peak_memory_bytes=step.peak_memory_bytes,
+        speedup=base_s / step.step_time_s,
+    )
+
+
+def priced_again(
+    record: BestPlanRecord, question: ModelQuestion, asked: Configuration
+) -> PricedPlan:
+    """The plan of a record; raises `InvalidInput` where the question has no such plan."""
+    from trainwright.documents.model_plan import predicted, profile_of
+    from trainwright.plans import Plan, Stage
+
+    degrees, batch = record.parallelism, question.workload.global_batch
+    size = record.micro_batch
+    if size < 1 or batch % (size * degrees.data):
+        wanted = f"x dp must divide the global batch of {batch}"
+        raise InvalidInput.of("best_plan.micro_batch", f"{wanted}, got {size} x {degrees.data}")
+    if degrees.num_devices > question.num_devices:
+        wanted = f"must use at most {question.num_devices} devices"
+        raise InvalidInput.of("best_plan.parallelism", f"{wanted}, got {degrees.num_devices}")
+    if degrees.sequence_parallel != (degrees.tensor > 1):
+        wanted = "must be true just where tensor > 1"
+        raise InvalidInput.of("best_plan.parallelism.sequence_parallel", wanted)
+    layers = [layer for stage in record.stages for layer in stage.layers]
+    options = [stage.options for stage in record.stages]
+    if any({*map(str, s.layers)} != {*s.options} for s in record.stages):
+        raise InvalidInput.of("best_plan.stages", "must say of each of their layers how it runs")
+    count = degrees.pipeline * degrees.virtual_stages
+    if len(options) != count:
+        raise InvalidInput.of("best_plan.stages", f"must be {count}, got {len(options)}")
+    plan = Plan(
+        stages=tuple(
+            Stage.uniform(
+                stage.layers,
+                tuple(stage.options[str(layer)] for layer in stage.layers),
+                data_parallel=degrees.data,
+                tensor_parallel=degrees.tensor,
+            )
+            for stage in record.stages
+        ),
+        num_microbatches=batch // size,
+        microbatch_size=size,
+        schedule=record.schedule,
+        parallelism=degrees,
+    )
+    profile = profile_of(question, plan)
+    if sorted(layers) != [layer.id for layer in profile.structure.layers]:
+        raise InvalidInput([Fault("best_plan.stages", "must hold every layer once")])
+    step = predicted(question, plan, profile)
+    return PricedPlan(asked=asked, options=record.options, plan=plan, profile=profile, step=step)
+
+
+# The document of `improve`, from a run and what was found around it
+# ------------------------------------------------------------------
+
+_HAIR = 1 + 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """A run, priced, changes of it, the best plan and what no plan is faster than.
+
+    All changes and the plan fit. `bound_s` is 0 where nothing is known. `tried_all` says that all
+    changes of one or two decisions were priced.
+    """
+
+    model: TransformerConfig
+    cluster: Cluster
+    request: ModelEstimateRequest
+    framework: str | None
+    step: StepPrediction
+    changes: tuple[Improvement, ...]
+    plan: PricedPlan | None
+    bound_s: float
+    tried_all: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def helps(self, change: Improvement) -> bool:
+        """Whether a change that fits is faster than the run, where the run fits too."""
+        return not self.fits(self.step) or change.step.step_time_s < self.step.step_time_s
+
+    def fits(self, step: StepPrediction) -> bool:
+        """Whether a device has room for the step, by the rule of `estimate`."""
+        needed_bytes = self.request.configuration.overheads.needed_bytes(step.peak_memory_bytes)
+        return needed_bytes <= self.cluster.accelerator.usable_bytes
+
+
+def document_of(found: Surroundings) -> ImprovementResult:
+    """What the parts say of each other; a plan that something else beats is left out."""
+    from trainwright.documents.export import PricedLayout
+    from trainwright.planning.reasons.improve import recommended, worth_listing
+
+    step = found.step
+    run_fits = found.fits(step)
+    base_s = step.step_time_s if run_fits else None
+    changes = worth_listing(filter(found.helps, found.changes))
+    others_s = min((each.step.step_time_s for each in changes), default=base_s or math.inf)
+    plan = _unbeaten(found.plan, others_s)
+    best_s = min(others_s, math.inf if plan is None else plan.step.step_time_s)
+    chosen = recommended(changes, base_s=base_s, best_s=best_s)
+
+    def record(each: Improvement) -> ImprovementRecord:
+        return _record(each, step.step_time_s, best_s if run_fits else None)
+
+    return ImprovementResult(
+        framework=found.framework,
+        run=PricedLayout(step_time_s=step.step_time_s, peak_memory_bytes=step.peak_memory_bytes),
+        run_fits=run_fits,
+        memory_limit_bytes=found.cluster.accelerator.usable_bytes,
+        best_known_s=best_s if math.isfinite(best_s) else None,
+        lower_bound_s=_bound_s(found, best_s),
+        best_plan=None if plan is None else record_of(plan, base_s=step.step_time_s),
+        recommended=None if chosen is None else record(chosen),
+        changes=tuple(map(record, changes)),
+        tried_all=found.tried_all,
+        enough=() if math.isfinite(best_s) else _enough(found),
+        warnings=found.warnings,
+        assumptions=_assumptions(found),
+        request=found.request,
+    )
+
+
+def _enough(found: Surroundings) -> tuple[PricedChange, ...]:
+    """What would make the run fit where nothing on its devices does."""
+    from trainwright.documents.model_estimate import changes_enough
+
+    run, target = found.request.configuration, found.framework
+    return changes_enough(found.model, found.cluster, run, found.step, framework=target)
+
+
+def _unbeaten(plan: PricedPlan | None, others_s: float) -> PricedPlan | None:
+    if plan is None or plan.step.step_time_s > others_s * _HAIR:
+        return None
+    return plan
+
+
+def _bound_s(found: Surroundings, best_s: float) -> float | None:
+    """The bound where it is one on all that is compared, the run among it."""
+    if any(not_taken_over(found.request.configuration)):
+        return None
+    return found.bound_s if 0 < found.bound_s <= best_s * _HAIR else None
+
+
+def _record(each: Improvement, base_s: float, best_s: float | None) -> ImprovementRecord:
+    """A change; its share of the gain where there is one to share."""
+    step_s = each.step.step_time_s
+    return ImprovementRecord(
+        dimensions=each.dimensions,
+        options=each.options,
+        step_time_s=step_s,
+        peak_memory_bytes=each.step.peak_memory_bytes,
+        speedup=base_s / step_s,
+        gain_share=None if best_s is None else (base_s - step_s) / (base_s - best_s),
+    )
+
+
+def _assumptions(found: Surroundings) -> dict[str, str]:
+    """Where the times, sizes and bounds come from."""
+    from trainwright.documents.model_estimate import assumptions_of
+    from trainwright.step.account import time_range
+
+    run, pool = found.request.configuration, found.cluster.pool_of()
+    spread = time_range(found.model, found.cluster, run)
+    peaks = pool.accelerator.provenance_of("peak_flops_per_s")
+    usable = pool.accelerator.provenance_of("usable_fraction")
+    said = assumptions_of(found.cluster, run, spread.source)
+    return {
+        **said,
+        "peak rates": f"{peaks.origin}: {peaks.source}",
+        "network": "; ".join(map(_network_origin, pool.levels)),
+        "range": f"nine of ten measured steps take {spread.low_ratio:.2f} to "
+        f"{spread.high_ratio:.2f} of what is predicted for the run ({spread.source})",
+        "memory": f"{said['memory']} ({usable.origin}: {usable.source})",
+        "changes": "each is priced as estimate prices the run with its options; they change one "
+        "decision or two",
+        "best plan": "searched with the run's number formats, optimizer, kernels, overlap and "
+        "memory overheads, its schedule simulated",
+    }
+
+
+def _network_origin(level: object) -> str:
+    from trainwright.cluster import NetworkLevel
+    from trainwright.provenance import Origin
+
+    assert isinstance(level, NetworkLevel)
+    sources = dict(level.sources)
+    origins = {
+        name: str(sources[field].origin if field in sources else Origin.ASSUMED)
+        for name, field in (("bandwidth", "bandwidth_bytes_per_s"), ("efficiency", "efficiency"))
+    }
+    words = ", ".join(f"{name} {origin}" for name, origin in origins.items())
+    return f"{level.name}: {words}"
+
+
+# The run that `improve` recommends, as `estimate` would price it
+# ---------------------------------------------------------------
+
+
+def recommended_run(document: ImprovementResult) -> ModelEstimateResult:
+    """The document's run with its recommended change.
+
+    Raises `InvalidInput` where none is recommended.
+    """
+    from trainwright.cluster import Cluster
+    from trainwright.documents.model_estimate import price_request
+    from trainwright.formats.document_json import decode
+    from trainwright.model import TransformerConfig
+    from trainwright.planning.reasons.improve import reachable
+
+    request, chosen = document.request, document.recommended
+    if chosen is None:
+        problem = "recommends no change: give the run's own estimate, or plan with `plan`"
+        raise InvalidInput.of("document", problem)
+    model = decode(TransformerConfig, request.model.content, path="request.model.content")
+    cluster = decode(Cluster, request.cluster.content, path="request.cluster.content")
+    changed = reachable(
+        request.configuration,
+        model,
+        cluster.pool_of(),
+        dimensions=chosen.dimensions,
+        options=chosen.options,
+    )
+    if changed is None:
+        raise InvalidInput.of("document", f'has no change "{chosen.options}" of its run')
+    return price_request(model, cluster, replace(request, configuration=changed))
+
+
+# Whether an improvement still says what its own request makes of the run
+# -----------------------------------------------------------------------
+# The run, each change and the best plan are decisions, and so is what they take: all are priced
+# again and the document is put together as `improve` does. What only the search knows (that no
+# other change is worth listing, whether all were tried, the bound, whether a framework was asked
+# for) is held against the rest.
+
+
+def recheck_improvement(
+    document: ImprovementResult, *, source: str | None = None
+) -> ImprovementResult:
+    """The document, perhaps with a warning; raises `InvalidInput` with every contradiction.
+
+    Costs what pricing each of its runs costs. A document of another version is let through with a
+    warning where only figures differ.
+    """
+    from trainwright.documents.recheck import changes, hash_faults, refuse_figures
+
+    version = document.request.trainwright_version
+    try:
+        faults = tuple(hash_faults(document.request))
+        if faults:
+            raise InvalidInput(faults)
+        faults = tuple(changes(_made_again(document), document, ""))
+        if faults and version != __version__:
+            warning = (
+                f"made by version {version}; {__version__} computes other figures: {faults[0]}"
+            )
+            return replace(document, warnings=(*document.warnings, warning))
+        refuse_figures(faults)
+    except InvalidInput as error:
+        raise InvalidInput(error.faults, source=source) from None
+    return document
+
+
+def _made_again(document: ImprovementResult) -> ImprovementResult:
+    from trainwright.cluster import Cluster
+    from trainwright.formats.document_json import decode
+    from trainwright.model import TransformerConfig
+    from trainwright.step.predict import price_configuration
+
+    request = document.request
+    model = decode(TransformerConfig, request.model.content, path="request.model.content")
+    cluster = decode(Cluster, request.cluster.content, path="request.cluster.content")
+    bare = Surroundings(
+        model=model,
+        cluster=cluster,
+        request=request,
+        framework=document.framework,
+        step=price_configuration(model, cluster, request.configuration),
+        changes=(),
+        plan=None,
+        bound_s=document.lower_bound_s or 0.0,
+        tried_all=document.tried_all,
+        warnings=document.warnings,
+    )
+    found = tuple(_changed_figures(document, bare))
+    plan = _plan(document, bare)
+    _refuse_what_does_not_fit(bare, found, plan)
+    return document_of(replace(bare, changes=found, plan=plan))
+
+
+def _changed_figures(document: ImprovementResult, bare: Surroundings) -> Iterator[Improvement]:
+    from trainwright.planning.reasons.improve import Improvement, reachable
+    from trainwright.step.predict import price_configuration
+
+    run, pool = document.request.configuration, bare.cluster.pool_of()
+    for index, one in enumerate(document.changes):
+        if len(one.dimensions) not in (1, 2):
+            problem = f"must be one decision or two, got {len(one.dimensions)}"
+            raise InvalidInput.of(f"changes[{index}].dimensions", problem)
+        changed = reachable(run, bare.model, pool, dimensions=one.dimensions, options=one.options)
+        if changed is None:
+            problem = f'is no change of {" and ".join(one.dimensions)}: "{one.options}"'
+            raise InvalidInput.of(f"changes[{index}].options", problem)
+        _refuse_unable(document, changed, bare, path=f"changes[{index}]")
+        step = price_configuration(bare.model, bare.cluster, changed)
+        yield Improvement(dimensions=one.dimensions, options=one.options, run=changed, step=step)
+
+
+def _refuse_unable(
+    document: ImprovementResult, changed: Configuration, bare: Surroundings, *, path: str
+) -> None:
+    from trainwright.documents.jobs import gaps_of_run
+
+    if document.framework is None:
+        return
+    gaps = gaps_of_run(changed, bare.model, bare.cluster, document.framework)
+    if gaps:
+        raise InvalidInput.of(path, f"must be what {document.framework} runs: {gaps[0]}")
+
+
+def _plan(document: ImprovementResult, bare: Surroundings) -> PricedPlan | None:
+    from trainwright.planning.question.question import Allowed
+
+    if document.best_plan is None:
+        return None
+    asked = with_kernels(document.request.configuration, document.best_plan.options)
+    allowed = Allowed(framework=document.framework)
+    question = question_of(bare.model, bare.cluster, asked, allowed)
+    priced = priced_again(document.best_plan, question, asked)
+    if gaps := unrunnable(priced, question):
+        problem = f"must be what {document.framework} runs: {gaps[0]}"
+        raise InvalidInput.of("best_plan", problem)
+    return priced
+
+
+def _refuse_what_does_not_fit(
+    bare: Surroundings, found: tuple[Improvement, ...], plan: PricedPlan | None
+) -> None:
+    faults = [
+        Fault(f"changes[{index}]", "must fit in the memory of a device")
+        for index, each in enumerate(found)
+        if not bare.fits(each.step)
+    ]
+    if plan is not None and not bare.fits(plan.step):
+        faults.append(Fault("best_plan", "must fit in the memory of a device"))
+    if faults:
+        raise InvalidInput(faults)
+
+
+# What the terminal and the page say alike of an improvement
+# ----------------------------------------------------------
+
+
+def needed_bytes(found: ImprovementResult, peak_bytes: float) -> float:
+    """What a device must have usable for a run of that peak: what the limit is compared with."""
+    return found.request.configuration.overheads.needed_bytes(peak_bytes)
+
+
+def needed_line(found: ImprovementResult, peak_bytes: float) -> str:
+    """What is compared, and what it is made of."""
+    needed, limit = needed_bytes(found, peak_bytes), found.memory_limit_bytes
+    parts = needed_parts(found, peak_bytes)
+    return f"needs {format_bytes(needed)} of {format_bytes(limit)} usable: {parts}"
+
+
+def needed_parts(found: ImprovementResult, peak_bytes: float) -> str:
+    """What a device must have usable, by parts."""
+    overheads = found.request.configuration.overheads
+    parts = [f"a peak of {format_bytes(peak_bytes)}"]
+    if overheads.fragmentation:
+        parts.append(f"{overheads.fragmentation:.0%} fragmentation")
+    if overheads.reserve_bytes:
+        parts.append(f"{format_bytes(overheads.reserve_bytes)} kept free")
+    return ", ".join(parts)
+
+
+def verdict(found: ImprovementResult) -> str:
+    """Whether the run fits, as words."""
+    return "fits" if found.run_fits else "does not fit"
+
+
+def speed(found: ImprovementResult, speedup: float) -> str:
+    """A step against that of the run."""
+    return f"{speedup - 1:+.1%} speed" if found.run_fits else slowdown(speedup)
+
+
+def choice_title(found: ImprovementResult) -> str:
+    """What the recommended change is."""
+    chosen = found.recommended
+    if not found.run_fits:
+        return "best small change that makes it fit"
+    if chosen is not None and _falls_short(found, chosen):
+        return "fastest small change"
+    return "smallest change with most of the gain"
+
+
+def choice_gain(found: ImprovementResult, chosen: ImprovementRecord) -> str:
+    """What the recommended change gains; where the run does not fit, how near the best it is."""
+    if chosen.gain_share is not None:
+        said = f"{chosen.speedup - 1:+.1%} speed, {chosen.gain_share:.0%} of the gain"
+    else:
+        of_best = f"{_share_of_best(found, chosen):.0%} of the best known speed"
+        said = f"{slowdown(chosen.speedup)}, {of_best}"
+    short = f" (none was found that reaches {MOST_OF_IT:.0%})"
+    return said + (short if _falls_short(found, chosen) else "")
+
+
+def _share_of_best(found: ImprovementResult, chosen: ImprovementRecord) -> float:
+    """Of the best known speed."""
+    return (found.best_known_s or chosen.step_time_s) / chosen.step_time_s
+
+
+def _falls_short(found: ImprovementResult, chosen: ImprovementRecord) -> bool:
+    """Whether the recommended change is the fastest because none has most of what is known."""
+    share = chosen.gain_share
+    return (_share_of_best(found, chosen) if share is None else share) < MOST_OF_IT * (1 - 1e-9)
+
+
+def slowdown(speedup: float) -> str:
+    """A step beside that of a run that does not fit."""
+    if speedup >= 1:
+        return f"{speedup - 1:.1%} faster than your run would be"
+    return f"{1 / speedup - 1:.1%} slower than your run would be"
+
+
+def no_choice(found: ImprovementResult) -> str:
+    """Why nothing is recommended."""
+    lacks = "is faster" if found.run_fits else "makes it fit"
+    where = f" that {found.framework} runs" if found.framework else ""
+    if found.tried_all:
+        return f"no change of one or two decisions{where} {lacks}"
+    return f"no change of one or two decisions{where} was found that {lacks}"
+
+
+def changes_title(found: ImprovementResult) -> str:
+    """What the listed changes have in common."""
+    return "changes that fit and are faster" if found.run_fits else "changes that make it fit"
+
+
+def added_kernels(plan: BestPlanRecord) -> str:
+    """Kernels that the plan has and the run has not."""
+    return f", {plan.options}" if plan.options else ""
+
+
+def bounded_plans(found: ImprovementResult) -> str:
+    """What the plans have in common that are bounded."""
+    where = f" for {found.framework}" if found.framework else ""
+    kernels = found.best_plan.options if found.best_plan is not None else ""
+    added = f", {kernels} or not," if kernels else ""
+    return f"no plan{where} with the run's settings{added}"
+
+
+# A run beside the best plan, and the changes on the way there
+# ------------------------------------------------------------
+
+
+def improvement_report(found: ImprovementResult) -> RenderableType:
+    """What the run takes, what the best plan takes, then the changes by size."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(line, overflow="fold") for line in _lines(found)]
+    if found.changes:
+        parts.append(_changes(found))
+    if found.best_known_s is None:
+        parts.append(enough_table(found.enough) if found.enough else Text(NONE_ENOUGH))
+    if found.assumptions:
+        parts.append(Text("taken for granted:"))
+    parts += [Text(f"  {name}: {text}") for name, text in found.assumptions.items()]
+    parts += [Text(f"warning: {line}", overflow="fold") for line in found.warnings]
+    return Group(*parts)
+
+
+def _lines(found: ImprovementResult) -> Iterator[str]:
+    run, chosen = found.run, found.recommended
+    yield (
+        f"your run: {format_seconds(run.step_time_s)} per step, {verdict(found)}: "
+        f"{needed_line(found, run.peak_memory_bytes)}"
+    )
+    yield from _best_lines(found)
+    if chosen is None:
+        yield no_choice(found)
+    else:
+        step = format_seconds(chosen.step_time_s)
+        yield f"{choice_title(found)}: {chosen.options}: {step}, {choice_gain(found, chosen)}"
+
+
+def _best_lines(found: ImprovementResult) -> Iterator[str]:
+    plan, where = found.best_plan, f" for {found.framework}" if found.framework else ""
+    if plan is not None:
+        yield (
+            f"best plan{where}: {format_seconds(plan.step_time_s)}, {speed(found, plan.speedup)}, "
+            f"needs {format_bytes(needed_bytes(found, plan.peak_memory_bytes))}: "
+            f"{layout_line(plan.parallelism)}{added_kernels(plan)}, microbatch {plan.micro_batch}, "
+            f"schedule {plan.schedule}, {plan.num_recomputed} layers recomputed"
+        )
+    elif found.best_known_s is None:
+        yield f"best plan{where}: none was found that fits"
+    else:
+        known = "your run" if not found.changes else "the first change below"
+        yield f"best known{where}: {format_seconds(found.best_known_s)}, {known}"
+    if found.lower_bound_s is not None:
+        bound = format_seconds(found.lower_bound_s)
+        yield f"{bounded_plans(found)} takes less than {bound} (proved)"
+
+
+def _changes(found: ImprovementResult) -> RenderableType:
+    shares = found.run_fits
+    columns = (
+        ("change", "left"),
+        ("step", "right"),
+        ("speed", "right"),
+        *((("of the gain", "right"),) if shares else ()),
+        ("memory needed", "right"),
+    )
+    made = table(f"{changes_title(found)}, fastest first", columns)
+    for each in found.changes:
+        add_row(
+            made,
+            each.options,
+            format_seconds(each.step_time_s),
+            f"{each.speedup - 1:+.1%}",
+            *((f"{each.gain_share or 0.0:.0%}",) if shares else ()),
+            format_bytes(needed_bytes(found, each.peak_memory_bytes)),
+        )
+    return made

@@ -1,0 +1,788 @@
+"""The document of `plan` on a model and a cluster of several kinds of devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from trainwright.documents.model_plan import memory_assumption, mfu_in_words
+from trainwright.documents.printing import add_row, layout_line, ranges, table
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.model import precision_named
+from trainwright.options.inputs import naming_options
+from trainwright.options.question import call_of, request_of
+from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_name
+from trainwright.plans.prediction import StagePrediction
+from trainwright.plans.request import FORMAT_VERSION, PlanRequest
+from trainwright.plans.status import BoundKind, Status, relative_gap
+from trainwright.profile import Recompute
+from trainwright.units import format_bytes, format_percent_up, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from trainwright.cluster import Cluster
+    from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
+    from trainwright.options.question import ModelCall
+    from trainwright.planning.bounds.pools import MixedShelf
+    from trainwright.planning.question.question import ModelQuestion
+    from trainwright.planning.search.pools import MixedOutcome, MixedPriced
+    from trainwright.plans import Plan, Stage
+    from trainwright.plans.prediction import MixedPrediction
+    from trainwright.profile import Profile
+    from trainwright.step.account import TimeRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedReplicaRecord:
+    """`count` replicas of a stage in one pool, each of `num_microbatches` per step.
+
+    `options` maps layer (as text) to option.
+    """
+
+    pool: int
+    device_kind: str
+    count: int
+    tensor_parallel: int
+    num_microbatches: int
+    options: dict[str, str]
+    num_recomputed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedStageRecord:
+    """One (virtual) stage; layers are indices of the model's layer graph."""
+
+    layers: tuple[int, ...]
+    rank: int
+    replicas: tuple[MixedReplicaRecord, ...]
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        if not self.layers:
+            yield Fault("layers", "must have at least 1 entry, got 0")
+        if not self.replicas:
+            yield Fault("replicas", "must have at least 1 entry, got 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedRankRecord:
+    """What a pipeline rank does in the replicas of one chain, each on devices of one kind.
+
+    `busy` is the share of the step that it works on microbatches; it keeps `margin_bytes` free.
+    """
+
+    chain: int
+    rank: int
+    pool: int
+    device_kind: str
+    count: int
+    num_microbatches: int
+    prediction: StagePrediction
+    busy: float
+    memory_bytes: float
+    memory_limit_bytes: float
+    margin_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedGroupRecord:
+    """A pool, and what the plan makes of it.
+
+    `layer_share` is the share of all passes of microbatches through layers that it runs, `busy`
+    that of the step in which its devices in use work on microbatches.
+    """
+
+    pool: int
+    device_kind: str
+    num_devices: int
+    devices_used: int
+    layer_share: float
+    busy: float
+    peak_memory_bytes: float
+    memory_limit_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedBinding:
+    """What ends the step: the busiest rank, its pool and its kind."""
+
+    pool: int
+    device_kind: str
+    chain: int
+    rank: int
+    resource: str  # "compute" or "memory"
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedAlternative:
+    """The plan found for another way to use the pools, and by how much it is slower.
+
+    `layout` is "alone", "across" or "beside", `pools` those it uses, in the order of the pipeline.
+    """
+
+    layout: str
+    pools: tuple[int, ...]
+    device_kinds: tuple[str, ...]
+    parallelism: Parallelism
+    micro_batch: int
+    schedule: str
+    devices_used: int
+    step_time_s: float
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPlanResult:
+    """Plan, bound and predicted step of a model on several pools. Seconds and bytes.
+
+    `layout` says how the pools are used: "across", stages on several; "beside", replicas on several
+    with their own number of microbatches; or one pool "alone". `parallelism.data` counts the
+    replicas of all pools. `ranks` has an entry for each rank of each chain of like replicas.
+    """
+
+    kind: str = "mixed-plan"
+    format_version: int = FORMAT_VERSION
+    status: Status
+    objective: str = "step_time_s"
+    step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    lower_bound_s: float | None = None
+    bound_kind: BoundKind | None = None
+    gap: float | None = None
+    fits: bool = False
+    tokens_per_s: float | None = None
+    tokens_per_s_per_device: float | None = None
+    mfu: float | None = None
+    pipeline_s: float | None = None
+    exposed_gradient_sync_s: float | None = None
+    optimizer_s: float | None = None
+    layout: str | None = None
+    parallelism: Parallelism | None = None
+    schedule: str | None = None
+    micro_batch: int | None = None
+    devices_used: int | None = None
+    groups: tuple[MixedGroupRecord, ...] = ()
+    stages: tuple[MixedStageRecord, ...] = ()
+    ranks: tuple[MixedRankRecord, ...] = ()
+    binding: MixedBinding | None = None
+    alternatives: tuple[MixedAlternative, ...] = ()
+    interrupted: bool = False
+    warnings: tuple[str, ...] = ()
+    assumptions: dict[str, str] = field(default_factory=dict)
+    considered: int = 0
+    pruned: int = 0
+    not_reached: int = 0
+    search_s: float | None = None
+    request: PlanRequest
+
+
+# The priced plan on several pools, as a document carries it, and back
+# --------------------------------------------------------------------
+
+
+def with_mixed_plan(
+    document: MixedPlanResult,
+    question: ModelQuestion,
+    plan: Plan,
+    profiles: Mapping[int, Profile],
+    step: MixedPrediction,
+) -> MixedPlanResult:
+    """The document with all that follows from its plan."""
+    cluster, time_s = question.cluster, step.step_time_s
+    spread = _range(question, plan, step)
+    ranks = tuple(_ranks(question, step))
+    groups = tuple(_groups(cluster, plan, step, ranks))
+    used = sum(group.devices_used for group in groups)
+    return replace(
+        document,
+        step_time_s=time_s,
+        step_time_low_s=time_s * spread.low_ratio,
+        step_time_high_s=time_s * spread.high_ratio,
+        gap=relative_gap(time_s, document.lower_bound_s or 0.0),
+        fits=all(rank.margin_bytes >= 0 for rank in ranks),
+        tokens_per_s=step.tokens_per_s,
+        tokens_per_s_per_device=step.tokens_per_s / used if step.tokens_per_s else None,
+        mfu=step.mfu,
+        pipeline_s=step.pipeline_s,
+        exposed_gradient_sync_s=step.exposed_gradient_sync_s,
+        optimizer_s=step.optimizer_s,
+        layout=layout_of(step),
+        parallelism=plan.parallelism,
+        schedule=plan.schedule,
+        micro_batch=plan.microbatch_size,
+        devices_used=used,
+        groups=groups,
+        stages=tuple(_stages(cluster, plan, profiles)),
+        ranks=ranks,
+        binding=_binding(ranks, step),
+        assumptions=_assumptions(question, plan, profiles, spread),
+    )
+
+
+def layout_of(step: MixedPrediction) -> str:
+    """How the plan uses its pools; "woven" where chains cross pools in ways of their own."""
+    pools = {pool for chain in step.chains for pool in chain.pools}
+    if len(pools) == 1:
+        return "alone"
+    if all(len(set(chain.pools)) == 1 for chain in step.chains):
+        return "beside"
+    return "across" if len(step.chains) == 1 else "woven"
+
+
+def mixed_alternatives(
+    question: ModelQuestion, priced: Sequence[MixedPriced]
+) -> Iterator[MixedAlternative]:
+    """The plans of the other shapes, and what they lose to the first."""
+    for other in priced[1:]:
+        degrees, size = other.plan.parallelism, other.plan.microbatch_size
+        assert degrees is not None, "all stages share their degrees"
+        assert size is not None, "a model's plan has a microbatch"
+        pools = question.cluster.pools
+        yield MixedAlternative(
+            layout=other.shape.name,
+            pools=other.shape.pools,
+            device_kinds=tuple(pools[pool].accelerator.name for pool in other.shape.pools),
+            parallelism=degrees,
+            micro_batch=size,
+            schedule=other.plan.schedule,
+            devices_used=other.plan.devices_used,
+            step_time_s=other.step.step_time_s,
+            slowdown=other.step.step_time_s / priced[0].step.step_time_s,
+        )
+
+
+def _ranks(question: ModelQuestion, step: MixedPrediction) -> Iterator[MixedRankRecord]:
+    cluster, needed_bytes = question.cluster, question.overheads.needed_bytes
+    for number, chain in enumerate(step.chains):
+        for rank, (pool, found) in enumerate(zip(chain.pools, chain.step.stages, strict=True)):
+            device = cluster.pools[pool].accelerator
+            peak_bytes = found.memory.total_bytes
+            yield MixedRankRecord(
+                chain=number,
+                rank=rank,
+                pool=pool,
+                device_kind=device.name,
+                count=chain.count,
+                num_microbatches=chain.num_microbatches,
+                prediction=found,
+                busy=chain.busy_s(rank) / step.step_time_s,
+                memory_bytes=peak_bytes,
+                memory_limit_bytes=device.usable_bytes,
+                margin_bytes=device.usable_bytes - needed_bytes(peak_bytes),
+            )
+
+
+def _groups(
+    cluster: Cluster, plan: Plan, step: MixedPrediction, ranks: Sequence[MixedRankRecord]
+) -> Iterator[MixedGroupRecord]:
+    from trainwright.step.pools import MixedPlacement
+
+    placement = MixedPlacement(plan=plan, cluster=cluster)
+    lengths = [0] * len(step.chains[0].pools)
+    for stage, rank in zip(plan.stages, placement.rank_of_stage, strict=True):
+        lengths[rank] += len(stage.layers)
+    passes = sum(lengths) * plan.num_microbatches
+    for index, (pool, used) in enumerate(zip(cluster.pools, placement.devices_used, strict=True)):
+        own = [rank for rank in ranks if rank.pool == index]
+        replicas = sum(rank.count for rank in own)
+        yield MixedGroupRecord(
+            pool=index,
+            device_kind=pool.accelerator.name,
+            num_devices=pool.num_devices,
+            devices_used=used,
+            layer_share=sum(r.count * r.num_microbatches * lengths[r.rank] for r in own) / passes,
+            busy=sum(r.count * r.busy for r in own) / replicas if replicas else 0.0,
+            peak_memory_bytes=max((rank.memory_bytes for rank in own), default=0.0),
+            memory_limit_bytes=pool.accelerator.usable_bytes,
+        )
+
+
+def _stages(
+    cluster: Cluster, plan: Plan, profiles: Mapping[int, Profile]
+) -> Iterator[MixedStageRecord]:
+    from trainwright.step.pools import MixedPlacement
+
+    placement = MixedPlacement(plan=plan, cluster=cluster)
+    for stage, rank in zip(plan.stages, placement.rank_of_stage, strict=True):
+        yield MixedStageRecord(
+            layers=stage.layers,
+            rank=rank,
+            replicas=tuple(_replicas(cluster, plan, stage, profiles)),
+        )
+
+
+def _replicas(
+    cluster: Cluster, plan: Plan, stage: Stage, profiles: Mapping[int, Profile]
+) -> Iterator[MixedReplicaRecord]:
+    for group in stage.replicas:
+        options = group.options or stage.options
+        modes = _modes(profiles[group.pool])
+        yield MixedReplicaRecord(
+            pool=group.pool,
+            device_kind=cluster.pools[group.pool].accelerator.name,
+            count=group.count,
+            tensor_parallel=group.tensor_parallel,
+            num_microbatches=round(plan.num_microbatches * group.share / group.count),
+            options={
+                str(layer): option for layer, option in zip(stage.layers, options, strict=True)
+            },
+            num_recomputed=sum(modes[option] is not Recompute.NONE for option in options),
+        )
+
+
+def _modes(profile: Profile) -> dict[str, Recompute]:
+    return dict(zip(profile.costs.option_ids, profile.costs.recompute, strict=True))
+
+
+def _binding(ranks: Sequence[MixedRankRecord], step: MixedPrediction) -> MixedBinding:
+    """The busiest rank of the chain that ends last; memory binds where it makes it recompute."""
+    own = [rank for rank in ranks if rank.chain == step.slowest]
+    found = max(own, key=lambda rank: (rank.busy, -rank.rank))
+    full = found.memory_bytes / found.memory_limit_bytes
+    repeated = found.prediction.recompute_s > 0
+    text = f"rank {found.rank} on {found.device_kind} works {found.busy:.1%} of the step"
+    if repeated:
+        text += f" and recomputes, its memory {full:.1%} full"
+    others = [r for r in ranks if r.pool != found.pool]
+    if others:
+        most = max(others, key=lambda rank: rank.busy)
+        text += f"; the busiest {most.device_kind} works {most.busy:.1%}"
+    fullest = max(ranks, key=lambda rank: rank.memory_bytes / rank.memory_limit_bytes)
+    text += (
+        f"; fullest is rank {fullest.rank} on {fullest.device_kind}, "
+        f"{format_bytes(fullest.margin_bytes)} free"
+    )
+    return MixedBinding(
+        pool=found.pool,
+        device_kind=found.device_kind,
+        chain=found.chain,
+        rank=found.rank,
+        resource="memory" if repeated else "compute",
+        description=text,
+    )
+
+
+def _range(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> TimeRange:
+    """From the least to the greatest ratio of any pool in use."""
+    from trainwright.plans.configuration import Configuration
+    from trainwright.step.account import time_range
+
+    assert plan.parallelism is not None
+    run = Configuration(
+        parallelism=plan.parallelism,
+        microbatch_size=plan.microbatch_size or 1,
+        global_batch=question.workload.global_batch,
+        sequence_length=question.workload.sequence_length,
+        schedule=plan.schedule,
+    )
+    pools = sorted({pool for chain in step.chains for pool in chain.pools})
+    found = [time_range(question.model, question.cluster.alone(pool), run) for pool in pools]
+    return replace(
+        found[0],
+        low_ratio=min(each.low_ratio for each in found),
+        high_ratio=max(each.high_ratio for each in found),
+        source="; ".join(dict.fromkeys(each.source for each in found)),
+    )
+
+
+def _assumptions(
+    question: ModelQuestion, plan: Plan, profiles: Mapping[int, Profile], spread: TimeRange
+) -> dict[str, str]:
+    first = next(iter(profiles.values()))
+    sources = [profile.costs.provenance for _, profile in sorted(profiles.items())]
+    used = [question.cluster.pools[pool].accelerator for pool in sorted(profiles)]
+    return {
+        "times": "; ".join(dict.fromkeys(f"{each.origin}: {each.source}" for each in sources)),
+        "range": spread.source,
+        "mfu": mfu_in_words(used, precision_named(str(first.point.precision))),
+        "precision": str(first.point.precision),
+        "kernels": ", ".join(first.point.kernels),
+        "optimizer": "Adam, states and master weights in 32 bit",
+        "memory": "; ".join(
+            f"{device.name}: {memory_assumption(device, question.overheads)}" for device in used
+        ),
+        "schedule": f"{plan.schedule}, simulated for each chain of like replicas",
+    }
+
+
+# `plan` on a model and a cluster of several pools: the best plan, as a document, and back
+# ----------------------------------------------------------------------------------------
+
+
+def plan_mixed_model(
+    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
+) -> MixedPlanResult:
+    """Search each pool alone and all ways to use several; a `crew` helps."""
+    from trainwright.options.question import QUESTION_OPTION_OF
+    from trainwright.planning.search.pools import plan_mixed
+
+    if call.per_stage_degrees:
+        raise UnsupportedFeature(
+            "per-stage-degrees: stages on several pools share their degrees",
+            alternative="leave it out, or give a cluster of one pool",
+        )
+    question, started_s = call.question, budget.cpu_s
+    with naming_options(QUESTION_OPTION_OF):
+        outcome = plan_mixed(question, budget, crew=crew)
+    document = MixedPlanResult(
+        status=_status(outcome),
+        lower_bound_s=outcome.lower_bound_s,
+        bound_kind=BoundKind.PROVED,
+        interrupted=outcome.interrupted,
+        warnings=(*warnings, *_warnings(question)),
+        considered=outcome.considered,
+        pruned=outcome.pruned,
+        not_reached=outcome.not_reached,
+        request=request_of(call, time_limit_s=budget.time_limit_s),
+    )
+    if outcome.priced:
+        best = outcome.priced[0]
+        document = replace(
+            with_mixed_plan(document, question, best.plan, best.profiles, best.step),
+            alternatives=tuple(mixed_alternatives(question, outcome.priced[: 1 + call.top])),
+        )
+    return replace(document, search_s=budget.cpu_s - started_s)
+
+
+def _status(outcome: MixedOutcome) -> Status:
+    if not outcome.priced:
+        return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
+    best_s = outcome.priced[0].step.step_time_s
+    return Status.OPTIMAL if relative_gap(best_s, outcome.lower_bound_s) <= 1e-9 else Status.GAP
+
+
+def _warnings(question: ModelQuestion) -> Iterator[str]:
+    """What was left out where several pools are used."""
+    from trainwright.planning.bounds.pools import FAMILIES, is_mixable, mixed_families
+
+    if question.allowed.framework is not None:
+        yield (
+            f"framework: {question.allowed.framework} runs no plan of ours on several pools; "
+            "each pool was planned alone"
+        )
+    elif not is_mixable(question.allowed):
+        yield (
+            f"mapping, state-copies: several pools are used in the order "
+            f"{mapping_name(DATA_INSIDE)} and with one copy of sharded state only; each pool was "
+            "planned alone"
+        )
+    elif not mixed_families(question):
+        yield (
+            f"schedule: several pools are used under {', '.join(FAMILIES)} only; each pool was "
+            "planned alone"
+        )
+
+
+def recompute_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
+    """The document with every figure that follows from its plan; it has stages.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
+    """
+    from trainwright.planning.bounds.pools import Shape
+    from trainwright.planning.search.pools import priced_mixed
+
+    shelf, plan, profiles = planned_mixed(document)
+    question = shelf.question
+    shape = Shape(name=document.layout or "alone", pools=tuple(profiles))
+    priced = priced_mixed(shelf, shape, plan, profiles)
+    computed = with_mixed_plan(document, question, plan, profiles, priced.step)
+    return replace(
+        computed,
+        alternatives=tuple(
+            replace(other, slowdown=other.step_time_s / priced.step.step_time_s)
+            for other in document.alternatives
+        ),
+    )
+
+
+def planned_mixed(document: MixedPlanResult) -> tuple[MixedShelf, Plan, dict[int, Profile]]:
+    """The question of a document that has stages, its plan, and the profiles of the pools used.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the plan does not suit them.
+    """
+    from trainwright.planning.bounds.pools import MixedShelf
+
+    shelf = MixedShelf.of(call_of(document.request).question)
+    plan = _plan_in(document, shelf.question)
+    return shelf, plan, _profiles(shelf, plan)
+
+
+def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
+    from trainwright.plans import Plan, ReplicaGroup, Stage
+
+    size, batch = document.micro_batch, question.workload.global_batch
+    if size is None or size < 1 or batch % size:
+        raise InvalidInput.of("micro_batch", f"must divide the global batch of {batch}, got {size}")
+    total, pools = batch // size, len(question.cluster.pools)
+    stages = []
+    for number, stage in enumerate(document.stages):
+        groups = []
+        for index, own in enumerate(stage.replicas):
+            path = f"stages[{number}].replicas[{index}]"
+            if not 0 <= own.pool < pools:
+                raise InvalidInput.of(f"{path}.pool", f"must be in 0..{pools - 1}, got {own.pool}")
+            missing = [str(layer) for layer in stage.layers if str(layer) not in own.options]
+            if missing:
+                raise InvalidInput.of(f"{path}.options", f"must name layer {missing[0]}")
+            groups.append(
+                ReplicaGroup(
+                    count=own.count,
+                    tensor_parallel=own.tensor_parallel,
+                    device_kind=own.device_kind,
+                    share=own.count * own.num_microbatches / total,
+                    pool=own.pool,
+                    options=tuple(own.options[str(layer)] for layer in stage.layers),
+                )
+            )
+        first, layers = groups[0].options, stage.layers
+        stages.append(Stage(layers=layers, options=first, replicas=tuple(groups)))
+    return Plan(
+        stages=tuple(stages),
+        num_microbatches=total,
+        microbatch_size=size,
+        schedule=document.schedule or "1f1b",
+        parallelism=document.parallelism,
+    )
+
+
+def _profiles(shelf: MixedShelf, plan: Plan) -> dict[int, Profile]:
+    from trainwright.planning.question.question import Point
+
+    degrees = plan.parallelism
+    if degrees is None or plan.microbatch_size is None:
+        raise InvalidInput.of("parallelism", "required field is missing")
+    point = Point(
+        microbatch_size=plan.microbatch_size,
+        tensor=degrees.tensor,
+        context=degrees.context,
+        expert=degrees.expert,
+        expert_tensor=degrees.expert_tensor,
+    )
+    pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
+    return {pool: shelf.profile(pool, point) for pool in pools}
+
+
+def refuse_export(document: MixedPlanResult) -> None:
+    """Raise `UnsupportedFeature` naming the field that no target can express."""
+    if not document.stages:
+        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+    for number, stage in enumerate(document.stages):
+        counts = {(own.pool, own.num_microbatches) for own in stage.replicas}
+        if len(counts) > 1:
+            raise UnsupportedFeature(
+                f"stages[{number}].replicas: replicas on several kinds of devices, each with its "
+                "own number of microbatches, are expressed by no target",
+                alternative="plan with --cluster of one pool to export",
+            )
+    pools = {own.pool for stage in document.stages for own in stage.replicas}
+    kinds = ", ".join(group.device_kind for group in document.groups if group.pool in pools)
+    where = "device_kind" if len(pools) > 1 else "pool"
+    raise UnsupportedFeature(
+        f"stages.replicas.{where}: files that say which kind of device runs a stage ({kinds}) are "
+        "written for no target yet",
+        alternative="plan with --cluster of one pool to export",
+    )
+
+
+# The plan of a model on several pools as a table: the step, the groups, the ranks by kind
+# ----------------------------------------------------------------------------------------
+
+_COLUMNS: Final = (
+    ("rank", "right"),
+    ("device", "right"),
+    ("d", "right"),
+    ("each", "right"),
+    ("layers", "left"),
+    ("recomp", "right"),
+    ("forward", "right"),
+    ("backward", "right"),
+    ("busy", "right"),
+    ("memory", "right"),
+    ("of limit", "right"),
+    ("", "right"),
+)
+_MOST_RANKS: Final = 24
+LAYOUTS: Final = {
+    "across": "stages on several kinds",
+    "beside": "replicas on several kinds",
+    "woven": "replicas that cross kinds in ways of their own",
+    "alone": "one kind alone",
+}
+
+
+def mixed_plan_report(document: MixedPlanResult) -> RenderableType:
+    """Headline, groups of devices, ranks, why, and the other ways to use the groups."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(line) for line in _headline(document)]
+    if document.stages:
+        parts += [_group_table(document), _rank_table(document)]
+    parts.extend(Text(line) for line in _reasons(document))
+    if document.alternatives:
+        parts.append(_alternative_table(document))
+    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
+    return Group(*parts)
+
+
+def _headline(document: MixedPlanResult) -> Iterator[str]:
+    request = document.request
+    cluster = request.cluster.name if request.cluster else "?"
+    used = document.devices_used or request.num_devices
+    where = f"{request.model.name} on {used} devices of {cluster}"
+    if document.step_time_s is None:
+        yield f"{where}: {_VERDICTS[document.status]}"
+        return
+    yield (
+        f"{where}: {format_seconds(document.step_time_s)} per step "
+        f"({format_seconds(document.step_time_low_s or 0)} to "
+        f"{format_seconds(document.step_time_high_s or 0)}, 90 %)"
+    )
+    proof = (
+        "no plan of the space is faster, proved"
+        if document.status is Status.OPTIMAL
+        else f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
+    )
+    yield (
+        f"{document.tokens_per_s or 0:,.0f} tokens/s, "
+        f"{document.tokens_per_s_per_device or 0:,.0f} per device, MFU {document.mfu or 0:.1%}; "
+        f"{proof}"
+    )
+    assert document.parallelism is not None
+    yield (
+        f"{LAYOUTS[document.layout or 'alone']}: {layout_line(document.parallelism)}, "
+        f"microbatch {document.micro_batch}, schedule {document.schedule}; "
+        f"{'fits' if document.fits else 'does NOT fit'}"
+    )
+
+
+_VERDICTS: Final = {
+    Status.OPTIMAL: "optimal, proved",
+    Status.GAP: "a plan with a gap",
+    Status.INFEASIBLE: "infeasible: no plan of the space fits",
+    Status.UNKNOWN: "unknown: no plan was found, and none is excluded",
+}
+
+
+def _group_table(document: MixedPlanResult) -> RenderableType:
+    made = table(
+        None,
+        (
+            ("group", "right"),
+            ("device", "left"),
+            ("used", "right"),
+            ("of the work", "right"),
+            ("busy", "right"),
+            ("memory", "right"),
+            ("of limit", "right"),
+        ),
+    )
+    for group in document.groups:
+        add_row(
+            made,
+            str(group.pool),
+            group.device_kind,
+            f"{group.devices_used}/{group.num_devices}",
+            f"{group.layer_share:.1%}",
+            f"{group.busy:.1%}",
+            format_bytes(group.peak_memory_bytes),
+            f"{group.peak_memory_bytes / group.memory_limit_bytes:.1%}",
+        )
+    return made
+
+
+def _rank_table(document: MixedPlanResult) -> RenderableType:
+    made = table(None, _COLUMNS)
+    for rank in document.ranks[:_MOST_RANKS]:
+        found, layers, recomputed = rank.prediction, *layers_of(document, rank)
+        binding = document.binding
+        binds = binding is not None and (binding.chain, binding.rank) == (rank.chain, rank.rank)
+        add_row(
+            made,
+            str(rank.rank),
+            rank.device_kind,
+            str(rank.count),
+            str(rank.num_microbatches),
+            ranges(layers),
+            f"{recomputed}/{len(layers)}",
+            format_seconds(found.forward_s),
+            format_seconds(found.backward_s),
+            f"{rank.busy:.1%}",
+            format_bytes(rank.memory_bytes),
+            f"{rank.memory_bytes / rank.memory_limit_bytes:.1%}",
+            "binds" if binds else "",
+        )
+    return made
+
+
+def layers_of(document: MixedPlanResult, rank: MixedRankRecord) -> tuple[list[int], int]:
+    """The layers of a rank, and how many of them it recomputes."""
+    layers: list[int] = []
+    recomputed = 0
+    for stage in document.stages:
+        if stage.rank == rank.rank:
+            own = (r for r in stage.replicas if _is_of(r, rank))
+            layers += stage.layers
+            recomputed += next(own).num_recomputed
+    return layers, recomputed
+
+
+def _is_of(replicas: object, rank: MixedRankRecord) -> bool:
+    pair = (getattr(replicas, "pool", None), getattr(replicas, "num_microbatches", None))
+    return pair == (rank.pool, rank.num_microbatches)
+
+
+def _reasons(document: MixedPlanResult) -> Iterator[str]:
+    if document.stages:
+        hidden = len(document.ranks) - _MOST_RANKS
+        if hidden > 0:
+            yield f"({hidden} more ranks)"
+        yield "d: replicas; each: microbatches of one replica in a step"
+        yield "taken for granted:"
+        yield from (f"  {name}: {value}" for name, value in document.assumptions.items())
+    if document.binding is not None:
+        yield f"what binds: group {document.binding.pool}, {document.binding.description}"
+    left = f", {document.not_reached} not reached" if document.not_reached else ""
+    excluded = f"{document.pruned} excluded by their bounds"
+    yield f"{document.considered} layouts considered, {excluded}{left}"
+    if document.interrupted:
+        yield "interrupted: this is the best plan found so far"
+
+
+def _alternative_table(document: MixedPlanResult) -> RenderableType:
+    made = table(
+        "other ways to use the groups",
+        (
+            ("", "left"),
+            ("devices", "left"),
+            ("used", "right"),
+            ("layout", "left"),
+            ("mb", "right"),
+            ("schedule", "left"),
+            ("step", "right"),
+            ("slower", "right"),
+        ),
+    )
+    for other in document.alternatives:
+        add_row(
+            made,
+            LAYOUTS[other.layout],
+            (" -> " if other.layout == "across" else " + ").join(other.device_kinds),
+            str(other.devices_used),
+            layout_line(other.parallelism),
+            str(other.micro_batch),
+            other.schedule,
+            format_seconds(other.step_time_s),
+            f"{other.slowdown - 1:.1%}",
+        )
+    return made

@@ -1,0 +1,520 @@
+"""The document of `estimate` on a model: one stated run, its step and its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from trainwright._version import __version__
+from trainwright.documents.model_plan import (
+    memory_assumption,
+    mfu_in_words,
+    overlap_in_words,
+    state_in_words,
+)
+from trainwright.documents.printing import add_row, sharding_words, table, unfitted_line
+from trainwright.errors import InvalidInput
+from trainwright.options.inputs import embed, naming_options
+from trainwright.options.run import OPTION_OF, configuration_of, without_effect
+from trainwright.plans.configuration import Configuration
+from trainwright.plans.request import FORMAT_VERSION, Embedded
+from trainwright.units import (
+    GIB,
+    format_bytes,
+    format_count,
+    format_part,
+    format_seconds,
+    without_noise,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import RenderableType
+
+    from trainwright.cluster import Cluster
+    from trainwright.model import TransformerConfig
+    from trainwright.options.inputs import ModelInput
+    from trainwright.options.run import RunOptions
+    from trainwright.plans.prediction import StageMemory, StepPrediction
+
+
+class Verdict(StrEnum):
+    """FITS with all margins; TIGHT only without them; else it does not fit."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    DOES_NOT_FIT = "does not fit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """One pipeline rank at its fullest, in bytes by class; the classes add up to `total_bytes`.
+
+    `margin_bytes` is what the device has left after fragmentation and reserve, negative where it
+    has not; `largest_class` is the class that holds most.
+    """
+
+    rank: int
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    activation_bytes: float
+    logits_bytes: float
+    transient_bytes: float
+    buffer_bytes: float
+    workspace_bytes: float
+    total_bytes: float
+    margin_bytes: float
+    microbatches_in_flight: int
+    largest_class: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedChange:
+    """A change of options that makes the run fit, and what its step then takes.
+
+    `slowdown` and `device_time_ratio` compare step time, and step time times devices, with those of
+    the run as it was asked for.
+    """
+
+    options: str
+    description: str
+    step_time_s: float
+    slowdown: float
+    device_time_ratio: float
+    devices_used: int
+    peak_memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEstimateRequest:
+    """Everything the estimate depends on."""
+
+    trainwright_version: str
+    model: Embedded
+    cluster: Embedded
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEstimateResult:
+    """Predicted step of a stated run. Times in seconds, sizes in bytes, shares as fractions.
+
+    `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `memory` has one entry
+    per pipeline rank; all tensor, context and data ranks of it hold the same.
+    """
+
+    kind: str = "model-estimate"
+    format_version: int = FORMAT_VERSION
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    mfu: float
+    hfu: float
+    pipeline_s: float
+    optimizer_s: float
+    exposed_communication_s: dict[str, float]
+    hidden_communication_s: dict[str, float]
+    bubble_of_makespan: float
+    devices_used: int
+    num_microbatches: int
+    memory: tuple[RankMemory, ...]
+    peak_memory_bytes: float
+    heaviest_rank: int
+    memory_limit_bytes: float
+    margin_bytes: float
+    fits: bool
+    verdict: Verdict
+    changes: tuple[PricedChange, ...] = ()
+    warnings: tuple[str, ...] = ()
+    assumptions: dict[str, str] = field(default_factory=dict)
+    request: ModelEstimateRequest
+
+
+# `estimate` on a model: one stated run on a cluster, as a document
+# -----------------------------------------------------------------
+
+_CLASSES = ("weight", "gradient", "optimizer", "activation", "logits", "transient", "buffer")
+
+
+def estimate_model(
+    given: ModelInput,
+    *,
+    cluster: Cluster,
+    num_devices: int,
+    options: RunOptions,
+    warnings: Sequence[str] = (),
+) -> ModelEstimateResult:
+    """Price the run; raises `InvalidInput` naming every rule it breaks, by its option.
+
+    Data parallelism that is not given fills `num_devices`, of which the last node may have more.
+    """
+    from trainwright.formats.document_json import encode
+
+    with naming_options(OPTION_OF):
+        run = configuration_of(options, num_devices=num_devices)
+        used = run.parallelism.num_devices
+        if num_devices < used <= cluster.num_devices:
+            wanted = f"tp x pp x dp x cp must be at most the {num_devices} devices"
+            raise InvalidInput.of("devices", f"{wanted}, got {used}")
+        request = ModelEstimateRequest(
+            trainwright_version=__version__,
+            model=given.embedded,
+            cluster=embed("cluster", cluster.name, encode(cluster)),
+            configuration=run,
+        )
+        document = price_request(given.config, cluster, request)
+    notes = (*given.warnings, *warnings, *document.warnings)
+    return replace(document, warnings=notes)
+
+
+def price_request(
+    model: TransformerConfig, cluster: Cluster, request: ModelEstimateRequest
+) -> ModelEstimateResult:
+    """The document of a request: the step, and where it does not fit the changes that help."""
+    from trainwright.step.account import time_range
+    from trainwright.step.predict import price_configuration
+
+    run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
+    spread = time_range(model, cluster, run)
+    step = price_configuration(model, cluster, run)
+    fits = _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
+    verdict = Verdict.TIGHT if step.peak_memory_bytes <= limit_bytes else Verdict.DOES_NOT_FIT
+    devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s or 0.0
+    return ModelEstimateResult(
+        step_time_s=step.step_time_s,
+        step_time_low_s=spread.low_ratio * step.step_time_s,
+        step_time_high_s=spread.high_ratio * step.step_time_s,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=tokens_per_s / devices,
+        mfu=step.mfu or 0.0,
+        hfu=step.hfu or 0.0,
+        pipeline_s=step.pipeline_s,
+        optimizer_s=step.optimizer_s,
+        exposed_communication_s={part.kind: part.exposed_s for part in step.communication},
+        hidden_communication_s={part.kind: part.hidden_s for part in step.communication},
+        bubble_of_makespan=max(0.0, step.bubble_of_makespan),
+        devices_used=devices,
+        num_microbatches=run.num_microbatches,
+        memory=tuple(_rank_memories(step, run, limit_bytes)),
+        peak_memory_bytes=step.peak_memory_bytes,
+        heaviest_rank=step.fullest_stage,
+        memory_limit_bytes=limit_bytes,
+        margin_bytes=_margin_bytes(step.peak_memory_bytes, run, limit_bytes),
+        fits=fits,
+        verdict=Verdict.FITS if fits else verdict,
+        changes=() if fits else changes_enough(model, cluster, run, step),
+        warnings=tuple(_warnings(request.model.name, model, cluster, run)),
+        assumptions=assumptions_of(cluster, run, spread.source),
+        request=request,
+    )
+
+
+def changes_enough(
+    model: TransformerConfig,
+    cluster: Cluster,
+    run: Configuration,
+    step: StepPrediction,
+    *,
+    framework: str | None = None,
+) -> tuple[PricedChange, ...]:
+    """What makes the run fit, cheapest first, compared with its own `step`.
+
+    With a framework, only what that can run.
+    """
+    from trainwright.documents.jobs import gaps_of_run
+    from trainwright.step.changes import changes_that_fit
+
+    limit_bytes = cluster.accelerator.usable_bytes
+    found = changes_that_fit(
+        model,
+        cluster,
+        run,
+        lambda other: _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0,
+        wanted=lambda new: framework is None or not gaps_of_run(new, model, cluster, framework),
+    )
+    device_s = step.step_time_s * run.parallelism.num_devices
+    return tuple(
+        PricedChange(
+            options=change.options,
+            description=change.description,
+            step_time_s=change.step.step_time_s,
+            slowdown=change.step.step_time_s / step.step_time_s,
+            device_time_ratio=change.device_s / device_s,
+            devices_used=change.configuration.parallelism.num_devices,
+            peak_memory_bytes=change.step.peak_memory_bytes,
+        )
+        for change in found
+    )
+
+
+def _margin_bytes(peak_bytes: float, run: Configuration, limit_bytes: float) -> float:
+    return limit_bytes - run.overheads.needed_bytes(peak_bytes)
+
+
+def _rank_memories(
+    step: StepPrediction, run: Configuration, limit_bytes: float
+) -> Iterator[RankMemory]:
+    for rank, stage in enumerate(step.stages):
+        memory = stage.memory
+        yield RankMemory(
+            rank=rank,
+            weight_bytes=memory.weight_bytes,
+            gradient_bytes=memory.gradient_bytes,
+            optimizer_bytes=memory.optimizer_bytes,
+            activation_bytes=memory.activation_bytes,
+            logits_bytes=memory.logits_bytes,
+            transient_bytes=memory.transient_bytes,
+            buffer_bytes=memory.buffer_bytes,
+            workspace_bytes=memory.workspace_bytes,
+            total_bytes=memory.total_bytes,
+            margin_bytes=_margin_bytes(memory.total_bytes, run, limit_bytes),
+            microbatches_in_flight=memory.microbatches_in_flight,
+            largest_class=_largest_class(memory),
+        )
+
+
+def _largest_class(memory: StageMemory) -> str:
+    return max(_CLASSES, key=lambda name: float(getattr(memory, f"{name}_bytes")))
+
+
+def _warnings(
+    name: str, model: TransformerConfig, cluster: Cluster, run: Configuration
+) -> Iterator[str]:
+    """Options without effect, and choices that are rarely meant."""
+    degrees, pool = run.parallelism, cluster.pool_of()
+    if degrees.num_devices < pool.num_devices:
+        yield f"uses {degrees.num_devices} of {pool.num_devices} devices"
+    if degrees.tensor > pool.devices_per_node:
+        size = pool.devices_per_node
+        yield f"tp: a tensor group of {degrees.tensor} leaves its node of {size} devices"
+    if degrees.sequence_parallel and degrees.tensor == 1:
+        yield "sequence-parallel: has no effect without tensor parallelism"
+    if degrees.pipeline > 1 and degrees.zero_stage >= 2:
+        yield f"zero: stage {degrees.zero_stage} communicates for every microbatch of a pipeline"
+    yield from without_effect(
+        run.recipe,
+        model=name,
+        expert_parallel=degrees.expert > 1,
+        experts=model.experts is not None,
+    )
+    if run.recompute_modules and run.recompute != "selective":
+        yield "recompute-modules: have no effect unless recompute is selective"
+
+
+def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[str, str]:
+    """What the figures of a run rest on, by subject; `interval` says where the range comes from."""
+    from trainwright.costing.estimate import roofline_provenance
+
+    device, recipe = cluster.accelerator, run.recipe
+    times = roofline_provenance(cluster.pool_of())
+    numbers = recipe.numbers(recipe.precision or device.default_precision)
+    degrees = run.parallelism
+    dispatch = {"dispatch": recipe.dispatch_in_words} if degrees.expert > 1 else {}
+    return {
+        "times": f"{times.origin}: {times.source}",
+        "range": interval,
+        "mfu": mfu_in_words((device,), numbers),
+        "precision": numbers.name,
+        "state": state_in_words(recipe, numbers),
+        "kernels": f"{'fused' if run.fused_attention else 'unfused'} attention, "
+        f"{'fused' if run.fused_cross_entropy else 'unfused'} cross entropy",
+        "sequence parallel": "on" if degrees.sequence_parallel else "off",
+        **dispatch,
+        "overlap": overlap_in_words(run.overlap),
+        "memory": memory_assumption(device, run.overheads),
+    }
+
+
+# The figures of a model's estimate, computed again from the request it carries
+# -----------------------------------------------------------------------------
+
+
+def recompute_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
+    """The document with every figure that follows from its request, warnings as they are.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the run breaks a rule.
+    """
+    from trainwright.cluster import Cluster
+    from trainwright.formats.document_json import decode
+    from trainwright.model import TransformerConfig
+
+    request = document.request
+    model = decode(TransformerConfig, request.model.content, path="request.model.content")
+    cluster = decode(Cluster, request.cluster.content, path="request.cluster.content")
+    return replace(price_request(model, cluster, request), warnings=document.warnings)
+
+
+# A model's estimate as a table: the step, where its time goes, memory by rank, what would fit
+# --------------------------------------------------------------------------------------------
+
+_CLASS_COLUMNS = (
+    "weight",
+    "gradient",
+    "optimizer",
+    "activation",
+    "logits",
+    "transient",
+    "buffer",
+    "workspace",
+)
+_SHORT = {"optimizer": "optim", "activation": "active", "transient": "temp", "workspace": "work"}
+_MOST_RANKS = 8
+_NAMES = {
+    "weight": "weights",
+    "gradient": "gradients",
+    "optimizer": "optimizer states",
+    "activation": "activations in flight",
+    "logits": "logits and loss",
+    "transient": "temporary tensors",
+    "buffer": "communication buffers",
+}
+
+NONE_ENOUGH: Final = "no single change of the run is enough"
+
+
+def model_estimate_report(document: ModelEstimateResult) -> RenderableType:
+    """Headline, communication, memory, and the changes that would make it fit."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(line) for line in _headline(document)]
+    parts.append(_communication_table(document))
+    parts.append(_memory_table(document))
+    parts.extend(Text(line) for line in _verdict(document))
+    if document.changes:
+        parts.append(enough_table(document.changes))
+    parts.append(Text("taken for granted:"))
+    parts.extend(Text(f"  {name}: {text}") for name, text in document.assumptions.items())
+    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
+    return Group(*parts)
+
+
+def _headline(document: ModelEstimateResult) -> Iterator[str]:
+    request, run = document.request, document.request.configuration
+    degrees, devices = run.parallelism, format_count(document.devices_used, "device")
+    yield (
+        f"{request.model.name} on {devices} of {request.cluster.name}: "
+        f"{format_seconds(document.step_time_s)} per step "
+        f"({format_seconds(document.step_time_low_s)} to "
+        f"{format_seconds(document.step_time_high_s)}, 90 %)"
+    )
+    yield (
+        f"{document.tokens_per_s:,.0f} tokens/s, {document.tokens_per_s_per_device:,.0f} per "
+        f"device, MFU {document.mfu:.1%}, HFU {document.hfu:.1%}"
+    )
+    named = {
+        "tensor": degrees.tensor,
+        "context": degrees.context,
+        "data": degrees.data,
+        "pipeline": degrees.pipeline,
+        "virtual": degrees.virtual_stages,
+        "expert": degrees.expert,
+    }
+    cut = " x ".join(f"{name} {n}" for name, n in named.items() if n > 1) or "one device"
+    blocks = "" if run.recompute_blocks is None else f" of {run.recompute_blocks} blocks"
+    batches = format_count(document.num_microbatches, "microbatch")
+    yield (
+        f"{cut}, {sharding_words(degrees)}, {batches} of "
+        f"{run.microbatch_size}, schedule {run.schedule}, recompute {run.recompute}{blocks}"
+    )
+    yield (
+        f"pipeline {format_seconds(document.pipeline_s)} (bubble "
+        f"{document.bubble_of_makespan:.1%}), optimizer {format_seconds(document.optimizer_s)}"
+    )
+    yield from unfitted_line(document.assumptions)
+
+
+def _communication_table(document: ModelEstimateResult) -> RenderableType:
+    made = table(
+        "communication of a step",
+        (("for", "left"), ("exposed", "right"), ("of step", "right"), ("hidden", "right")),
+    )
+    step_s = document.step_time_s
+    for kind, exposed_s in document.exposed_communication_s.items():
+        hidden_s = document.hidden_communication_s[kind]
+        if without_noise(exposed_s + hidden_s, step_s) > 0:
+            share = f"{exposed_s / step_s:.1%}"
+            add_row(
+                made, kind, format_part(exposed_s, step_s), share, format_part(hidden_s, step_s)
+            )
+    return made
+
+
+def _memory_table(document: ModelEstimateResult) -> RenderableType:
+    columns = [("rank", "right"), *((_SHORT.get(name, name), "right") for name in _CLASS_COLUMNS)]
+    columns += [("total", "right"), ("margin", "right"), ("", "right")]
+    made = table("GiB at its fullest, by pipeline rank", columns)
+    for rank in _shown(document):
+        mark = "fullest" if rank.rank == document.heaviest_rank else ""
+        sizes = (float(getattr(rank, f"{name}_bytes")) for name in _CLASS_COLUMNS)
+        add_row(
+            made,
+            str(rank.rank),
+            *map(_gib, sizes),
+            _gib(rank.total_bytes),
+            _gib(rank.margin_bytes),
+            mark,
+        )
+    return made
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / GIB:.2f}"
+
+
+def _shown(document: ModelEstimateResult) -> list[RankMemory]:
+    """All ranks, or of many the first, the last and the heaviest."""
+    ranks = list(document.memory)
+    if len(ranks) <= _MOST_RANKS:
+        return ranks
+    kept = {*range(_MOST_RANKS - 2), document.heaviest_rank, len(ranks) - 1}
+    return [ranks[rank] for rank in sorted(kept)]
+
+
+def _verdict(document: ModelEstimateResult) -> Iterator[str]:
+    hidden = len(document.memory) - len(_shown(document))
+    if hidden:
+        yield f"({hidden} more ranks, none heavier)"
+    limit = format_bytes(document.memory_limit_bytes)
+    peak = format_bytes(document.peak_memory_bytes)
+    if document.fits:
+        left = format_bytes(document.margin_bytes)
+        yield f"fits: {peak} of {limit}, {left} left after margins"
+        return
+    heaviest = document.memory[document.heaviest_rank]
+    yield f"{document.verdict}: {peak} of {limit} on rank {heaviest.rank}"
+    for rank in document.memory:
+        if rank.margin_bytes < 0:
+            missing = format_bytes(-rank.margin_bytes)
+            yield f"  rank {rank.rank} misses {missing}; most goes to {_NAMES[rank.largest_class]}"
+    if not document.changes:
+        yield NONE_ENOUGH
+
+
+def enough_table(changes: Iterable[PricedChange]) -> RenderableType:
+    """Changes of a run that make it fit, each with its options."""
+    made = table(
+        "any one of these is enough",
+        (
+            ("change", "left"),
+            ("options", "left"),
+            ("step", "right"),
+            ("device time", "right"),
+            ("peak memory", "right"),
+        ),
+    )
+    for change in changes:
+        add_row(
+            made,
+            change.description,
+            change.options,
+            format_seconds(change.step_time_s),
+            f"{change.device_time_ratio - 1:+.1%}",
+            format_bytes(change.peak_memory_bytes),
+        )
+    return made

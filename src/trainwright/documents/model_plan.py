@@ -1,0 +1,919 @@
+"""The document of `plan` on a model: the profile case's keys, and the predicted step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from trainwright.documents.printing import (
+    NEGLIGIBLE,
+    add_row,
+    layout_cells,
+    layout_columns,
+    layout_line,
+    main_losses,
+    ranges,
+    table,
+    unfitted_line,
+)
+from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan, refuse
+from trainwright.errors import Fault, InvalidInput
+from trainwright.model import precision_named
+from trainwright.options.inputs import naming_options
+from trainwright.options.question import QUESTION_OPTION_OF, call_of, request_of
+from trainwright.options.run import without_effect
+from trainwright.options.space import schedule_words
+from trainwright.planning.splits.vee_cuts import is_uneven
+from trainwright.plans.configuration import DEFAULT_OVERLAP
+from trainwright.plans.parallelism import Parallelism, mapping_name
+from trainwright.plans.plan import SEARCHED, SearchedOrder
+from trainwright.plans.prediction import StagePrediction
+from trainwright.plans.request import FORMAT_VERSION, PlanRequest
+from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
+from trainwright.provenance import Origin
+from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from trainwright.cluster import Accelerator
+    from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
+    from trainwright.model import Precision, Recipe
+    from trainwright.options.question import ModelCall
+    from trainwright.planning.question.question import Allowed, ModelQuestion, Point
+    from trainwright.planning.search.search import ModelOutcome
+    from trainwright.planning.splits.types import Priced
+    from trainwright.plans import Plan, StepPrediction
+    from trainwright.plans.configuration import MemoryOverheads, Overlap
+    from trainwright.profile import Profile
+    from trainwright.step.account import TimeRange
+
+# Of a plan beside the certified space; in the assumption on its schedule.
+UNEVEN_STAGES: Final = "stages not nearly even, outside the space that the bound is on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStageRecord:
+    """One (virtual) stage of a model's plan; layers are indices of the model's layer graph.
+
+    `time_per_sample_s` is its share of its rank's time, `memory_bytes` what the whole rank needs.
+    """
+
+    layers: tuple[int, ...]
+    data_parallel: int
+    tensor_parallel: int
+    options: dict[str, str]
+    num_recomputed: int
+    time_per_sample_s: float
+    memory_bytes: float
+    rank: int = 0
+
+    def __post_init__(self) -> None:
+        check_stage(self.layers, self.data_parallel, self.tensor_parallel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A plan considered and not chosen, and by how much it is slower.
+
+    `lost_s` says by part of the step (as `time_by_part_s`) what it takes more than the best plan,
+    less where negative; the parts add up to the difference.
+    """
+
+    parallelism: Parallelism
+    micro_batch: int
+    schedule: str = "1f1b"
+    num_recomputed: int | None = None
+    devices_used: int | None = None
+    step_time_s: float
+    slowdown: float
+    peak_memory_bytes: float
+    lost_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlanResult:
+    """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes.
+
+    `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `stages` are in
+    pipeline order, `ranks` says what each pipeline rank does with all of its stages and
+    `peak_memory_bytes_per_rank` what one device of it needs. `time_by_part_s` says
+    where the step's time goes: compute, recompute, tensor, context, expert, data, transfers,
+    bubble, optimizer, overhead add up to it. Where no schedule is named `lower_bound_s` and `gap`
+    are about plans with one stage per rank, `lower_bound_all_s` and `gap_all` about all families.
+    Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the step
+    of the same stages in the order of the family that it began with.
+    """
+
+    kind: str = "model-plan"
+    format_version: int = FORMAT_VERSION
+    status: Status
+    objective: str = "step_time_s"
+    step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    lower_bound_s: float | None = None
+    bound_kind: BoundKind | None = None
+    gap: float | None = None
+    lower_bound_all_s: float | None = None
+    gap_all: float | None = None
+    time_per_sample_s: float | None = None
+    tokens_per_s: float | None = None
+    tokens_per_s_per_device: float | None = None
+    mfu: float | None = None
+    time_by_part_s: dict[str, float] = field(default_factory=dict)
+    bubble_of_makespan: float | None = None
+    exposed_gradient_sync_s: float | None = None
+    optimizer_s: float | None = None
+    parallelism: Parallelism | None = None
+    schedule: str | None = None
+    order: SearchedOrder | None = None
+    named_step_time_s: float | None = None
+    micro_batch: int | None = None
+    devices_used: int | None = None
+    num_stages: int | None = None
+    stages: tuple[ModelStageRecord, ...] = ()
+    ranks: tuple[StagePrediction, ...] = ()
+    peak_memory_bytes_per_rank: tuple[float, ...] = ()
+    memory_limit_bytes: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    binding: Binding | None = None
+    relaxations: tuple[Relaxation, ...] = ()
+    interrupted: bool = False
+    warnings: tuple[str, ...] = ()
+    assumptions: dict[str, str] = field(default_factory=dict)
+    considered: int = 0
+    pruned: int = 0
+    not_reached: int = 0
+    search_s: float | None = None
+    request: PlanRequest
+
+
+# Where `--schedule searched` can be asked for, and what is said about its orders
+# -------------------------------------------------------------------------------
+
+
+def search_in_words(
+    question: ModelQuestion, outcome: ModelOutcome, *, was_stopped: bool
+) -> Iterator[str]:
+    """What a search that found nothing says; `was_stopped` where time or patience ran out."""
+    if not question.allowed.searches_orders or not outcome.priced:
+        return
+    from trainwright.planning.search.orders import MOST_ACTIONS, num_actions
+
+    plan = outcome.priced[0].plan
+    if plan.order is not None:
+        return
+    degrees = plan.parallelism
+    if degrees is not None and degrees.pipeline == 1:
+        yield "schedule: nothing to search: the best plan has no pipeline"
+    elif (count := num_actions(outcome.priced[0])) > MOST_ACTIONS:
+        yield (
+            f"schedule: nothing was searched: an order of the best plan has {count:,} actions, "
+            f"more than {MOST_ACTIONS:,}"
+        )
+    else:
+        when = " before the search was stopped" if was_stopped else ""
+        yield f"schedule: no order was found{when} that is shorter than that of {plan.schedule}"
+
+
+def order_in_words(document: ModelPlanResult) -> str | None:
+    """Where a searched order began, and a hash that tells it from others."""
+    from trainwright.formats.document_json import encode
+    from trainwright.options.inputs import content_hash
+
+    order = document.order
+    if order is None:
+        return None
+    return f"from {order.family}, {content_hash(encode(order))[:12]}"
+
+
+# The priced plan of a model, as a document carries it
+# ----------------------------------------------------
+
+_USUAL_STATE: Final = "Adam, states and master weights in 32 bit"
+
+
+def with_plan(
+    document: ModelPlanResult,
+    question: ModelQuestion,
+    plan: Plan,
+    profile: Profile,
+    step: StepPrediction,
+) -> ModelPlanResult:
+    """The document with the plan's decisions and prices; its gap is to the document's bound."""
+    spread = step_range(question, plan)
+    tokens_per_s = step.tokens_per_s
+    return replace(
+        document,
+        step_time_s=step.step_time_s,
+        step_time_low_s=spread.low_ratio * step.step_time_s,
+        step_time_high_s=spread.high_ratio * step.step_time_s,
+        gap=relative_gap(step.step_time_s, document.lower_bound_s or 0.0),
+        gap_all=None
+        if document.lower_bound_all_s is None
+        else relative_gap(step.step_time_s, document.lower_bound_all_s),
+        time_per_sample_s=step.pipeline_s / plan.num_microbatches,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=tokens_per_s / plan.devices_used if tokens_per_s else None,
+        mfu=step.mfu,
+        time_by_part_s=parts_of(question, plan, profile, step),
+        bubble_of_makespan=max(0.0, step.bubble_of_makespan),
+        exposed_gradient_sync_s=step.exposed_gradient_sync_s,
+        optimizer_s=step.optimizer_s,
+        parallelism=plan.parallelism,
+        schedule=plan.schedule,
+        order=plan.order,
+        named_step_time_s=named_step_s(question, plan, profile),
+        micro_batch=plan.microbatch_size,
+        devices_used=plan.devices_used,
+        num_stages=len(plan.stages),
+        stages=_stage_records(plan, profile, step, rank_of_stage(question, plan)),
+        ranks=step.stages,
+        peak_memory_bytes_per_rank=tuple(s.memory.total_bytes for s in step.stages),
+        assumptions=_assumptions(question, profile, plan, spread),
+    )
+
+
+def named_step_s(question: ModelQuestion, plan: Plan, profile: Profile) -> float | None:
+    """The step of the stages in the order of the family that a searched order began with."""
+    if plan.order is None:
+        return None
+    from trainwright.options.inputs import inside
+    from trainwright.scheduling.families import family_named
+
+    with inside("order"):
+        family = family_named(plan.order.family).name
+    named = replace(plan, schedule=family, order=None)
+    return predicted(question, named, profile).step_time_s
+
+
+def alternatives(question: ModelQuestion, priced: Sequence[Priced]) -> Iterator[Alternative]:
+    """The runners-up that have one degree for all stages, and what they lose to the first."""
+    if not priced:
+        return
+    best = priced[0]
+    best_parts = parts_of(question, best.plan, best.profile, best.step)
+    for other in priced[1:]:
+        degrees, micro_batch = other.plan.parallelism, other.plan.microbatch_size
+        if degrees is None or micro_batch is None:
+            continue
+        parts = parts_of(question, other.plan, other.profile, other.step)
+        yield Alternative(
+            parallelism=degrees,
+            micro_batch=micro_batch,
+            schedule=other.plan.schedule,
+            num_recomputed=sum(count_recomputed(s, other.profile) for s in other.plan.stages),
+            devices_used=other.plan.devices_used,
+            step_time_s=other.step.step_time_s,
+            slowdown=other.step.step_time_s / best.step.step_time_s,
+            peak_memory_bytes=other.step.peak_memory_bytes,
+            lost_s={name: parts[name] - spent_s for name, spent_s in best_parts.items()},
+        )
+
+
+def parts_of(
+    question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
+) -> dict[str, float]:
+    """Where the step's time goes; see `step.account`."""
+    from trainwright.step.account import time_by_part_s
+
+    return time_by_part_s(plan, profile, step, rank_of_stage=rank_of_stage(question, plan))
+
+
+def rank_of_stage(question: ModelQuestion, plan: Plan) -> Sequence[int]:
+    """The pipeline rank of each virtual stage."""
+    from trainwright.step.places import Placement
+
+    placement = Placement(plan=plan, pool=question.cluster.pool_of())
+    return placement.rank_of_stage if placement.is_uniform else range(len(plan.stages))
+
+
+def step_range(question: ModelQuestion, plan: Plan) -> TimeRange:
+    """The ratios to the predicted step that hold nine of ten measured ones.
+
+    Stages that differ count by their narrowest tensor group, which scatters most.
+    """
+    from trainwright.plans.configuration import Configuration
+    from trainwright.step.account import time_range
+
+    narrowest = Parallelism(
+        tensor=min(stage.tensor_parallel for stage in plan.stages),
+        pipeline=len(plan.stages),
+        data=max(stage.data_parallel for stage in plan.stages),
+    )
+    run = Configuration(
+        parallelism=plan.parallelism or narrowest,
+        microbatch_size=plan.microbatch_size or 1,
+        global_batch=question.workload.global_batch,
+        sequence_length=question.workload.sequence_length,
+        schedule=plan.schedule,
+    )
+    return time_range(question.model, question.cluster, run)
+
+
+def _stage_records(
+    plan: Plan, profile: Profile, step: StepPrediction, ranks: Sequence[int]
+) -> tuple[ModelStageRecord, ...]:
+    from trainwright.step.stages import chosen_rows
+
+    own_s = [float(profile.costs.duration_s[rows].sum()) for rows in chosen_rows(plan, profile)]
+    of_rank_s = [0.0] * len(step.stages)
+    for rank, time_s in zip(ranks, own_s, strict=True):
+        of_rank_s[rank] += time_s
+    return tuple(
+        ModelStageRecord(
+            layers=stage.layers,
+            data_parallel=stage.data_parallel,
+            tensor_parallel=stage.tensor_parallel,
+            options={str(layer): option for layer, option in stage.option_of.items()},
+            num_recomputed=count_recomputed(stage, profile),
+            time_per_sample_s=(
+                (step.stages[rank].forward_s + step.stages[rank].backward_s)
+                * (time_s / of_rank_s[rank] if of_rank_s[rank] > 0 else 0.0)
+                / stage.data_parallel
+            ),
+            memory_bytes=step.stages[rank].memory.total_bytes,
+            rank=rank,
+        )
+        for stage, rank, time_s in zip(plan.stages, ranks, own_s, strict=True)
+    )
+
+
+def mfu_in_words(devices: Iterable[Accelerator], numbers: Precision) -> str:
+    """What MFU and HFU count, and the peak per device that they are shares of."""
+    dtype = numbers.matmul_dtype
+    peaks = ", ".join(
+        f"{device.peak(dtype) / 1e12:,.4g} TFLOP/s of {device.name}"
+        for device in dict.fromkeys(devices)
+    )
+    return (
+        "FLOPs of forward and backward, attention in full (a causal mask halves nothing, a sliding "
+        "window limits it), without recomputation, which HFU adds; of the dense "
+        f"{dtype} peak, {peaks}"
+    )
+
+
+def memory_assumption(device: Accelerator, overheads: MemoryOverheads) -> str:
+    """What of a device a run may fill, and what is kept beside it."""
+    parts = [
+        f"{device.usable_fraction:.0%} of the device usable",
+        f"fragmentation {overheads.fragmentation:.0%}",
+    ]
+    if overheads.reserve_bytes:
+        parts.append(f"{format_bytes(overheads.reserve_bytes)} kept free")
+    return ", ".join(parts)
+
+
+def _assumptions(
+    question: ModelQuestion, profile: Profile, plan: Plan, spread: TimeRange
+) -> dict[str, str]:
+    point, provenance = profile.point, profile.costs.provenance
+    recipe, overlap = question.settings.recipe, question.settings.overlap
+    numbers = recipe.numbers(str(point.precision))
+    is_usual = numbers == replace(
+        precision_named(numbers.name), dispatch_bytes=numbers.dispatch_bytes
+    )
+    found = {
+        "times": f"{provenance.origin}: {provenance.source}",
+        "range": spread.source,
+        "mfu": mfu_in_words((question.cluster.accelerator,), numbers),
+        "precision": str(point.precision),
+        "kernels": ", ".join(point.kernels),
+        "optimizer": _USUAL_STATE if is_usual else state_in_words(recipe, numbers),
+        "schedule": _schedule_in_words(plan),
+        "memory": memory_assumption(question.cluster.accelerator, question.overheads),
+    }
+    if is_uneven(plan, profile):
+        found["schedule"] += f"; {UNEVEN_STAGES}"
+    if plan.parallelism is not None and plan.parallelism.expert > 1:
+        found["dispatch"] = recipe.dispatch_in_words
+    if overlap != DEFAULT_OVERLAP:
+        found["overlap"] = overlap_in_words(overlap)
+    return found
+
+
+def _schedule_in_words(plan: Plan) -> str:
+    if plan.order is None:
+        return f"{plan.schedule}, simulated"
+    return (
+        f"{plan.schedule}, simulated: an order found from {plan.order.family}, "
+        "outside the space that the bound is on"
+    )
+
+
+def state_in_words(recipe: Recipe, numbers: Precision) -> str:
+    """The optimizer, and what a parameter keeps."""
+    return (
+        f"{recipe.optimizer}: {numbers.weight_bytes} + {numbers.gradient_bytes} + "
+        f"{numbers.optimizer_bytes} bytes per parameter (weight, gradient, optimizer)"
+    )
+
+
+def overlap_in_words(overlap: Overlap) -> str:
+    """The share of every kind."""
+    return ", ".join(f"{name} {share:.0%}" for name, share in asdict(overlap).items())
+
+
+# `plan` on a model without a profile: the best plan on a cluster, as a document
+# ------------------------------------------------------------------------------
+
+
+def plan_model(
+    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
+) -> ModelPlanResult:
+    """Search the uniform plans (or, opted in, those with degrees per stage); a `crew` helps."""
+    from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
+    from trainwright.planning.search.framework import plan_runnable
+    from trainwright.planning.search.per_stage import plan_per_stage
+    from trainwright.planning.search.search import NUM_ALTERNATIVES
+
+    question, started_s = call.question, budget.cpu_s
+    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
+    most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
+    with naming_options(QUESTION_OPTION_OF):
+        outcome = plan(question, budget, num_alternatives=most, crew=crew)
+    if question.allowed.searches_orders:
+        from trainwright.planning.search.orders import with_searched_orders
+
+        outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
+    document = ModelPlanResult(
+        status=_status(outcome),
+        lower_bound_s=outcome.lower_bound_s,
+        lower_bound_all_s=outcome.lower_bound_all_s,
+        bound_kind=BoundKind.PROVED,
+        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
+        interrupted=outcome.interrupted,
+        warnings=(*warnings, *_warnings(call, outcome, was_stopped=budget.stopped)),
+        considered=outcome.considered,
+        pruned=outcome.pruned,
+        not_reached=outcome.not_reached,
+        request=request_of(call, time_limit_s=budget.time_limit_s),
+    )
+    if outcome.priced:
+        best = outcome.priced[0]
+        document = replace(
+            with_plan(document, question, best.plan, best.profile, best.step),
+            alternatives=tuple(alternatives(question, outcome.priced)),
+        )
+        gaps = tuple(_gaps(document, question.allowed.framework))
+        document = replace(document, warnings=(*document.warnings, *gaps))
+    elif not budget.stopped:  # also where what is missing is too little for a proof
+        diagnosis = diagnose_model(question, budget)
+        fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
+        document = replace(document, binding=diagnosis.binding, relaxations=fixes)
+    elif budget.time_limit_s is not None and not outcome.interrupted:
+        short = (
+            f"time-limit: {budget.time_limit_s:g} s ended before a plan was found; give the search "
+            "more time, or narrow the degrees (--tp, --pp, …)"
+        )
+        document = replace(document, warnings=(*document.warnings, short))
+    return replace(document, search_s=budget.cpu_s - started_s)
+
+
+def _gaps(document: ModelPlanResult, framework: str | None) -> Iterator[str]:
+    """What the framework cannot express of the plan that was found."""
+    from trainwright.documents.jobs import job_of
+    from trainwright.plans.capability import unsupported
+
+    if framework is not None:
+        for gap in unsupported(job_of(document).demands, framework):
+            yield f"framework: {gap.fault}"
+
+
+def _status(outcome: ModelOutcome) -> Status:
+    if not outcome.priced:
+        return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
+    best_s = outcome.priced[0].step.step_time_s
+    return Status.OPTIMAL if relative_gap(best_s, outcome.least_bound_s) <= 1e-9 else Status.GAP
+
+
+def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> Iterator[str]:
+    yield from call.warnings
+    has_experts = call.question.model.experts is not None
+    recipe, most = call.question.settings.recipe, call.question.allowed.expert.most
+    yield from without_effect(
+        recipe,
+        model=call.model.name,
+        expert_parallel=has_experts and most != 1,
+        experts=has_experts,
+    )
+    yield from search_in_words(call.question, outcome, was_stopped=was_stopped)
+    if outcome.priced and outcome.priced[0].plan.parallelism is None:
+        yield "degrees that differ between stages: no framework runs such a plan yet"
+
+
+# The figures of a document about a model, computed again from what it carries
+# ----------------------------------------------------------------------------
+
+_SHARED: Final = (
+    *("tensor", "pipeline", "data", "context", "expert", "virtual_stages", "state_copies"),
+)
+
+
+def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
+    """The document with every figure that follows from its plan; it has stages.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
+    """
+    question, plan, profile = planned(document)
+    step = predicted(question, plan, profile)
+    computed = with_plan(document, question, plan, profile, step)
+    return replace(
+        computed,
+        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
+        alternatives=tuple(
+            replace(other, slowdown=other.step_time_s / step.step_time_s)
+            for other in document.alternatives
+        ),
+    )
+
+
+def planned(document: ModelPlanResult) -> tuple[ModelQuestion, Plan, Profile]:
+    """What was asked, the plan that answers it, and the profile it was cut from.
+
+    Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
+    """
+    question = call_of(document.request).question
+    plan = _plan_in(document, question)
+    return question, plan, profile_of(question, plan)
+
+
+def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
+    """The decisions of a document; raises `InvalidInput` where the question does not allow them."""
+    from trainwright.plans import Plan
+
+    size = _microbatch_size(document, question)
+    plan = Plan(
+        stages=read_plan(document),
+        num_microbatches=question.workload.global_batch // size,
+        microbatch_size=size,
+        schedule=document.schedule or "1f1b",
+        order=document.order,
+        parallelism=_parallelism(document, question),
+    )
+    if plan.devices_used > question.num_devices:
+        wanted = f"must be at most the {question.num_devices} asked for"
+        raise InvalidInput.of("devices_used", f"{wanted}, got {plan.devices_used}")
+    return plan
+
+
+def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
+    """What the layers cost on the question's cluster at the plan's degrees."""
+    from trainwright.planning.question.question import estimate_profile_of_degrees
+
+    return estimate_profile_of_degrees(
+        question.estimator(),
+        question,
+        _point(plan),
+        tensor=_tensor_degrees(plan, question),
+    )
+
+
+def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
+    """The price of the plan."""
+    from trainwright.model import model_flops_per_sequence
+    from trainwright.step.predict import predict_step
+
+    flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
+    return predict_step(
+        plan,
+        profile,
+        question.cluster,
+        model_flops_per_sequence=flops,
+        overlap=question.settings.overlap,
+        overheads=question.overheads,
+    )
+
+
+def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:
+    size, batch = document.micro_batch, question.workload.global_batch
+    if size is None or size < 1 or batch % size:
+        raise InvalidInput.of("micro_batch", f"must divide the global batch of {batch}, got {size}")
+    return size
+
+
+def _parallelism(document: ModelPlanResult, question: ModelQuestion) -> Parallelism | None:
+    """The degrees that all stages share; raises where stages or request say otherwise."""
+    degrees = document.parallelism
+    if degrees is None:
+        return None
+    refuse(_degree_faults(document, degrees))
+    refuse(_space_faults(document, degrees, question.allowed))
+    return degrees
+
+
+def _degree_faults(document: ModelPlanResult, degrees: Parallelism) -> Iterator[Fault]:
+    pair = (degrees.tensor, degrees.data)
+    for index, stage in enumerate(document.stages):
+        if (stage.tensor_parallel, stage.data_parallel) != pair:
+            wanted = f"must have the degrees of parallelism, data {pair[1]} and tensor {pair[0]}"
+            yield Fault(f"stages[{index}]", wanted)
+    count = degrees.pipeline * degrees.virtual_stages
+    if len(document.stages) != count:
+        yield Fault("stages", f"must be {count} by parallelism, got {len(document.stages)}")
+    if degrees.sequence_parallel != (degrees.tensor > 1):
+        wanted = "must be true just where tensor > 1"
+        yield Fault("parallelism.sequence_parallel", wanted)
+
+
+def _space_faults(
+    document: ModelPlanResult, degrees: Parallelism, allowed: Allowed
+) -> Iterator[Fault]:
+    """What the request does not allow."""
+    for name in _SHARED:
+        if (value := getattr(degrees, name)) not in getattr(allowed, name):
+            yield Fault(f"parallelism.{name}", f"must be one that the request allows, got {value}")
+    if degrees.expert_tensor is not None and degrees.expert_shards not in allowed.expert_tensor:
+        value = degrees.expert_shards
+        yield Fault("parallelism.expert_tensor", f"must be allowed by the request, got {value}")
+    if degrees.zero_stage not in allowed.zero_stages:
+        stages = ", ".join(map(str, allowed.zero_stages))
+        yield Fault("parallelism.zero_stage", f"must be one of {stages}, got {degrees.zero_stage}")
+    if degrees.axis_order not in allowed.mappings:
+        orders = ", ".join(map(mapping_name, allowed.mappings))
+        given = mapping_name(degrees.axis_order)
+        yield Fault("parallelism.axis_order", f"must be that of {orders}, got {given}")
+    words, order = schedule_words(allowed) or (), document.order
+    if words not in ((), (SEARCHED,)) and document.schedule not in words:
+        yield Fault("schedule", f'must be one of {", ".join(words)}, got "{document.schedule}"')
+    if order is not None and not allowed.searches_orders:
+        yield Fault("schedule", "must be asked for: the request names no searched orders")
+    if order is not None and order.family not in (allowed.schedules or (order.family,)):
+        families = ", ".join(allowed.schedules or ())
+        yield Fault("order.family", f'must be one of {families}, got "{order.family}"')
+
+
+def _point(plan: Plan) -> Point:
+    from trainwright.planning.question.question import Point
+
+    size, tensor = plan.microbatch_size or 1, plan.stages[0].tensor_parallel
+    degrees = plan.parallelism
+    if degrees is None:
+        return Point(microbatch_size=size, tensor=tensor)
+    return Point(
+        microbatch_size=size,
+        tensor=tensor,
+        context=degrees.context,
+        expert=degrees.expert,
+        expert_tensor=degrees.expert_tensor,
+    )
+
+
+def _tensor_degrees(plan: Plan, question: ModelQuestion) -> tuple[int, ...]:
+    """The degrees of the profile that the plan was cut from."""
+    from trainwright.planning.question.question import tensor_degrees
+
+    if plan.parallelism is not None:
+        return (plan.stages[0].tensor_parallel,)
+    return tensor_degrees(
+        question.model, question.cluster, question.workload, question.allowed.tensor
+    )
+
+
+# Of which plans a proof is: those of the space, where the plan that is shown may lie beside it
+# ---------------------------------------------------------------------------------------------
+
+
+def proved_space(document: ModelPlanResult) -> tuple[str, str]:
+    """What the bound is on, and what beside it may be faster; nothing where the plan is in it."""
+    if document.order is not None:
+        return "plan of a named family", "; other orders may be"
+    if UNEVEN_STAGES in document.assumptions.get("schedule", ""):
+        return "plan of nearly even stages", "; other uneven stages may be"
+    return "plan of the space", ""
+
+
+# The plan of a model as a table: the step, where it goes, the ranks, the runners-up
+# ----------------------------------------------------------------------------------
+
+_COLUMNS: Final = (
+    ("rank", "right"),
+    ("layers", "left"),
+    ("d", "right"),
+    ("t", "right"),
+    ("recomp", "right"),
+    ("forward", "right"),
+    ("backward", "right"),
+    ("send", "right"),
+    ("memory", "right"),
+    ("of limit", "right"),
+    ("held", "right"),
+    ("", "left"),
+)
+_MOST_RANKS: Final = 16
+
+
+def model_plan_report(document: ModelPlanResult) -> RenderableType:
+    """Headline, ranks, what would make it fit, and the runners-up."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(line) for line in _headline(document)]
+    if document.stages:
+        parts.append(_rank_table(document))
+    parts.extend(Text(line) for line in _reasons(document))
+    if document.alternatives:
+        parts.append(_alternative_table(document))
+    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
+    return Group(*parts)
+
+
+def _confidence(document: ModelPlanResult) -> str:
+    """Whether the times rest on constants fitted to measured runs."""
+    fitted = document.assumptions.get("times", "").startswith(f"{Origin.FITTED}:")
+    return "fitted estimate" if fitted else "unfitted estimate"
+
+
+def _headline(document: ModelPlanResult) -> Iterator[str]:
+    request = document.request
+    cluster = request.cluster.name if request.cluster else "?"
+    devices = format_count(document.devices_used or request.num_devices or 0, "device")
+    where = f"{request.model.name} on {devices} of {cluster}"
+    if document.step_time_s is None:
+        yield f"{where}: {_VERDICTS[document.status]}"
+        return
+    yield (
+        f"{where}: {format_seconds(document.step_time_s)} per step "
+        f"({format_seconds(document.step_time_low_s or 0)} to "
+        f"{format_seconds(document.step_time_high_s or 0)}, 90 %, {_confidence(document)})"
+    )
+    yield (
+        f"{document.tokens_per_s or 0:,.0f} tokens/s, "
+        f"{document.tokens_per_s_per_device or 0:,.0f} per device, MFU {document.mfu or 0:.1%}; "
+        f"{proof(document)}"
+    )
+    if document.parallelism is not None:
+        yield (
+            f"{layout_line(document.parallelism)}, microbatch {document.micro_batch}, "
+            f"schedule {document.schedule}"
+        )
+    if document.order is not None and document.named_step_time_s:
+        gain = 1 - document.step_time_s / document.named_step_time_s
+        yield (
+            f"the order of actions was found from that of {document.order.family}, which takes "
+            f"{format_seconds(document.named_step_time_s)} ({gain:.2%} less now); "
+            "the proof is about plans of named families"
+        )
+    if request.num_devices and document.devices_used != request.num_devices:
+        yield f"uses {document.devices_used} of {request.num_devices} devices"
+    yield f"the step: {_shares(document.time_by_part_s, document.step_time_s)}"
+    yield from unfitted_line(document.assumptions)
+
+
+_VERDICTS = {
+    Status.OPTIMAL: "optimal, proved",
+    Status.GAP: "a plan with a gap",
+    Status.INFEASIBLE: "infeasible: no plan of the space fits",
+    Status.UNKNOWN: "unknown: no plan was found, and none is excluded",
+}
+
+
+def proof(document: ModelPlanResult) -> str:
+    """What is proved about the step time."""
+    if document.status is Status.OPTIMAL:
+        space, beside = proved_space(document)
+        return f"no {space} is faster, proved{beside}"
+    gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
+    if document.gap_all is None or document.gap_all <= (document.gap or 0):
+        return gap
+    if not document.gap:
+        return (
+            f"gap <= {format_percent_up(document.gap_all)} to a proved bound on all families; "
+            "no plan with one stage per rank is faster"
+        )
+    return f"{gap} on one stage per rank, {format_percent_up(document.gap_all)} on all families"
+
+
+def _shares(parts_s: Mapping[str, float], step_s: float) -> str:
+    """The parts that matter, largest first."""
+    largest = sorted(parts_s.items(), key=lambda part: -part[1])
+    named = [(name, spent_s / step_s) for name, spent_s in largest if step_s > 0]
+    return ", ".join(f"{name} {share:.1%}" for name, share in named if share >= NEGLIGIBLE)
+
+
+def _rank_table(document: ModelPlanResult) -> RenderableType:
+    degrees_differ = document.parallelism is None
+    columns = [c for c in _COLUMNS if degrees_differ or c[0] not in ("d", "t")]
+    made = table(None, columns)
+    for rank in shown_ranks(document):
+        cells = _rank_cells(document, rank)
+        add_row(made, *(cells[name] for name, _ in columns))
+    return made
+
+
+def shown_ranks(document: ModelPlanResult) -> list[int]:
+    """All ranks, or of many the first, the slowest, the fullest and the last."""
+    count = len(document.ranks)
+    if count <= _MOST_RANKS:
+        return list(range(count))
+    return sorted({*range(_MOST_RANKS - 4), _slowest(document), _fullest(document), count - 1})
+
+
+def _slowest(document: ModelPlanResult) -> int:
+    busy_s = [rank.forward_s + rank.backward_s for rank in document.ranks]
+    return busy_s.index(max(busy_s))
+
+
+def _fullest(document: ModelPlanResult) -> int:
+    sizes = document.peak_memory_bytes_per_rank
+    return sizes.index(max(sizes))
+
+
+def _rank_cells(document: ModelPlanResult, rank: int) -> dict[str, str]:
+    found, own = document.ranks[rank], _stages_of(document, rank)
+    limit_bytes, memory_bytes = document.memory_limit_bytes, found.memory.total_bytes
+    layers = [layer for stage in own for layer in stage.layers]
+    marks = ["slowest"] if rank == _slowest(document) else []
+    marks += ["fullest"] if rank == _fullest(document) and len(document.ranks) > 1 else []
+    return {
+        "rank": str(rank),
+        "layers": ranges(layers),
+        "d": str(own[0].data_parallel),
+        "t": str(own[0].tensor_parallel),
+        "recomp": f"{sum(stage.num_recomputed for stage in own)}/{len(layers)}",
+        "forward": format_seconds(found.forward_s),
+        "backward": format_seconds(found.backward_s),
+        "send": format_seconds(found.send_s),
+        "memory": format_bytes(memory_bytes),
+        "of limit": f"{memory_bytes / limit_bytes:.1%}" if limit_bytes else "",
+        "held": str(found.memory.microbatches_in_flight),
+        "": ", ".join(marks),
+    }
+
+
+def _stages_of(document: ModelPlanResult, rank: int) -> list[ModelStageRecord]:
+    return [stage for stage in document.stages if stage.rank == rank]
+
+
+def _reasons(document: ModelPlanResult) -> Iterator[str]:
+    if document.stages:
+        hidden = len(document.ranks) - len(shown_ranks(document))
+        if hidden:
+            yield f"({hidden} more ranks, none slower or fuller)"
+        yield "taken for granted:"
+        yield from (f"  {name}: {value}" for name, value in document.assumptions.items())
+    if document.binding is not None:
+        yield f"why: {document.binding.description}"
+    yield from relaxation_lines(document)
+    left = f", {document.not_reached} not reached" if document.not_reached else ""
+    excluded = f"{document.pruned} excluded by their bounds"
+    yield f"{document.considered} layouts considered, {excluded}{left}"
+    if document.interrupted:
+        found = "this is the best plan found so far" if document.stages else "before any plan"
+        yield f"interrupted: {found}"
+
+
+def relaxation_lines(document: ModelPlanResult) -> Iterator[str]:
+    """What would make a plan fit, where some single change does."""
+    if document.relaxations:
+        yield "any one of these is enough:"
+        yield from (
+            f"  {fix.change}: {fix.description}{_price(fix)}" for fix in document.relaxations
+        )
+
+
+def _price(fix: Relaxation) -> str:
+    """What the best plan under a change takes."""
+    if fix.step_time_s is None:
+        return ""
+    used = format_count(fix.devices_used or 0, "device")
+    return f" ({format_seconds(fix.step_time_s)} per step on {used})"
+
+
+def _alternative_table(document: ModelPlanResult) -> RenderableType:
+    plans = [other.parallelism for other in document.alternatives]
+    made = table(
+        "next best",
+        (
+            *layout_columns(plans),
+            ("mb", "right"),
+            ("schedule", "left"),
+            ("recomp", "right"),
+            ("step", "right"),
+            ("slower", "right"),
+            ("memory", "right"),
+            ("loses most in", "left"),
+        ),
+    )
+    for other in document.alternatives:
+        add_row(
+            made,
+            *layout_cells(other.parallelism, plans),
+            str(other.micro_batch),
+            other.schedule,
+            "" if other.num_recomputed is None else str(other.num_recomputed),
+            format_seconds(other.step_time_s),
+            f"{other.slowdown - 1:.1%}",
+            format_bytes(other.peak_memory_bytes),
+            losses(other),
+        )
+    return made
+
+
+def losses(other: Alternative) -> str:
+    """The one or two parts of the step in which a plan loses most."""
+    return ", ".join(f"{name} +{format_seconds(s)}" for name, s in main_losses(other))

@@ -1,0 +1,281 @@
+"""The degrees of a plan, as a line and as columns that several tables share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from io import StringIO
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from trainwright.cluster.efficiency import UNFITTED
+from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
+from trainwright.provenance import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from trainwright.documents.model_plan import Alternative
+    from trainwright.plans.parallelism import Parallelism
+
+
+# Small pieces every table shares: plain tables, ranges of ids, rendering to text
+# -------------------------------------------------------------------------------
+
+TEXT_WIDTH = 120
+
+
+def table(title: str | None, columns: Sequence[tuple[str, str]]) -> Table:
+    """An empty table; `columns` are (header, "left" or "right")."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for header, justify in columns:
+        left = justify == "left"
+        made.add_column(
+            header, justify="left" if left else "right", no_wrap=not left, overflow="fold"
+        )
+    return made
+
+
+def add_row(made: Table, *cells: str) -> None:
+    """Add cells as they are: brackets in the name of a file are no markup."""
+    from rich.text import Text
+
+    made.add_row(*map(Text, cells))
+
+
+def to_text(renderable: RenderableType, *, width: int = TEXT_WIDTH) -> str:
+    """Render without colour; trailing blanks are cut."""
+    from rich.console import Console
+
+    out = StringIO()
+    Console(file=out, width=width, color_system=None, highlight=False).print(renderable)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n") + "\n"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: 1 stage, 2 stages."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def ranges(ids: Iterable[int]) -> str:
+    """Ids as ranges: 0-3, 7, 9-11. Runs of two stay two numbers."""
+    runs: list[list[int]] = []
+    for value in sorted(ids):
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return ", ".join(
+        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs
+    )
+
+
+# The degrees of a plan, as a line and as columns that several tables share
+# -------------------------------------------------------------------------
+
+# (header, shown also where every plan of a table has degree 1, or the usual order)
+_DEGREES: Final = (
+    ("tp", True),
+    ("pp", True),
+    ("v", False),
+    ("dp", True),
+    ("cp", False),
+    ("ep", False),
+    ("etp", False),
+    ("zero", True),
+    ("copies", False),
+    ("order", False),
+)
+
+
+def layout_line(degrees: Parallelism) -> str:
+    """The degrees above one in words."""
+    sequence = " + sequence parallel" if degrees.sequence_parallel else ""
+    virtual = f" x {degrees.virtual_stages} virtual" if degrees.virtual_stages > 1 else ""
+    parts = [
+        f"tensor {degrees.tensor}{sequence}",
+        f"pipeline {degrees.pipeline}{virtual}",
+        f"data {degrees.data}",
+    ]
+    if degrees.context > 1:
+        parts.append(f"context {degrees.context}")
+    if degrees.expert > 1:
+        shards = degrees.expert_shards
+        cut = "each whole" if shards == 1 else f"each cut {shards} ways"
+        parts.append(f"expert {degrees.expert} ({cut})")
+    return f"{' x '.join(parts)}, {sharding_words(degrees)}"
+
+
+def sharding_words(degrees: Parallelism) -> str:
+    """The ZeRO stage, and copies and the order of ranks where they are not the usual ones."""
+    words = f"ZeRO-{degrees.zero_stage}"
+    if degrees.state_copies > 1:
+        words += f" in {degrees.state_copies} copies"
+    if degrees.axis_order != DATA_INSIDE:
+        words += f", ranks in the order {mapping_name(degrees.axis_order)}"
+    return words
+
+
+def layout_columns(plans: Sequence[Parallelism | None]) -> tuple[tuple[str, str], ...]:
+    """Headers of the degrees that at least one of the plans uses."""
+    return tuple((name, "right") for name in _shown(plans))
+
+
+def layout_cells(
+    degrees: Parallelism | None, plans: Sequence[Parallelism | None]
+) -> tuple[str, ...]:
+    """One plan's degrees under `layout_columns`; blank where stages differ or nothing fits."""
+    if degrees is None:
+        return ("",) * len(_shown(plans))
+    values = _values(degrees)
+    return tuple(values[name] for name in _shown(plans))
+
+
+def _shown(plans: Sequence[Parallelism | None]) -> list[str]:
+    used = [_values(degrees) for degrees in plans if degrees is not None]
+    special = {name for each in used for name, value in each.items() if value != _PLAIN[name]}
+    return [name for name, always in _DEGREES if always or name in special]
+
+
+_PLAIN: Final = dict.fromkeys((name for name, _ in _DEGREES), "1") | {"order": "dp-pp"}
+
+
+def _values(degrees: Parallelism) -> dict[str, str]:
+    numbers = {
+        "tp": degrees.tensor,
+        "pp": degrees.pipeline,
+        "v": degrees.virtual_stages,
+        "dp": degrees.data,
+        "cp": degrees.context,
+        "ep": degrees.expert,
+        "etp": degrees.expert_shards if degrees.expert > 1 else 1,
+        "zero": degrees.zero_stage,
+        "copies": degrees.state_copies,
+    }
+    outer = mapping_name(degrees.axis_order).split("-")[-2:]
+    return {name: str(number) for name, number in numbers.items()} | {"order": "-".join(outer)}
+
+
+# What a runner-up loses against the plan, without the rounding errors of sums
+# ----------------------------------------------------------------------------
+
+NEGLIGIBLE: Final = 5e-4  # of the step: not worth a word
+
+
+def main_losses(other: Alternative) -> tuple[tuple[str, float], ...]:
+    """The one or two parts of the step in which it loses most, in seconds, largest first."""
+    worst = sorted(other.lost_s.items(), key=lambda part: -part[1])[:2]
+    return tuple(
+        (name, lost_s) for name, lost_s in worst if lost_s > 0 and is_noticed(lost_s, other)
+    )
+
+
+def is_noticed(changed_s: float, other: Alternative) -> bool:
+    """Whether a change is more than a negligible part of the step."""
+    return abs(changed_s) >= NEGLIGIBLE * other.step_time_s
+
+
+# A line in the table of an estimate without fitted constants: how such estimates turned out
+# ------------------------------------------------------------------------------------------
+
+
+def unfitted_line(assumptions: Mapping[str, str]) -> Iterator[str]:
+    """The line, where times are of an accelerator's description; the runs say nothing of others."""
+    if assumptions.get("times", "").startswith(f"{Origin.ASSUMED}: roofline of"):
+        yield (
+            f"unfitted: {UNFITTED.slower_share:.0%} of {UNFITTED.num_runs} public runs took longer "
+            f"than such an estimate, {UNFITTED.median_ratio:.2f}x in the median, "
+            f"{UNFITTED.within_share:.0%} within its range; fitted constants for --calibration: "
+            "trainwright catalog calibrations"
+        )
+
+
+# From a document to its table, by type. Only the table that is printed is loaded
+# -------------------------------------------------------------------------------
+
+# By name of the document's type: the module here and its function.
+REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "PlanResult": ("documents.profile_plan", "plan_report"),
+        "PlacementResult": ("documents.placement", "placement_report"),
+        "EstimateResult": ("documents.profile_plan", "estimate_report"),
+        "Difference": ("documents.difference", "difference_report"),
+        "ModelPlanResult": ("documents.model_plan", "model_plan_report"),
+        "MixedPlanResult": ("documents.mixed_plan", "mixed_plan_report"),
+        "ModelSweepResult": ("documents.sweep", "model_sweep_report"),
+        "WhatIfResult": ("documents.difference", "what_if_report"),
+        "ModelExplanation": ("documents.explanation", "model_explanation_report"),
+        "ModelEstimateResult": ("documents.model_estimate", "model_estimate_report"),
+        "ScheduleResult": ("documents.schedule", "schedule_report"),
+        "CodesignResult": ("chips.tables", "codesign_report"),
+        "StageResult": ("chips.tables", "stage_report"),
+        "CatalogResult": ("commands.catalog", "catalog_report"),
+        "ValidationResult": ("documents.validation", "validation_report"),
+        "CalibrationResult": ("documents.calibration", "calibration_report"),
+        "ImprovementResult": ("documents.improvement", "improvement_report"),
+        "ExportResult": ("documents.export", "export_report"),
+        "VerificationResult": ("documents.verification", "verification_report"),
+        "ConstantsResult": ("documents.calibration", "constants_report"),
+        "ReportResult": ("commands.report", "report_table"),
+        "LayerProfileResult": ("commands.profile", "layer_profile_report"),
+    }
+)
+
+
+def render(document: object) -> RenderableType:
+    """The table of a result document."""
+    name = type(document).__name__
+    if name not in REPORTS:
+        raise TypeError(f"no table is known for {name}")
+    module, function = REPORTS[name]
+    found: RenderableType = getattr(import_module(f"trainwright.{module}"), function)(document)
+    return found
+
+
+# A document that prints and saves itself: what every call returns
+# ----------------------------------------------------------------
+
+Document = TypeVar("Document")
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Generic[Document]):
+    """A document and its table."""
+
+    document: Document
+
+    def renderable(self) -> RenderableType:
+        """The table, for a rich console."""
+        return render(self.document)
+
+    def explain(self) -> str:
+        """The table as plain text."""
+        return to_text(self.renderable())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document as JSON values."""
+        from trainwright.formats.document_json import encode
+
+        return encode(self.document)
+
+    def to_json(self) -> str:
+        """The document as JSON text, one line."""
+        import json
+
+        return json.dumps(self.to_dict(), allow_nan=False) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the document; nothing is left behind where that fails."""
+        from trainwright.formats.atomic_file import write_text
+
+        write_text(path, self.to_json())
+
+    def __str__(self) -> str:
+        return self.explain()

@@ -1,0 +1,752 @@
+"""The document of `schedule`: orders, their times and memory, how much shorter they could be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright._version import __version__
+from trainwright.documents.printing import add_row, ranges, table
+from trainwright.documents.profile_plan import refuse
+from trainwright.documents.recheck import changes
+from trainwright.documents.verification import GradientCheck
+from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.document_json import decode, encode_compact
+from trainwright.formats.schedule_json import ScheduleSpec, order_rows, read_order_rows
+from trainwright.options.inputs import content_hash, embed
+from trainwright.options.schedule import Method, ScheduleCase
+from trainwright.plans.request import FORMAT_VERSION, Embedded
+from trainwright.plans.schedule import ActionKind
+from trainwright.plans.status import (
+    OPTIMAL_TOLERANCE,
+    Bound,
+    BoundKind,
+    Objective,
+    Status,
+    relative_gap,
+)
+from trainwright.plans.timeline import WaitsFor
+from trainwright.scheduling.bounds import LeastCosts, best_bound
+from trainwright.scheduling.simulate import critical_path, simulate
+from trainwright.scheduling.validate import validate
+from trainwright.units import TimeUnit, format_bytes, format_percent_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from rich.console import RenderableType
+
+    from trainwright.options.schedule import SearchOptions
+    from trainwright.plans.schedule import Placement, Schedule
+    from trainwright.plans.schedule_costs import ScheduleCosts
+    from trainwright.plans.timeline import CriticalStep, Timeline
+    from trainwright.scheduling.pareto import ParetoPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRequest:
+    """What was asked. `method` is how: a family by name, a search, a front, given orders.
+
+    `costs` is a schedule spec; `time_unit` says how its times are meant to be printed.
+    """
+
+    trainwright_version: str
+    method: str
+    costs: Embedded
+    time_unit: TimeUnit
+    num_ranks: int
+    num_microbatches: int
+    family: str | None = None
+    placement: str | None = None
+    virtual_stages: int | None = None
+    group: int | None = None
+    max_activations: int | None = None
+    orders_name: str | None = None
+    seed: int | None = None
+    evaluations: int | None = None
+    time_limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """Why nothing is returned: `needed` on a rank where `limit` is there, in `unit`.
+
+    `least` is what every schedule of this placement needs, however long it takes.
+    """
+
+    rank: int | None = None
+    needed: float | None = None
+    limit: float
+    least: float | None = None
+    unit: str  # "activations" or "bytes"
+    description: str
+    fixes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalPath:
+    """What the chain of actions that makes the schedule so long consists of.
+
+    Seconds by kind of action and by rank; `transfer_s` is what lies between actions of different
+    ranks; `waits_for` counts what its actions waited for: their rank, an input, a transfer, a link.
+    """
+
+    num_actions: int
+    by_kind_s: dict[str, float]
+    by_rank_s: tuple[float, ...]
+    transfer_s: float
+    waits_for: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundAtPlacement:
+    """How much shorter a schedule of the placement found could be, where others were tried, too."""
+
+    lower_bound_s: float
+    bound: str
+    gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundAtPeak:
+    """How much shorter a schedule of this placement could be that holds no more activations."""
+
+    max_activations: int
+    lower_bound_s: float
+    bound: str
+    gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """A schedule that none beats in both memory and time; its bound holds for no more memory."""
+
+    family: str
+    peak_activations: int
+    peak_memory_bytes: float | None = None
+    makespan_s: float
+    span_s: float
+    bubble_of_span: float
+    lower_bound_s: float
+    bound: str
+    gap: float
+    rank_of_stage: tuple[int, ...]
+    orders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleVerification:
+    """What real runs gave: of the orders themselves, and of files broken on purpose.
+
+    `controls_left_out` says why there are none of the latter.
+    """
+
+    passed: bool
+    runs: tuple[GradientCheck, ...]
+    controls: tuple[GradientCheck, ...]
+    controls_left_out: str | None = None
+    folded_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleResult:
+    """A schedule with its price and proof. Keys without a value are left out.
+
+    `makespan_s` is the last end minus the first start, `span_s` the largest over ranks of the same
+    on one rank; `lower_bound_s` and `gap` are about the one named by `objective`, and hold for
+    every schedule within the limits asked for: of this placement, or where several were `tried`, of
+    all of them; then `bound_at_placement` is about the one found. Activations count chunks.
+    `orders` has a row of actions per rank, as in PyTorch's CSV. A search may cut every stage that
+    the costs describe into `parts_per_stage` equal ones. `generate_s` is CPU seconds.
+    """
+
+    kind: str = "schedule"
+    format_version: int = FORMAT_VERSION
+    status: Status
+    objective: str
+    family: str
+    found_by: str | None = None
+    ranks: int
+    microbatches: int
+    chunks_per_rank: int | None = None
+    parts_per_stage: int | None = None
+    makespan_s: float | None = None
+    span_s: float | None = None
+    bubble_of_span: float | None = None
+    bubble_of_makespan: float | None = None
+    peak_activations: int | None = None
+    peak_activations_per_rank: tuple[int, ...] = ()
+    peak_memory_bytes: float | None = None
+    peak_memory_bytes_per_rank: tuple[float, ...] = ()
+    fits: bool | None = None
+    lower_bound_s: float | None = None
+    bound: str | None = None
+    bound_kind: BoundKind | None = None
+    gap: float | None = None
+    bound_at_placement: BoundAtPlacement | None = None
+    bound_at_peak: BoundAtPeak | None = None
+    critical_path: CriticalPath | None = None
+    binding: Shortfall | None = None
+    points: tuple[FrontPoint, ...] = ()
+    verification: ScheduleVerification | None = None
+    interrupted: bool = False
+    warnings: tuple[str, ...] = ()
+    evaluations: int | None = None
+    tried: int | None = None
+    generate_s: float | None = None
+    search_s: float | None = None
+    solver_s: float | None = None
+    rank_of_stage: tuple[int, ...] = ()
+    orders: tuple[str, ...] = ()
+    request: ScheduleRequest
+
+
+# What a method answers: a schedule with times and a bound, or why there is none
+# ------------------------------------------------------------------------------
+
+_F, _I, _W, _B, _R = ActionKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The schedule found, if any, and what is proved about it.
+
+    `tried` counts the pipelines (placements, chunks, modes) it was chosen from; `bound` is about
+    all of them, and where there are several `pipeline_bound` about its own. Each stage that the
+    costs describe is `parts_per_stage` stages of the schedule. `shortfall` says why nothing was
+    found, or why what was given does not fit.
+    """
+
+    family: str
+    timeline: Timeline | None = None
+    bound: Bound | None = None
+    pipeline_bound: Bound | None = None
+    shortfall: Shortfall | None = None
+    found_by: str | None = None
+    tried: int = 1
+    parts_per_stage: int = 1
+    evaluations: int | None = None
+    interrupted: bool = False
+    generate_s: float | None = None
+    search_s: float | None = None
+    solver_s: float | None = None
+    points: tuple[ParetoPoint, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def proved_bound(
+    placement: Placement,
+    num_microbatches: int,
+    costs: ScheduleCosts,
+    *,
+    objective: Objective,
+    max_activations: int | None,
+) -> Bound:
+    """The best bound on schedules of this placement within the limits of the costs and this one."""
+    least = LeastCosts.of(placement, costs, max_activations=max_activations or None)
+    return best_bound(least, num_microbatches, objective=objective)
+
+
+def bound_for(case: ScheduleCase, schedule: Schedule, costs: ScheduleCosts) -> Bound:
+    """The bound on schedules of the same placement within the limits of the case."""
+    return proved_bound(
+        schedule.placement,
+        schedule.num_microbatches,
+        costs,
+        objective=Objective(case.objective),
+        max_activations=case.max_activations,
+    )
+
+
+# From an answer to its document, and from a document back to orders and costs
+# ----------------------------------------------------------------------------
+
+
+def request_of(
+    case: ScheduleCase,
+    answer: Answer,
+    options: SearchOptions,
+    *,
+    method: Method,
+    orders_name: str | None,
+    time_limit_s: float | None,
+) -> ScheduleRequest:
+    """Everything that is needed to ask again."""
+    schedule = answer.timeline.schedule if answer.timeline else None
+    return ScheduleRequest(
+        trainwright_version=__version__,
+        method=method,
+        costs=embed("schedule_spec", case.name, spec_content(case.spec)),
+        time_unit=case.time_unit,
+        num_ranks=schedule.num_ranks if schedule else case.num_ranks,
+        num_microbatches=schedule.num_microbatches if schedule else case.num_microbatches,
+        family=answer.family if method is Method.FAMILY else None,
+        placement=options.placement,
+        virtual_stages=case.virtual_stages,
+        group=case.group,
+        max_activations=case.max_activations,
+        orders_name=orders_name,
+        seed=options.seed,
+        evaluations=options.evaluations,
+        time_limit_s=time_limit_s,
+    )
+
+
+def spec_content(spec: ScheduleSpec) -> dict[str, Any]:
+    """A spec as JSON values, defaults left out."""
+    kept = {"kind": spec.kind, "format_version": spec.format_version}
+    return kept | encode_compact(spec)
+
+
+def case_of(document: ScheduleResult, *, source: str | None = None) -> ScheduleCase:
+    """The costs and limits of a document, to price orders with."""
+    request, parts = document.request, document.parts_per_stage or 1
+    limit = request.max_activations
+    path = "request.costs.content"
+    spec = decode(ScheduleSpec, request.costs.content, path=path, source=source)
+    return ScheduleCase(
+        spec=replace(spec, num_microbatches=None),  # which the request may have overridden
+        name=request.costs.name,
+        time_unit=request.time_unit,
+        ranks=None,
+        microbatches=None,
+        parts_per_stage=parts,
+        max_activations=None if limit is None else limit * parts,
+        objective=document.objective,
+    )
+
+
+def schedule_of(document: ScheduleResult, *, source: str | None = None) -> Schedule:
+    """The orders of a document; raises InvalidInput where it has none."""
+    if not document.orders:
+        problem = f"must hold orders, this document is {document.status} and has none"
+        raise InvalidInput.of("orders", problem, source=source)
+    return read_order_rows(
+        document.orders,
+        rank_of_stage=document.rank_of_stage,
+        num_microbatches=document.microbatches,
+        source=source,
+    )
+
+
+def timeline_of(document: ScheduleResult, *, source: str | None = None) -> Timeline | None:
+    """The schedule of a document with its times; None where it has none."""
+    if not document.orders:
+        return None
+    schedule = schedule_of(document, source=source)
+    validate(schedule, source=source)
+    return simulate(schedule, case_of(document, source=source).costs_of(schedule))
+
+
+def document_of(answer: Answer, case: ScheduleCase, request: ScheduleRequest) -> ScheduleResult:
+    """The result document of an answer."""
+    bare = ScheduleResult(
+        status=Status.INFEASIBLE,
+        objective=case.objective,
+        family=answer.family,
+        found_by=answer.found_by,
+        ranks=request.num_ranks,
+        microbatches=request.num_microbatches,
+        binding=answer.shortfall,
+        interrupted=answer.interrupted,
+        warnings=answer.warnings,
+        evaluations=answer.evaluations,
+        tried=answer.tried if answer.tried > 1 else None,
+        parts_per_stage=answer.parts_per_stage if answer.parts_per_stage > 1 else None,
+        generate_s=answer.generate_s,
+        search_s=answer.search_s,
+        solver_s=answer.solver_s,
+        points=tuple(_front_point(point, case) for point in answer.points),
+        request=request,
+    )
+    if answer.timeline is None:
+        return bare
+    return _with_schedule(bare, answer, answer.timeline, case)
+
+
+def _with_schedule(
+    bare: ScheduleResult, answer: Answer, timeline: Timeline, case: ScheduleCase
+) -> ScheduleResult:
+    bound = answer.bound
+    assert bound is not None, "a schedule comes with a bound"
+    objective = Objective(case.objective)
+    gap = relative_gap(objective.of(timeline), bound.value_s)
+    status = Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP
+    return replace(
+        bare,
+        status=status if answer.shortfall is None else Status.INFEASIBLE,
+        fits=answer.shortfall is None,
+        lower_bound_s=bound.value_s,
+        bound=str(bound.name),
+        bound_kind=BoundKind.PROVED,
+        gap=gap,
+        bound_at_placement=_bound_at_placement(answer, objective.of(timeline)),
+        bound_at_peak=_bound_at_peak(timeline, objective),
+        rank_of_stage=timeline.schedule.placement.rank_of_stage,
+        orders=order_rows(timeline.schedule),
+        **figures(timeline, counts_bytes=case.counts_bytes),
+    )
+
+
+def figures(timeline: Timeline, *, counts_bytes: bool) -> dict[str, Any]:
+    """What follows from orders and costs alone, by key of the document."""
+    schedule = timeline.schedule
+    peaks = schedule.peak_activations
+    by_bytes = tuple(timeline.peak_bytes.tolist()) if counts_bytes else ()
+    return {
+        "ranks": schedule.num_ranks,
+        "microbatches": schedule.num_microbatches,
+        "chunks_per_rank": max(map(len, schedule.placement.stages_of_rank)),
+        "makespan_s": timeline.makespan_s,
+        "span_s": timeline.span_s,
+        "bubble_of_span": timeline.bubble_of_span,
+        "bubble_of_makespan": timeline.bubble_of_makespan,
+        "peak_activations": max(peaks),
+        "peak_activations_per_rank": peaks,
+        "peak_memory_bytes": max(by_bytes) if by_bytes else None,
+        "peak_memory_bytes_per_rank": by_bytes,
+        "critical_path": summarise(critical_path(timeline), timeline),
+    }
+
+
+def _bound_at_placement(answer: Answer, value_s: float) -> BoundAtPlacement | None:
+    bound = answer.pipeline_bound
+    if bound is None:
+        return None
+    return BoundAtPlacement(
+        lower_bound_s=bound.value_s,
+        bound=str(bound.name),
+        gap=relative_gap(value_s, bound.value_s),
+    )
+
+
+def _bound_at_peak(timeline: Timeline, objective: Objective) -> BoundAtPeak:
+    schedule = timeline.schedule
+    peak = max(schedule.peak_activations)
+    bound = proved_bound(
+        schedule.placement,
+        schedule.num_microbatches,
+        timeline.costs,
+        objective=objective,
+        max_activations=peak,
+    )
+    return BoundAtPeak(
+        max_activations=peak,
+        lower_bound_s=bound.value_s,
+        bound=str(bound.name),
+        gap=relative_gap(objective.of(timeline), bound.value_s),
+    )
+
+
+def summarise(path: tuple[CriticalStep, ...], timeline: Timeline) -> CriticalPath:
+    """Add up a critical path by kind of action and by rank."""
+    rows = np.array([step.row for step in path])
+    taken_s = (timeline.end_s - timeline.start_s)[rows]
+    kinds = timeline.schedule.actions[rows, 0]
+    ranks = timeline.schedule.rank_of_row[rows]
+    by_kind = np.bincount(kinds, weights=taken_s, minlength=len(ActionKind))
+    by_rank = np.bincount(ranks, weights=taken_s, minlength=timeline.schedule.num_ranks)
+    waits = Counter(step.waits_for for step in path)
+    return CriticalPath(
+        num_actions=len(path),
+        by_kind_s={kind.name: float(by_kind[kind]) for kind in ActionKind if by_kind[kind] > 0},
+        by_rank_s=tuple(by_rank.tolist()),
+        transfer_s=max(0.0, timeline.makespan_s - float(taken_s.sum())),
+        waits_for={wait.value: waits[wait] for wait in WaitsFor if waits[wait]},
+    )
+
+
+def _front_point(point: ParetoPoint, case: ScheduleCase) -> FrontPoint:
+    timeline = point.timeline
+    return FrontPoint(
+        family=point.source,
+        peak_activations=point.peak_activations,
+        peak_memory_bytes=point.peak_bytes if case.counts_bytes else None,
+        makespan_s=timeline.makespan_s,
+        span_s=timeline.span_s,
+        bubble_of_span=timeline.bubble_of_span,
+        lower_bound_s=point.bound.value_s,
+        bound=str(point.bound.name),
+        gap=point.gap,
+        rank_of_stage=point.schedule.placement.rank_of_stage,
+        orders=order_rows(point.schedule),
+    )
+
+
+# Whether a schedule document still says what its own orders and costs make of it
+# -------------------------------------------------------------------------------
+# Times and memory are simulated again from the orders, and what bound, gap and status claim is held
+# against them; a file that was edited by hand says something else and is refused.
+
+
+def recheck_schedule(document: ScheduleResult, *, source: str | None = None) -> ScheduleResult:
+    """The document itself; raises `InvalidInput` with every contradiction."""
+    try:
+        refuse(_faults(document))
+    except InvalidInput as error:
+        raise InvalidInput(error.faults, source=source) from None
+    return document
+
+
+def _faults(document: ScheduleResult) -> Iterator[Fault]:
+    costs = document.request.costs
+    if (found := content_hash(costs.content)) != costs.sha256:
+        wanted = f"must be {found}, the hash of the content"
+        yield Fault("request.costs.sha256", f'{wanted}, got "{costs.sha256}"; it was edited')
+        return
+    if document.objective not in ("makespan", "span"):
+        yield Fault("objective", f'must be makespan or span, got "{document.objective}"')
+        return
+    timeline = timeline_of(document)
+    if timeline is not None:
+        counts_bytes = case_of(document).counts_bytes
+        expected = replace(document, **figures(timeline, counts_bytes=counts_bytes))
+        yield from changes(expected, document, "")
+        yield from _claims(document, timeline)
+    elif document.status in (Status.OPTIMAL, Status.GAP):
+        yield Fault("status", f'must fit a document without orders, got "{document.status}"')
+
+
+def _claims(document: ScheduleResult, timeline: Timeline) -> Iterator[Fault]:
+    value_s = timeline.span_s if document.objective == "span" else timeline.makespan_s
+    bound_s = document.lower_bound_s
+    if bound_s is None or not 0 <= bound_s <= value_s * (1 + OPTIMAL_TOLERANCE):
+        wanted = f"must be from 0 to the {value_s!r} of the schedule"
+        yield Fault("lower_bound_s", f"{wanted}, got {bound_s!r}")
+        return
+    gap = relative_gap(value_s, bound_s)
+    if document.gap is None or abs(document.gap - gap) > OPTIMAL_TOLERANCE:
+        yield Fault("gap", f"must be {gap!r}, as bound and schedule give, got {document.gap!r}")
+    at_placement = document.bound_at_placement
+    if at_placement is not None:
+        own_s, own_gap = (
+            at_placement.lower_bound_s,
+            relative_gap(value_s, at_placement.lower_bound_s),
+        )
+        if not bound_s * (1 - OPTIMAL_TOLERANCE) <= own_s <= value_s * (1 + OPTIMAL_TOLERANCE):
+            wanted = f"must be from lower_bound_s to the {value_s!r} of the schedule"
+            yield Fault("bound_at_placement.lower_bound_s", f"{wanted}, got {own_s!r}")
+        elif abs(at_placement.gap - own_gap) > OPTIMAL_TOLERANCE:
+            problem = f"must be {own_gap!r}, as bound and schedule give, got {at_placement.gap!r}"
+            yield Fault("bound_at_placement.gap", problem)
+    proved = document.bound_kind is BoundKind.PROVED and gap <= OPTIMAL_TOLERANCE
+    if document.status is Status.OPTIMAL and not proved:
+        yield Fault("status", 'must be "gap" unless bound and time prove more, got "optimal"')
+
+
+# A schedule as tables: how long, how full, how far from the best, and what makes it so long
+# ------------------------------------------------------------------------------------------
+
+_KINDS = {
+    "F": "forward",
+    "I": "input gradient",
+    "W": "weight gradient",
+    "B": "backward",
+    "R": "recompute",
+}
+_WAITS = {
+    "rank": "for their rank",
+    "input": "for an input of their rank",
+    "transfer": "for a transfer",
+    "link": "for a busy link",
+}
+_MOST_RANKS = 16
+
+
+def schedule_report(document: ScheduleResult) -> RenderableType:
+    """Headline, figures, ranks, what makes it so long, the front, what real runs gave."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(_headline(document))]
+    if document.makespan_s is not None:
+        parts.append(_figures(document))
+        if document.ranks <= _MOST_RANKS:
+            parts.append(_ranks(document))
+        parts.extend(Text(line) for line in _explanation(document))
+    parts.extend(Text(line) for line in _reasons(document))
+    if document.points:
+        parts.append(_front(document))
+    parts.extend(Text(line) for line in _verification(document))
+    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
+    return Group(*parts)
+
+
+def _headline(document: ScheduleResult) -> str:
+    name = document.family
+    if document.found_by is not None and document.found_by != name:
+        name = f"{name} ({document.found_by})"
+    size = f"{_counted(document.ranks, 'rank')}, {_counted(document.microbatches, 'microbatch')}"
+    if document.chunks_per_rank is not None and document.chunks_per_rank > 1:
+        size += f", {document.chunks_per_rank} chunks per rank"
+    return f"{name} on {size}: {_verdict(document)}"
+
+
+def _verdict(document: ScheduleResult) -> str:
+    if document.status is Status.OPTIMAL:
+        return f"{document.objective} optimal, proved"
+    if document.status is Status.GAP:
+        best = f"{document.objective} within {format_percent_up(document.gap or 0.0)} of the best"
+        own = document.bound_at_placement
+        met = own is not None and own.gap <= OPTIMAL_TOLERANCE
+        return f"{best}, optimal for its placement" if met else best
+    if document.status is Status.INFEASIBLE:
+        return "infeasible" if document.makespan_s is None else "does NOT fit"
+    return "unknown: the limit was reached before a schedule was found"
+
+
+def _figures(document: ScheduleResult) -> RenderableType:
+    time = document.request.time_unit.describe
+    assert document.makespan_s is not None
+    assert document.span_s is not None
+    made = table(None, (("", "left"), ("time", "right"), ("bubble", "right"), ("", "left")))
+    rows = (
+        ("makespan", document.makespan_s, document.bubble_of_makespan),
+        ("span", document.span_s, document.bubble_of_span),
+    )
+    for name, value_s, bubble in rows:
+        note = "of all ranks" if name == "makespan" else "of the rank that is longest at work"
+        add_row(made, name, time(value_s), _percent(bubble), note)
+    if document.lower_bound_s is not None:
+        where = f" in any of {document.tried} pipelines tried" if document.tried else ""
+        note = f"no {document.objective} is shorter{where}, by {document.bound}"
+        add_row(made, "bound", time(document.lower_bound_s), "", note)
+    own = document.bound_at_placement
+    if own is not None and own.lower_bound_s > (document.lower_bound_s or 0.0):
+        add_row(made, "", time(own.lower_bound_s), "", f"nor of this placement, by {own.bound}")
+    at_peak = document.bound_at_peak
+    if at_peak is not None and at_peak.lower_bound_s > _best_bound_s(document):
+        note = f"nor with no more than {at_peak.max_activations} activations, by {at_peak.bound}"
+        add_row(made, "", time(at_peak.lower_bound_s), "", note)
+    return made
+
+
+def _best_bound_s(document: ScheduleResult) -> float:
+    own = document.bound_at_placement
+    return max(document.lower_bound_s or 0.0, own.lower_bound_s if own else 0.0)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{max(share, 0.0):.2%}"
+
+
+def _ranks(document: ScheduleResult) -> RenderableType:
+    in_bytes = document.peak_memory_bytes_per_rank
+    columns = [("rank", "right"), ("stages", "left"), ("activations", "right")]
+    made = table(None, [*columns, ("memory", "right")] if in_bytes else columns)
+    stages: list[list[int]] = [[] for _ in range(document.ranks)]
+    for stage, rank in enumerate(document.rank_of_stage):
+        stages[rank].append(stage)
+    for rank, held in enumerate(document.peak_activations_per_rank):
+        cells = [str(rank), ranges(stages[rank]), str(held)]
+        add_row(made, *cells, *((format_bytes(in_bytes[rank]),) if in_bytes else ()))
+    return made
+
+
+def _explanation(document: ScheduleResult) -> Iterator[str]:
+    if document.ranks > _MOST_RANKS:
+        yield f"at most {_counted(document.peak_activations or 0, 'activation')} on a rank"
+        if document.peak_memory_bytes is not None:
+            yield f"at most {format_bytes(document.peak_memory_bytes)} on a rank"
+    if document.parts_per_stage is not None:
+        yield (
+            f"every stage described is {document.parts_per_stage} stages here, in time and "
+            "activations"
+        )
+    path = document.critical_path
+    if path is not None and document.makespan_s:
+        yield from _path_lines(path, document)
+
+
+def _path_lines(path: CriticalPath, document: ScheduleResult) -> Iterator[str]:
+    assert document.makespan_s is not None
+    total_s = document.makespan_s
+    shares = [
+        f"{_KINDS[kind]} {taken_s / total_s:.0%}"
+        for kind, taken_s in sorted(path.by_kind_s.items(), key=lambda item: -item[1])
+    ]
+    if path.transfer_s > OPTIMAL_TOLERANCE * total_s:
+        shares.append(f"transfers {path.transfer_s / total_s:.0%}")
+    yield f"critical path, {_counted(path.num_actions, 'action')}: {', '.join(shares)}"
+    waits = [
+        f"{path.waits_for[key]} {said}" for key, said in _WAITS.items() if key in path.waits_for
+    ]
+    busiest = max(range(len(path.by_rank_s)), key=path.by_rank_s.__getitem__)
+    share = path.by_rank_s[busiest] / total_s
+    waited = ", ".join(waits) or "for nothing"
+    yield f"its actions waited {waited}; {share:.0%} is on rank {busiest}"
+
+
+def _reasons(document: ScheduleResult) -> Iterator[str]:
+    found = document.binding
+    if found is not None:
+        yield f"why: {found.description}"
+        if found.fixes:
+            yield "any one of these is enough:"
+            yield from (f"  {fix}" for fix in found.fixes)
+    if document.interrupted:
+        yield "interrupted: this is the best schedule found so far"
+
+
+def _front(document: ScheduleResult) -> RenderableType:
+    in_bytes = document.peak_memory_bytes is not None
+    made = table(
+        "memory against time",
+        (
+            ("activations", "right"),
+            *((("memory", "right"),) if in_bytes else ()),
+            (document.objective, "right"),
+            ("bubble of span", "right"),
+            ("gap", "right"),
+            ("schedule", "left"),
+        ),
+    )
+    for point in document.points:
+        add_row(made, *_front_row(point, document))
+    return made
+
+
+def _front_row(point: FrontPoint, document: ScheduleResult) -> Iterator[str]:
+    yield str(point.peak_activations)
+    if point.peak_memory_bytes is not None:
+        yield format_bytes(point.peak_memory_bytes)
+    value_s = point.span_s if document.objective == "span" else point.makespan_s
+    yield document.request.time_unit.describe(value_s)
+    yield _percent(point.bubble_of_span)
+    yield format_percent_up(point.gap if point.gap > OPTIMAL_TOLERANCE else 0.0)
+    yield point.family
+
+
+def _verification(document: ScheduleResult) -> Iterator[str]:
+    found = document.verification
+    if found is None:
+        return
+    yield f"verify: {'PASS' if found.passed else 'FAIL'}"
+    if found.folded_from is not None:
+        yield f"  folded to 4 ranks from {found.folded_from}: the same family and placement"
+    for run in found.runs:
+        yield f"  {'PASS' if run.passed else 'FAIL'} {_run_line(run)}"
+    for run in found.controls:
+        caught = "caught" if not run.passed else "NOT caught"
+        yield f"  broken on purpose, {caught}: {_run_line(run)}"
+    if found.controls_left_out is not None:
+        yield f"  nothing broken on purpose was run: {found.controls_left_out}"
+
+
+def _run_line(run: GradientCheck) -> str:
+    size = f"{run.form}, gloo x{run.num_ranks}, {_counted(run.num_microbatches, 'microbatch')}"
+    if run.problem is not None:
+        return f"{size}: {run.problem}"
+    return (
+        f"{size}: max gradient error {run.max_error:.1e} (limit {run.gradient_limit:.1e}, "
+        f"{run.worst_parameter}), loss error {run.loss_error:.1e}"
+    )
+
+
+def _counted(number: int, one: str) -> str:
+    many = f"{one}es" if one.endswith("ch") else f"{one}s"
+    return f"{number:,} {one if number == 1 else many}"

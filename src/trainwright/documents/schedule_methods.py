@@ -1,0 +1,509 @@
+"""The ways to a schedule: by name, by search, by a solver, a whole front, or given orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.documents.schedule import Answer, Shortfall, bound_for
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.options.inputs import display_name, naming_options
+from trainwright.options.schedule import DEFAULT_CHUNKS, OPTION_OF, Method, require_size
+from trainwright.plans.schedule import Placement, Schedule
+from trainwright.plans.schedule_costs import ScheduleMemory
+from trainwright.plans.status import Objective
+from trainwright.scheduling.bounds import LimitTooSmall, limit_below_all, misfit
+from trainwright.scheduling.exact import load_solver, solve_exactly
+from trainwright.scheduling.families import FAMILIES, FamilyRequest, family_named, generate
+from trainwright.scheduling.families.family import without_limits
+from trainwright.scheduling.pareto import named_front, searched_front, some_limits
+from trainwright.scheduling.search import (
+    DEFAULT_SEED,
+    PLACEMENT_NAMES,
+    SearchQuestion,
+    named_schedules,
+    search_schedule,
+)
+from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.validate import validate
+from trainwright.units import format_bytes, format_bytes_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.execution import Budget
+    from trainwright.options.schedule import ScheduleCase, SearchOptions
+    from trainwright.plans.schedule_costs import ScheduleCosts
+    from trainwright.plans.timeline import Timeline
+    from trainwright.scheduling.families import Family
+    from trainwright.scheduling.pareto import ParetoPoint
+
+
+# Orders to price: a file, a schedule, or a schedule document with costs of its own
+# ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenOrders:
+    """Orders, where they come from, and the costs that came with them."""
+
+    schedule: Schedule
+    name: str
+    source: str | None = None
+    case: ScheduleCase | None = None
+
+
+def open_orders(given: str | Path | Schedule) -> GivenOrders:
+    """Read orders: JSON, PyTorch's CSV or a schedule document, told apart by content.
+
+    Raises InvalidInput with every fault of the file.
+    """
+    if isinstance(given, Schedule):
+        return GivenOrders(schedule=given, name="orders")
+    from trainwright.documents.schedule import ScheduleResult, case_of, schedule_of
+    from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.document_json import decode_document
+    from trainwright.formats.json_text import scan_json
+    from trainwright.formats.schedule_json import is_json, parse_orders, read_orders
+
+    data, source, name = read_bytes(given, name="simulate"), str(given), display_name(given)
+    if not is_json(data):
+        return GivenOrders(schedule=parse_orders(data, source=source), name=name, source=source)
+    text = scan_json(data, source=source, what="orders")
+    if text.value.get("kind") != "schedule":
+        schedule = read_orders(text.value, source=source, text_faults=text.faults)
+        return GivenOrders(schedule=schedule, name=name, source=source)
+    kinds = {"schedule": ScheduleResult}
+    document = decode_document(text.value, kinds, source=source, text_faults=text.faults)
+    return GivenOrders(
+        schedule=schedule_of(document, source=source),
+        name=name,
+        source=source,
+        case=case_of(document, source=source),
+    )
+
+
+# Why nothing is returned: what fits no schedule, or not the one asked for, and what would
+# ----------------------------------------------------------------------------------------
+
+_BY_SEARCH = "leave the order open: --search finds a schedule within this limit"
+
+
+def least_shortfall(
+    placement: Placement, costs: ScheduleCosts, *, case: ScheduleCase
+) -> Shortfall | None:
+    """Why nothing at all fits, if so: one microbatch alone needs more than there is."""
+    found = limit_below_all(placement, costs.memory, max_activations=case.max_activations)
+    return None if found is None else nothing_fits(found, case=case)
+
+
+def nothing_fits(found: LimitTooSmall, *, case: ScheduleCase) -> Shortfall:
+    """No schedule of this placement is within the limit."""
+    unit = unit_of(found, case)
+    needed = amount(found.needed, unit)
+    return Shortfall(
+        rank=found.rank,
+        needed=found.needed,
+        limit=found.limit,
+        least=found.needed,
+        unit=unit,
+        description=(
+            f"every schedule needs at least {needed} on rank {found.rank}, for one microbatch at "
+            f"a time; the limit is {amount(found.limit, unit)}"
+        ),
+        fixes=(_raise_to(found.needed, unit),),
+    )
+
+
+def exceeded(timeline: Timeline, *, case: ScheduleCase) -> LimitTooSmall | None:
+    """Which rank holds more than it may, if any."""
+    memory = timeline.costs.memory
+    return misfit(timeline.schedule, memory, max_activations=case.max_activations)
+
+
+def given_shortfall(timeline: Timeline, *, case: ScheduleCase) -> Shortfall | None:
+    """Where given orders hold too much, if they do."""
+    over = exceeded(timeline, case=case)
+    if over is None:
+        return None
+    unit = unit_of(over, case)
+    held, limit = amount(over.needed, unit), amount(over.limit, unit)
+    return Shortfall(
+        rank=over.rank,
+        needed=over.needed,
+        limit=over.limit,
+        unit=unit,
+        description=f"rank {over.rank} holds {held}; the limit is {limit}",
+        fixes=(_raise_to(over.needed, unit),),
+    )
+
+
+def family_shortfall(
+    family: Family, request: FamilyRequest, found: LimitTooSmall, *, case: ScheduleCase
+) -> Shortfall:
+    """What a family needs that does not fit, though others of its placement may."""
+    unit = unit_of(found, case)
+    needed = _needed(family, request, found)
+    others = sorted(set(_fitting(family.place(request), request, case)) - {family.name})
+    fixes = [_raise_to(needed, unit)]
+    if others:
+        fixes.append(f"take a family of the same placement that fits: {', '.join(others)}")
+    return Shortfall(
+        rank=found.rank,
+        needed=needed,
+        limit=found.limit,
+        least=_least(family.place(request), request, unit),
+        unit=unit,
+        description=(
+            f"{family.name} needs {amount(needed, unit)}; the limit is "
+            f"{amount(found.limit, unit)}, and other schedules fit"
+        ),
+        fixes=(*fixes, _BY_SEARCH),
+    )
+
+
+def front_shortfall(points: tuple[ParetoPoint, ...], *, case: ScheduleCase) -> Shortfall:
+    """No schedule of the front is within the limits, though others may be."""
+    over = exceeded(points[0].timeline, case=case)
+    assert over is not None, "asked only where nothing fits"
+    unit = unit_of(over, case)
+    return Shortfall(
+        rank=over.rank,
+        needed=over.needed,
+        limit=over.limit,
+        unit=unit,
+        description=(
+            f"no named schedule is within {amount(over.limit, unit)}: {points[0].source} needs "
+            f"{amount(over.needed, unit)}, and other schedules fit"
+        ),
+        fixes=(_raise_to(over.needed, unit), _BY_SEARCH),
+    )
+
+
+def unit_of(found: LimitTooSmall, case: ScheduleCase) -> str:
+    """What the amounts are in: without sizes in the spec, its limits count activations."""
+    return found.unit if case.counts_bytes else "activations"
+
+
+def amount(value: float, unit: str) -> str:
+    """Print an amount of memory."""
+    if unit == "bytes":
+        return format_bytes(value)
+    return f"{value:g} activation{'' if value == 1 else 's'}"
+
+
+def _raise_to(needed: float, unit: str) -> str:
+    enough = format_bytes_up(needed) if unit == "bytes" else amount(needed, unit)
+    return f"raise the limit to {enough}"
+
+
+def _needed(family: Family, request: FamilyRequest, found: LimitTooSmall) -> float:
+    """The smallest limit that the family can live with; by bisection where it heeds limits."""
+    if not family.obeys_limits or found.unit == "bytes" or request.max_activations is None:
+        return found.needed
+    low, high = request.max_activations, int(found.needed)
+    while high - low > 1:
+        middle = (low + high) // 2
+        peak = _peak_within(family, request, middle)
+        low, high = (middle, high) if peak is None else (low, peak)
+    return high
+
+
+def _least(placement: Placement, request: FamilyRequest, unit: str) -> float | None:
+    """What any schedule of the placement needs on its fullest rank."""
+    assert request.costs is not None, "a family is priced"
+    memory = request.costs.memory
+    if unit == "bytes":
+        none = np.zeros(memory.num_ranks)
+        found = limit_below_all(placement, replace(memory, limit_bytes=none), max_activations=None)
+    else:
+        counted = ScheduleMemory.of(placement)
+        found = limit_below_all(placement, counted, max_activations=0)
+    return None if found is None else found.needed
+
+
+def _peak_within(family: Family, request: FamilyRequest, limit: int) -> int | None:
+    """What the family holds at this limit, if it keeps to it."""
+    schedule = family.generate(replace(without_limits(request), max_activations=limit))
+    peak = None if schedule is None else max(schedule.peak_activations)
+    return peak if peak is not None and peak <= limit else None
+
+
+def _fitting(placement: Placement, request: FamilyRequest, case: ScheduleCase) -> Iterator[str]:
+    """Families with this placement that keep to the limits."""
+    costs = request.costs
+    assert costs is not None, "a family is priced"
+    for name, schedule in named_schedules(
+        placement,
+        request.num_microbatches,
+        costs=costs,
+        limits=(request.max_activations,),
+    ):
+        if misfit(schedule, costs.memory, max_activations=case.max_activations) is None:
+            yield name
+
+
+# Schedules that nobody named: by search, by a solver, and the front of memory against time
+# -----------------------------------------------------------------------------------------
+
+_SEARCH = "search"  # what stands for a family where the orders have no name
+
+
+def by_search(
+    case: ScheduleCase, options: SearchOptions, *, method: Method, budget: Budget
+) -> Answer:
+    """The best schedule found within the limits; a solver may improve it and prove more."""
+    if method is Method.EXACT:
+        load_solver()  # before the search, which would be in vain without it
+    question = _question(case, options)
+    if isinstance(question, Shortfall):
+        return Answer(family=_SEARCH, shortfall=question)
+    began = budget.cpu_s
+    with naming_options(OPTION_OF):
+        outcome = search_schedule(question, budget=budget)
+    search_s = budget.cpu_s - began
+    if isinstance(outcome, LimitTooSmall):
+        return Answer(family=_SEARCH, shortfall=nothing_fits(outcome, case=case), search_s=search_s)
+    solver_s = None
+    if method is Method.EXACT:
+        began = budget.cpu_s
+        outcome = solve_exactly(question, outcome, budget=budget)
+        solver_s = budget.cpu_s - began
+    schedule = outcome.schedule
+    parts = schedule.placement.num_stages // question.costs.num_stages
+    limit = None if case.max_activations is None else case.max_activations * parts
+    own = bound_for(replace(case, max_activations=limit), schedule, outcome.timeline.costs)
+    own = max(outcome.pipeline_bound, own, key=lambda bound: bound.value_s)
+    is_open = outcome.tried > 1
+    return Answer(
+        family=_SEARCH,
+        timeline=outcome.timeline,
+        bound=outcome.bound if is_open else own,
+        pipeline_bound=own if is_open else None,
+        found_by=outcome.winner,
+        tried=outcome.tried,
+        parts_per_stage=parts,
+        evaluations=outcome.evaluations,
+        interrupted=outcome.interrupted,
+        generate_s=search_s + (solver_s or 0.0),
+        search_s=search_s,
+        solver_s=solver_s,
+    )
+
+
+def by_front(
+    case: ScheduleCase, options: SearchOptions, *, method: Method, budget: Budget
+) -> Answer:
+    """Memory against time; the answer itself is the fastest point within the limits."""
+    if options.placement == "any":
+        raise InvalidInput.of(
+            "placement", "must be one placement for a front: chunks of others differ in size"
+        )
+    if options.placement is None and case.spec.placement is None:
+        options = replace(options, placement="v")
+    question = _question(case, options)
+    if isinstance(question, Shortfall):
+        return Answer(family="front", shortfall=question)
+    began = budget.cpu_s
+    with naming_options(OPTION_OF):
+        limits = _front_limits(question)
+        if method is Method.SEARCHED_FRONT:
+            points = searched_front(question, budget=budget, limits=limits)
+        else:
+            points = named_front(question, limits=limits)
+    generate_s = budget.cpu_s - began
+    if not points:
+        raise UnsupportedFeature(
+            "no named family has this placement", alternative="add --search for other orders"
+        )
+    within = tuple(point for point in points if not exceeded(point.timeline, case=case))
+    if not within:
+        misfit = least_shortfall(points[0].schedule.placement, question.costs, case=case)
+        shortfall = misfit or front_shortfall(points, case=case)
+        return Answer(family="front", shortfall=shortfall, generate_s=generate_s)
+    best = within[-1]
+    return Answer(
+        family=best.source if best.source in FAMILIES else _SEARCH,
+        found_by=best.source,
+        timeline=best.timeline,
+        bound=bound_for(case, best.schedule, best.timeline.costs),
+        generate_s=generate_s,
+        search_s=generate_s if method is Method.SEARCHED_FRONT else None,
+        points=within,
+        interrupted=budget.interrupted,
+    )
+
+
+def _question(case: ScheduleCase, options: SearchOptions) -> SearchQuestion | Shortfall:
+    """What to ask the search, or why nothing can fit."""
+    ranks, microbatches = case.num_ranks, case.num_microbatches
+    place: Placement | str = options.placement or case.spec.placement or "any"
+    described = place if isinstance(place, Placement) else _described(case, place)
+    require_size(described.num_stages, microbatches)
+    costs = case.costs(described)
+    misfit = least_shortfall(described, costs, case=case)
+    no_choice = place != "any" and case.spec.saved_bytes is None
+    if misfit is not None and (no_choice or case.max_activations == 0):
+        return misfit
+    with naming_options(OPTION_OF):
+        return SearchQuestion(
+            placement=place,  # type: ignore[arg-type]
+            num_ranks=ranks,
+            num_microbatches=microbatches,
+            costs=costs,
+            max_activations=case.max_activations,
+            objective=Objective(case.objective),
+            recompute_saved_bytes=case.spec.saved_bytes,
+            evaluations=options.evaluations,
+            seed=DEFAULT_SEED if options.seed is None else options.seed,
+        )
+
+
+def _described(case: ScheduleCase, placement: str) -> Placement:
+    """The stages that the times are of: for `any`, one per rank unless said otherwise."""
+    if placement not in PLACEMENT_NAMES:
+        names = ", ".join(PLACEMENT_NAMES)
+        raise InvalidInput.of("placement", f'must be one of {names}, got "{placement}"')
+    chunks = case.chunks or (1 if placement == "any" else DEFAULT_CHUNKS)
+    if placement == "v" and chunks != DEFAULT_CHUNKS and case.virtual_stages is None:
+        if case.spec.rank_of_stage is not None:
+            problem = f"is no V but {chunks} per rank; leave it out, or placement"
+            raise InvalidInput.of("rank_of_stage", problem, source=case.name)
+        problem = (
+            f"V has {DEFAULT_CHUNKS} stages per rank, the spec {chunks}; wave takes any number"
+        )
+        raise InvalidInput.of("placement", problem)
+    if placement == "v" and chunks != DEFAULT_CHUNKS:
+        problem = f"V has {DEFAULT_CHUNKS} per rank, got {chunks}; wave takes any number"
+        raise InvalidInput.of("virtual-stages", problem)
+    if placement in ("v", "wave"):
+        return Placement.wave(case.num_ranks, virtual_stages=chunks)
+    return Placement.loop(case.num_ranks, virtual_stages=chunks)
+
+
+def _front_limits(question: SearchQuestion) -> tuple[int, ...]:
+    """Some limits up to the one asked for."""
+    limits = some_limits(question, count=8)
+    most = question.max_activations
+    if most is None:
+        return limits
+    return tuple(sorted({*(limit for limit in limits if limit < most), most}))
+
+
+# The ways to a schedule: by name, by search, by a solver, a whole front, or given orders
+# ---------------------------------------------------------------------------------------
+
+
+_GROUPED = frozenset({"gis", "gis-h", "depth-first"})  # families that read `group`
+
+
+def answer_with(
+    method: Method,
+    case: ScheduleCase,
+    options: SearchOptions,
+    *,
+    family: str | None,
+    orders: GivenOrders | None,
+    budget: Budget,
+) -> Answer:
+    """Answer by one method; options it does not use are named in a warning."""
+    if method is Method.FAMILY:
+        assert family is not None, "the method follows from the option"
+        answer = by_family(case, family, budget=budget)
+    elif method is Method.SIMULATE:
+        assert orders is not None, "the method follows from the option"
+        answer = by_simulation(case, orders.schedule, source=orders.source)
+    elif method in (Method.FRONT, Method.SEARCHED_FRONT):
+        answer = by_front(case, options, method=method, budget=budget)
+    else:
+        answer = by_search(case, options, method=method, budget=budget)
+    what = answer.family if method is Method.FAMILY else method
+    unused = (*_unused(method, options), *_unused_of_case(method, case, answer.family))
+    more = tuple(f"{name} does not apply to {what} and was not used" for name in unused)
+    return replace(answer, warnings=(*answer.warnings, *more))
+
+
+def _unused(method: Method, options: SearchOptions) -> Iterator[str]:
+    if options.placement is not None and method in (Method.FAMILY, Method.SIMULATE):
+        yield "placement"
+    for name in ("seed", "evaluations"):
+        searches = method in (Method.SEARCH, Method.EXACT, Method.SEARCHED_FRONT)
+        if getattr(options, name) is not None and not searches:
+            yield name
+
+
+def _unused_of_case(method: Method, case: ScheduleCase, family: str) -> Iterator[str]:
+    is_family = method is Method.FAMILY
+    if case.group is not None and not (is_family and family in _GROUPED):
+        yield "group"
+    chunks = case.virtual_stages
+    if chunks is not None and (
+        method is Method.SIMULATE or (is_family and not _has(family, chunks))
+    ):
+        yield "virtual-stages"
+
+
+def _has(family: str, chunks: int) -> bool:
+    """Whether a family, asked for so many chunks per rank, has that many."""
+    request = FamilyRequest(num_ranks=2, num_microbatches=2, virtual_stages=chunks)
+    return family_named(family).place(request).num_stages == 2 * chunks
+
+
+def by_family(case: ScheduleCase, name: str, *, budget: Budget) -> Answer:
+    """The orders of a named family at the given times."""
+    family = family_named(name)
+    request = FamilyRequest(
+        num_ranks=case.num_ranks,
+        num_microbatches=case.num_microbatches,
+        virtual_stages=case.chunks or DEFAULT_CHUNKS,
+        group=case.group,
+        max_activations=case.max_activations or None,
+    )
+    with naming_options(OPTION_OF):
+        placement = family.place(request)
+        require_size(placement.num_stages, request.num_microbatches)
+        costs = case.costs(placement)
+        misfit = least_shortfall(placement, costs, case=case)
+        if misfit is not None:
+            return Answer(family=family.name, shortfall=misfit)
+        began = budget.cpu_s
+        request = replace(request, costs=costs)
+        schedule = generate(family.name, request)
+        generate_s = budget.cpu_s - began
+        if isinstance(schedule, LimitTooSmall):
+            shortfall = family_shortfall(family, request, schedule, case=case)
+            return Answer(family=family.name, shortfall=shortfall, generate_s=generate_s)
+    timeline = simulate(schedule, costs)
+    return Answer(
+        family=family.name,
+        timeline=timeline,
+        bound=bound_for(case, schedule, costs),
+        generate_s=generate_s,
+    )
+
+
+def by_simulation(case: ScheduleCase, schedule: Schedule, *, source: str | None = None) -> Answer:
+    """Price given orders; those that do not fit are priced all the same."""
+    placement = schedule.placement
+    for option, given, found in (
+        ("ranks", case.ranks, placement.num_ranks),
+        ("microbatches", case.microbatches, schedule.num_microbatches),
+    ):
+        if given not in (None, found):
+            raise InvalidInput.of(option, f"must be {found}, as in the orders, got {given}")
+    stated = case.spec.num_microbatches
+    if stated not in (None, schedule.num_microbatches):
+        problem = f"must be {schedule.num_microbatches}, as in the orders, or left out"
+        raise InvalidInput.of("num_microbatches", f"{problem}, got {stated}", source=case.name)
+    validate(schedule, source=source)
+    costs = case.costs_of(schedule)
+    timeline = simulate(schedule, costs)
+    return Answer(
+        family="given",
+        timeline=timeline,
+        bound=bound_for(case, schedule, costs),
+        shortfall=given_shortfall(timeline, case=case),
+    )

@@ -1,0 +1,798 @@
+"""Plans on several numbers of devices, one row each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from trainwright.documents.model_plan import ModelPlanResult, model_plan_report
+from trainwright.documents.printing import add_row, layout_cells, layout_columns, table
+from trainwright.documents.profile_plan import refuse
+from trainwright.documents.recheck import changes, recheck
+from trainwright.errors import Fault, InvalidInput
+from trainwright.options.inputs import inside, naming_options
+from trainwright.options.question import ModelOptions
+from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.request import FORMAT_VERSION, PlanRequest
+from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
+from trainwright.units import (
+    GIB,
+    format_bytes,
+    format_percent_up,
+    format_seconds,
+    parse_bandwidth,
+    parse_deadline,
+    parse_duration,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from rich.console import RenderableType
+
+    from trainwright.arrays import Floats
+    from trainwright.options.inputs import ModelInput
+    from trainwright.options.question import ModelCall
+    from trainwright.planning.question.question import WeightedAim
+    from trainwright.planning.reasons.objectives import Objective, Outcome, Training
+
+
+# The document of `plan` on several numbers of devices: one row each, and the plan to prefer
+# ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRecord:
+    """What the totals rest on; see `planning.reasons.objectives.Training`."""
+
+    tokens: float | None = None
+    price_per_hour: float | None = None
+    power_watts: float | None = None
+    deadline_s: float | None = None
+    device_mtbf_s: float
+    checkpoint_bytes_per_s: float
+    checkpoint_bytes: float
+    restart_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """The best plan on at most `devices`; without one, `reason` says what cannot fit.
+
+    `goodput` is the share of time that is useful work, with a checkpoint every
+    `checkpoint_interval_s`; `train_s`, `cost` and `energy_j` are of the whole training, failures
+    and checkpoints included.
+    """
+
+    devices: int
+    status: Status
+    devices_used: int | None = None
+    step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    lower_bound_s: float | None = None
+    gap: float | None = None
+    lower_bound_all_s: float | None = None
+    tokens_per_s: float | None = None
+    tokens_per_s_per_device: float | None = None
+    mfu: float | None = None
+    parallelism: Parallelism | None = None
+    schedule: str | None = None
+    micro_batch: int | None = None
+    peak_memory_bytes: float | None = None
+    goodput: float | None = None
+    checkpoint_interval_s: float | None = None
+    train_s: float | None = None
+    cost: float | None = None
+    energy_j: float | None = None
+    reason: str | None = None
+    search_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedObjective:
+    """What a search on all numbers of devices proved: no plan has less of the objective.
+
+    `bound` is in the unit of `planning.reasons.objectives.score`, for devices with a share of
+    one more; absent where no plan meets the deadline, or none fits.
+    """
+
+    objective: str
+    bound: float | None = None
+    search_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSweepResult:
+    """Rows by number of devices; `best` and `pareto` are indices of rows.
+
+    `objective` is what `best` makes least (tokens per second and device: largest) and
+    `objective_value` its figure (seconds, tokens per second and device, money, joules, devices). No
+    plan on `devices_from` devices to the number of the largest row has a better one than
+    `objective_bound`, which is within `gap` of it. `pareto` holds the rows that no other beats in
+    both of `pareto_objectives`; for every plan one of them is at most the share `pareto_within`
+    worse in both.
+    `best_plan` is the row's plan in full. `request` is that of a single plan, for `num_devices` of
+    the largest row.
+    """
+
+    kind: str = "model-sweep"
+    format_version: int = FORMAT_VERSION
+    status: Status
+    objective: str
+    rows: tuple[SweepRow, ...]
+    best: int | None = None
+    objective_value: float | None = None
+    objective_bound: float | None = None
+    gap: float | None = None
+    devices_from: int | None = None
+    searched: tuple[SearchedObjective, ...] = ()
+    pareto_objectives: tuple[str, ...] = ()
+    pareto: tuple[int, ...] = ()
+    pareto_within: float | None = None
+    training: TrainingRecord
+    interrupted: bool = False
+    warnings: tuple[str, ...] = ()
+    search_s: float | None = None
+    best_plan: ModelPlanResult | None = None
+    request: PlanRequest
+
+
+# What a sweep prefers, and what a training costs beside its steps: from options
+# ------------------------------------------------------------------------------
+
+_OPTION_OF: Final = {
+    "price_per_hour": "price",
+    "power_watts": "power",
+    "deadline_s": "deadline",
+    "device_mtbf_s": "mtbf",
+    "checkpoint_bytes_per_s": "checkpoint-bandwidth",
+    "restart_s": "restart",
+}
+
+
+class SweepOptions(ModelOptions, total=False):
+    """What to prefer, and what a training costs beside its steps; see `docs/plan-command.md`.
+
+    `price` is per device and hour, `power` in watts per device; `deadline`, `mtbf` (of a device)
+    and `restart` are seconds or text with a unit, `checkpoint_bandwidth` of one device likewise.
+    """
+
+    objective: str
+    pareto: str | Iterable[str] | None
+    tokens: float | None
+    price: float | None
+    power: float | None
+    deadline: str | float | None
+    mtbf: str | float | None
+    checkpoint_bandwidth: str | float | None
+    restart: str | float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is preferred, and what it depends on."""
+
+    objective: Objective
+    pareto: tuple[Objective, ...]
+    training: Training
+    checkpoint_bytes: float
+    tokens_per_step: float
+
+
+def goal_of(given: ModelInput, largest: ModelCall, options: SweepOptions) -> Goal:
+    """The goal that the options state; raises `InvalidInput` naming options."""
+    from trainwright.planning.reasons.objectives import Objective, Training, required
+
+    device, workload = largest.question.cluster.accelerator, largest.question.workload
+    objective = _objective(options.get("objective") or Objective.STEP_TIME, "objective")
+    both = _pair(options.get("pareto"))
+    price, power = options.get("price"), options.get("power")
+    stated = {
+        "tokens": options.get("tokens"),
+        "price_per_hour": device.price_per_hour if price is None else price,
+        "power_watts": device.power_watts if power is None else power,
+        "deadline_s": _deadline_s(options.get("deadline")),
+        "device_mtbf_s": _seconds(options.get("mtbf"), "mtbf"),
+        "checkpoint_bytes_per_s": _rate(options.get("checkpoint_bandwidth")),
+        "restart_s": _seconds(options.get("restart"), "restart"),
+    }
+    with naming_options(_OPTION_OF):
+        training = Training(**{k: v for k, v in stated.items() if v is not None})
+    faults = [
+        Fault(name := _OPTION_OF.get(field, field), f"must be given for {wanted}, as --{name} X")
+        for wanted in dict.fromkeys((objective, *both))
+        for field in required(wanted)
+        if getattr(training, field) is None
+    ]
+    if faults:
+        raise InvalidInput(dict.fromkeys(faults))
+    return Goal(
+        objective=objective,
+        pareto=both,
+        training=training,
+        checkpoint_bytes=_checkpoint_bytes(given, device.default_precision),
+        tokens_per_step=float(workload.global_batch * workload.sequence_length),
+    )
+
+
+def _checkpoint_bytes(given: ModelInput, precision: str) -> float:
+    """Weights and optimizer states of all parameters."""
+    from trainwright.model import DEFAULT_RECIPE, count_parameters
+
+    numbers = DEFAULT_RECIPE.numbers(precision)
+    return count_parameters(given.config) * float(numbers.weight_bytes + numbers.optimizer_bytes)
+
+
+def _objective(name: str, option: str) -> Objective:
+    from trainwright.planning.reasons.objectives import Objective
+
+    if name not in set(Objective):
+        offered = ", ".join(Objective)
+        raise InvalidInput.of(option, f'must be one of {offered}, got "{name}"')
+    return Objective(name)
+
+
+def _pair(given: str | Iterable[str] | None) -> tuple[Objective, ...]:
+    if given is None:
+        return ()
+    names = given.split(",") if isinstance(given, str) else list(given)
+    pair = tuple(_objective(name.strip(), "pareto") for name in names)
+    if len(set(pair)) != 2 or len(pair) != 2:
+        problem = f"must name two objectives, such as step-time,cost; got {','.join(names)}"
+        raise InvalidInput.of("pareto", problem)
+    return pair
+
+
+def _deadline_s(value: str | float | None) -> float | None:
+    return parse_deadline(value, name="deadline") if isinstance(value, str) else value
+
+
+def _seconds(value: str | float | None, name: str) -> float | None:
+    return parse_duration(value, name=name) if isinstance(value, str) else value
+
+
+def _rate(value: str | float | None) -> float | None:
+    name = "checkpoint-bandwidth"
+    return parse_bandwidth(value, name=name) if isinstance(value, str) else value
+
+
+# The rows of a sweep: from plans to totals, and which row is best
+# ----------------------------------------------------------------
+
+NEVER: Final = float("inf")
+
+
+def best_row(rows: Sequence[SweepRow], goal: Goal) -> int | None:
+    """The row of the least score, the first where several are; None where none counts."""
+    scores = [row_score(row, goal, goal.objective) for row in rows]
+    best = scores.index(min(scores))
+    return best if scores[best] < NEVER else None
+
+
+def pareto_rows(rows: Sequence[SweepRow], goal: Goal) -> tuple[int, ...]:
+    """The rows that no other beats in both objectives, fewest devices first."""
+    from trainwright.planning.reasons.objectives import pareto
+
+    if not goal.pareto:
+        return ()
+    one, other = goal.pareto
+    return tuple(
+        sorted(pareto([(row_score(row, goal, one), row_score(row, goal, other)) for row in rows]))
+    )
+
+
+def row_score(row: SweepRow, goal: Goal, objective: Objective) -> float:
+    """What the objective makes least; infinite without a plan or beyond the deadline."""
+    from trainwright.planning.reasons.objectives import score
+
+    if row.step_time_s is None:
+        return NEVER
+    return score(objective, _outcome(row, goal), deadline_s=goal.training.deadline_s)
+
+
+def sweep_status(rows: Sequence[SweepRow], goal: Goal) -> Status:
+    """How much is proved of the rows together; infeasible where none can meet the deadline."""
+    found = {row.status for row in rows}
+    if best_row(rows, goal) is None:
+        done = found <= {Status.OPTIMAL, Status.GAP, Status.INFEASIBLE}
+        late = all(_is_late(row, goal) for row in rows if row.step_time_s is not None)
+        return Status.INFEASIBLE if done and late else Status.UNKNOWN
+    proved = found <= {Status.OPTIMAL, Status.INFEASIBLE}
+    return Status.OPTIMAL if proved else Status.GAP
+
+
+def _is_late(row: SweepRow, goal: Goal) -> bool:
+    """Whether even a step as short as its bound would miss the deadline."""
+    deadline_s = goal.training.deadline_s
+    if deadline_s is None or row.train_s is None or row.step_time_s is None:
+        return False
+    return row.train_s * ((row.lower_bound_s or 0.0) / row.step_time_s) > deadline_s
+
+
+def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
+    """The row of a plan on at most `size` devices."""
+    row = SweepRow(
+        devices=size,
+        status=plan.status,
+        lower_bound_s=plan.lower_bound_s,
+        lower_bound_all_s=plan.lower_bound_all_s,
+        reason=plan.binding.description if plan.binding else None,
+        search_s=plan.search_s,
+    )
+    if plan.step_time_s is None:
+        return row
+    row = replace(
+        row,
+        devices_used=plan.devices_used,
+        step_time_s=plan.step_time_s,
+        step_time_low_s=plan.step_time_low_s,
+        step_time_high_s=plan.step_time_high_s,
+        gap=plan.gap,
+        tokens_per_s=plan.tokens_per_s,
+        tokens_per_s_per_device=plan.tokens_per_s_per_device,
+        mfu=plan.mfu,
+        parallelism=plan.parallelism,
+        schedule=plan.schedule,
+        micro_batch=plan.micro_batch,
+        peak_memory_bytes=max(plan.peak_memory_bytes_per_rank),
+    )
+    return with_totals(row, goal)
+
+
+def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanResult:
+    """A plan as the answer of a search on more devices that found none as fast, with its bound."""
+    step_s, bound_s = plan.step_time_s or 0.0, own.lower_bound_s or 0.0
+    all_s = own.lower_bound_all_s
+    gap = relative_gap(step_s, bound_s)
+    gap_all = None if all_s is None else relative_gap(step_s, all_s)
+    return replace(
+        plan,
+        status=Status.OPTIMAL if max(gap, gap_all or 0.0) <= OPTIMAL_TOLERANCE else Status.GAP,
+        lower_bound_s=min(bound_s, step_s),
+        gap=gap,
+        lower_bound_all_s=None if all_s is None else min(all_s, step_s),
+        gap_all=gap_all,
+        interrupted=own.interrupted,
+        considered=own.considered,
+        pruned=own.pruned,
+        not_reached=own.not_reached,
+        search_s=own.search_s,
+        request=own.request,
+    )
+
+
+def with_totals(row: SweepRow, goal: Goal) -> SweepRow:
+    """The row with what the whole training takes; as it is where there is no plan."""
+    if row.step_time_s is None:
+        return row
+    total = _outcome(row, goal)
+    return replace(
+        row,
+        goodput=total.goodput.share,
+        checkpoint_interval_s=total.goodput.interval_s,
+        train_s=total.train_s,
+        cost=total.cost,
+        energy_j=total.energy_j,
+    )
+
+
+def _outcome(row: SweepRow, goal: Goal) -> Outcome:
+    from trainwright.planning.reasons.objectives import outcome
+
+    assert row.devices_used and row.step_time_s is not None and row.tokens_per_s
+    return outcome(
+        goal.training,
+        devices=row.devices_used,
+        step_time_s=row.step_time_s,
+        tokens_per_s=row.tokens_per_s,
+        checkpoint_bytes=goal.checkpoint_bytes,
+    )
+
+
+# How far the preferred row, and the front, can be from the best on any number of devices
+# ---------------------------------------------------------------------------------------
+
+LARGEST_POOL: Final = 2**20  # devices up to which every number of them is looked at
+
+
+def objective_aim(objective: Objective, goal: Goal, *, fewest: int, most: int) -> WeightedAim:
+    """What a search makes least for the objective, on `fewest` to `most` devices."""
+    from trainwright.planning.reasons.objectives import aim_of
+
+    return aim_of(
+        objective,
+        goal.training,
+        fewest=fewest,
+        most=most,
+        tokens_per_step=goal.tokens_per_step,
+        checkpoint_bytes=goal.checkpoint_bytes,
+    )
+
+
+def objectives_to_search(goal: Goal) -> tuple[Objective, ...]:
+    """Those that the rows' own bounds leave open; device-seconds tell a front what lies between."""
+    from trainwright.planning.reasons.objectives import Objective
+
+    wanted = [goal.objective, *goal.pareto]
+    if goal.pareto:
+        wanted.append(Objective.TOKENS_PER_DEVICE)
+    known = {Objective.STEP_TIME} if goal.training.deadline_s is None else set()
+    return tuple(each for each in dict.fromkeys(wanted) if each not in known)
+
+
+def fewest_devices(rows: Iterable[SweepRow]) -> int:
+    """Where the numbers of devices begin that a bound is about: the smallest row, or what it uses.
+
+    Rows hold plans on at most their number of devices, so the first may use fewer.
+    """
+    return min(row.devices_used or row.devices for row in rows)
+
+
+def bounded(document: ModelSweepResult, goal: Goal) -> ModelSweepResult:
+    """The document with what its rows and searches prove of its objective and its front."""
+    from trainwright.planning.reasons.objectives import (
+        Objective,
+        least_scores,
+        least_steps_s,
+        pareto_excess,
+    )
+
+    fewest, most = document.devices_from, document.rows[-1].devices
+    if fewest is None:
+        return document
+
+    def aim_for(objective: Objective) -> WeightedAim:
+        return objective_aim(objective, goal, fewest=fewest, most=most)
+
+    steps_s = least_steps_s(
+        most,
+        ((row.devices, _step_bound_s(row)) for row in document.rows),
+        (
+            (aim_for(Objective(each.objective)), math.inf if each.bound is None else each.bound)
+            for each in document.searched
+        ),
+    )
+
+    def scores(objective: Objective) -> Floats:
+        return least_scores(objective, aim_for(objective), steps_s)[fewest:]
+
+    bound = float(scores(goal.objective).min())
+    if document.best is None:
+        status = Status.INFEASIBLE if math.isinf(bound) else Status.UNKNOWN
+        return replace(document, status=status)
+    value = row_score(document.rows[document.best], goal, goal.objective)
+    gap = relative_gap(value, bound)
+    within = None
+    if goal.pareto:
+        one, other = goal.pareto
+        front = [document.rows[index] for index in document.pareto]
+        points = [(row_score(row, goal, one), row_score(row, goal, other)) for row in front]
+        excess = pareto_excess(points, scores(one), scores(other))
+        within = excess if math.isfinite(excess) else None
+    return replace(
+        document,
+        status=Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP,
+        objective_value=_figure(goal.objective, value),
+        objective_bound=_figure(goal.objective, min(bound, value)),
+        gap=gap,
+        pareto_within=within,
+    )
+
+
+def _step_bound_s(row: SweepRow) -> float:
+    """What no step on at most the row's devices is shorter than."""
+    if row.status is Status.INFEASIBLE:
+        return math.inf
+    bound_s = row.lower_bound_s if row.lower_bound_all_s is None else row.lower_bound_all_s
+    return bound_s or 0.0
+
+
+def _figure(objective: Objective, score: float) -> float | None:
+    """A score in the objective's own unit: tokens per second and device are to be many."""
+    from trainwright.planning.reasons.objectives import Objective
+
+    if objective is not Objective.TOKENS_PER_DEVICE:
+        return score
+    return 1 / score if score > 0 else None
+
+
+# Whether a sweep's document still says what its rows and its plan make of each other
+# -----------------------------------------------------------------------------------
+
+
+def recheck_sweep(document: ModelSweepResult, *, source: str | None = None) -> ModelSweepResult:
+    """The document itself; raises `InvalidInput` with every contradiction.
+
+    The preferred plan is priced again; of the other rows only their totals can be.
+    """
+    from trainwright.planning.reasons.objectives import Objective, Training
+
+    try:
+        unknown = {document.objective, *document.pareto_objectives} - set(Objective)
+        refuse(Fault("objective", f'must be an objective, got "{name}"') for name in unknown)
+        stated = document.training
+        with inside("training"):
+            training = Training(
+                tokens=stated.tokens,
+                price_per_hour=stated.price_per_hour,
+                power_watts=stated.power_watts,
+                deadline_s=stated.deadline_s,
+                device_mtbf_s=stated.device_mtbf_s,
+                checkpoint_bytes_per_s=stated.checkpoint_bytes_per_s,
+                restart_s=stated.restart_s,
+            )
+        goal = Goal(
+            objective=Objective(document.objective),
+            pareto=tuple(map(Objective, document.pareto_objectives)),
+            training=training,
+            checkpoint_bytes=stated.checkpoint_bytes,
+            tokens_per_step=_tokens_per_step(document),
+        )
+        refuse(_faults(document, goal))
+    except InvalidInput as error:
+        raise InvalidInput(error.faults, source=source) from None
+    return document
+
+
+def _range_faults(document: ModelSweepResult) -> Iterator[Fault]:
+    """What the bounds are about: numbers of devices, and objectives."""
+    from trainwright.planning.reasons.objectives import Objective
+
+    fewest, most = document.devices_from, document.rows[-1].devices if document.rows else 0
+    if not document.rows:
+        yield Fault("rows", "must have at least 1 entry, got 0")
+    elif fewest is not None and not 1 <= fewest <= most <= LARGEST_POOL:
+        yield Fault("devices_from", f"must be from 1 to the {most} of the last row, got {fewest}")
+    for index, each in enumerate(document.searched):
+        if each.objective not in set(Objective):
+            wanted = f"must be one of {', '.join(Objective)}"
+            yield Fault(f"searched[{index}].objective", f'{wanted}, got "{each.objective}"')
+
+
+def _tokens_per_step(document: ModelSweepResult) -> float:
+    workload = document.request.workload
+    if workload is None:
+        raise InvalidInput.of("request.workload", "required field is missing")
+    return float(workload.global_batch * workload.sequence_length)
+
+
+def _faults(document: ModelSweepResult, goal: Goal) -> Iterator[Fault]:
+    rows = tuple(with_totals(row, goal) for row in document.rows)
+    yield from changes(rows, document.rows, "rows")
+    expected = replace(
+        document,
+        status=sweep_status(rows, goal),
+        best=best_row(rows, goal),
+        pareto=pareto_rows(rows, goal),
+        best_plan=None,
+    )
+    refuse(_range_faults(document))
+    expected = bounded(expected, goal)
+    yield from changes(expected, replace(document, best_plan=None), "")
+    if document.best is None or document.best_plan is None:
+        return
+    if not 0 <= document.best < len(document.rows):
+        return
+    row = document.rows[document.best]
+    with inside("best_plan"):
+        plan = recheck(document.best_plan)
+    made = replace(plan_row(row.devices, plan, goal), search_s=row.search_s)
+    yield from changes(made, row, f"rows[{document.best}]")
+
+
+# Plans on several numbers of devices, one row each
+# -------------------------------------------------
+
+_KWH_J: Final = 3.6e6
+_DAY_S: Final = 86_400.0
+_FINE_GAP: Final = 1e-4
+
+
+def model_sweep_report(document: ModelSweepResult) -> RenderableType:
+    """One row per number of devices, why some have none, and the preferred plan in full."""
+    from rich.console import Group
+    from rich.text import Text
+
+    request = document.request
+    cluster = request.cluster.name if request.cluster else "?"
+    parts: list[RenderableType] = [Text(f"{request.model.name} on {cluster}")]
+    parts.append(_row_table(document))
+    if document.training.tokens is not None:
+        parts.append(_training_table(document))
+    parts.extend(Text(line) for line in _notes(document))
+    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
+    if document.best_plan is not None:
+        parts.append(Text(""))
+        parts.append(model_plan_report(document.best_plan))
+    return Group(*parts)
+
+
+def _row_table(document: ModelSweepResult) -> RenderableType:
+    plans = [row.parallelism for row in document.rows]
+    made = table(
+        None,
+        (
+            ("devices", "right"),
+            ("step", "right"),
+            ("tokens/s", "right"),
+            ("/device", "right"),
+            ("MFU", "right"),
+            *layout_columns(plans),
+            ("mb", "right"),
+            ("schedule", "right"),
+            ("GiB", "right"),
+            ("gap", "right"),
+            ("", "left"),
+        ),
+    )
+    for index, row in enumerate(document.rows):
+        known = _known_cells(row) if row.step_time_s is not None else [row.status.value] + [""] * 3
+        add_row(
+            made,
+            str(row.devices),
+            *known,
+            *layout_cells(row.parallelism, plans),
+            *_plan_cells(row),
+            _mark(document, index),
+        )
+    return made
+
+
+def _training_table(document: ModelSweepResult) -> RenderableType:
+    """Totals of the whole training."""
+    totals = _totals(document)
+    made = table(
+        "the whole training",
+        (("devices", "right"), *((name, "right") for name in totals), ("", "left")),
+    )
+    for index, row in enumerate(document.rows):
+        if row.step_time_s is not None:
+            cells = (shown(row) for shown in totals.values())
+            add_row(made, str(row.devices_used), *cells, _mark(document, index))
+    return made
+
+
+def _known_cells(row: SweepRow) -> list[str]:
+    return [
+        format_seconds(row.step_time_s or 0),
+        f"{row.tokens_per_s or 0:,.0f}",
+        f"{row.tokens_per_s_per_device or 0:,.0f}",
+        f"{row.mfu or 0:.1%}",
+    ]
+
+
+def _plan_cells(row: SweepRow) -> list[str]:
+    if row.step_time_s is None:
+        return [""] * 4
+    gap = "0 %" if row.status is Status.OPTIMAL else _gap(_whole_gap(row))
+    memory = f"{(row.peak_memory_bytes or 0) / GIB:.1f}"
+    return [str(row.micro_batch), row.schedule or "", memory, gap]
+
+
+def _whole_gap(row: SweepRow) -> float:
+    """How much faster a plan of any family that was allowed could be, at most."""
+    if row.lower_bound_all_s is None:
+        return row.gap or 0.0
+    return max(row.gap or 0.0, relative_gap(row.step_time_s or 0.0, row.lower_bound_all_s))
+
+
+def _gap(gap: float) -> str:
+    return "<0.01 %" if gap < _FINE_GAP else format_percent_up(gap)
+
+
+def _totals(document: ModelSweepResult) -> dict[str, Callable[[SweepRow], str]]:
+    """Columns of the whole training, as far as its inputs are known."""
+    training = document.training
+    found: dict[str, Callable[[SweepRow], str]] = {
+        "useful": lambda row: "" if row.goodput is None else f"{row.goodput:.1%}",
+        "days": lambda row: "" if row.train_s is None else f"{row.train_s / _DAY_S:,.1f}",
+    }
+    if training.price_per_hour is not None:
+        found["cost"] = lambda row: "" if row.cost is None else f"{row.cost:,.0f}"
+    if training.power_watts is not None:
+        found["MWh"] = lambda row: (
+            "" if row.energy_j is None else f"{row.energy_j / _KWH_J / 1e3:,.4g}"
+        )
+    return found
+
+
+def _mark(document: ModelSweepResult, index: int) -> str:
+    marks = ["best"] if index == document.best else []
+    marks += ["pareto"] if index in document.pareto else []
+    used, asked = document.rows[index].devices_used, document.rows[index].devices
+    marks += [f"uses {used}"] if used is not None and used != asked else []
+    marks += ["late"] if is_late(document, index) else []
+    return ", ".join(marks)
+
+
+def is_late(document: ModelSweepResult, index: int) -> bool:
+    """Whether the row misses the deadline, and so counts for no objective."""
+    deadline_s, train_s = document.training.deadline_s, document.rows[index].train_s
+    return deadline_s is not None and train_s is not None and train_s > deadline_s
+
+
+def _notes(document: ModelSweepResult) -> Iterator[str]:
+    for row in document.rows:
+        if row.reason is not None:
+            yield f"{row.devices} devices: {row.reason}"
+    training = document.training
+    if document.best is None:
+        yield _nothing(document)
+    else:
+        best = document.rows[document.best].devices
+        yield f"best by {document.objective}: {best} devices{_bound(document)}"
+    if any(is_late(document, index) for index in range(len(document.rows))):
+        days = f"{(training.deadline_s or 0.0) / _DAY_S:,.4g}"
+        limit = f"the deadline of {days} {'day' if days == '1' else 'days'}"
+        yield f"late rows miss {limit} and count for no objective"
+    if document.pareto:
+        yield from _front(document)
+    if training.tokens is not None:
+        yield (
+            f"for {training.tokens:.4g} tokens, failures and checkpoints included: a device fails "
+            f"every {training.device_mtbf_s / 3600:,.0f} h, a restart takes "
+            f"{format_seconds(training.restart_s)}, a checkpoint is "
+            f"{format_bytes(training.checkpoint_bytes)}"
+        )
+    if document.interrupted:
+        yield "interrupted: rows that were not reached are unknown"
+
+
+def _bound(document: ModelSweepResult) -> str:
+    """What is proved of the objective, over all numbers of devices."""
+    bound = document.objective_bound
+    if document.devices_from is None or bound is None or document.gap is None:
+        return ""
+    where = f"of all plans on {_range(document)}"
+    if document.status is Status.OPTIMAL:
+        return f", the best {where}, proved"
+    word = "more" if document.objective == "tokens-per-device" else "less"
+    shown = objective_figure(document.objective, bound)
+    return f"; none {where} has {word} than {shown}, gap <= {format_percent_up(document.gap)}"
+
+
+def _range(document: ModelSweepResult) -> str:
+    fewest, most = document.devices_from, document.rows[-1].devices
+    return f"{most} devices" if fewest == most else f"{fewest} to {most} devices"
+
+
+def _front(document: ModelSweepResult) -> Iterator[str]:
+    both = " and ".join(document.pareto_objectives)
+    yield f"no row beats those marked pareto in both {both}"
+    if document.devices_from is None:
+        return
+    if document.pareto_within is None:
+        yield "how far a plan between them may be better is not known: a search did not end"
+        return
+    if document.pareto_within <= OPTIMAL_TOLERANCE:
+        yield f"of all plans on {_range(document)} none beats them, proved"
+        return
+    share = format_percent_up(document.pareto_within)
+    yield f"for every plan on {_range(document)}, one of them is at most {share} worse in both"
+
+
+def objective_figure(objective: str, value: float) -> str:
+    """The figure of an objective with its unit."""
+    match objective:
+        case "step-time":
+            return format_seconds(value)
+        case "tokens-per-device":
+            return f"{value:,.0f} tokens/s per device"
+        case "energy":
+            return f"{value / _KWH_J / 1e3:,.4g} MWh"
+        case "devices":
+            return f"{value:,.0f} devices"
+        case _:
+            return f"a cost of {value:,.0f}"
+
+
+def _nothing(document: ModelSweepResult) -> str:
+    times_s = [row.train_s for row in document.rows if row.train_s is not None]
+    if times_s:
+        proved = document.devices_from is not None and document.status is Status.INFEASIBLE
+        what = f"no plan on {_range(document)}" if proved else "no row"
+        shortest = f"{min(times_s) / _DAY_S:,.1f} days are the shortest of these"
+        return f"{what} trains the tokens within the deadline; {shortest}"
+    return "no plan was found on any of these numbers of devices"

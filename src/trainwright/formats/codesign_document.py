@@ -1,0 +1,399 @@
+"""The document of `codesign`: the best chip with its plans, what was searched, the front."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from trainwright.cluster import ChipTemplate, Surroundings, networked, template_device
+from trainwright.errors import InvalidInput
+from trainwright.formats.document_json import decode_document
+from trainwright.formats.json_text import parse_json
+from trainwright.plans.request import FORMAT_VERSION, Embedded
+from trainwright.plans.status import BoundKind, Status
+
+if TYPE_CHECKING:
+    from trainwright.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurroundingsRecord:
+    """What a chip's cores stand in; see `trainwright.cluster.Surroundings`."""
+
+    clock_hz: float
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    link_bandwidth_bytes_per_s: float
+    link_latency_s: float
+    node_devices: int
+    node_bandwidth_bytes_per_s: float
+    launch_s: float
+    glb_bytes_per_cycle: float
+    interface_mm2: float = 0.0
+    tensor_overlap: float = 0.0
+    gradient_overlap: float = 0.0
+
+    def surroundings(self) -> Surroundings:
+        """What the record describes."""
+        return Surroundings(**{field.name: getattr(self, field.name) for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchitectureRecord:
+    """One design: cores, arrays, buffers, and what surrounds them."""
+
+    num_tc: int
+    num_vc: int
+    width: int
+    depth: int
+    width_vc: int
+    glb_bytes: int
+    tc_buffer_bytes: int
+    vc_buffer_bytes: int
+    peak_flops_per_s: float
+    surroundings: SurroundingsRecord
+    precision: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipPlanRecord:
+    """How one model is trained on the design; `starts` is the first layer of each stage.
+
+    Under a schedule in V rank r of p owns stages r and 2p-1-r. `recompute` is what all stages do,
+    or "mixed" where they differ.
+    """
+
+    model: str
+    step_time_s: float
+    tokens_per_s: float
+    energy_per_token_j: float
+    power_watts: float
+    mfu: float
+    tensor_parallel: int
+    data_parallel: int
+    pipeline_parallel: int
+    num_devices: int
+    microbatch_size: int
+    num_microbatches: int
+    recompute: str
+    recompute_per_stage: tuple[str, ...]
+    schedule: str
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedStrategyRecord:
+    """A published strategy on the same design, evenly cut; why not, where it does not run."""
+
+    model: str
+    pipeline_parallel: int
+    data_parallel: int
+    tensor_parallel: int
+    feasible: bool
+    step_time_s: float | None = None
+    tokens_per_s: float | None = None
+    recompute: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignRecord:
+    """A design with its plans. With several models `tokens_per_s` is their geometric mean.
+
+    `area_scope` says what the area holds. `power_watts` is the mean of a chip over a step,
+    `peak_power_watts` that of its hungriest operator. `chip_cost_per_token` spreads the cost of all
+    dies over three years of training. `relative_throughput` is that of the
+    objective against the reference design, absent where the reference holds no plan.
+    """
+
+    architecture: ArchitectureRecord
+    plan: ChipPlanRecord
+    plans: tuple[ChipPlanRecord, ...]
+    objective: float
+    tokens_per_s: float
+    area_mm2: float
+    area_scope: str
+    area_parts_mm2: dict[str, float]
+    power_watts: float
+    energy_per_token_j: float
+    tokens_per_s_per_watt: float
+    peak_power_watts: float | None = None
+    die_area_mm2: float | None = None
+    cost_per_good_die: float | None = None
+    chip_cost_per_token: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """One design of the front, with its fastest plans."""
+
+    architecture: str
+    variant: int
+    design: int
+    tokens_per_s: float
+    area_mm2: float
+    power_watts: float
+    energy_per_token_j: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRecord:
+    """An operator of the model's most frequent layer on the best design: what binds it."""
+
+    operator: str
+    phase: str
+    seconds: float
+    share: float
+    bound: str
+    utilisation: float
+    dataflow: str | None = None
+    core_tile: tuple[int, ...] | None = None
+    global_tile: tuple[int, ...] | None = None
+    split: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerScheduleRecord:
+    """The most frequent layer's kernels on the best design's cores, in one direction.
+
+    The search charges `sequential_s`, every kernel spread over all cores, one after another; with
+    `num_side_by_side` kernels on single cores or the link beside others, a layer takes `seconds`.
+    """
+
+    direction: str  # "forward", "backward"
+    seconds: float
+    sequential_s: float
+    lower_bound_s: float
+    gap: float
+    status: Status
+    method: str
+    num_operators: int
+    num_side_by_side: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensitivityRecord:
+    """What more of one resource buys: the gain in throughput, with plans sought anew."""
+
+    resource: str
+    factor: float
+    throughput_gain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealChipRecord:
+    """A chip of the catalog on the same models, network and number of devices."""
+
+    name: str
+    feasible: bool
+    peak_flops_per_s: float
+    tokens_per_s: float | None = None
+    tensor_parallel: int | None = None
+    data_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesRecord:
+    """Ranges of the template's variables and the area limits."""
+
+    num_tc: tuple[int, ...]
+    num_vc: tuple[int, ...]
+    width: tuple[int, ...]
+    depth: tuple[int, ...]
+    glb_mib: tuple[int, ...]
+    largest_um2: float
+    least_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One model with what it trains on."""
+
+    model: Embedded
+    sequence_length: int
+    global_batch: int
+    tensor_parallel: tuple[int, ...]
+    recompute: tuple[str, ...]
+    weight: float = 1.0
+    schedules: tuple[str, ...] = ("1f1b",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodesignRequest:
+    """Everything a search depends on; nothing outside the document is needed to run it again."""
+
+    trainwright_version: str
+    jobs: tuple[JobRecord, ...]
+    num_devices: int
+    rules: RulesRecord
+    surroundings: tuple[SurroundingsRecord, ...]
+    microbatch_sizes: tuple[int, ...]
+    objective: str
+    energy: dict[str, float]
+    max_power_watts: float | None = None
+    precisions: tuple[str, ...] = ("bf16",)
+    max_mean_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecheckRecord:
+    """Pruned designs priced in full: how many, and whether all are as bad as their bounds say."""
+
+    sampled: int
+    confirmed: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodesignResult:
+    """The best design; `objective` is minimised and `lower_bound` refers to it.
+
+    `candidates` are the designs inside the area rules, `searched` those times the variants
+    (surroundings × microbatch sizes). Every one of them was visited (its placement was solved) or
+    pruned by a bound or a limit, by level in `pruned_by`.
+    """
+
+    kind: str = "codesign"
+    format_version: int = FORMAT_VERSION
+    request: CodesignRequest
+    status: Status
+    bound_kind: BoundKind = BoundKind.PROVED
+    objective: str
+    search: str = "exact"
+    best: DesignRecord | None = None
+    lower_bound: float | None = None
+    gap: float | None = None
+    candidates: int
+    searched: int
+    visited: int
+    pruned: int
+    pruned_by: dict[str, int]
+    visited_share: float
+    space_sha256: str
+    pareto: tuple[FrontPoint, ...] = ()
+    pareto_objectives: tuple[str, ...] = ()
+    pareto_epsilon: float | None = None
+    hypervolume: float | None = None
+    fixed_strategies: tuple[FixedStrategyRecord, ...] = ()
+    reference: DesignRecord | None = None
+    operators: tuple[OperatorRecord, ...] = ()
+    layer_schedules: tuple[LayerScheduleRecord, ...] = ()
+    sensitivity: tuple[SensitivityRecord, ...] = ()
+    real_chips: tuple[RealChipRecord, ...] = ()
+    recheck: RecheckRecord | None = None
+    infeasible_because: str | None = None
+    search_s: float
+    front_s: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+# The documents of the stages of `codesign`: the layers it is about, and what a stage wrote
+# -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRecord:
+    """One operator of a layer in one phase, as a chip sees it; products are [b, m, n, k]."""
+
+    operator: str
+    phase: str
+    products: tuple[tuple[int, ...], ...]
+    share: float
+    flops: float
+    lane_cycles: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRecord:
+    """One class of layers: what it is, how many there are, what they do."""
+
+    kind: str
+    count: int
+    parameters: int
+    kernels: tuple[KernelRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRecord:
+    """A model at one tensor degree and microbatch size."""
+
+    model: str
+    tensor_parallel: int
+    microbatch_size: int
+    layers: tuple[LayerRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphResult:
+    """What the first stage leaves for the others: the request, and the layers it is about."""
+
+    kind: str = "codesign-graph"
+    format_version: int = FORMAT_VERSION
+    request: CodesignRequest
+    chains: tuple[ChainRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """A stage that was run: what it wrote, and how much of what."""
+
+    kind: str = "codesign-stage"
+    format_version: int = FORMAT_VERSION
+    stage: str
+    file: str
+    counts: dict[str, int]
+    stage_s: float
+
+
+# The best design of a co-design document as a cluster: so many of that chip on its network
+# -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundChip:
+    """A design as a cluster of whole nodes, and what its search held beside that.
+
+    `num_devices` is the number of chips it planned for, of which the last node may be partly used.
+    """
+
+    cluster: Cluster
+    num_devices: int
+    surroundings: Surroundings
+
+
+def read_chip(data: bytes, *, source: str) -> FoundChip:
+    """Read a document of `codesign`; raises `InvalidInput` where it is none or has no design."""
+    value = parse_json(data, source=source)
+    document = decode_document(value, {"codesign": CodesignResult}, source=source)
+    if document.best is None:
+        raise InvalidInput.of("best", "must be there: the search found no design", source=source)
+    count = document.request.num_devices
+    return FoundChip(
+        cluster=_cluster(document.best, num_devices=count),
+        num_devices=count,
+        surroundings=document.best.architecture.surroundings.surroundings(),
+    )
+
+
+def _cluster(design: DesignRecord, *, num_devices: int) -> Cluster:
+    """A design in its surroundings, with its mean power over a step, as a cluster."""
+    made = design.architecture
+    chip = ChipTemplate(
+        num_tc=made.num_tc,
+        num_vc=made.num_vc,
+        width=made.width,
+        depth=made.depth,
+        glb_bytes=made.glb_bytes,
+    )
+    around = made.surroundings.surroundings()
+    device = template_device(
+        chip,
+        around,
+        precision=made.precision,
+        name=str(chip),
+        power_watts=design.power_watts,
+    )
+    return networked(device, around, num_devices=num_devices)

@@ -1,0 +1,122 @@
+"""Files for training frameworks: one module per target, written from a job and read back.
+
+A target cannot be asked for what it does not express: `write` raises before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.documents.jobs import able_targets, gaps_of
+from trainwright.errors import Inexpressible, InvalidInput
+from trainwright.frameworks.launch import launch_scripts, readme
+from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
+from trainwright.plans.capability import CHROME_TRACE, TARGETS, target_named
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainwright.frameworks.launch import Launcher
+    from trainwright.frameworks.stated_run import StatedRun
+    from trainwright.plans.job import ExportBundle, Job, Stamp
+# Where each target is written; a picture of the schedule is no framework.
+_WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "megatron": ("megatron", "export_megatron"),
+        "megatron-bridge": ("megatron_bridge", "export_megatron_bridge"),
+        "primus": ("primus", "export_primus"),
+        "torchtitan@0.2": ("torchtitan", "export_torchtitan_02"),
+        "torchtitan@0.3": ("torchtitan", "export_torchtitan_03"),
+        "pytorch": ("pytorch", "export_pytorch"),
+        "deepspeed": ("deepspeed", "export_deepspeed"),
+        "accelerate": ("accelerate", "export_accelerate"),
+        "nanotron": ("nanotron", "export_nanotron"),
+    }
+)
+_READERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "megatron": ("megatron_reader", "read_megatron"),
+        "torchtitan": ("torchtitan_reader", "read_torchtitan"),
+        "deepspeed": ("deepspeed", "read_deepspeed"),
+    }
+)
+_OF_SHELL: Final = frozenset({"megatron"})
+_OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})
+# Targets that take the order of every action from a file.
+_WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", CHROME_TRACE})
+
+
+def export_target(name: str) -> str:
+    """The target of a name; raises `InvalidInput` listing all, the trace among them."""
+    if name == CHROME_TRACE:
+        return name
+    try:
+        return target_named(name)
+    except InvalidInput:
+        names = ", ".join((*TARGETS, CHROME_TRACE))
+        raise InvalidInput.of("to", f'must be one of {names}, got "{name}"') from None
+
+
+def needs_orders(target: str) -> bool:
+    """Whether the files of a target hold the order of every action."""
+    return target in _WITH_ORDERS
+
+
+def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportBundle:
+    """The files of a job for a target, with a script that starts them and a README.
+
+    Raises `Inexpressible` with everything that the target cannot say, `InvalidInput` with every
+    rule of the framework that the job breaks.
+    """
+    if gaps := gaps_of(job, target):
+        faults = tuple(dict.fromkeys(gap.fault for gap in gaps))
+        raise Inexpressible(target, faults, alternatives=able_targets(job))
+    if target == CHROME_TRACE:
+        from trainwright.frameworks.chrome_trace import export_trace
+
+        return export_trace(job, stamp)
+    if target in _OF_CORE:
+        _refuse_illegal(job, target)
+    module, function = _WRITERS[target]
+    bundle: ExportBundle = _function(module, function)(job, stamp)
+    scripts = launch_scripts(bundle, job, launcher, stamp)
+    page = readme(bundle, job, launcher, stamp)
+    return replace(bundle, files={**bundle.files, **scripts, "README.md": page})
+
+
+def _refuse_illegal(job: Job, target: str) -> None:
+    """Raise `InvalidInput` with every rule of Megatron that the job breaks."""
+    from trainwright.frameworks.megatron import layout_of, letters_of
+
+    letters = tuple(map(letters_of, job.stages)) if layout_of(job) else None
+    broken = broken_megatron_rules(setup_of(job, letters=letters))
+    if broken:
+        raise InvalidInput(broken, source=f"the plan for {target}")
+
+
+def read(name: str, text: str, *, folder: Path | None = None) -> StatedRun:
+    """The run that a framework's configuration states; raises `InvalidInput` for other formats.
+
+    `folder` is where the file lies: a script may source others of it.
+    """
+    found = _READERS.get(name)
+    if found is None:
+        known = ", ".join(_READERS)
+        raise InvalidInput.of("from", f'must be one of {known}, got "{name}"')
+    beside = (folder,) if name in _OF_SHELL else ()
+    run: StatedRun = _function(*found)(text, *beside)
+    return run
+
+
+def readable() -> Iterable[str]:
+    """The formats that `read` knows."""
+    return tuple(_READERS)
+
+
+def _function(module: str, name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(import_module(f"{__name__}.{module}"), name)
+    return found

@@ -1,0 +1,146 @@
+"""What surrounds the files of every target: header, scripts that start them, a page to read."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
+
+if TYPE_CHECKING:
+    from trainwright.plans.job import ExportBundle, Job, Stamp
+
+NODE_SCRIPT: Final = "launch.sh"
+SLURM_SCRIPT: Final = "launch.slurm"
+
+
+class Launcher(StrEnum):
+    """How the program is started on every node."""
+
+    TORCHRUN = "torchrun"
+    SLURM = "slurm"
+
+
+def header(
+    stamp: Stamp, target: str, version: str, not_represented: Iterable[str]
+) -> tuple[str, ...]:
+    """Lines for the top of a file, without comment signs."""
+    lines = [
+        f"written by trainwright {stamp.trainwright_version} from plan {stamp.short_hash}",
+        f"for {target}, version {version}",
+    ]
+    lines += [f"not the plan asked for, but the nearest: {each}" for each in stamp.changes]
+    lines += [f"not represented here: {part}" for part in not_represented]
+    return tuple(lines)
+
+
+def commented(lines: Iterable[str], *, sign: str = "#") -> str:
+    """The lines as comments."""
+    return "".join(f"{sign} {line}\n" for line in lines)
+
+
+def launch_scripts(
+    bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp
+) -> dict[str, str]:
+    """Bash scripts by name: one for a node, and for slurm one that runs it on an allocation."""
+    top = commented(header(stamp, bundle.target, bundle.version, ()))
+    found = {NODE_SCRIPT: _node_script(bundle, job, top)}
+    if launcher is Launcher.SLURM:
+        found[SLURM_SCRIPT] = _slurm_script(job, top)
+    return found
+
+
+def _node_script(bundle: ExportBundle, job: Job, top: str) -> str:
+    nodes, per_node = _nodes(job)
+    settings = "".join(
+        f"export {name}={shlex.quote(value)}\n" if value else f"unset {name}\n"
+        for name, value in bundle.environment.items()
+    )
+    setup = "".join(f"{line}\n" for line in bundle.setup)
+    return f"""\
+#!/usr/bin/env bash
+{top}set -euo pipefail
+cd "$(dirname "$0")"
+{settings}{setup}\
+{_START[bundle.starter].format(nodes=nodes, per_node=per_node)} \\
+  {" ".join(bundle.command)} "$@"
+"""
+
+
+_START: Final = {
+    "torchrun": """\
+torchrun --nnodes "${{NUM_NODES:-{nodes}}}" --nproc-per-node {per_node} \\
+  --node-rank "${{NODE_RANK:-${{SLURM_NODEID:-0}}}}" \\
+  --master-addr "${{MASTER_ADDR:-localhost}}" --master-port "${{MASTER_PORT:-29500}}\"""",
+    "accelerate": """\
+accelerate launch --config_file accelerate.yaml \\
+  --num_machines "${{NUM_NODES:-{nodes}}}" --machine_rank "${{NODE_RANK:-${{SLURM_NODEID:-0}}}}" \\
+  --main_process_ip "${{MASTER_ADDR:-localhost}}" \\
+  --main_process_port "${{MASTER_PORT:-29500}}\"""",
+}
+
+
+def _slurm_script(job: Job, top: str) -> str:
+    nodes, per_node = _nodes(job)
+    return f"""\
+#!/usr/bin/env bash
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node={per_node}
+{top}set -euo pipefail
+cd "$SLURM_SUBMIT_DIR"
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+NUM_NODES=$SLURM_JOB_NUM_NODES
+export MASTER_ADDR NUM_NODES
+srun bash {NODE_SCRIPT} "$@"
+"""
+
+
+def _nodes(job: Job) -> tuple[int, int]:
+    """Nodes and devices of each."""
+    devices = job.degrees.num_devices
+    per_node = min(devices, job.devices_per_node)
+    return -(-devices // per_node), per_node
+
+
+def readme(bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp) -> str:
+    """What the files are, how to start them, and what they do not say."""
+    return "".join(f"{line}\n" for line in _readme_lines(bundle, job, launcher, stamp))
+
+
+def _readme_lines(
+    bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp
+) -> Iterator[str]:
+    degrees = job.degrees
+    yield f"# {job.model_name} for {bundle.target}"
+    yield ""
+    yield (
+        f"Written by trainwright {stamp.trainwright_version} from plan {stamp.short_hash}; "
+        f"version of {bundle.target}: {bundle.version}."
+    )
+    yield ""
+    copies = f" in {degrees.state_copies} copies" if degrees.state_copies > 1 else ""
+    mapping = job.demands.axis_order or DATA_INSIDE
+    order = "" if mapping == DATA_INSIDE else f"ranks in the order {mapping_name(mapping)}; "
+    yield (
+        f"{degrees.num_devices} devices: tensor {degrees.tensor}, pipeline {degrees.pipeline}, "
+        f"data {degrees.data}, context {degrees.context}, expert {degrees.expert}; ZeRO "
+        f"{degrees.zero_stage}{copies}; {order}{job.schedule}, "
+        f"{degrees.virtual_stages} stages per rank; {job.num_microbatches} microbatches of "
+        f"{job.microbatch_size}."
+    )
+    here = f"`bash {NODE_SCRIPT}` on every node, with NODE_RANK and MASTER_ADDR set"
+    start = here if launcher is Launcher.TORCHRUN else f"`sbatch {SLURM_SCRIPT}` in this folder"
+    yield from _section("Start", [start])
+    yield from _section("Not the plan asked for, but the nearest", stamp.changes)
+    yield from _section("You must add", bundle.asked_of_user)
+    yield from _section("What these files do not say", bundle.not_represented)
+    yield from _section("Take care", bundle.warnings)
+
+
+def _section(title: str, items: Iterable[str]) -> Iterator[str]:
+    lines = [f"- {item}" for item in items]
+    if lines:
+        yield from ("", f"## {title}", "", *lines)

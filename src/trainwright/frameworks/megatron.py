@@ -1,0 +1,695 @@
+"""Megatron-LM: its command-line arguments in a bash array, ready for `pretrain_gpt.py`.
+
+Each flag stands for a field of Megatron-Core's configuration (`megatron_fields`); this module only
+spells them. Tested with megatron-core 0.16.1 and the arguments of Megatron-LM beside it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.frameworks.launch import commented, header
+from trainwright.frameworks.megatron_rules import main_weights_of
+from trainwright.model import LayerKind, TransformerConfig
+from trainwright.model.config import Activation, Experts, LatentAttention, Norm
+from trainwright.plans.capability import RecomputeForm, capability_of
+from trainwright.plans.job import ExportBundle, StagePart
+from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
+
+if TYPE_CHECKING:
+    from trainwright.frameworks.launch_script import Flags
+    from trainwright.plans.job import Job, Stamp
+
+
+# Megatron's pipeline layout: one string that says which stage holds which layers
+# -------------------------------------------------------------------------------
+# `E` is the embedding, `t` a block, `m` a layer that predicts further tokens, `L` head and loss;
+# `|` stands between stages, all ranks of the first chunk before those of the second. `x*n` repeats
+# a letter and `(...)*n` a group, groups do not nest, commas mean nothing, blanks are errors.
+# Source: `PipelineParallelLayerLayout` of megatron-core 0.16.1.
+
+_LETTERS: Final = {LayerKind.EMBEDDING: "E", LayerKind.BLOCK: "t", LayerKind.MTP: "m"}
+_TIMES: Final = re.compile(r"\*0*(\d+)")
+_MOST_TIMES: Final = 2_048
+_MOST_LAYOUT_DIGITS: Final = 4
+_SHORTEST_RUN: Final = 5
+_SHORTEST_GROUP: Final = 3
+_GROUP: Final = re.compile(r"\(([^()]+)\)\*(\d+)")
+_LAYOUT_RUN: Final = re.compile(r"([EtmL|])\*(\d+)")
+
+
+def letters_of(stage: StagePart) -> str:
+    """The stage as letters; head and loss are one `L`, norms have none."""
+    letters = "".join(_LETTERS.get(kind, "") for kind in stage.kinds)
+    return letters + ("L" if stage.has(LayerKind.LOSS) else "")
+
+
+def format_layout(stages: Iterable[str]) -> str:
+    """The shortest string of runs and groups that a greedy writer finds.
+
+    Reading it back gives the same stages, which is asserted.
+    """
+    given = tuple(stages)
+    text = "".join(_grouped(given))
+    assert parse_layout(text) == given, f"the layout {text} reads back as it was"
+    return text
+
+
+def parse_layout(text: str) -> tuple[str, ...]:
+    """The letters of every stage; raises `InvalidInput` for what the grammar does not know."""
+    plain = text.replace(",", "")
+    if any(len(n) > _MOST_LAYOUT_DIGITS or int(n) > _MOST_TIMES for n in _TIMES.findall(plain)):
+        raise InvalidInput.of("layout", f"must repeat nothing more than {_MOST_TIMES} times")
+    plain = _GROUP.sub(lambda found: found[1] * int(found[2]), plain)
+    plain = _LAYOUT_RUN.sub(lambda found: found[1] * int(found[2]), plain)
+    wrong = sorted(set(plain) - set("EtmL|"))
+    if wrong:
+        shown = ", ".join(map(repr, wrong))
+        raise InvalidInput.of("layout", f"must hold E, t, m, L, |, x*n and (...)*n, got {shown}")
+    return tuple(plain.split("|"))
+
+
+def _grouped(stages: tuple[str, ...]) -> Iterator[str]:
+    runs = [(stage, len(list(same))) for stage, same in groupby(stages)]
+    for number, (stage, count) in enumerate(runs):
+        ends = number == len(runs) - 1
+        short = _runs(stage)
+        separated = count - 1 if ends else count  # after the last stage stands no bar
+        if stage and separated >= _SHORTEST_GROUP:
+            yield f"({short}|)*{separated}" + (short if ends else "")
+        else:
+            yield "|".join([short] * count) + ("" if ends else "|")
+
+
+def _runs(stage: str) -> str:
+    parts = []
+    for letter, same in groupby(stage):
+        count = len(list(same))
+        parts.append(f"{letter}*{count}" if count >= _SHORTEST_RUN else letter * count)
+    return "".join(parts)
+
+
+# The model that Megatron-LM's arguments describe
+# -----------------------------------------------
+
+_MODEL_FLAGS_TEXT: Final = """
+num-layers hidden-size ffn-hidden-size num-attention-heads group-query-attention
+num-query-groups kv-channels normalization swiglu squared-relu quick-geglu disable-bias-linear
+add-qkv-bias qk-layernorm hidden-dropout attention-dropout position-embedding-type
+max-position-embeddings untie-embeddings-and-output-weights vocab-size padded-vocab-size
+num-experts moe-ffn-hidden-size moe-router-topk moe-layer-freq moe-grouped-gemm
+moe-token-dispatcher-type moe-shared-expert-intermediate-size multi-latent-attention
+moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices
+q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim mtp-num-layers
+"""
+MODEL_FLAGS: Final = frozenset(_MODEL_FLAGS_TEXT.split())
+_NEEDED: Final = ("num-layers", "hidden-size", "num-attention-heads")
+_PART: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
+_PATTERN: Final = re.compile(rf"\(?{_PART.pattern}(?:\+{_PART.pattern})*\)?")
+
+_MOST_DIGITS: Final = 5
+_READ_AS: Final = {
+    "num_layers": "--num-layers",
+    "hidden_size": "--hidden-size",
+    "num_heads": "--num-attention-heads",
+    "num_kv_heads": "--num-query-groups",
+    "head_size": "--kv-channels",
+    "ffn_size": "--ffn-hidden-size",
+    "num_mtp_layers": "--mtp-num-layers",
+    "experts.num_experts": "--num-experts",
+    "experts.experts_per_token": "--moe-router-topk",
+    "experts.ffn_size": "--moe-ffn-hidden-size",
+    "experts.shared_ffn_size": "--moe-shared-expert-intermediate-size",
+    "experts.num_groups": "--moe-router-num-groups",
+    "experts.groups_per_token": "--moe-router-group-topk",
+}
+
+
+def read_model(flags: Flags) -> tuple[TransformerConfig | None, tuple[str, ...]]:
+    """The model; None and the reason where the arguments leave out its vocabulary or a size."""
+    sizes = {name: flags.count(name) for name in _NEEDED}
+    vocabulary = flags.count("vocab-size") or flags.count("padded-vocab-size")
+    if None in sizes.values():
+        missing = ", ".join(f"--{name}" for name, value in sizes.items() if value is None)
+        return None, (f"the model is not described: {missing} not given",)
+    if vocabulary is None:
+        return None, (
+            "the model is not described: no --vocab-size, which its tokenizer decides; add it to "
+            "the script",
+        )
+    try:
+        return _model(flags, vocabulary), ()
+    except InvalidInput as error:  # of a model, whose fields have other names than the arguments
+        raise InvalidInput(
+            [Fault(_READ_AS.get(fault.path, fault.path), fault.problem) for fault in error.faults]
+        ) from None
+
+
+def _model(flags: Flags, vocabulary: int) -> TransformerConfig:
+    layers, hidden = flags.count("num-layers") or 0, flags.count("hidden-size") or 0
+    heads = flags.count("num-attention-heads") or 0
+    gated = bool({"swiglu", "quick-geglu"} & set(flags.values))
+    latent = _latent(flags)
+    groups = flags.count("num-query-groups") if "group-query-attention" in flags.values else None
+    has_bias = "disable-bias-linear" not in flags.values
+    rotary = flags.one("position-embedding-type") == "rope"
+    head_size = flags.count("kv-channels") or (hidden // heads if heads else 0)
+    return TransformerConfig(
+        family="megatron",
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=heads if latent or groups is None else groups,
+        head_size=head_size if latent is None else latent.head_size,
+        ffn_size=_width(flags),
+        vocabulary_size=vocabulary,
+        norm=Norm.RMS if flags.one("normalization") == "RMSNorm" else Norm.LAYER,
+        activation=_activation(flags),
+        gated=gated,
+        query_key_norm="qk-layernorm" in flags.values and latent is None,
+        query_key_value_bias=has_bias or "add-qkv-bias" in flags.values,
+        attention_output_bias=has_bias,
+        mlp_bias=has_bias,
+        tied_embeddings="untie-embeddings-and-output-weights" not in flags.values,
+        max_positions=0 if rotary else flags.count("max-position-embeddings") or 0,
+        rotary=rotary,
+        hidden_dropout=_share(flags, "hidden-dropout"),
+        attention_dropout=_share(flags, "attention-dropout"),
+        experts=_experts(flags, layers),
+        latent=latent,
+        num_mtp_layers=flags.count("mtp-num-layers") or 0,
+    )
+
+
+def _share(flags: Flags, name: str) -> float:
+    found = flags.number(name)
+    return 0.1 if found is None else found  # Megatron's default
+
+
+def _width(flags: Flags) -> int:
+    """That of the feed-forward part; what Megatron takes where none is given."""
+    hidden = flags.count("hidden-size") or 0
+    usual = hidden * 8 // 3 // 64 * 64 if "swiglu" in flags.values else 4 * hidden
+    return flags.count("ffn-hidden-size") or usual
+
+
+def _activation(flags: Flags) -> Activation:
+    if "swiglu" in flags.values:
+        return Activation.SILU
+    return Activation.SQUARED_RELU if "squared-relu" in flags.values else Activation.GELU
+
+
+def _latent(flags: Flags) -> LatentAttention | None:
+    if "multi-latent-attention" not in flags.values:
+        return None
+    return LatentAttention(
+        key_value_rank=flags.count("kv-lora-rank") or 512,
+        rotary_head_size=flags.count("qk-pos-emb-head-dim") or 64,
+        plain_head_size=flags.count("qk-head-dim") or 128,
+        value_head_size=flags.count("v-head-dim") or 128,
+        query_rank=flags.count("q-lora-rank"),
+    )
+
+
+def _experts(flags: Flags, num_layers: int) -> Experts | None:
+    count = flags.count("num-experts")
+    if not count:
+        return None
+    width = flags.count("moe-ffn-hidden-size") or _width(flags)
+    groups = flags.positive("moe-router-num-groups") or 1
+    limit = flags.positive("moe-router-group-topk")
+    if (ranks := flags.positive("moe-router-topk-limited-devices")) is not None:  # until core 0.11
+        groups, limit = flags.positive("expert-model-parallel-size") or 1, ranks
+    elif limit is not None and "moe-router-num-groups" not in flags.values:
+        raise InvalidInput.of("--moe-router-group-topk", "needs --moe-router-num-groups beside it")
+    dense: tuple[int, ...] = ()
+    if (pattern := flags.one("moe-layer-freq")) is not None:
+        dense = tuple(i for i, routed in enumerate(_routed(pattern, num_layers)) if not routed)
+    leading = next((i for i, layer in enumerate(dense) if layer != i), len(dense))
+    given: dict[str, Any] = {"num_dense_layers": leading, "dense_layers": dense[leading:]}
+    return Experts(
+        num_experts=count,
+        experts_per_token=flags.count("moe-router-topk") or 2,
+        ffn_size=width,
+        shared_ffn_size=flags.count("moe-shared-expert-intermediate-size") or 0,
+        num_groups=1 if limit is None else groups,
+        groups_per_token=1 if limit is None else limit,
+        **given,
+    )
+
+
+def _routed(pattern: str, num_layers: int) -> list[int]:
+    """Which layers route: one in every n, or a list such as ([0]*3+[1]*58)."""
+    if pattern.isdecimal() and int(pattern):
+        return [int(layer % int(pattern) == 0) for layer in range(num_layers)]
+    plain = pattern.replace(" ", "")
+    parts = _PART.findall(plain) if _PATTERN.fullmatch(plain) else []
+    if any(len(n) > _MOST_DIGITS for _, n in parts):
+        parts = []
+    found = [int(v) for vs, n in parts for v in vs.split(",") * int(n or 1)]
+    if len(found) != num_layers:
+        wanted = f"must be a number, or a list of {num_layers} zeros and ones"
+        raise InvalidInput.of("--moe-layer-freq", f'{wanted}, got "{pattern}"')
+    return found
+
+
+# A job in the words of Megatron-Core: fields of its configuration objects, with their values
+# -------------------------------------------------------------------------------------------
+# The flags of Megatron-LM, the keys of Megatron-Bridge and those of Primus are three spellings of
+# these fields. Which class a field belongs to is stated, so that a test can look each one up in the
+# real package (megatron-core 0.16.1).
+
+Values = dict[str, Any]
+SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
+# Megatron's ways of tokens to experts, and ours that prices them.
+_DISPATCHERS: Final = {
+    "alltoall": "all_to_all",
+    "alltoall_seq": "all_to_all",
+    "allgather": "all_to_all",
+    "flex": "hierarchical",
+}
+_NORMS: Final = {Norm.LAYER: "LayerNorm", Norm.LAYER_WITHOUT_BIAS: "LayerNorm", Norm.RMS: "RMSNorm"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronFields:
+    """Values by field name: `model` of TransformerConfig, `latent` of MLATransformerConfig, `ddp`
+    of DistributedDataParallelConfig, `optimizer` of OptimizerConfig, `run` of the arguments alone.
+    """
+
+    model: Values
+    run: Values
+    ddp: Values = field(default_factory=dict)
+    optimizer: Values = field(default_factory=dict)
+    latent: Values = field(default_factory=dict)
+
+
+def megatron_fields(job: Job) -> MegatronFields:
+    """Everything of the job that Megatron takes as a value."""
+    run: Values = {
+        "micro_batch_size": job.microbatch_size,
+        "global_batch_size": job.global_batch,
+        "seq_length": job.sequence_length,
+        "make_vocab_size_divisible_by": job.vocabulary_multiple,
+    }
+    if job.demands.axis_order == PIPELINE_INSIDE:
+        run["use_tp_pp_dp_mapping"] = True
+    return MegatronFields(
+        model={
+            **_sizes(job),
+            **_expert_fields(job),
+            **_degrees(job),
+            **_recompute(job),
+            **_kernels(job),
+        },
+        latent=_latent_fields(job),
+        ddp=_data_parallel(job),
+        optimizer=_optimizer(job),
+        run=run,
+    )
+
+
+def layout_of(job: Job) -> str | None:
+    """The pipeline layout; None where stages are even, which needs none."""
+    if job.degrees.pipeline == 1 or job.is_even:
+        return None
+    return format_layout(map(letters_of, job.stages))
+
+
+def _degrees(job: Job) -> Values:
+    degrees, chunks = job.degrees, len(job.stages) // job.degrees.pipeline
+    found: Values = {
+        "tensor_model_parallel_size": degrees.tensor,
+        "pipeline_model_parallel_size": degrees.pipeline,
+        "context_parallel_size": degrees.context,
+        "expert_model_parallel_size": degrees.expert,
+        "sequence_parallel": degrees.sequence_parallel and degrees.tensor > 1,
+    }
+    if job.model.experts is not None:
+        found["expert_tensor_parallel_size"] = degrees.expert_shards
+    if (layout := layout_of(job)) is not None:
+        found["pipeline_model_parallel_layout"] = layout
+    if chunks > 1:
+        found["virtual_pipeline_model_parallel_size"] = chunks
+        found["microbatch_group_size_per_vp_stage"] = degrees.pipeline
+    return found
+
+
+def _recompute(job: Job) -> Values:
+    form = job.recompute_form
+    if form is RecomputeForm.NONE:
+        return {}
+    if form is RecomputeForm.MODULES:
+        names = capability_of("megatron").modules or {}
+        modules = [names[m] for m in sorted(job.demands.recompute_modules)]
+        return {"recompute_granularity": "selective", "recompute_modules": modules}
+    full: Values = {"recompute_granularity": "full"}
+    if form is RecomputeForm.ALL:
+        return full | {"recompute_method": "uniform", "recompute_num_layers": 1}
+    return full | {"recompute_method": "block", "recompute_num_layers": job.first_recomputed}
+
+
+def _sizes(job: Job) -> Values:
+    model, recipe = job.model, job.recipe
+    dropout = (model.hidden_dropout, model.attention_dropout)
+    hidden, attention = dropout if recipe.dropout is None else (recipe.dropout,) * 2
+    found: Values = {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "ffn_hidden_size": model.ffn_size,
+        "num_attention_heads": model.num_heads,
+        "num_query_groups": model.num_kv_heads,
+        "kv_channels": model.head_size if model.latent is None else None,
+        "normalization": _NORMS[model.norm],
+        "gated_linear_unit": model.gated,
+        "add_bias_linear": model.mlp_bias,
+        "add_qkv_bias": model.query_key_value_bias,
+        "qk_layernorm": model.query_key_norm or model.latent is not None,
+        "hidden_dropout": hidden,
+        "attention_dropout": attention,
+        "bf16": job.precision in ("bf16", "fp8"),
+        "fp16": job.precision == "fp16",
+    }
+    if job.precision == "fp8":
+        found["fp8"] = "hybrid"
+    if model.num_mtp_layers:
+        found["mtp_num_layers"] = model.num_mtp_layers
+    return found
+
+
+def _expert_fields(job: Job) -> Values:
+    experts, layers = job.model.experts, job.model.num_layers
+    if experts is None:
+        return {}
+    found: Values = {
+        "num_moe_experts": experts.num_experts,
+        "moe_router_topk": experts.experts_per_token,
+        "moe_ffn_hidden_size": experts.ffn_size,
+        "moe_grouped_gemm": True,
+        **_dispatcher(job),
+    }
+    if job.demands.groups_per_token:
+        found |= {
+            "moe_router_num_groups": experts.num_groups,
+            "moe_router_group_topk": experts.groups_per_token,
+        }
+    if not all(experts.at(layer) for layer in range(layers)):
+        found["moe_layer_freq"] = [int(experts.at(layer)) for layer in range(layers)]
+    if experts.shared_ffn_size:
+        found["moe_shared_expert_intermediate_size"] = experts.shared_ffn_size
+    if (factor := job.recipe.capacity_factor) is not None:
+        found |= {"moe_expert_capacity_factor": factor, "moe_pad_expert_input_to_capacity": True}
+    return found
+
+
+def _dispatcher(job: Job) -> Values:
+    """How tokens travel; once to a node by DeepEP, or HybridEP, which pads to a capacity too.
+
+    Both take probabilities in float32 alone. Without expert parallelism nothing travels, and the
+    flexible dispatcher refuses to be made.
+    """
+    if not job.recipe.dispatches_once or job.degrees.expert == 1:
+        return {"moe_token_dispatcher_type": "alltoall"}
+    backend = "deepep" if job.recipe.capacity_factor is None else "hybridep"
+    return {
+        "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": backend,
+        "moe_router_dtype": "fp32",
+    }
+
+
+def _latent_fields(job: Job) -> Values:
+    latent = job.model.latent
+    if latent is None:
+        return {}
+    return {
+        "multi_latent_attention": True,
+        "q_lora_rank": latent.query_rank,
+        "kv_lora_rank": latent.key_value_rank,
+        "qk_head_dim": latent.plain_head_size,
+        "qk_pos_emb_head_dim": latent.rotary_head_size,
+        "v_head_dim": latent.value_head_size,
+    }
+
+
+def _kernels(job: Job) -> Values:
+    return {"cross_entropy_loss_fusion": True} if job.fused_cross_entropy else {}
+
+
+def _data_parallel(job: Job) -> Values:
+    stage = job.demands.zero_stage
+    found: Values = {"use_distributed_optimizer": stage >= 1}
+    if job.degrees.state_copies > 1:
+        found["num_distributed_optimizer_instances"] = job.degrees.state_copies
+    if stage >= 2:
+        found["data_parallel_sharding_strategy"] = SHARDING[stage]
+    if job.degrees.data > 1:
+        overlaps = job.overlap.gradients > 0
+        found["overlap_grad_reduce"] = overlaps
+        found["overlap_param_gather"] = overlaps and stage >= 1 and job.overlap.parameters > 0
+    found["grad_reduce_in_fp32"] = job.recipe.gradient_dtype in (None, "fp32")
+    return found
+
+
+def _optimizer(job: Job) -> Values:
+    name = {"momentum": "sgd"}.get(job.recipe.optimizer, str(job.recipe.optimizer))
+    found: Values = {
+        "optimizer": name,
+        "use_distributed_optimizer": job.demands.zero_stage >= 1,
+    }
+    if name == "sgd":
+        found["sgd_momentum"] = 0.9 if job.recipe.optimizer == "momentum" else 0.0
+    moments, main = job.recipe.moment_dtypes, main_weights_of(job)
+    if {main, *moments} != {"fp32"}:
+        found |= {
+            "use_precision_aware_optimizer": True,
+            "main_params_dtype": main,
+            "exp_avg_dtype": moments[0],
+            "exp_avg_sq_dtype": moments[-1],
+        }
+    return found
+
+
+def dispatcher_of(kind: str | None) -> str | None:
+    """What prices Megatron's dispatcher of a name, None where none is named.
+
+    Gathering all tokens has no price of its own. Raises `InvalidInput` for an unknown name.
+    """
+    if kind not in (None, *_DISPATCHERS):
+        wanted = f"must be one of {', '.join(_DISPATCHERS)}"
+        raise InvalidInput.of("--moe-token-dispatcher-type", f'{wanted}, got "{kind}"')
+    return None if kind is None else _DISPATCHERS[kind]
+
+
+def mapping_of(is_pipeline_inside: object) -> str:
+    """What the switch `use_tp_pp_dp_mapping` stands for."""
+    return mapping_name(PIPELINE_INSIDE if is_pipeline_inside else DATA_INSIDE)
+
+
+def unsaid(job: Job) -> tuple[str, ...]:
+    """What of model and plan the fields leave to Megatron."""
+    model, found = job.model, []
+    if any(stage.has(LayerKind.FINAL_NORM) != stage.has(LayerKind.LOSS) for stage in job.stages):
+        found.append("the stage of the final norm: it runs with the head")
+    named = {
+        "attention_sinks": "attention sinks",
+        "sandwich_norm": "second norms of each half of a block",
+        "sliding_window": "attention window",
+        "mlm_transform": "the head of a masked language model",
+    }
+    found += [f"the model's {what}" for name, what in named.items() if getattr(model, name)]
+    if model.activation is Activation.RELU:
+        found.append("the model's activation (relu)")
+    found.append("predicted times and memory")
+    return tuple(found)
+
+
+# Megatron-LM: its command-line arguments in a bash array, ready for `pretrain_gpt.py`
+# ------------------------------------------------------------------------------------
+
+ARRAY: Final = "TRAINWRIGHT_ARGS"
+FILE: Final = "megatron_args.sh"
+# Fields whose flag is not simply their name.
+FLAG_OF: Final = {
+    "num_moe_experts": "--num-experts",
+    "fp8": "--fp8-format",
+    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
+    "microbatch_group_size_per_vp_stage": "--microbatch-group-size-per-virtual-pipeline-stage",
+    "qk_head_dim": "--qk-head-dim",
+}
+# Switches that are written when a field is off.
+OFF_FLAG_OF: Final = {"add_bias_linear": "--disable-bias-linear"}
+_ROTARY: Final = (
+    "--rotary-base of the model's configuration (rope_theta; Megatron takes 10000, Llama 3 has "
+    "500000), and --use-rope-scaling with --rope-scaling-factor where it scales positions"
+)
+_EPSILON: Final = "--norm-epsilon of the model's configuration (Megatron takes 1e-05)"
+_RUN: Final = "length and rate: --train-iters and --lr; if wanted --min-lr, --save and --load"
+
+
+def export_megatron(job: Job, stamp: Stamp) -> ExportBundle:
+    """The arguments as a sourced file, and the command that takes them."""
+    missing = (*_unsaid_constants(job), *unsaid(job))
+    target, version = "megatron", capability_of("megatron").version
+    top = commented(header(stamp, target, version, missing))
+    lines = "".join(f"  {line}\n" for line in argument_lines(job))
+    return ExportBundle(
+        target=target,
+        version=version,
+        files={FILE: f"{top}{ARRAY}=(\n{lines})\n"},
+        command=('"$MEGATRON_PATH"/pretrain_gpt.py', f'"${{{ARRAY}[@]}}"'),
+        setup=(f". ./{FILE}", ': "${MEGATRON_PATH:?set it to a checkout of Megatron-LM}"'),
+        environment=environment_of(job),
+        not_represented=missing,
+        warnings=tuple(_warnings(job)),
+        asked_of_user=("MEGATRON_PATH, a checkout of Megatron-LM", *_asked(job)),
+    )
+
+
+def _unsaid_constants(job: Job) -> Iterator[str]:
+    """What changes the result of training and no time, so that plans do not carry it."""
+    if job.model.rotary:
+        yield "base and scaling of rotary positions: Megatron's defaults unless you add them"
+    yield "epsilon of norms: Megatron's default unless you add it"
+
+
+def _asked(job: Job) -> Iterator[str]:
+    if job.model.rotary:
+        yield _ROTARY
+    yield _EPSILON
+    # The tokenizer without text counts a token for the end of a document itself.
+    words = job.model.vocabulary_size - 1
+    yield (
+        "tokenizer and data: --tokenizer-type with --tokenizer-model, and --data-path; for a trial "
+        f"--mock-data --tokenizer-type NullTokenizer --vocab-size {words}"
+    )
+    yield _RUN
+
+
+def argument_lines(job: Job) -> Iterator[str]:
+    """Flags with their values, quoted for a shell, one to a line."""
+    for flag, value in arguments(job):
+        values = value if isinstance(value, (list, tuple)) else [value]
+        shown = [] if value is True else [shlex.quote(str(each)) for each in values]
+        yield " ".join((flag, *shown))
+
+
+def arguments(job: Job) -> Iterator[tuple[str, Any]]:
+    """Flags and values; a switch has the value True."""
+    fields = megatron_fields(job)
+    has_layout = "pipeline_model_parallel_layout" in fields.model
+    for name, value in (*fields.model.items(), *fields.latent.items()):
+        yield from _spelled(name, value, job, has_layout=has_layout)
+    yield from _described(job)
+    for name, value in fields.run.items():
+        yield _flag(name), value
+    yield from _sharded(job, fields.ddp)
+    for name, value in fields.optimizer.items():
+        if name != "use_distributed_optimizer":
+            yield _flag(name), value
+    if job.recipe.optimizer == "muon":
+        yield "--ckpt-format", "torch"
+
+
+def _spelled(name: str, value: Any, job: Job, *, has_layout: bool) -> Iterator[tuple[str, Any]]:
+    if value is None or (has_layout and name == "virtual_pipeline_model_parallel_size"):
+        return
+    if name == "gated_linear_unit":
+        yield from _activation_flags(job)
+    elif name == "num_query_groups":
+        if value != job.model.num_heads and job.model.latent is None:
+            yield "--group-query-attention", True
+            yield _flag(name), value
+    elif name == "moe_layer_freq":
+        yield _flag(name), "(" + "+".join(f"[{v}]*{n}" for v, n in _run_lengths(value)) + ")"
+    elif name in OFF_FLAG_OF:
+        if not value:
+            yield OFF_FLAG_OF[name], True
+    elif value is False:
+        return
+    else:
+        yield _flag(name), value
+
+
+def _run_lengths(values: list[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for value in values:
+        if runs and runs[-1][0] == value:
+            runs[-1] = value, runs[-1][1] + 1
+        else:
+            runs.append((value, 1))
+    return runs
+
+
+def _activation_flags(job: Job) -> Iterator[tuple[str, Any]]:
+    model = job.model
+    if model.activation is Activation.SILU and model.gated:
+        yield "--swiglu", True
+    elif model.activation is Activation.SQUARED_RELU and not model.gated:
+        yield "--squared-relu", True
+    elif model.activation is Activation.GELU and model.gated:
+        yield "--quick-geglu", True
+
+
+def _described(job: Job) -> Iterator[tuple[str, Any]]:
+    """What the arguments say of a model beside the fields of its configuration."""
+    model = job.model
+    if not model.tied_embeddings:
+        yield "--untie-embeddings-and-output-weights", True
+    yield "--position-embedding-type", "rope" if model.rotary else "learned_absolute"
+    yield "--max-position-embeddings", model.max_positions or job.sequence_length
+    if not job.fused_attention:
+        yield "--attention-backend", "unfused"
+
+
+def _sharded(job: Job, ddp: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    if ddp["use_distributed_optimizer"]:
+        yield "--use-distributed-optimizer", True
+    if "data_parallel_sharding_strategy" in ddp:
+        yield "--use-megatron-fsdp", True
+        yield "--data-parallel-sharding-strategy", ddp["data_parallel_sharding_strategy"]
+        yield "--ckpt-format", "fsdp_dtensor"
+    if "num_distributed_optimizer_instances" in ddp:
+        name = "num_distributed_optimizer_instances"
+        yield _flag(name), ddp[name]
+    for name in ("overlap_grad_reduce", "overlap_param_gather"):
+        if ddp.get(name):
+            yield _flag(name), True
+    if not ddp["grad_reduce_in_fp32"]:
+        yield "--grad-reduce-in-bf16", True
+    elif job.precision != "fp32":
+        yield "--accumulate-allreduce-grads-in-fp32", True
+
+
+def _flag(name: str) -> str:
+    return FLAG_OF.get(name, "--" + name.replace("_", "-"))
+
+
+def environment_of(job: Job) -> dict[str, str]:
+    """Variables that Megatron checks; an empty value must be unset."""
+    if job.demands.zero_stage >= 2:
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": ""}
+    if job.degrees.tensor > 1 or job.degrees.context > 1:
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    return {}
+
+
+def _warnings(job: Job) -> Iterator[str]:
+    degrees = job.degrees
+    if job.demands.zero_stage >= 2 and degrees.tensor * degrees.context > 1:
+        yield (
+            "Megatron-FSDP wants CUDA_DEVICE_MAX_CONNECTIONS unset, tensor and context parallelism "
+            "want it 1 before Blackwell: expect less overlap"
+        )
+    if job.model.activation is Activation.GELU and job.model.gated:
+        yield "--quick-geglu approximates the model's gated GELU"
+    yield (
+        f"the vocabulary is padded to a multiple of {job.vocabulary_multiple} x tp = "
+        f"{job.vocabulary_multiple * degrees.tensor}"
+    )

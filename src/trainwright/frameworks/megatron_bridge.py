@@ -1,0 +1,171 @@
+"""Megatron-Bridge (and NeMo 2): a function that sets the plan's values on a recipe.
+
+Code is the main form, because the letters of a layout mean something else in `key=value` overrides;
+those are beside it, quoted, for scripts. A recipe may set its own layout and number of chunks, so
+the function clears what the plan leaves out and is to be applied last. Keys are the fields of
+Megatron-Core's configurations under `model`, `train`, `ddp` and `optimizer`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.errors import InvalidInput
+from trainwright.frameworks.launch import commented, header
+from trainwright.frameworks.megatron import (
+    dispatcher_of,
+    environment_of,
+    layout_of,
+    mapping_of,
+    megatron_fields,
+    parse_layout,
+    unsaid,
+)
+from trainwright.frameworks.stated_run import StatedRun
+from trainwright.plans.capability import capability_of
+from trainwright.plans.job import ExportBundle
+
+if TYPE_CHECKING:
+    from trainwright.plans.job import Job, Stamp
+
+FILE: Final = "trainwright_recipe.py"
+OVERRIDES: Final = "overrides.txt"
+# The fields of `model` that a plan decides; a recipe describes the model itself.
+DECIDED: Final = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "pipeline_model_parallel_layout",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "sequence_parallel",
+    "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
+    "moe_router_dtype",
+    "microbatch_group_size_per_vp_stage",
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+    "recompute_modules",
+    "cross_entropy_loss_fusion",
+)
+# Those that only mean something where experts are.
+_LEFT_WHERE_ABSENT: Final = frozenset(
+    {"moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_router_dtype"}
+)
+_FALSE_WHERE_ABSENT: Final = frozenset({"cross_entropy_loss_fusion", "sequence_parallel"})
+
+
+def export_megatron_bridge(job: Job, stamp: Stamp) -> ExportBundle:
+    """The function, the overrides, and what runs them."""
+    missing = (*unsaid(job), "the model itself: choose the recipe that describes it")
+    target, version = "megatron-bridge", capability_of("megatron-bridge").version
+    top = commented(header(stamp, target, version, missing))
+    values = settings(job)
+    body = "".join(f"    recipe.{key} = {value!r}\n" for key, value in values.items())
+    code = f'{top}\n\ndef apply(recipe):\n    """Set what the plan decides; call it last."""\n'
+    overrides = "".join(f"'{key}={_override(value)}'\n" for key, value in values.items())
+    return ExportBundle(
+        target=target,
+        version=version,
+        files={FILE: f"{code}{body}    return recipe\n", OVERRIDES: top + overrides},
+        command=('"${TRAIN_SCRIPT:?a script that calls apply() on its recipe}"',),
+        environment=environment_of(job),
+        not_represented=missing,
+        asked_of_user=(
+            f"TRAIN_SCRIPT: a script that builds a recipe, calls apply() of {FILE} on it last, "
+            "and trains",
+        ),
+    )
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """Values by key, those that the plan leaves out cleared."""
+    fields = megatron_fields(job)
+    found: dict[str, Any] = {}
+    for name in DECIDED:
+        if name in _LEFT_WHERE_ABSENT and name not in fields.model:
+            continue
+        default = False if name in _FALSE_WHERE_ABSENT else None
+        found[f"model.{name}"] = fields.model.get(name, default)
+    if found["model.expert_tensor_parallel_size"] is None:
+        found["model.expert_tensor_parallel_size"] = job.degrees.tensor
+    if layout_of(job) is None and job.degrees.pipeline == 1:
+        found["model.virtual_pipeline_model_parallel_size"] = None
+    found |= {f"ddp.{name}": value for name, value in fields.ddp.items()}
+    if "data_parallel_sharding_strategy" in fields.ddp:
+        found["ddp.use_megatron_fsdp"] = True
+        found["checkpoint.ckpt_format"] = "fsdp_dtensor"
+    for name in ("optimizer", "use_distributed_optimizer"):
+        found[f"optimizer.{name}"] = fields.optimizer[name]
+    if "use_tp_pp_dp_mapping" in fields.run:
+        found["dist.use_tp_pp_dp_mapping"] = True
+    found["train.micro_batch_size"] = job.microbatch_size
+    found["train.global_batch_size"] = job.global_batch
+    found["model.seq_length"] = job.sequence_length
+    return found
+
+
+def _override(value: Any) -> str:
+    """A value as the right side of an override; the text of a layout keeps its letters."""
+    if value is None or isinstance(value, (bool, list)):
+        return json.dumps(value)
+    return str(value)
+
+
+def read_megatron_bridge(text: str) -> StatedRun:
+    """The run that `apply` sets; raises `InvalidInput` for anything but assignments."""
+    found: dict[str, Any] = {}
+    for function in ast.parse(text).body:
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for line in function.body:
+            if isinstance(line, ast.Assign):
+                found[ast.unparse(line.targets[0]).removeprefix("recipe.")] = _literal(line)
+    model = {k.removeprefix("model."): v for k, v in found.items() if k.startswith("model.")}
+    layout = model.get("pipeline_model_parallel_layout")
+    chunks = model.get("virtual_pipeline_model_parallel_size") or 1
+    return StatedRun(
+        tp=model["tensor_model_parallel_size"],
+        pp=model["pipeline_model_parallel_size"],
+        cp=model["context_parallel_size"],
+        ep=model["expert_model_parallel_size"],
+        etp=model["expert_tensor_parallel_size"],
+        virtual_stages=chunks,
+        schedule="interleaved" if chunks > 1 else "1f1b",
+        blocks=None if layout is None else tuple(s.count("t") for s in parse_layout(layout)),
+        sequence_parallel=model["sequence_parallel"],
+        token_dispatcher=dispatcher_of(model.get("moe_token_dispatcher_type")),
+        recompute=_recompute(model),
+        zero=_zero(found),
+        state_copies=found.get("ddp.num_distributed_optimizer_instances"),
+        mapping=mapping_of(found.get("dist.use_tp_pp_dp_mapping")),
+        micro_batch=found["train.micro_batch_size"],
+        global_batch=found["train.global_batch_size"],
+        sequence=found["model.seq_length"],
+    )
+
+
+def _literal(line: ast.Assign) -> Any:
+    try:
+        return ast.literal_eval(line.value)
+    except ValueError:
+        shown = ast.unparse(line)
+        raise InvalidInput.of("recipe", f'must assign plain values, got "{shown}"') from None
+
+
+def _recompute(model: dict[str, Any]) -> str:
+    granularity = model["recompute_granularity"]
+    if granularity == "full" and model["recompute_method"] == "block":
+        return f"full:{model['recompute_num_layers']}"
+    return granularity or "none"
+
+
+def _zero(found: dict[str, Any]) -> int:
+    strategy = found.get("ddp.data_parallel_sharding_strategy")
+    if strategy is not None:
+        return {"optim_grads": 2, "optim_grads_params": 3}[strategy]
+    return int(found["ddp.use_distributed_optimizer"])

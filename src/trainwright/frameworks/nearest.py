@@ -1,0 +1,217 @@
+"""The plan nearest to one that a framework cannot express, priced again.
+
+Each gap has its own nearest choice: another schedule on the same stages, a ZeRO stage the framework
+has, even stages. Recomputation is searched: of the patterns the framework knows, the fastest that
+fits in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from trainwright.documents.export import Nearest, PricedLayout
+from trainwright.documents.jobs import able_targets, gaps_of, job_of_configuration
+from trainwright.errors import Inexpressible, Infeasible, InvalidInput
+from trainwright.planning.search.plans import own_split
+from trainwright.plans.capability import (
+    RecomputeForm,
+    capability_of,
+    copy_features,
+    dispatch_features,
+)
+from trainwright.plans.capability_table import Feature
+from trainwright.plans.configuration import even_blocks
+from trainwright.plans.parallelism import mapping_name
+from trainwright.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.cluster import Cluster
+    from trainwright.model import Recipe
+    from trainwright.plans import StepPrediction
+    from trainwright.plans.capability import Capability
+    from trainwright.plans.configuration import Configuration
+    from trainwright.plans.job import Job
+
+_HARD: Final = frozenset({"pipeline", "tensor", "context", "expert", "parallelism"})
+_REGULAR: Final = frozenset(
+    {RecomputeForm.NONE, RecomputeForm.ALL, RecomputeForm.FIRST, RecomputeForm.MODULES}
+)
+
+
+def nearest_job(
+    job: Job, target: str, cluster: Cluster, before: PricedLayout, *, family: str | None = None
+) -> tuple[Job, Nearest]:
+    """The nearest job that `target` can express, and what it costs beside the one asked for.
+
+    `family` is the schedule that stands for an order that was searched.
+
+    Raises `Inexpressible` where no choice of a single gap helps, `Infeasible` where the nearest
+    plans do not fit in memory.
+    """
+    gaps = gaps_of(job, target)
+    hard = [gap.fault for gap in gaps if gap.field in _HARD]
+    if hard:
+        raise Inexpressible(target, hard, alternatives=able_targets(job))
+    own, limit_bytes = capability_of(target), cluster.accelerator.usable_bytes
+    found: list[tuple[float, Configuration, StepPrediction]] = []
+    least_bytes = float("inf")
+    named = job if family is None else replace(job, schedule=family)
+    for run in _runs(_base(named, own), job, own):
+        step = _priced(run, job, cluster)
+        if step is None or gaps_of(_as_job(run, job, cluster), target):
+            continue
+        needed_bytes = run.overheads.needed_bytes(step.peak_memory_bytes)
+        least_bytes = min(least_bytes, needed_bytes)
+        if needed_bytes <= limit_bytes:
+            found.append((step.step_time_s, run, step))
+    if not found:
+        if least_bytes == float("inf"):
+            faults = [gap.fault for gap in gaps]
+            raise Inexpressible(target, faults, alternatives=able_targets(job))
+        needed, limit = format_bytes(least_bytes), format_bytes(limit_bytes)
+        raise Infeasible(
+            f"the nearest plan that {target} can express needs {needed} of {limit}; plan again "
+            f"with --framework {target}, which searches only what it can run"
+        )
+    _, run, step = min(found, key=lambda each: each[0])
+    after = PricedLayout(step_time_s=step.step_time_s, peak_memory_bytes=step.peak_memory_bytes)
+    nearest = _as_job(run, job, cluster)
+    return nearest, Nearest(
+        changes=tuple(_changes(job, nearest)),
+        before=before,
+        after=after,
+        memory_limit_bytes=limit_bytes,
+    )
+
+
+def _as_job(run: Configuration, job: Job, cluster: Cluster) -> Job:
+    return job_of_configuration(run, job.model, cluster, model_name=job.model_name)
+
+
+def _priced(run: Configuration, job: Job, cluster: Cluster) -> StepPrediction | None:
+    from trainwright.step.predict import price_configuration
+
+    try:
+        return price_configuration(job.model, cluster, run)
+    except InvalidInput:  # a rule of the model or of the schedule
+        return None
+
+
+def _base(job: Job, own: Capability) -> Configuration:
+    """The job with every gap but recomputation closed."""
+    from trainwright.profile import Recompute
+
+    regular = job if job.recompute_form in _REGULAR else _without_recompute(job)
+    run = regular.configuration()
+    degrees = run.parallelism
+    stages = own.zero_stages(degrees.pipeline)
+    zero = min(stages, key=lambda z: (abs(z - degrees.zero_stage), -z))
+    degrees = replace(degrees, zero_stage=zero)
+    if degrees.tensor > 1 and not own.can(Feature.NO_SEQUENCE_PARALLEL):
+        degrees = replace(degrees, sequence_parallel=True)
+    if job.model.experts is not None and not own.can(Feature.EXPERT_TENSOR):
+        shards = degrees.tensor if own.can(Feature.EXPERTS_CUT) else 1
+        if degrees.expert_shards != shards:
+            degrees = replace(degrees, expert_tensor=shards)
+    copied = copy_features(degrees, has_experts=job.model.experts is not None)
+    if not (degrees.zero_stage and all(map(own.can, copied))):
+        degrees = replace(degrees, state_copies=1)
+    if degrees.axis_order not in own.axis_orders:
+        degrees = replace(degrees, axis_order=own.axis_orders[0])
+    chunks = degrees.virtual_stages
+    if not own.can(Feature.LOOP):
+        degrees, chunks = replace(degrees, virtual_stages=1), 1
+    run = replace(run, parallelism=degrees, blocks_per_stage=None, recompute=Recompute.NONE)
+    run = replace(run, recipe=_dispatched(run.recipe, job, own))
+    if job.demands.has_pipeline and not own.runs(job.demands):
+        run = replace(run, schedule="interleaved" if chunks > 1 else "1f1b")
+    blocks = job.blocks_per_stage
+    keeps_stages = own.can(Feature.UNEVEN_STAGES) and len(blocks) == run.num_stages
+    if run.num_stages > 1:
+        even = even_blocks(job.model.num_layers, run.num_stages)
+        if own.target == "nanotron":
+            even = own_split(job.model, run.num_stages)
+        run = replace(run, blocks_per_stage=blocks if keeps_stages else even)
+    return replace(run, recompute_blocks=None, recompute_modules=None)
+
+
+def _dispatched(recipe: Recipe, job: Job, own: Capability) -> Recipe:
+    """The recipe with tokens sent to experts as the framework can."""
+    from trainwright.model import TokenDispatcher
+
+    lacking = {feature for feature in dispatch_features(job.demands) if not own.can(feature)}
+    if Feature.NARROW_DISPATCH in lacking:
+        recipe = replace(recipe, dispatch_dtype=None)
+    if lacking - {Feature.NARROW_DISPATCH}:
+        recipe = replace(recipe, token_dispatcher=TokenDispatcher.ALL_TO_ALL)
+    return recipe
+
+
+def _without_recompute(job: Job) -> Job:
+    from trainwright.profile import Recompute
+
+    plain = tuple(
+        replace(stage, recompute=(Recompute.NONE,) * len(stage.kinds)) for stage in job.stages
+    )
+    return replace(job, stages=plain)
+
+
+def _runs(base: Configuration, job: Job, own: Capability) -> Iterator[Configuration]:
+    """The patterns of recomputation that the framework knows, on the base."""
+    from trainwright.profile import Recompute
+
+    forms = own.recompute_forms()
+    yield base
+    if job.recompute_form is RecomputeForm.NONE:
+        return
+    if RecomputeForm.MODULES in forms:
+        names = job.selected_modules
+        known = None if own.modules is None else tuple(n for n in names if n in own.modules)
+        yield replace(base, recompute=Recompute.SELECTIVE, recompute_modules=known or names)
+    if RecomputeForm.FIRST in forms:
+        for count in range(1, max(job.blocks_per_stage) + 1):
+            yield replace(base, recompute=Recompute.FULL, recompute_blocks=count)
+    yield replace(base, recompute=Recompute.FULL)
+
+
+def _changes(job: Job, nearest: Job) -> Iterator[str]:
+    """What is different, in words."""
+    was, now = job.degrees, nearest.degrees
+    for name in (
+        "zero_stage",
+        "state_copies",
+        "virtual_stages",
+        "sequence_parallel",
+        "expert_tensor",
+    ):
+        if getattr(was, name) != getattr(now, name):
+            yield f"{name}: {getattr(was, name)} becomes {getattr(now, name)}"
+    if was.axis_order != now.axis_order:
+        yield f"mapping: {mapping_name(was.axis_order)} becomes {mapping_name(now.axis_order)}"
+    if job.recipe.dispatch_in_words != nearest.recipe.dispatch_in_words:
+        was_sent, now_sent = job.recipe.dispatch_in_words, nearest.recipe.dispatch_in_words
+        yield f"dispatch: {was_sent} becomes {now_sent}"
+    if job.schedule != nearest.schedule:
+        yield f"schedule: {job.schedule} becomes {nearest.schedule}"
+    if job.blocks_per_stage != nearest.blocks_per_stage:
+        yield f"blocks per stage: {_list(job.blocks_per_stage)} become " + _list(
+            nearest.blocks_per_stage
+        )
+    if (old := _pattern(job)) != (new := _pattern(nearest)):
+        yield f"recompute: {old} becomes {new}"
+
+
+def _list(counts: tuple[int, ...]) -> str:
+    return ",".join(map(str, counts))
+
+
+def _pattern(job: Job) -> str:
+    form = job.recompute_form
+    if form is RecomputeForm.FIRST:
+        return f"the first {job.first_recomputed} blocks of every stage"
+    if form is RecomputeForm.MODULES:
+        return f"{', '.join(job.selected_modules)} of every block"
+    return form.value

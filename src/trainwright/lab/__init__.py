@@ -1,0 +1,1 @@
+"""What runs for real: layers timed, schedules replayed, predictions held against measured runs."""

@@ -1,0 +1,363 @@
+"""The predicted step and memory of one question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from trainwright.cluster import Cluster
+from trainwright.errors import UnsupportedFeature
+from trainwright.lab.run_shapes import SoftwareLine, stage_blocks, uses_fused_attention
+from trainwright.model import ContextExchange, LayerKind, Recipe, TransformerConfig, layer_graph
+from trainwright.plans import Parallelism, StageMemory, StepPrediction
+from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap, run_shape
+from trainwright.plans.measured_run import MeasuredRun
+from trainwright.profile import Recompute
+from trainwright.step import predict_step
+from trainwright.step.account import time_range
+from trainwright.step.predict import estimator_of, plan_of, point_of
+from trainwright.units import MIB
+
+# What is asked of the cost model about one run: model, cluster, and every setting decided
+# ----------------------------------------------------------------------------------------
+
+# Formats of the tables → those of the estimator; FP8 recipes differ in their scaling factors.
+_PRECISIONS: Final = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp32": "fp32",
+    "bf16_amp": "bf16",
+    "fp8": "fp8",
+    "fp8_amp": "fp8",
+    "fp8_cs": "fp8",
+    "fp8_mx": "fp8",
+    "mxfp8": "fp8",
+    "fp8_rowwise": "fp8",
+    "fp8_tensorwise": "fp8",
+    "nvfp4": "fp4",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One run with nothing left open."""
+
+    run: MeasuredRun
+    line: SoftwareLine
+    model: TransformerConfig
+    cluster: Cluster
+    configuration: Configuration
+
+
+def configuration_of(
+    run: MeasuredRun,
+    line: SoftwareLine,
+    model: TransformerConfig,
+    *,
+    microbatch_size: int,
+    recompute: str,
+    virtual_stages: int,
+) -> Configuration:
+    """The settings of a run as its launcher would state them; raises `UnsupportedFeature`."""
+    assert run.global_batch is not None
+    return Configuration(
+        parallelism=Parallelism(
+            tensor=run.tensor,
+            pipeline=run.pipeline,
+            data=run.data,
+            context=run.context,
+            expert=run.expert,
+            expert_tensor=run.expert_tensor,
+            virtual_stages=virtual_stages,
+            sequence_parallel=bool(run.sequence_parallel) and run.tensor > 1,
+            zero_stage=run.zero_stage or 0,
+        ),
+        microbatch_size=microbatch_size,
+        global_batch=run.global_batch,
+        sequence_length=run.sequence_length,
+        schedule=_schedule(run, microbatches=run.global_batch // (microbatch_size * run.data))
+        if virtual_stages > 1
+        else "1f1b",
+        recompute=Recompute(recompute),
+        fused_attention=uses_fused_attention(run)
+        if run.schema == "megatron_ci"
+        else line.fused_attention,
+        blocks_per_stage=_stage_blocks(run, model, virtual_stages),
+        fused_cross_entropy=line.fused_cross_entropy or run.flag("cross_entropy_loss_fusion"),
+        vocabulary_multiple=int(
+            run.number("make_vocab_size_divisible_by") or line.vocabulary_multiple
+        ),
+        recipe=_recipe(run, line),
+        overlap=_overlap(run, line),
+        overheads=MemoryOverheads(workspace_bytes=line.fixed_bytes),
+    )
+
+
+def _overlap(run: MeasuredRun, line: SoftwareLine) -> Overlap:
+    """What the line's software hides, and tensor exchanges where the run splits them to do so."""
+    share = 0.9 if line.overlaps_gradients else 0.0
+    splits = run.flag("async_tp") or run.flag("tp_comm_overlap")
+    return Overlap(gradients=share, parameters=share, tensor=0.9 if splits else 0.0)
+
+
+def _stage_blocks(
+    run: MeasuredRun, model: TransformerConfig, virtual_stages: int
+) -> tuple[int, ...] | None:
+    stated = stage_blocks(run, model.num_layers)
+    fits = stated is not None and len(stated) == run.pipeline * virtual_stages
+    return stated if fits else None
+
+
+def _schedule(run: MeasuredRun, *, microbatches: int) -> str:
+    """Interleaving takes microbatches in groups of the pipeline's size, or depth-first."""
+    return "depth-first" if microbatches % run.pipeline else "interleaved"
+
+
+def _recipe(run: MeasuredRun, line: SoftwareLine) -> Recipe:
+    try:
+        precision = _PRECISIONS[run.precision]
+    except KeyError:
+        raise UnsupportedFeature(f"precision {run.precision} is not modelled") from None
+    exchange = ContextExchange.ALL_TO_ALL if run.setting("cp_comm_type") == "a2a" else None
+    return Recipe(
+        precision=precision,
+        gradient_dtype="fp16" if precision == "fp16" else line.gradient_dtype,
+        context_exchange=exchange or ContextExchange.RING,
+        capacity_factor=1.0 if line.pads_experts else None,
+    )
+
+
+# Peak memory of megatron-core on Transformer Engine with fused gradient accumulation and loss
+# --------------------------------------------------------------------------------------------
+#     peak = static + activations in flight + dummy weight gradients + loss phase + fixed bytes
+#
+# With gradient accumulation fused into the weight gradient's product, the engine hands autograd one
+# 16-bit dummy per distinct weight shape and caches it for ever: 6 GiB for a 405 B model's shapes.
+# The last rank peaks either at the loss (5 bytes per logit, fitted) or at the head's weight
+# gradient (logits' gradient and the head's own); the second wins where h > 2 n, n being the tokens
+# of a microbatch on a device. Inferred from public measured peaks; see the accuracy page.
+
+_ELEMENT = 2
+_LOSS_COPIES = 2.5
+
+
+def engine_peak_bytes(question: Question, step: StepPrediction) -> float:
+    """The fullest rank of a step."""
+    dummies = _dummy_gradient_bytes(question)
+    peaks = []
+    for rank, stage in enumerate(step.stages):
+        memory = stage.memory
+        peak = memory.static_bytes + memory.activation_bytes + memory.workspace_bytes + dummies
+        if rank == len(step.stages) - 1:
+            peak += _loss_phase_bytes(question)
+        peaks.append(peak)
+    return max(peaks)
+
+
+def _dummy_gradient_bytes(question: Question) -> float:
+    asked = question.configuration
+    precision = asked.recipe.precision or question.cluster.accelerator.default_precision
+    graph = layer_graph(question.model, run_shape(asked, precision=precision))
+    shapes = {
+        (op.matrix.inputs, op.matrix.outputs)
+        for layer in graph.classes
+        if layer.kind is LayerKind.BLOCK
+        for op in layer.operators
+        if op.matrix is not None and op.name != "router"
+    }
+    return _ELEMENT * sum(inputs * outputs for inputs, outputs in shapes)
+
+
+def _loss_phase_bytes(question: Question) -> float:
+    asked, model = question.configuration, question.model
+    degrees = asked.parallelism
+    tokens = asked.microbatch_size * asked.sequence_length / degrees.context
+    multiple = asked.vocabulary_multiple * degrees.tensor
+    width = -(-model.vocabulary_size // multiple) * multiple / degrees.tensor
+    at_loss = _LOSS_COPIES * tokens
+    at_head = tokens + model.hidden_size
+    return _ELEMENT * width * max(at_loss, at_head)
+
+
+# Memory of a megatron-core process as its allocator reports it: more than weights and
+# activations
+# ------------------------------------------------------------------------------------
+#     static = parameters · bytes + matrix libraries' workspaces + tensors between stages
+#              + one shared buffer + what rounding of blocks adds
+#     peak   = static + activations in flight + loss + final norm
+#
+# Sizes were read in public training code or inferred from public golden values (the accuracy page
+# says which): two cuBLAS workspaces of 32 MiB where kernels must be deterministic or on Hopper,
+# else 8.125 MiB; one of Transformer Engine, four more with grouped products; input and gradient of
+# every model chunk behind a stage boundary; the largest of local attention's scores, the gathered
+# input of sequence parallelism and the gathered tokens of experts. With fp16 a float32 copy of the
+# gradients outlives the optimizer step, so that it counts as static and not at the peak.
+
+_LARGE_WORKSPACE: Final = 32 * MIB
+_SMALL_WORKSPACE: Final = 8.125 * MIB
+_LARGE_DEVICES: Final = ("H100", "H200")
+_BLACKWELL: Final = ("B200", "GB200", "B300", "GB300")
+_ENGINE_WORKSPACE: Final = {"A100": 4 * MIB}
+_GROUPED_WORKSPACES: Final = 4
+_ROUNDING_ALONE, _ROUNDING_PIPELINED = 2.7 * MIB, 3.7 * MIB
+_MAIN_STATE_BYTES: Final = 12
+_LOSS_BYTES: Final = {False: 6, True: 10}
+_MIXTURE_COPIES: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMemory:
+    """Bytes the allocator has given out: for ever, and at most."""
+
+    static_bytes: float
+    peak_bytes: float
+
+
+def megatron_memory(run: MeasuredRun, question: Question, stage: StageMemory) -> ProcessMemory:
+    """Memory of the last pipeline rank, which is the one that reports."""
+    optimizer = stage.optimizer_bytes * (run.number("num_distributed_optimizer_instances") or 1)
+    parameters = stage.weight_bytes + stage.gradient_bytes + optimizer
+    copy = 4 / _MAIN_STATE_BYTES * optimizer if run.precision == "fp16" else 0.0
+    fixed = _workspaces(run) + _between_stages(question) + _shared_buffer(run, question)
+    fixed += _ROUNDING_PIPELINED if run.pipeline > 1 else _ROUNDING_ALONE
+    peak = parameters + fixed + stage.activation_bytes + _loss(question)
+    peak += 2 * _hidden(question) + _copies(run, question, stage.microbatches_in_flight)
+    return ProcessMemory(static_bytes=parameters + copy + fixed, peak_bytes=peak)
+
+
+def _has_large_workspace(run: MeasuredRun) -> bool:
+    """Hopper, or deterministic kernels. On Blackwell it depends on a library version that no table
+    records: tests that resume a checkpoint show the small one nine times in ten, others mostly the
+    large.
+    """
+    if run.flag("deterministic_mode") or run.accelerator.startswith(_LARGE_DEVICES):
+        return True
+    return run.accelerator.startswith(_BLACKWELL) and run.setting("test_type") != "ckpt-resume"
+
+
+def _workspaces(run: MeasuredRun) -> float:
+    large = _has_large_workspace(run)
+    total = 2 * (_LARGE_WORKSPACE if large else _SMALL_WORKSPACE)
+    if run.setting("transformer_impl") == "local" and run.number("num_experts") is None:
+        return total
+    device = run.accelerator.partition("-")[0]
+    engine = _ENGINE_WORKSPACE.get(device, _LARGE_WORKSPACE)
+    return total + engine * (1 + _GROUPED_WORKSPACES * run.flag("moe_grouped_gemm"))
+
+
+def _between_stages(question: Question) -> float:
+    """Input and gradient of each chunk stay allocated where stages exchange them."""
+    degrees = question.configuration.parallelism
+    if degrees.pipeline == 1:
+        return 0.0
+    return 2 * degrees.virtual_stages * _hidden(question)
+
+
+def _hidden(question: Question) -> float:
+    """One hidden state of a microbatch on one device."""
+    asked = question.configuration
+    degrees = asked.parallelism
+    cut = degrees.context * (degrees.tensor if degrees.sequence_parallel else 1)
+    return 2 * asked.microbatch_size * asked.sequence_length * question.model.hidden_size / cut
+
+
+def _shared_buffer(run: MeasuredRun, question: Question) -> float:
+    asked, model = question.configuration, question.model
+    degrees = asked.parallelism
+    scores = gathered = 0.0
+    if run.setting("transformer_impl") == "local":
+        heads = model.num_heads / degrees.tensor
+        scores = 2 * asked.microbatch_size * heads * (asked.sequence_length / degrees.context) ** 2
+    if degrees.sequence_parallel:
+        gathered = _hidden(question) * degrees.tensor
+    if model.experts and run.setting("moe_token_dispatcher_type") in (None, "allgather"):
+        group = degrees.expert * (degrees.expert_tensor or degrees.tensor)
+        gathered = max(gathered, _hidden(question) * group)
+    return max(scores, gathered)
+
+
+def _loss(question: Question) -> float:
+    asked, t = question.configuration, question.configuration.parallelism.tensor
+    multiple = asked.vocabulary_multiple * t
+    padded = -(-question.model.vocabulary_size // multiple) * multiple
+    tokens = asked.microbatch_size * asked.sequence_length / asked.parallelism.context
+    heads = 1 + question.model.num_mtp_layers
+    return heads * _LOSS_BYTES[asked.fused_cross_entropy] * tokens * padded / t
+
+
+def _copies(run: MeasuredRun, question: Question, in_flight: int) -> float:
+    """Tensors that the list of a block does not name, for the blocks in flight on the last rank.
+
+    A flash kernel's output is kept twice, in its own and in the projection's layout (cuDNN's, which
+    Hopper picks unless told otherwise, once). Routed tokens leave copies around the experts.
+    """
+    asked, model = question.configuration, question.model
+    degrees = asked.parallelism
+    blocks = in_flight * (asked.blocks_per_stage or (model.num_layers / asked.num_stages,))[-1]
+    copied = 0.0
+    hopper = run.accelerator.startswith(_LARGE_DEVICES)
+    if asked.fused_attention and (run.setting("attention_backend") == "flash" or not hopper):
+        tokens = asked.microbatch_size * asked.sequence_length / degrees.context
+        copied += 2 * tokens * model.num_heads * model.head_size / degrees.tensor
+    if model.experts is not None:
+        routing = sum(model.experts.at(i) for i in range(model.num_layers)) / model.num_layers
+        copied += routing * _MIXTURE_COPIES * _hidden(question)
+    return blocks * copied
+
+
+# The predicted step and memory of one question
+# ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPrediction:
+    """Seconds of a step with the ends of the 90 % interval; bytes of a device where modelled."""
+
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    peak_memory_bytes: float | None = None
+    static_memory_bytes: float | None = None
+
+    def within(self, low_ratio: float, high_ratio: float) -> RunPrediction:
+        """The same with the interval from `low_ratio` to `high_ratio` times the step."""
+        return replace(
+            self,
+            step_time_low_s=self.step_time_s * low_ratio,
+            step_time_high_s=self.step_time_s * high_ratio,
+        )
+
+
+def predict(question: Question) -> RunPrediction:
+    """Price one question; raises like `Estimator.profile` and `predict_step`."""
+    step = price(question)
+    time_s = step.step_time_s
+    spread = time_range(question.model, question.cluster, question.configuration)
+    peak_bytes, static_bytes = _memory(question, step)
+    return RunPrediction(
+        step_time_s=time_s,
+        step_time_low_s=time_s * spread.low_ratio,
+        step_time_high_s=time_s * spread.high_ratio,
+        peak_memory_bytes=peak_bytes,
+        static_memory_bytes=static_bytes,
+    )
+
+
+def _memory(question: Question, step: StepPrediction) -> tuple[float, float]:
+    """Peak and static bytes of the rank that the table reports."""
+    run = question.run
+    if run.schema == "megatron_ci":
+        found = megatron_memory(run, question, step.stages[-1].memory)
+        return found.peak_bytes, found.static_bytes
+    static_bytes = max(stage.memory.static_bytes for stage in step.stages)
+    if question.line.caches_dummy_gradients:
+        return engine_peak_bytes(question, step), static_bytes
+    return step.peak_memory_bytes, static_bytes
+
+
+def price(question: Question) -> StepPrediction:
+    """The step of a question, stage by stage."""
+    model, cluster, asked = question.model, question.cluster, question.configuration
+    profile = estimator_of(model, cluster, asked).profile(point_of(asked))
+    plan = plan_of(asked, profile.structure)
+    return predict_step(plan, profile, cluster, overlap=asked.overlap, overheads=asked.overheads)

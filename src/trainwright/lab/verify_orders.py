@@ -1,0 +1,655 @@
+"""Level 0 of `verify`: is the document true, and are its orders fit to run?
+
+Nothing runs. The document's figures are computed again from its own request; orders are held
+against the laws of `scheduling.validate` and, with every transfer written out, against those of
+`scheduling.lower`, with buffered messages and with sends that wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+from trainwright.documents.model_estimate import ModelEstimateResult
+from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.placement import PlacementResult
+from trainwright.documents.printing import counted
+from trainwright.documents.profile_plan import EstimateResult, PlanResult
+from trainwright.documents.schedule import ScheduleResult
+from trainwright.documents.verification import Check, Control, Outcome
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.lab.token_replay import (
+    BLOCK,
+    EMBEDDING,
+    GAIN,
+    HEAD,
+    NORM,
+    ReplicatedStage,
+    Stage,
+    replay_tokens,
+)
+from trainwright.model.config import LayerKind
+from trainwright.plans.lowered import LoweredKind
+from trainwright.plans.schedule import ActionKind, Schedule
+from trainwright.profile import Recompute
+from trainwright.scheduling.lower import validate_lowered
+from trainwright.scheduling.validate import validate
+from trainwright.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from trainwright.documents.profile_plan import StageRecord
+    from trainwright.plans.job import Job, StagePart
+    from trainwright.plans.lowered import LoweredSchedule
+    from trainwright.plans.timeline import Timeline
+
+
+# What there is to replay of a document: its orders, or 1F1B over replicated stages
+# ---------------------------------------------------------------------------------
+# A schedule document and a model's plan or estimate have one pipeline with the same degrees in
+# every stage: orders, times and memory of every action. A profile's plan has degrees per stage, so
+# there every replica of a stage is a worker of its own.
+
+Verifiable = (
+    PlanResult
+    | EstimateResult
+    | PlacementResult
+    | ModelPlanResult
+    | ModelEstimateResult
+    | ScheduleResult
+)
+
+_TINY = {
+    LayerKind.EMBEDDING: EMBEDDING,
+    LayerKind.BLOCK: BLOCK,
+    LayerKind.MTP: BLOCK,
+    LayerKind.FINAL_NORM: NORM,
+    LayerKind.HEAD_TRANSFORM: NORM,
+    LayerKind.LM_HEAD: HEAD,
+}
+_SHARDING = 2  # from this ZeRO stage on, parameters come and go in the lowered orders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Orders with times and memory; `claims` are figures of the document that they must give.
+
+    `stages` are layers of the small model, by virtual stage; `peak_activations` and `peak_bytes`
+    are by rank, empty where the document does not say. `is_sharded` says that parameters are.
+    """
+
+    timeline: Timeline
+    schedule: str
+    stages: tuple[Stage, ...]
+    data_parallel: int = 1
+    makespan_s: float | None = None
+    peak_activations: tuple[int, ...] = ()
+    peak_bytes: tuple[float, ...] = ()
+    max_activations: int | None = None
+    is_sharded: bool = False
+    notes: tuple[str, ...] = ()
+
+    def lowered(self) -> LoweredSchedule:
+        """The orders with every transfer, as an export of the plan writes them."""
+        return self._lowered(self.timeline.schedule)
+
+    def runnable(self) -> tuple[Schedule, LoweredSchedule]:
+        """The same in PyTorch's terms; raises UnsupportedFeature where there are none."""
+        from trainwright.scheduling.lower import as_pytorch_runs
+
+        schedule = as_pytorch_runs(self.timeline.schedule)
+        return schedule, self._lowered(schedule)
+
+    def _lowered(self, schedule: Schedule) -> LoweredSchedule:
+        from trainwright.scheduling.lower import lower
+
+        sharded = range(schedule.placement.num_stages) if self.is_sharded else ()
+        return lower(schedule, costs=self.timeline.costs, sharded_stages=frozenset(sharded))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """Stages with replicas of their own, under 1F1B; `batch_s` is what the document predicts."""
+
+    replicated: tuple[ReplicatedStage, ...]
+    num_microbatches: int
+    schedule: str
+    stages: tuple[Stage, ...]
+    data_parallel: int
+    in_flight: tuple[int, ...]
+    batch_s: float | None = None
+    time_per_sample_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@singledispatch
+def subject_of(document: Any) -> Pipeline | Replicas:
+    """What to replay; raises InvalidInput where the document holds no plan."""
+    raise InvalidInput.of("kind", f'a document of kind "{document.kind}" has nothing to run')
+
+
+@subject_of.register
+def _(document: ScheduleResult) -> Pipeline:
+    from trainwright.documents.schedule import timeline_of
+
+    timeline = timeline_of(document)
+    if timeline is None:
+        raise InvalidInput.of("orders", f"there are none: the document is {document.status}")
+    limit = document.request.max_activations
+    return Pipeline(
+        timeline=timeline,
+        schedule=document.family,
+        stages=((BLOCK,),) * timeline.schedule.placement.num_stages,
+        makespan_s=document.makespan_s,
+        peak_activations=document.peak_activations_per_rank,
+        peak_bytes=document.peak_memory_bytes_per_rank,
+        max_activations=None if limit is None else limit * (document.parts_per_stage or 1),
+    )
+
+
+@subject_of.register
+def _(document: ModelPlanResult) -> Pipeline | Replicas:
+    from trainwright.documents.jobs import job_of, plan_and_profile
+    from trainwright.step.account import step_timeline
+
+    job = job_of(document)
+    if job.parallelism is None:
+        return of_own_degrees(document, job)
+    plan, profile, cluster = plan_and_profile(document, job)
+    return Pipeline(
+        timeline=step_timeline(
+            plan, profile, cluster, overlap=job.overlap, overheads=job.overheads
+        ),
+        schedule=job.schedule,
+        stages=tiny_stages(job),
+        data_parallel=job.degrees.data,
+        is_sharded=job.demands.zero_stage >= _SHARDING,
+        peak_bytes=document.peak_memory_bytes_per_rank,
+        notes=tuple(_job_notes(job)),
+    )
+
+
+@subject_of.register
+def _(document: ModelEstimateResult) -> Pipeline:
+    from trainwright.documents.jobs import job_of, plan_and_profile
+    from trainwright.step.account import step_timeline
+
+    job = job_of(document)
+    plan, profile, cluster = plan_and_profile(document, job)
+    return Pipeline(
+        timeline=step_timeline(
+            plan, profile, cluster, overlap=job.overlap, overheads=job.overheads
+        ),
+        schedule=job.schedule,
+        stages=tiny_stages(job),
+        data_parallel=job.degrees.data,
+        is_sharded=job.demands.zero_stage >= _SHARDING,
+        makespan_s=document.pipeline_s,
+        peak_bytes=tuple(rank.total_bytes for rank in document.memory),
+        notes=tuple(_job_notes(job)),
+    )
+
+
+@subject_of.register
+def _(document: PlanResult) -> Replicas:
+    return of_profile(document)
+
+
+@subject_of.register
+def _(document: EstimateResult) -> Replicas:
+    return of_profile(document)
+
+
+@subject_of.register
+def _(document: PlacementResult) -> Replicas:
+    return of_placement(document)
+
+
+def tiny_stages(job: Job) -> tuple[Stage, ...]:
+    """The layers of each virtual stage, as those of the small model."""
+    return tuple(_tiny_stage(stage) for stage in job.stages)
+
+
+def _tiny_stage(stage: StagePart) -> Stage:
+    names = []
+    for kind, mode in zip(stage.kinds, stage.recompute, strict=True):
+        if kind in _TINY:
+            is_plain = mode is Recompute.NONE
+            is_plain |= mode is Recompute.SELECTIVE and _TINY[kind] != BLOCK
+            names.append(_TINY[kind] if is_plain else f"{_TINY[kind]}:{mode.value}")
+    return tuple(names) or (GAIN,)
+
+
+def _job_notes(job: Job) -> Iterator[str]:
+    if job.model.num_mtp_layers:
+        yield "layers that predict further tokens run as plain blocks"
+    if any(Recompute.SELECTIVE in stage.recompute for stage in job.stages):
+        yield "selective recomputation runs attention scores and the activation again"
+    if job.degrees.zero_stage:
+        yield f"ZeRO-{job.degrees.zero_stage}: replicas hold whole parameters here"
+
+
+# Plans whose stages have replicas of their own, as `verify` replays them: 1F1B by worker
+# ---------------------------------------------------------------------------------------
+
+_FORWARD_SHARE: Final = 1 / 3  # of a profile's stage time, which is of both directions
+
+
+def of_placement(document: PlacementResult) -> Replicas:
+    """The stages of a placement, on one of its equal replicas."""
+    setting = document.request.setting
+    if not document.stages or setting is None:
+        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+    last = len(document.stages) - 1
+    replicas = document.data_parallel or 1
+    sync_s = document.gradient_sync_s or 0.0
+    simulated_s = document.simulated_time_s
+    return Replicas(
+        replicated=tuple(
+            ReplicatedStage(
+                forward_s=stage.forward_s,
+                backward_s=stage.backward_s,
+                replicas=1,
+                in_flight=stage.microbatches_in_flight,
+                feeds=(at + 1,) if at < last else (),
+            )
+            for at, stage in enumerate(document.stages)
+        ),
+        num_microbatches=-(-setting.num_microbatches // replicas),
+        schedule="1f1b",
+        stages=tuple(
+            _generic(len(stage.layers), stage.num_recomputed) for stage in document.stages
+        ),
+        data_parallel=replicas,
+        in_flight=tuple(stage.microbatches_in_flight for stage in document.stages),
+        batch_s=None if simulated_s is None else simulated_s - sync_s,
+        notes=("one of the equal replicas of the pipeline is replayed",) if replicas > 1 else (),
+    )
+
+
+def of_profile(document: PlanResult | EstimateResult) -> Replicas:
+    """The stages of a profile's plan, each with its own replicas."""
+    setting = document.request.setting
+    if not document.stages or setting is None:
+        raise InvalidInput.of("document", "holds no plan: it has no stages")
+    feeds = _feeds(document)
+    whole = sorted({target for targets in feeds for target in targets})
+    chain = whole == list(range(1, len(feeds))) and all(len(each) <= 1 for each in feeds)
+    branches = "stages that branch are run one after the other at level 2"
+    return Replicas(
+        replicated=tuple(map(_replicated, document.stages, feeds)),
+        num_microbatches=setting.num_microbatches,
+        schedule="1f1b",
+        stages=tuple(
+            _generic(len(stage.layers), stage.num_recomputed) for stage in document.stages
+        ),
+        data_parallel=_common([stage.data_parallel for stage in document.stages]),
+        in_flight=tuple(stage.microbatches_in_flight for stage in document.stages),
+        time_per_sample_s=document.time_per_sample_s,
+        notes=(
+            "a profile does not say how a stage's time splits; a third is taken as forward",
+            *(() if chain else (branches,)),
+        ),
+    )
+
+
+def _replicated(stage: StageRecord, feeds: tuple[int, ...]) -> ReplicatedStage:
+    own_s = stage.time_per_sample_s * stage.data_parallel
+    return ReplicatedStage(
+        forward_s=own_s * _FORWARD_SHARE,
+        backward_s=own_s * (1 - _FORWARD_SHARE),
+        replicas=stage.data_parallel,
+        in_flight=stage.microbatches_in_flight,
+        feeds=feeds,
+    )
+
+
+def _feeds(document: PlanResult | EstimateResult) -> tuple[tuple[int, ...], ...]:
+    """For each stage the stages that take a tensor of it."""
+    from trainwright.documents.profile_plan import profile_of_request
+
+    structure = profile_of_request(document.request).structure
+    stage_of = {layer: at for at, stage in enumerate(document.stages) for layer in stage.layers}
+    found: list[set[int]] = [set() for _ in document.stages]
+    for edge in structure.edges:
+        source, target = (stage_of[structure.ids[end]] for end in (edge.source, edge.target))
+        if source != target:
+            found[source].add(target)
+    return tuple(tuple(sorted(targets)) for targets in found)
+
+
+def of_own_degrees(document: ModelPlanResult, job: Job) -> Replicas:
+    """The stages of a model's plan that differ in degrees."""
+    workload, last = document.request.workload, len(document.stages) - 1
+    assert workload is not None and document.micro_batch is not None, "a plan has both"
+    return Replicas(
+        replicated=tuple(
+            ReplicatedStage(
+                forward_s=rank.forward_s,
+                backward_s=rank.backward_s,
+                replicas=stage.data_parallel,
+                in_flight=rank.memory.microbatches_in_flight,
+                feeds=(at + 1,) if at < last else (),
+            )
+            for at, (stage, rank) in enumerate(zip(document.stages, document.ranks, strict=True))
+        ),
+        num_microbatches=workload.global_batch // document.micro_batch,
+        schedule=job.schedule,
+        stages=tiny_stages(job),
+        data_parallel=1,
+        in_flight=tuple(rank.memory.microbatches_in_flight for rank in document.ranks),
+        notes=("transfers are taken as free",),
+    )
+
+
+def _common(degrees: list[int]) -> int:
+    return degrees[0] if len(set(degrees)) == 1 else 1
+
+
+def _generic(num_layers: int, num_recomputed: int) -> Stage:
+    """Layers that are not told apart: blocks, of which the first are recomputed."""
+    again = (f"{BLOCK}:full",) * num_recomputed
+    return again + (BLOCK,) * (num_layers - num_recomputed)
+
+
+# Level 0 of `verify`: is the document true, and are its orders fit to run?
+# -------------------------------------------------------------------------
+
+_MOST_PLACES = 8
+
+
+def check(level: int, name: str, detail: str, faults: InvalidInput | None = None) -> Check:
+    """A check that passed, or failed with these faults."""
+    if faults is None:
+        return Check(level=level, name=name, outcome=Outcome.PASS, detail=detail)
+    where = tuple(map(str, faults.faults[:_MOST_PLACES]))
+    more = len(faults.faults) - len(where)
+    return Check(
+        level=level,
+        name=name,
+        outcome=Outcome.FAIL,
+        detail=f"{counted(len(faults.faults), 'contradiction')}",
+        where=where if more <= 0 else (*where, f"and {more} more"),
+    )
+
+
+def left_out(level: int, name: str, why: str) -> Check:
+    """A check that was not done, and why."""
+    return Check(level=level, name=name, outcome=Outcome.LEFT_OUT, detail=why)
+
+
+def check_document(document: Verifiable) -> tuple[Check, Verifiable]:
+    """Every figure, from the request and the decisions that the document carries.
+
+    The document comes back with figures that its version did not have yet.
+    """
+    from trainwright.documents.recheck import recheck, recheck_estimate
+    from trainwright.documents.schedule import recheck_schedule
+
+    detail = "hashes, decisions, prices and claims follow from its request"
+    try:
+        if isinstance(document, ScheduleResult):
+            known: Verifiable = recheck_schedule(document)
+        elif isinstance(document, ModelEstimateResult):
+            known = recheck_estimate(document)
+        else:
+            known = cast("Verifiable", recheck(document))
+    except InvalidInput as error:
+        return check(0, "document", detail, error), document
+    said = "; ".join((detail, *known.warnings[len(document.warnings) :]))
+    return check(0, "document", said), known
+
+
+def check_memory(document: Verifiable, subject: Pipeline | Replicas) -> Check:
+    """No rank above its limit."""
+    name = "memory"
+    if isinstance(subject, Pipeline):
+        return _pipeline_memory(subject)
+    setting = getattr(document.request, "setting", None)
+    limit = setting.memory_bytes if setting else getattr(document, "memory_limit_bytes", None)
+    stages = [stage.memory_bytes for stage in getattr(document, "stages", ())]
+    if limit is None or not stages:
+        return left_out(0, name, "the document states no limit")
+    over = [
+        f"stages[{at}].memory_bytes: needs {format_bytes(each)} of {format_bytes(limit)}"
+        for at, each in enumerate(stages)
+        if each > limit * (1 + 1e-9)
+    ]
+    detail = f"at most {format_bytes(max(stages))} of {format_bytes(limit)} on a device"
+    outcome = Outcome.FAIL if over else Outcome.PASS
+    return Check(level=0, name=name, outcome=outcome, detail=detail, where=tuple(over))
+
+
+def _pipeline_memory(subject: Pipeline) -> Check:
+    timeline = subject.timeline
+    limits, peaks = timeline.costs.memory.limit_bytes, timeline.peak_bytes
+    held, most = timeline.schedule.peak_activations, subject.max_activations
+    in_bytes = bool(subject.peak_bytes)
+    over = []
+    for rank in range(timeline.schedule.num_ranks):
+        if peaks[rank] > limits[rank] * (1 + 1e-9):
+            sizes = [format_bytes(x) if in_bytes else f"{x:g}" for x in (peaks[rank], limits[rank])]
+            over.append(f"rank {rank}: holds {sizes[0]} of {sizes[1]}")
+        if most is not None and held[rank] > most:
+            over.append(f"rank {rank}: holds {held[rank]} activations of {most}")
+    detail = f"at most {counted(max(held), 'chunk activation')} on a rank"
+    if in_bytes:
+        detail += f", {format_bytes(float(peaks.max()))} of {format_bytes(float(limits.min()))}"
+    elif most is not None:
+        detail += f", limit {most}"
+    outcome = Outcome.FAIL if over else Outcome.PASS
+    return Check(level=0, name="memory", outcome=outcome, detail=detail, where=tuple(over))
+
+
+def check_orders(subject: Pipeline) -> Check:
+    """Owners, counts, order on each rank, no cycle."""
+    from trainwright.scheduling.validate import validate
+
+    schedule = subject.timeline.schedule
+    sizes = (
+        counted(schedule.placement.num_stages, "stage"),
+        counted(schedule.num_ranks, "rank"),
+        f"{schedule.num_microbatches} microbatches",
+    )
+    actions = counted(schedule.num_actions, "action")
+    detail = f"{actions}: {', '.join(sizes)}; one owner each, no cycle"
+    try:
+        validate(schedule)
+    except InvalidInput as error:
+        return check(0, "orders", detail, error)
+    return check(0, "orders", detail)
+
+
+def check_transfers(lowered: LoweredSchedule) -> Check:
+    """Each tensor sent and received once, in one order, buffered or not; gradients reduced once."""
+    from trainwright.scheduling.lower import validate_lowered
+
+    detail = f"{counted(len(lowered.actions), 'step')}: sends match receives, also where sends wait"
+    try:
+        validate_lowered(lowered)
+        validate_lowered(lowered, rendezvous=True)
+    except InvalidInput as error:
+        return check(0, "transfers", detail, error)
+    return check(0, "transfers", detail)
+
+
+def check_last_stage(subject: Pipeline) -> Check:
+    """PyTorch's runtime looks losses up by the order in which the last stage ran its forwards."""
+    from trainwright.plans.lowered import refuse_misordered
+    from trainwright.scheduling.lower import as_pytorch_runs, meets_in_order
+
+    schedule = subject.timeline.schedule
+    try:
+        refuse_misordered(as_pytorch_runs(schedule))
+    except UnsupportedFeature as error:
+        return left_out(0, "last stage", str(error))
+    done = "runs" if meets_in_order(schedule) else "with microbatches numbered anew, runs"
+    return check(0, "last stage", f"{done} its forwards as 0, 1, 2, …, which PyTorch needs")
+
+
+def exported_checks(folder: Path, subject: Pipeline) -> Iterator[Check]:
+    """The schedule files of an export, against the laws and against the plan.
+
+    A pipeline of one rank has none: there its stages are held against the plan.
+    """
+    if subject.timeline.schedule.num_ranks == 1:
+        yield _stages_check(folder, subject)
+        return
+    yield from _order_checks(folder, subject)
+
+
+def _stages_check(folder: Path, subject: Pipeline) -> Check:
+    from trainwright.formats.json_text import parse_json
+    from trainwright.frameworks.pytorch import STAGES
+
+    path = folder / STAGES
+    detail = "one rank, which needs no schedule; layers, replicas and microbatches of this plan"
+    if not path.is_file():
+        raise InvalidInput.of("exported", f'holds no {STAGES}; export the plan to "pytorch"')
+    expected = (
+        1,
+        subject.data_parallel,
+        subject.timeline.schedule.num_microbatches,
+        tuple(sum(name.startswith(BLOCK) for name in stage) for stage in subject.stages),
+    )
+    try:
+        if _stated(parse_json(path.read_bytes(), source=STAGES)) != expected:
+            raise InvalidInput.of("stages", "are not those of this plan")
+    except InvalidInput as error:
+        return check(0, STAGES, detail, error)
+    return check(0, STAGES, detail)
+
+
+def _stated(found: Any) -> tuple[int, int, int, tuple[int, ...]]:
+    """Pipeline ranks, replicas, microbatches, and the blocks of each stage."""
+    kinds = {LayerKind.BLOCK.value, LayerKind.MTP.value}
+    try:
+        return (
+            found["mesh"]["pipeline"],
+            found["mesh"]["data"],
+            found["num_microbatches"],
+            tuple(
+                sum(layer["kind"] in kinds for layer in stage["layers"])
+                for stage in found["stages"]
+            ),
+        )
+    except (KeyError, TypeError):
+        raise InvalidInput.of("stages", "must be as `export --to pytorch` writes them") from None
+
+
+def _order_checks(folder: Path, subject: Pipeline) -> Iterator[Check]:
+    from trainwright.formats.pytorch_csv import read_compute_comms, read_compute_only
+    from trainwright.scheduling.lower import as_pytorch_runs, validate_lowered
+    from trainwright.scheduling.validate import validate
+
+    expected = as_pytorch_runs(subject.timeline.schedule)
+    for name in ("schedule.csv", "schedule_comms.csv"):
+        path, detail = folder / name, "legal, and the orders of this plan"
+        if not path.is_file():
+            raise InvalidInput.of("exported", f'holds no {name}; export the plan to "pytorch"')
+        try:
+            if name == "schedule.csv":
+                found = read_compute_only(path)
+                validate(found)
+            else:
+                lowered = read_compute_comms(path)
+                validate_lowered(lowered)
+                found = lowered.compute_only()
+            if found != expected:
+                raise InvalidInput.of("orders", "are not those of this plan")
+        except InvalidInput as error:
+            yield check(0, name, detail, error)
+        else:
+            yield check(0, name, detail)
+
+
+# Orders broken on purpose, for levels 0 and 1: what lets them pass checks nothing
+# --------------------------------------------------------------------------------
+
+
+def controls_of(subject: Pipeline, lowered: LoweredSchedule) -> Iterator[Control]:
+    """Each broken copy with the word of the check that has to catch it."""
+    schedule = subject.timeline.schedule
+    yield _control(0, "two actions swapped", lambda: validate(_swapped(schedule)))
+    if schedule.num_ranks > 1:
+        yield _control(0, "an action on a wrong rank", lambda: validate(_misplaced(schedule)))
+    reduce = _first(lowered, LoweredKind.REDUCE_GRAD)
+    assert reduce is not None, "a lowered schedule reduces gradients"
+    without = lowered.without(reduce)
+    yield _control(0, "gradients not reduced", lambda: validate_lowered(without))
+    memory = subject.timeline.costs.memory
+    yield _control(1, "gradients not reduced", lambda: replay_tokens(without, memory))
+    receive = _first(lowered, LoweredKind.RECV_F)
+    if receive is not None:
+        missing = lowered.without(receive)
+        yield _control(0, "a receive missing", lambda: validate_lowered(missing))
+        yield _control(1, "a receive missing", lambda: replay_tokens(missing, memory))
+        cyclic = _first_receive_early(lowered)
+        if cyclic is not None:
+            yield _control(0, "a cycle of waits", lambda: validate_lowered(cyclic))
+            yield _control(1, "a cycle of waits", lambda: replay_tokens(cyclic, memory))
+
+
+def _control(level: int, name: str, run: Callable[[], object]) -> Control:
+    try:
+        run()
+    except InvalidInput as error:
+        return Control(level=level, name=name, caught=True, said=str(error.faults[0]))
+    return Control(level=level, name=name, caught=False, said="nothing")
+
+
+def _swapped(schedule: Schedule) -> Schedule:
+    """The first forward of the last stage after its backward."""
+    last = schedule.placement.num_stages - 1
+    kind, stage, microbatch = schedule.actions.T
+    of_last = (stage == last) & (microbatch == schedule.forward_order(last)[0])
+    forward = int(np.flatnonzero(of_last & (kind == ActionKind.F))[0])
+    backward = int(np.flatnonzero(of_last & ((kind == ActionKind.B) | (kind == ActionKind.I)))[0])
+    actions = schedule.actions.copy()
+    actions[[forward, backward]] = actions[[backward, forward]]
+    return _with_actions(schedule, actions)
+
+
+def _misplaced(schedule: Schedule) -> Schedule:
+    """The first actions of the first and the last rank change places."""
+    actions = schedule.actions.copy()
+    first, other = (int(schedule.rank_offsets[rank]) for rank in (0, -2))
+    actions[[first, other]] = actions[[other, first]]
+    return _with_actions(schedule, actions)
+
+
+def _with_actions(schedule: Schedule, actions: np.ndarray) -> Schedule:
+    return Schedule(
+        placement=schedule.placement,
+        num_microbatches=schedule.num_microbatches,
+        actions=actions,
+        rank_offsets=schedule.rank_offsets,
+    )
+
+
+def _first(lowered: LoweredSchedule, kind: LoweredKind) -> int | None:
+    rows = np.flatnonzero(lowered.actions[:, 0] == kind)
+    return int(rows[0]) if len(rows) else None
+
+
+def _first_receive_early(lowered: LoweredSchedule) -> LoweredSchedule | None:
+    """Rank 0 waits for its first gradient before it sends anything."""
+    from dataclasses import replace
+
+    rows = lowered.rows_of(0)
+    kinds = lowered.actions[rows, 0]
+    receives = np.flatnonzero(kinds == LoweredKind.RECV_B)
+    sends = np.flatnonzero(kinds == LoweredKind.SEND_F)
+    if not len(receives) or not len(sends) or receives[0] < sends[0]:
+        return None
+    actions = lowered.actions.copy()
+    own = actions[rows]
+    actions[rows] = np.concatenate(
+        [own[receives[0] : receives[0] + 1], np.delete(own, receives[0], axis=0)]
+    )
+    return replace(lowered, actions=actions, pairs=np.zeros(0, np.int64))

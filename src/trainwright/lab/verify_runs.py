@@ -1,0 +1,564 @@
+"""Level 1 of `verify`: the whole schedule, unfolded, replayed on this machine.
+
+Times are held against costs and needs without a simulator, every message is passed through queues
+without names, memory is added up action by action. Where PyTorch is installed, the same actions run
+with real autograd on small stages, and gradients and kept bytes are compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.documents.printing import counted
+from trainwright.documents.schedule import ScheduleResult, ScheduleVerification
+from trainwright.documents.schedule_methods import by_family, by_search
+from trainwright.documents.verification import Check, Control, Outcome
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.execution import Budget
+from trainwright.formats.pytorch_csv import CsvForm, format_compute_comms, format_compute_only
+from trainwright.formats.schedule_json import ScheduleSpec
+from trainwright.lab.gloo_check import (
+    MOST_RANKS,
+    PipelineRun,
+    check_gradients,
+    with_swapped_microbatches,
+    without_gradient_reduction,
+)
+from trainwright.lab.token_replay import fewer_layers, spread, whole_model
+from trainwright.lab.verify_orders import Pipeline, check, left_out
+from trainwright.options.schedule import Method, ScheduleCase, SearchOptions
+from trainwright.plans.schedule import ActionKind, Placement, Schedule
+from trainwright.scheduling.families import FAMILIES
+from trainwright.scheduling.lower import as_pytorch_runs, lower
+from trainwright.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.documents.verification import GradientCheck, KeptBytes
+    from trainwright.lab.token_replay import Replayed, Stage
+    from trainwright.lab.verify_orders import Replicas, Verifiable
+    from trainwright.plans.lowered import LoweredSchedule
+    from trainwright.plans.timeline import Timeline
+
+
+# The same kind of schedule on fewer ranks, where the machine at hand cannot run all of them
+# ------------------------------------------------------------------------------------------
+# A family is generated again, a search repeated, with the same placement. Chunks and proportions of
+# times stay (medians over stages), the memory limit shrinks with the ranks; microbatches are at
+# most 16, in whole rounds of the ranks where there are as many. What a real run of the folded
+# schedule shows is about the family, or about what such a search finds, not about every rank of the
+# full one.
+
+_MOST_MICROBATCHES = 16
+_EVALUATIONS = 2000  # of a search that is repeated: seconds
+
+
+def fold(
+    document: ScheduleResult, timeline: Timeline, *, ranks: int, microbatches: int | None = None
+) -> Timeline:
+    """The schedule of the document's family, or of another search, on `ranks` ranks.
+
+    `microbatches` are at most 16 where left out. Raises UnsupportedFeature
+    where the orders have no family to be rebuilt from.
+    """
+    request, full = document.request, timeline.schedule
+    if request.method == Method.SIMULATE or request.group is not None:
+        raise UnsupportedFeature(
+            f"at most {ranks} ranks are run for real, got {full.num_ranks}, and these orders "
+            "cannot be rebuilt for fewer",
+            alternative=f"verify a schedule of {ranks} ranks, or a family by its name",
+        )
+    limit = request.max_activations
+    case = replace(
+        _median_case(timeline),
+        ranks=ranks,
+        microbatches=microbatches or fewer_microbatches(full.num_microbatches, ranks),
+        virtual_stages=document.chunks_per_rank,
+        max_activations=None if limit is None else math.ceil(limit * ranks / full.num_ranks),
+    )
+    if is_searched(document):
+        options = SearchOptions(
+            placement=_placement_name(timeline), seed=request.seed, evaluations=_EVALUATIONS
+        )
+        folded = by_search(case, options, method=Method.SEARCH, budget=Budget()).timeline
+    else:
+        folded = by_family(case, document.family, budget=Budget()).timeline
+    if folded is None:
+        problem = (
+            f"{document.family} has no schedule on {ranks} ranks within the limit in proportion"
+        )
+        raise UnsupportedFeature(problem, alternative="verify it without the limit")
+    return folded
+
+
+def is_searched(document: ScheduleResult) -> bool:
+    """Whether its orders have no family's name: they were searched for."""
+    return document.request.method != Method.SIMULATE and document.family not in FAMILIES
+
+
+def _placement_name(timeline: Timeline) -> str:
+    placement = timeline.schedule.placement
+    ranks, chunks = placement.num_ranks, placement.num_stages // placement.num_ranks
+    if placement.is_v:
+        return "v"
+    if placement == Placement.loop(ranks, virtual_stages=chunks):
+        return "loop"
+    return "wave" if placement == Placement.wave(ranks, virtual_stages=chunks) else "any"
+
+
+def _median_case(timeline: Timeline) -> ScheduleCase:
+    costs = timeline.costs
+    times = {kind: (float(np.median(costs.duration_s[kind])),) for kind in ActionKind}
+    transfers = costs.forward_transfer_s
+    spec = ScheduleSpec(
+        forward_s=times[ActionKind.F],
+        input_grad_s=times[ActionKind.I],
+        weight_grad_s=times[ActionKind.W],
+        backward_s=times[ActionKind.B],
+        transfer_s=(float(np.median(transfers)),) if len(transfers) else (),
+    )
+    return ScheduleCase.of(spec)
+
+
+def fewer_microbatches(count: int, ranks: int) -> int:
+    """At most 16, in whole rounds of the ranks where there are as many."""
+    fewer = min(count, _MOST_MICROBATCHES)
+    return fewer - fewer % ranks if fewer >= ranks else fewer
+
+
+# Does a schedule train the same model? Its files run for real, and so do files broken on
+# purpose
+# ---------------------------------------------------------------------------------------
+# The orders are written in both of PyTorch's forms and executed on this machine's CPU, one process
+# per rank (`lab.gloo_check`). Beside them run two files that must fail: one without the
+# reduction of gradients, one whose last stage meets microbatches in the wrong order. A check that
+# passes those would check nothing, so it counts as failed.
+
+
+_NO_CONTROLS = "one microbatch leaves no sum of gradients to divide and no order to swap"
+
+
+def verify_folded(document: ScheduleResult, timeline: Timeline) -> ScheduleVerification:
+    """Run a schedule; one of more ranks than are run for real is first folded to fewer."""
+    ranks = timeline.schedule.num_ranks
+    if ranks <= MOST_RANKS:
+        return verify(timeline)
+    folded = fold(document, timeline, ranks=MOST_RANKS)
+    full = f"{ranks} ranks, {timeline.schedule.num_microbatches} microbatches"
+    if is_searched(document):
+        full += ", searched again"
+    return verify(folded, folded_from=full)
+
+
+def verify(timeline: Timeline, *, folded_from: str | None = None) -> ScheduleVerification:
+    """Run the orders of `timeline` and compare loss and gradients over two steps.
+
+    Raises UnsupportedFeature for what PyTorch cannot run and for more than 4 ranks, MissingExtra
+    without PyTorch.
+    """
+    schedule = as_pytorch_runs(timeline.schedule)
+    computations = format_compute_only(schedule)
+    lowered = format_compute_comms(lower(schedule, costs=timeline.costs))
+
+    def run(csv: str, form: CsvForm) -> PipelineRun:
+        return PipelineRun(
+            csv=csv,
+            form=form.value,
+            placement=schedule.placement,
+            num_microbatches=schedule.num_microbatches,
+        )
+
+    runs = [run(computations, CsvForm.COMPUTE_ONLY), run(lowered, CsvForm.COMPUTE_COMMS)]
+    controls = []
+    if schedule.num_microbatches > 1:
+        controls = [
+            run(without_gradient_reduction(lowered), CsvForm.COMPUTE_COMMS),
+            run(with_swapped_microbatches(computations), CsvForm.COMPUTE_ONLY),
+        ]
+    checks = check_gradients([*runs, *controls])
+    own, broken = checks[: len(runs)], checks[len(runs) :]
+    return ScheduleVerification(
+        passed=all(check.passed for check in own) and not any(check.passed for check in broken),
+        runs=own,
+        controls=broken,
+        controls_left_out=None if controls else _NO_CONTROLS,
+        folded_from=folded_from,
+    )
+
+
+# Level 1 of `verify`: the whole schedule, unfolded, replayed on this machine
+# ---------------------------------------------------------------------------
+
+MOST_STEPS: Final = 3_000_000  # about 15 s and 1 GB
+MOST_VISITS: Final = 6_000  # of a stage by a microbatch, with autograd: about 20 s
+_TOLERANCE: Final = 1e-9
+NO_TORCH: Final = "needs PyTorch: pip install 'trainwright[torch]'"
+
+
+def pipeline_checks(
+    subject: Pipeline, lowered: LoweredSchedule
+) -> tuple[tuple[Check, ...], tuple[KeptBytes, ...]]:
+    """All checks of level 1, and what autograd kept on each rank."""
+    checks = [_check_times(subject), _check_tokens(subject, lowered)]
+    autograd, kept = _autograd_checks(subject, lowered)
+    return (*checks, *autograd), kept
+
+
+def _check_times(subject: Pipeline) -> Check:
+    from trainwright.scheduling.validate import timeline_faults
+
+    timeline = subject.timeline
+    faults = timeline_faults(timeline)
+    claimed_s, found_s = subject.makespan_s, timeline.makespan_s
+    if claimed_s is not None and abs(claimed_s - found_s) > 1e-6 * found_s:
+        fault = Fault("makespan_s", f"is {claimed_s!r} in the document, {found_s!r} unfolded")
+        faults = (*faults, fault)
+    actions = counted(timeline.schedule.num_actions, "action")
+    detail = f"{actions}: durations, one at a time, every input, arrival and peak"
+    return check(1, "times", detail, InvalidInput(faults) if faults else None)
+
+
+def _check_tokens(subject: Pipeline, lowered: LoweredSchedule) -> Check:
+    from trainwright.lab.token_replay import replay_tokens
+
+    if len(lowered.actions) > MOST_STEPS:
+        return left_out(1, "replay", f"more than {MOST_STEPS:,} steps are not replayed")
+    try:
+        found = replay_tokens(lowered, subject.timeline.costs.memory)
+    except InvalidInput as error:
+        return check(1, "replay", "", error)
+    faults = tuple(_memory_faults(subject, found))
+    detail = (
+        f"{counted(found.num_steps, 'step')}, {counted(found.num_messages, 'message')}; "
+        "memory of every rank peaks as predicted"
+    )
+    return check(1, "replay", detail, InvalidInput(faults) if faults else None)
+
+
+def _memory_faults(subject: Pipeline, found: Replayed) -> Iterator[Fault]:
+    for rank, peak in enumerate(found.peak_bytes):
+        simulated = float(subject.timeline.peak_bytes[rank])
+        claims = {"simulated": simulated}
+        if subject.peak_bytes:
+            claims["in the document"] = subject.peak_bytes[rank]
+        for whose, claimed in claims.items():
+            if abs(peak - claimed) > _TOLERANCE * max(1.0, abs(peak)):
+                yield Fault(f"rank {rank}", f"peaks at {peak!r} bytes, {claimed!r} {whose}")
+    for rank, claimed in enumerate(subject.peak_activations):
+        if claimed != (held := found.peak_activations[rank]):
+            yield Fault(f"peak_activations_per_rank[{rank}]", f"is {claimed}, replayed {held}")
+
+
+def _autograd_checks(
+    subject: Pipeline, lowered: LoweredSchedule
+) -> tuple[tuple[Check, ...], tuple[KeptBytes, ...]]:
+    names = ("gradients", "kept bytes")
+    schedule = subject.timeline.schedule
+    visits = schedule.placement.num_stages * schedule.num_microbatches
+    if importlib.util.find_spec("torch") is None:
+        return tuple(left_out(1, name, NO_TORCH) for name in names), ()
+    if visits > MOST_VISITS:
+        why = f"{visits:,} forwards; more than {MOST_VISITS:,} are not replayed with autograd"
+        return tuple(left_out(1, name, why) for name in names), ()
+    from trainwright.lab.autograd_replay import replay_autograd
+    from trainwright.lab.token_replay import LOSS_LIMIT
+
+    most = max(schedule.placement.num_stages, min(64, MOST_VISITS // schedule.num_microbatches))
+    stages = whole_model(fewer_layers(subject.stages, most=most))
+    try:
+        found = replay_autograd(lowered, stages)
+    except InvalidInput as error:
+        return (check(1, names[0], "", error),), ()
+    right = found.error <= found.limit and found.loss_error <= LOSS_LIMIT
+    layers = counted(sum(map(len, stages)), "layer")
+    gradients = Check(
+        level=1,
+        name=names[0],
+        outcome=Outcome.PASS if right else Outcome.FAIL,
+        detail=(
+            f"{counted(found.num_actions, 'action')} with autograd, {layers}: max error "
+            f"{found.error:.1e} (limit {found.limit:.1e}), loss {found.loss_error:.1e}"
+        ),
+        where=() if right else (found.parameter,),
+    )
+    saving = _saving(found.kept_bytes, found.kept_without_recompute_bytes)
+    return (gradients, kept_check(1, found.ranks, saving)), found.ranks
+
+
+def _saving(kept: float, without: float) -> str:
+    return "" if kept == without else f"; recomputation keeps {kept / without:.0%} of all"
+
+
+def kept_check(level: int, ranks: tuple[KeptBytes, ...], more: str = "") -> Check:
+    """Whether what saved tensors hold follows the predicted curve on every rank."""
+    off = [
+        f"rank {each.rank}: {each.largest_difference_bytes:,.0f} bytes off its curve, which peaks "
+        f"at {each.predicted_peak_bytes:,.0f}"
+        for each in ranks
+        if each.largest_difference_bytes > 0
+    ]
+    peaks = [each.peak_bytes for each in ranks]
+    actions = counted(sum(each.num_actions for each in ranks), "action")
+    detail = (
+        f"saved tensors follow the curve at {actions}, "
+        f"peaks {min(peaks) / 1024:.0f} to {max(peaks) / 1024:.0f} KiB{more}"
+    )
+    return Check(
+        level=level,
+        name="kept bytes",
+        outcome=Outcome.FAIL if off else Outcome.PASS,
+        detail=detail,
+        where=tuple(off),
+    )
+
+
+def replica_checks(subject: Replicas) -> tuple[Check, ...]:
+    """1F1B over replicated stages: it gets to its end, holds what is claimed, takes that long."""
+    from trainwright.lab.token_replay import replay_replicas
+
+    stages, m = subject.replicated, subject.num_microbatches
+    if 2 * m * len(stages) > MOST_STEPS:
+        why = f"{2 * m * len(stages):,} actions; more than {MOST_STEPS:,} are not replayed"
+        return (left_out(1, "replay", why),)
+    try:
+        found = replay_replicas(stages, m)
+    except InvalidInput as error:
+        return (check(1, "replay", "", error),)
+    faults = tuple(_replica_faults(subject, found.end_s, found.most_in_flight))
+    batch_s = max(found.end_s)
+    workers = counted(sum(stage.replicas for stage in stages), "worker")
+    detail = (
+        f"{counted(found.num_actions, 'action')} of {workers} in {counted(len(stages), 'stage')}: "
+        f"a batch in {format_seconds(batch_s)}"
+    )
+    if subject.time_per_sample_s:
+        detail += f", {batch_s / (m * subject.time_per_sample_s):.2f}x its steady state"
+    return (check(1, "replay", detail, InvalidInput(faults) if faults else None),)
+
+
+def _replica_faults(
+    subject: Replicas, end_s: tuple[float, ...], most: tuple[int, ...]
+) -> Iterator[Fault]:
+    from trainwright.step.pipeline import PipelineStage, one_f_one_b_ends_s
+
+    m = subject.num_microbatches
+    for at, (claimed, held) in enumerate(zip(subject.in_flight, most, strict=True)):
+        if min(claimed, -(-m // subject.replicated[at].replicas)) != held:
+            yield Fault(f"stages[{at}]", f"holds {held} microbatches, {claimed} in the document")
+    simulated = one_f_one_b_ends_s(
+        [
+            PipelineStage(
+                forward_s=stage.forward_s,
+                backward_s=stage.backward_s,
+                in_flight=stage.in_flight,
+                replicas=stage.replicas,
+                feeds=tuple((target, 0.0) for target in stage.feeds),
+            )
+            for stage in subject.replicated
+        ],
+        num_microbatches=m,
+    )
+    for at, (own_s, other_s) in enumerate(zip(end_s, simulated, strict=True)):
+        if abs(own_s - other_s) > _TOLERANCE * max(own_s, other_s):
+            yield Fault(f"stages[{at}]", f"ends at {own_s!r} s, {other_s!r} s simulated")
+    if subject.batch_s is not None and abs(max(end_s) - subject.batch_s) > 1e-6 * subject.batch_s:
+        yield Fault("simulated_time_s", f"is {subject.batch_s!r} s less syncs, got {max(end_s)!r}")
+
+
+# Level 2 of `verify`: the schedule files run on PyTorch, one process per rank, over gloo
+# ---------------------------------------------------------------------------------------
+# At most four processes run. A pipeline of more ranks is folded: the same family and placement on
+# four, or a search repeated there, with stages picked from the whole plan. Where the pipeline
+# leaves processes free and the plan has replicas, they run side by side on data of their own, and
+# their gradients are averaged.
+MOST_MICROBATCHES: Final = 32  # of a pipeline that is run as it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Small:
+    """A schedule that fits this machine; `label` says how it follows from the whole one."""
+
+    schedule: Schedule
+    lowered: LoweredSchedule
+    stages: tuple[Stage, ...]
+    num_replicas: int
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFindings:
+    """What level 2 found."""
+
+    checks: tuple[Check, ...]
+    runs: tuple[GradientCheck, ...] = ()
+    controls: tuple[Control, ...] = ()
+
+
+def run_checks(
+    document: Verifiable, subject: Pipeline | Replicas, *, self_test: bool
+) -> RunFindings:
+    """Run both forms of the schedule file, and with `self_test` two files broken on purpose.
+
+    Raises MissingExtra without PyTorch.
+    """
+    try:
+        small = small_of(document, subject)
+        runs = _runs(small)
+    except UnsupportedFeature as error:
+        return RunFindings(checks=(left_out(2, "run", str(error)),))
+    controls = _controls(runs) if self_test and small.schedule.num_microbatches > 1 else {}
+    found = check_gradients([*runs, *controls.values()])
+    own = found[: len(runs)]
+    return RunFindings(
+        checks=tuple(_check(each, small) for each in own) + _kept_checks(own),
+        runs=own,
+        controls=tuple(
+            Control(
+                level=2,
+                name=name,
+                caught=not each.passed,
+                said=each.problem or f"{each.worst_parameter} is {each.max_error:.1e} off",
+            )
+            for name, each in zip(controls, found[len(runs) :], strict=True)
+        ),
+    )
+
+
+def small_of(document: Verifiable, subject: Pipeline | Replicas) -> Small:
+    """What is run of a subject; raises UnsupportedFeature where nothing stands for it."""
+    if isinstance(subject, Pipeline):
+        (schedule, lowered), label = _small_schedule(document, subject)
+    else:
+        schedule, label = _one_f_one_b(subject)
+        lowered = lower(schedule)
+    stages = fewer_layers(spread(subject.stages, schedule.placement.num_stages))
+    if sum(map(len, stages)) < sum(map(len, subject.stages)):
+        label = "; ".join(filter(None, (label, f"{sum(map(len, stages))} layers")))
+    free = MOST_RANKS // schedule.num_ranks
+    return Small(
+        schedule=schedule,
+        lowered=lowered,
+        stages=stages,
+        num_replicas=min(subject.data_parallel, free),
+        label=label,
+    )
+
+
+def _small_schedule(
+    document: Verifiable, subject: Pipeline
+) -> tuple[tuple[Schedule, LoweredSchedule], str]:
+    full = subject.timeline.schedule
+    if full.num_ranks <= MOST_RANKS and full.num_microbatches <= MOST_MICROBATCHES:
+        return subject.runnable(), ""
+    ranks = min(full.num_ranks, MOST_RANKS)
+    if isinstance(document, ScheduleResult):
+        folded = fold(document, subject.timeline, ranks=ranks).schedule
+        how = "searched again" if is_searched(document) else "folded"
+    else:
+        folded, how = _folded_family(subject, ranks), "folded"
+    before = f"{full.num_ranks} ranks x {full.num_microbatches} microbatches"
+    schedule = as_pytorch_runs(folded)
+    return (schedule, lower(schedule)), f"{how} from {before}"
+
+
+def _folded_family(subject: Pipeline, ranks: int) -> Schedule:
+    from trainwright.step.pipeline import PipelineShape, PipelineTimes, schedule_of
+
+    full = subject.timeline.schedule
+    chunks = full.placement.num_stages // full.num_ranks
+    shape = PipelineShape(
+        family=subject.schedule,
+        num_ranks=ranks,
+        num_microbatches=fewer_microbatches(full.num_microbatches, ranks),
+        virtual_stages=chunks,
+    )
+    even = np.ones(ranks * chunks)
+    times = PipelineTimes(
+        forward_s=even, input_grad_s=even, weight_grad_s=even, transfer_s=np.zeros(len(even) - 1)
+    )
+    try:
+        return schedule_of(shape, times)
+    except InvalidInput as error:
+        raise UnsupportedFeature(
+            f"{subject.schedule} has no such schedule on {ranks} ranks: {error}"
+        ) from error
+
+
+def _one_f_one_b(subject: Replicas) -> tuple[Schedule, str]:
+    """Stages of a profile's plan, a rank each."""
+    from trainwright.scheduling.families import FamilyRequest, generate
+
+    count = len(subject.replicated)
+    ranks = min(count, MOST_RANKS)
+    shared = subject.num_microbatches // max(1, max(s.replicas for s in subject.replicated))
+    microbatches = fewer_microbatches(max(1, shared), ranks)
+    request = FamilyRequest(num_ranks=ranks, num_microbatches=microbatches)
+    schedule = generate("1f1b", request)
+    assert isinstance(schedule, Schedule), "without a limit there is always an order"
+    label = f"folded from {count} stages" if count > ranks else ""
+    if microbatches < subject.num_microbatches:
+        more = f"{microbatches} of {subject.num_microbatches} microbatches"
+        label = "; ".join(filter(None, (label, more)))
+    return schedule, label
+
+
+def _runs(small: Small) -> tuple[PipelineRun, ...]:
+    texts = {
+        CsvForm.COMPUTE_ONLY: format_compute_only(small.schedule),
+        CsvForm.COMPUTE_COMMS: format_compute_comms(small.lowered),
+    }
+    return tuple(
+        PipelineRun(
+            csv=text,
+            form=form.value,
+            placement=small.schedule.placement,
+            num_microbatches=small.schedule.num_microbatches,
+            stages=small.stages,
+            num_replicas=small.num_replicas,
+        )
+        for form, text in texts.items()
+    )
+
+
+def _controls(runs: tuple[PipelineRun, ...]) -> dict[str, PipelineRun]:
+    plain, lowered = runs
+    return {
+        "gradients not reduced": replace(lowered, csv=without_gradient_reduction(lowered.csv)),
+        "microbatches swapped": replace(plain, csv=with_swapped_microbatches(plain.csv)),
+    }
+
+
+def _check(run: GradientCheck, small: Small) -> Check:
+    replicas = f" ({run.num_ranks} ranks x {run.num_replicas} replicas)"
+    size = f"gloo x{run.num_ranks * run.num_replicas}{replicas if run.num_replicas > 1 else ''}"
+    labelled = f", {small.label}" if small.label else ""
+    name = f"run {run.form}"
+    if run.problem is not None:
+        return Check(
+            level=2,
+            name=name,
+            outcome=Outcome.FAIL,
+            detail=f"{size}{labelled}",
+            where=(run.problem,),
+        )
+    assert (
+        run.max_error is not None and run.gradient_limit is not None and run.loss_error is not None
+    )
+    detail = (
+        f"{size}, {run.num_steps} steps: max error {run.max_error:.1e} (limit "
+        f"{run.gradient_limit:.1e}), loss {run.loss_error:.1e}{labelled}"
+    )
+    where = () if run.passed else (f"{run.worst_parameter}: gradient off by {run.max_error:.1e}",)
+    outcome = Outcome.PASS if run.passed else Outcome.FAIL
+    return Check(level=2, name=name, outcome=outcome, detail=detail, where=where)
+
+
+def _kept_checks(runs: tuple[GradientCheck, ...]) -> tuple[Check, ...]:
+    kept = tuple(each for run in runs for each in run.kept)
+    return (kept_check(2, kept),) if kept else ()

@@ -1,0 +1,1 @@
+"""What callers may say: options of every command, and the questions that they ask."""

@@ -1,0 +1,212 @@
+"""What the cluster of a model means: a catalog entry, a file or a noun, sized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from trainwright.errors import InvalidInput, UnsupportedFeature
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.cluster import Cluster, Surroundings
+
+
+def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:
+    """The cluster with the constants of a file, or of a built-in line for its accelerator."""
+    from trainwright.formats.calibration_toml import built_in_calibrations, load_calibrations
+
+    path = Path(calibration)
+    device = cluster.accelerator.name
+    if path.is_file():
+        known = load_calibrations(path)
+        fitting = [c for c in known if c.accelerator == device]
+        if not fitting:
+            offered = ", ".join(sorted({f"{c.line} ({c.accelerator})" for c in known}))
+            wanted = f"must hold constants of {device}; it has {offered or 'none'}"
+            raise InvalidInput.of("calibration", wanted, source=str(path))
+        return fitting[0].applied(cluster)
+    lines = [c for c in built_in_calibrations() if c.accelerator == device and c.replaced]
+    fitting = [c for c in lines if c.line == str(calibration)]
+    if not fitting:
+        offered = ", ".join(sorted(c.line for c in lines))
+        built_in = f" or a line of {device} that is built in ({offered})" if lines else ""
+        wanted = f"must be a file of `calibrate`{built_in}"
+        raise InvalidInput.of("calibration", f'{wanted}, got "{calibration}"')
+    return fitting[0].applied(cluster)
+
+
+# What the cluster of a model means: a catalog entry, a file or a noun, sized
+# ---------------------------------------------------------------------------
+
+LARGEST_CLUSTER: Final = 10**9  # devices or nodes; far beyond any machine
+
+
+class OpenedCluster(NamedTuple):
+    """A cluster, how many of its devices it stands for, and what is to be said of it."""
+
+    cluster: Cluster
+    num_devices: int
+    warnings: tuple[str, ...] = ()
+
+
+GivenCluster: TypeAlias = "str | Path | Cluster | OpenedCluster | None"
+
+
+def opened(cluster: GivenCluster) -> OpenedCluster:
+    """Read what names a cluster; a document of co-design stands for the chips it planned for."""
+    from trainwright.cluster import Cluster
+    from trainwright.formats.catalog import open_cluster_or_chip
+
+    if cluster is None:
+        raise InvalidInput.of(
+            "cluster", "must be given for a model; see: trainwright catalog clusters"
+        )
+    if isinstance(cluster, OpenedCluster):
+        return cluster
+    found = cluster if isinstance(cluster, Cluster) else open_cluster_or_chip(str(cluster))
+    if isinstance(found, Cluster):
+        return OpenedCluster(found, found.num_devices)
+    return OpenedCluster(found.cluster, found.num_devices, tuple(_not_taken(found.surroundings)))
+
+
+def _not_taken(around: Surroundings) -> Iterator[str]:
+    """What the search for a chip was told and pricing does not take."""
+    from trainwright.plans.configuration import DEFAULT_OVERLAP
+
+    told = (around.tensor_overlap, around.gradient_overlap)
+    taken = (DEFAULT_OVERLAP.tensor, DEFAULT_OVERLAP.gradients)
+    if told in ((0.0, 0.0), taken):
+        return
+    yield (
+        f"cluster: the search for this chip hid tensor exchanges under {told[0]:.0%} and gradients "
+        f"under {told[1]:.0%} of compute; plans hide them under {taken[0]:.0%} and {taken[1]:.0%}, "
+        "estimates as --overlap says"
+    )
+
+
+def resolve_cluster(
+    cluster: GivenCluster,
+    *,
+    nodes: int | None,
+    devices: int | None,
+    memory_bytes: float | None = None,
+) -> tuple[Cluster, int]:
+    """A catalog cluster or a file, sized, and how many of its devices to use.
+
+    `memory_bytes` replaces what the driver shows of a device, of which a fraction is usable.
+    """
+    found, own_devices, _ = opened(cluster)
+    refuse_several_pools(found, "cluster", alternative="give one pool; plan takes several")
+    if memory_bytes is not None:
+        found = found.with_memory(memory_bytes)
+    if nodes is not None:
+        _refuse_too_many("nodes", nodes)
+        found = found.with_nodes(nodes)
+    if devices is None:
+        return found, own_devices if nodes is None else found.num_devices
+    _refuse_too_many("devices", devices)
+    if devices > found.num_devices and len(found.levels) == 1:
+        known = f"the {found.num_devices} of {found.name}, whose network has a single level"
+        raise InvalidInput.of("devices", f"must be at most {known}, got {devices}")
+    if nodes is None and devices > found.num_devices:
+        found = found.with_nodes(-(-devices // found.pool_of().devices_per_node))
+    if devices > found.num_devices:
+        raise InvalidInput.of(
+            "devices", f"must be at most the {found.num_devices} of {nodes} nodes, got {devices}"
+        )
+    return found, devices
+
+
+def resolve_pools(
+    cluster: GivenCluster,
+    *,
+    nodes: int | None,
+    devices: int | None,
+    memory_bytes: float | None = None,
+) -> tuple[Cluster, int]:
+    """Like `resolve_cluster`, and also a cluster of several pools, which its file sizes."""
+    given = opened(cluster)
+    found = given.cluster
+    if len(found.pools) == 1:
+        return resolve_cluster(given, nodes=nodes, devices=devices, memory_bytes=memory_bytes)
+    sized = {"memory": memory_bytes, "nodes": nodes, "devices": devices}
+    for name, value in sized.items():
+        if value not in (None, found.num_devices):
+            refuse_several_pools(found, name)
+    return found, found.num_devices
+
+
+_IN_FILE: Final = "say it in the cluster file, pool by pool"
+
+
+def refuse_several_pools(cluster: Cluster, option: str, *, alternative: str = _IN_FILE) -> None:
+    """Raise `UnsupportedFeature` naming an option that speaks of one kind of device."""
+    if len(cluster.pools) > 1:
+        kinds = ", ".join(pool.accelerator.name for pool in cluster.pools)
+        raise UnsupportedFeature(
+            f"{option}: {cluster.name} has several pools, of {kinds}",
+            alternative=alternative,
+        )
+
+
+def _refuse_too_many(name: str, count: int) -> None:
+    if count > LARGEST_CLUSTER:
+        raise InvalidInput.of(name, f"must be <= {LARGEST_CLUSTER}, got {count}")
+
+
+# Several numbers of devices: `64..4096` doubles, `64,96,128` lists, and both may be mixed
+# ----------------------------------------------------------------------------------------
+
+Sizes: TypeAlias = "str | int | Iterable[int]"
+MOST_SIZES: Final = 64
+
+
+def parse_sizes(given: Sizes) -> tuple[int, ...]:
+    """The numbers in increasing order; raises `InvalidInput` naming the option."""
+    if isinstance(given, int):
+        return (given,)
+    parts = given.split(",") if isinstance(given, str) else given
+    sizes = sorted({size for part in parts for size in _part(part)})
+    if not sizes:
+        raise InvalidInput.of("devices", "must name at least one number, got none")
+    if sizes[-1] > LARGEST_CLUSTER:
+        raise InvalidInput.of("devices", f"must be <= {LARGEST_CLUSTER}, got {sizes[-1]}")
+    if len(sizes) > MOST_SIZES:
+        problem = f"must be at most {MOST_SIZES} numbers, got {len(sizes)}"
+        raise InvalidInput.of("devices", problem)
+    return tuple(sizes)
+
+
+def is_several(devices: str | None) -> bool:
+    """Whether the text of --devices asks for a table."""
+    return devices is not None and ("," in devices or ".." in devices)
+
+
+def _part(part: str | int) -> Iterator[int]:
+    if isinstance(part, int) and not isinstance(part, bool) and part >= 1:
+        yield part
+        return
+    low, dots, high = str(part).partition("..")
+    first = _count(low, part)
+    if not dots:
+        yield first
+        return
+    last = _count(high, part)
+    if last < first:
+        raise InvalidInput.of("devices", f"must not be empty, got {part}; write {high}..{low}")
+    size = first
+    while size < last:
+        yield size
+        size *= 2
+    yield last
+
+
+def _count(text: str, part: object) -> int:
+    stripped = text.strip()
+    if not stripped.isdecimal() or int(stripped) < 1:
+        wanted = "must be a whole number >= 1, a range such as 64..4096 or a list such as 64,96"
+        raise InvalidInput.of("devices", f'{wanted}, got "{part}"')
+    return int(stripped)

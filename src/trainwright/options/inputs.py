@@ -1,0 +1,408 @@
+"""What a caller may hand in as a model, and the quantities beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.formats.json_text import quote
+from trainwright.plans.request import Embedded, SettingRecord
+from trainwright.units import parse_bandwidth, parse_memory, parse_time_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trainwright.formats.hf_config import ModelDescription
+    from trainwright.model import TransformerConfig
+    from trainwright.profile import Profile, ProfileFile, Setting
+    from trainwright.profile.placement_case import PlacementCase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileInput:
+    """A profiled model: its profile, the setting its file states, and itself as embedded JSON.
+
+    `unit_assumed` says that its times were taken for seconds without the file saying so.
+    """
+
+    profile: Profile
+    setting: Setting | None
+    embedded: Embedded
+    unit_assumed: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementInput:
+    """A placement problem, its setting replaced where the caller says so, and itself as JSON."""
+
+    case: PlacementCase
+    embedded: Embedded
+    warnings: tuple[str, ...] = ()
+
+
+def embed(kind: str, name: str, content: dict[str, Any]) -> Embedded:
+    """Wrap an input for a document, with the hash of its canonical JSON."""
+    return Embedded(kind=kind, name=name, sha256=content_hash(content), content=content)
+
+
+def content_hash(content: dict[str, Any]) -> str:
+    """The SHA-256 of canonical JSON: keys sorted, no blanks."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def profile_input(file: ProfileFile, *, name: str, point: int | None) -> ProfileInput:
+    """Pick one point of a profile file; with several, `point` (an index) must say which."""
+    from trainwright.formats.profile_json import write_profile
+
+    count = len(file.profiles)
+    if point is None and count > 1:
+        raise InvalidInput.of("point", f"must say which of the {count} points (0 to {count - 1})")
+    index = point or 0
+    if not 0 <= index < count:
+        raise InvalidInput.of("point", f"must be from 0 to {count - 1}, got {index}")
+    one = replace(file, profiles=(file.profiles[index],))
+    return ProfileInput(
+        profile=one.profiles[0],
+        setting=one.setting,
+        embedded=embed("profile", name, write_profile(one)),
+    )
+
+
+_OPTION_OF = {
+    "num_devices": "devices",
+    "memory_bytes": "memory",
+    "bandwidth_bytes_per_s": "bandwidth",
+    "num_microbatches": "microbatches",
+}
+
+
+def setting_overrides(
+    *,
+    devices: int | None,
+    memory: str | float | None,
+    bandwidth: str | float | None,
+    microbatches: int | None,
+) -> dict[str, float]:
+    """What the caller gave, as fields of `Setting`; text is read with its unit.
+
+    Raises `InvalidInput` naming the option where a value breaks the rule of its field.
+    """
+    stated = {
+        "num_devices": devices,
+        "memory_bytes": parse_memory(memory) if isinstance(memory, str) else memory,
+        "bandwidth_bytes_per_s": (
+            parse_bandwidth(bandwidth) if isinstance(bandwidth, str) else bandwidth
+        ),
+        "num_microbatches": microbatches,
+    }
+    given = {name: value for name, value in stated.items() if value is not None}
+    faults = [
+        Fault(_OPTION_OF[name], f"must be {wanted}, got {given[name]!r}")
+        for name, (wanted, kinds) in _KINDS.items()
+        if name in given and (type(given[name]) is bool or not isinstance(given[name], kinds))
+    ]
+    if faults:
+        raise InvalidInput(faults)
+    if given.get("memory_bytes", 0.0) > LARGEST_MEMORY_BYTES:
+        problem = f"must be at most 1PiB, as no device has more, got {memory!r}"
+        raise InvalidInput.of("memory", problem)
+    _make_setting({"num_devices": 1, "memory_bytes": 1.0, **_HARMLESS, **given})
+    return given
+
+
+LARGEST_MEMORY_BYTES: Final = 2.0**50  # thousands of times what a device has
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "num_devices": ("a whole number", (int,)),
+    "memory_bytes": ("a number of bytes, or text with a unit", (int, float)),
+    "bandwidth_bytes_per_s": ("a number of bytes per second, or text with a unit", (int, float)),
+    "num_microbatches": ("a whole number", (int,)),
+}
+_HARMLESS = {"bandwidth_bytes_per_s": 1.0, "num_microbatches": 1}
+
+
+def resolve_setting(stated: Setting | None, overrides: Mapping[str, float]) -> Setting:
+    """The setting a profile states, with the caller's overrides; every missing field is named."""
+    values = {name: overrides.get(name, getattr(stated, name, None)) for name in _OPTION_OF}
+    missing = [_OPTION_OF[name] for name, value in values.items() if value is None]
+    if missing:
+        raise InvalidInput(
+            Fault(option, f"the profile does not state it; give --{option}") for option in missing
+        )
+    return _make_setting(values)
+
+
+def _make_setting(values: dict[str, Any]) -> Setting:
+    from trainwright.profile import Setting
+
+    with naming_options(_OPTION_OF):
+        return Setting(**values)
+
+
+@contextmanager
+def naming_options(option_of: Mapping[str, str]) -> Iterator[None]:
+    """Let faults of a noun's fields name the options they came from."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(
+            (Fault(option_of.get(fault.path, fault.path), fault.problem) for fault in error.faults),
+            source=error.source,
+        ) from None
+
+
+def setting_record(setting: Setting) -> SettingRecord:
+    """The setting as a document carries it."""
+    return SettingRecord(
+        num_devices=setting.num_devices,
+        memory_bytes=setting.memory_bytes,
+        bandwidth_bytes_per_s=setting.bandwidth_bytes_per_s,
+        num_microbatches=setting.num_microbatches,
+    )
+
+
+def display_name(path: str | Path) -> str:
+    """How a file is named in documents: without folders, which mean nothing elsewhere."""
+    return Path(path).name
+
+
+@contextmanager
+def inside(path: str) -> Iterator[None]:
+    """Faults found in a part of the document, under the part's own path."""
+    try:
+        yield
+    except InvalidInput as error:
+        faults = (Fault(f"{path}.{fault.path}", fault.problem) for fault in error.faults)
+        raise InvalidInput(faults) from None
+
+
+# What a MODEL file is, told by its content
+# -----------------------------------------
+
+
+class ModelFormat(StrEnum):
+    """The formats of a MODEL file."""
+
+    PIPER = "piper"
+    PROFILE = "profile"
+    HF_CONFIG = "hf_config"
+    PHAZE = "phaze"
+    DOCUMENT = "document"
+
+
+_PIPER_FIELDS: Final = frozenset(
+    {"nodes", "edges", "maxDevices", "maxMemoryPerDevice", "mbsInBatch", "maxBatchSize"}
+)
+_HF_FIELDS: Final = frozenset({"model_type", "architectures"})
+_HF_CONFIG_NAME: Final = "config.json"
+_LOOKED_FOR: Final = (
+    'a Piper profile ("nodes", "edges"), a trainwright profile ("kind": "profile"), '
+    'a Hugging Face config ("model_type" or "architectures"), '
+    'a PHAZE placement input ("nodes" by tensor width) or a trainwright document ("kind")'
+)
+
+
+def model_file(path: str | Path) -> Path:
+    """The file to read: `path` itself, or the config.json of a folder."""
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    if (path / _HF_CONFIG_NAME).is_file():
+        return path / _HF_CONFIG_NAME
+    raise InvalidInput.of("model", f'must be a file or a folder with config.json, got "{path}"')
+
+
+def detect(value: Mapping[str, Any], *, source: str | None = None) -> ModelFormat:
+    """Tell the format of a parsed JSON object; raises `InvalidInput` for none of them.
+
+    A file that is nearly one of the formats is taken for that one, so that its reader can name what
+    is wrong. Placement inputs wrap PHAZE's own file in `input`; both are recognised.
+    """
+    wrapped = value.get("input")
+    placement = wrapped if isinstance(wrapped, dict) else value
+    if value.get("kind") == "profile":
+        return ModelFormat.PROFILE
+    if isinstance(placement.get("nodes"), dict):
+        return ModelFormat.PHAZE
+    if not _PIPER_FIELDS.isdisjoint(value):
+        return ModelFormat.PIPER
+    if not _HF_FIELDS.isdisjoint(value):
+        return ModelFormat.HF_CONFIG
+    if isinstance(value.get("kind"), str):
+        return ModelFormat.DOCUMENT
+    if isinstance(value.get("points"), list):
+        return ModelFormat.PROFILE
+    raise InvalidInput.of(
+        "model", f"must be one of: {_LOOKED_FOR}; got keys {_keys(value)}", source=source
+    )
+
+
+def _keys(value: Mapping[str, Any]) -> str:
+    shown = ", ".join(quote(key) for key in list(value)[:6])
+    return f"{shown}, …" if len(value) > 6 else shown or "none"
+
+
+# What the MODEL argument means: told apart by content, then by name
+# ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInput:
+    """A model without a profile, and what its description left open."""
+
+    config: TransformerConfig
+    embedded: Embedded
+    warnings: tuple[str, ...] = ()
+
+
+Input = TypeVar("Input", ProfileInput, ModelInput, PlacementInput)
+
+
+def resolve_model(
+    model: str | Path | Profile | ProfileFile,
+    *,
+    point: int | None = None,
+    given: Mapping[str, float] | None = None,
+    time_unit: str | None = None,
+) -> ProfileInput | ModelInput:
+    """Like `resolve_input`, for commands that do not read placement problems."""
+    found = resolve_input(model, point=point, given=given, time_unit=time_unit)
+    if isinstance(found, PlacementInput):
+        raise UnsupportedFeature(
+            f"{model} is a phaze file, which this command does not read",
+            alternative="it reads profiles and config.json",
+        )
+    return found
+
+
+def resolve_input(
+    model: str | Path | Profile | ProfileFile,
+    *,
+    point: int | None = None,
+    given: Mapping[str, float] | None = None,
+    time_unit: str | None = None,
+) -> ProfileInput | ModelInput | PlacementInput:
+    """Read a file or a folder, take a noun as it is, or look a name up in the catalog.
+
+    `given` are fields of `Setting` that stand in where a profile's header lacks them; `time_unit`
+    is that of a Piper profile, anything else says its own.
+    """
+    unit_s = None if time_unit is None else parse_time_unit(time_unit)
+    from trainwright.formats.atomic_file import exists
+    from trainwright.formats.catalog import model as catalog_model
+    from trainwright.formats.catalog import open_model
+    from trainwright.formats.hf_config import is_adapter, is_hub_id
+    from trainwright.profile import Profile, ProfileFile
+
+    if isinstance(model, Profile):
+        model = ProfileFile(profiles=(model,))
+    if isinstance(model, ProfileFile):
+        return _no_unit(profile_input(model, name="profile", point=point), unit_s)
+    if not isinstance(model, str | Path):
+        problem = "must be a name, the path of a file or folder, or a Profile"
+        raise InvalidInput.of("model", f"{problem}, got {type(model).__name__}")
+    path, name = Path(model), str(model)
+    if name == "-":
+        raise InvalidInput.of("model", "must be a file; for standard input name /dev/stdin")
+    there = exists(path)
+    if there and not (path.is_dir() and is_adapter(path)):
+        return _read_file(path, point=point, given=given or {}, unit_s=unit_s)
+    if there or is_hub_id(name):
+        return _no_unit(_own(open_model(name)), unit_s)
+    return _no_unit(_described(catalog_model(name)), unit_s)
+
+
+def _read_file(
+    path: Path, *, point: int | None, given: Mapping[str, float], unit_s: float | None
+) -> ProfileInput | ModelInput | PlacementInput:
+    from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.json_text import parse_json, scan_json
+    from trainwright.formats.piper_json import read_piper
+    from trainwright.formats.profile_json import read_profile
+
+    file = model_file(path)
+    source, name = str(file), display_name(file)
+    data = read_bytes(file, name="model")
+    text = scan_json(data, source=source)
+    match detect(text.value, source=source):
+        case ModelFormat.PIPER:
+            profiles = read_piper(
+                text.value,
+                source=source,
+                text_faults=text.faults,
+                given=given,
+                time_unit_s=unit_s or 1.0,
+            )
+            made = profile_input(profiles, name=name, point=point)
+            return replace(made, unit_assumed=unit_s is None)
+        case ModelFormat.PROFILE:
+            profiles = read_profile(text.value, source=source, text_faults=text.faults)
+        case ModelFormat.HF_CONFIG:
+            from trainwright.formats.hf_config import read_config
+
+            config = parse_json(data, source=source, what="config")
+            name = file.parent.name if file.name == "config.json" else file.stem
+            own = _own(read_config(config, name=name or "model", source=source))
+            return _no_unit(own, unit_s)
+        case ModelFormat.PHAZE:
+            from trainwright.formats.phaze_json import placement_part, read_phaze
+
+            case = read_phaze(text.value, source=source, text_faults=text.faults, given=given)
+            content = embed("placement", name, placement_part(text.value))
+            return _no_unit(PlacementInput(case=case, embedded=content), unit_s)
+        case other:
+            raise UnsupportedFeature(
+                f"{file} is a {other.value} file, which this command does not read",
+                alternative="it reads profiles, placement inputs and config.json",
+            )
+    return _no_unit(profile_input(profiles, name=name, point=point), unit_s)
+
+
+def _no_unit(made: Input, unit_s: float | None) -> Input:
+    """An input whose file states its unit takes no other; that a model has none is said later."""
+    if unit_s is None or isinstance(made, ModelInput):
+        return made
+    name = made.embedded.name
+    problem = f"must be given for a Piper profile only; {name} states its unit, leave it out"
+    raise InvalidInput.of("time-unit", problem)
+
+
+def catalog_input(name: str) -> ModelInput:
+    """A model of the catalog, by its name and nothing else."""
+    from trainwright.formats.catalog import model as catalog_model
+
+    return _described(catalog_model(name))
+
+
+def config_input(config: Mapping[str, Any], *, name: str) -> ModelInput:
+    """A caller's own `config.json`, already read; raises `InvalidInput` with every fault."""
+    from trainwright.formats.hf_config import read_config
+
+    return _own(read_config(config, name=name))
+
+
+def _own(description: ModelDescription) -> ModelInput:
+    """A caller's own config: what it left out is worth knowing."""
+    made, name = _described(description), description.name
+    defaults = (f"{name}: {key} not given, took {value}" for key, value in description.defaults)
+    return replace(made, warnings=(*made.warnings, *defaults))
+
+
+def _described(description: ModelDescription) -> ModelInput:
+    from trainwright.formats.document_json import encode
+
+    content: dict[str, Any] = encode(description.config)
+    name = description.name
+    warnings = [f"{name}: {note}" for note in description.notes]
+    return ModelInput(
+        config=description.config,
+        embedded=embed("model", description.name, content),
+        warnings=tuple(warnings),
+    )

@@ -1,0 +1,407 @@
+"""The options of `plan` on a model, and the question they ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from trainwright._version import __version__
+from trainwright.errors import Fault, InvalidInput
+from trainwright.options.clusters import opened, refuse_several_pools, resolve_pools
+from trainwright.options.inputs import embed, inside, naming_options
+from trainwright.options.run import OPTION_OF as RUN_OPTION_OF
+from trainwright.options.run import (
+    RecipeOptions,
+    overheads_of,
+    overlap_of,
+    recipe_of,
+    refuse_formats,
+    refuse_unknown_words,
+)
+from trainwright.options.space import (
+    OPTION_OF,
+    SPANS,
+    SpaceOptions,
+    allowed_by,
+    allowed_of,
+    record_of,
+    refuse_no_search,
+)
+from trainwright.planning.question.question import ANY
+from trainwright.plans.request import Embedded, PlanRequest, WorkloadRecord
+from trainwright.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainwright.cluster import Cluster
+    from trainwright.options.inputs import ModelInput
+    from trainwright.options.space import Degrees, Names, Stages
+    from trainwright.planning.question.question import ModelQuestion, RunSettings
+
+
+# What `plan` was asked about a model, to and from the request of its document
+# ----------------------------------------------------------------------------
+
+DEFAULT_TOP: Final = 5
+Noun = TypeVar("Noun")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall:
+    """A question about a model, and how much of the answer is wanted.
+
+    `model` is what the document embeds; `excluded_options` are names as they were given, known or
+    not; `top` is the number of runners-up; `warnings` are about what was read for it.
+    """
+
+    model: Embedded
+    question: ModelQuestion
+    excluded_options: frozenset[str] = frozenset()
+    per_stage_degrees: bool = False
+    top: int = DEFAULT_TOP
+    warnings: tuple[str, ...] = ()
+
+
+def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
+    """The request that a document carries."""
+    from trainwright.formats.document_json import encode
+    from trainwright.model import DEFAULT_RECIPE
+    from trainwright.plans.configuration import DEFAULT_OVERLAP
+
+    question = call.question
+    workload = question.workload
+    return PlanRequest(
+        trainwright_version=__version__,
+        model=call.model,
+        cluster=embed("cluster", question.cluster.name, encode(question.cluster)),
+        workload=WorkloadRecord(
+            global_batch=workload.global_batch,
+            sequence_length=workload.sequence_length,
+            precision=workload.precision,
+        ),
+        num_devices=question.num_devices,
+        overheads=question.overheads,
+        recipe=_unless_usual(question.settings.recipe, DEFAULT_RECIPE),
+        overlap=_unless_usual(question.settings.overlap, DEFAULT_OVERLAP),
+        space=record_of(
+            question.allowed,
+            excluded=call.excluded_options,
+            per_stage_degrees=call.per_stage_degrees,
+        ),
+        top=call.top,
+        time_limit_s=time_limit_s,
+    )
+
+
+def _unless_usual(value: Noun, usual: Noun) -> Noun | None:
+    return None if value == usual else value
+
+
+def call_of(request: PlanRequest) -> ModelCall:
+    """What was asked; raises `InvalidInput` under the keys of the document."""
+    from trainwright.cluster import Cluster
+    from trainwright.formats.document_json import decode
+    from trainwright.model import DEFAULT_RECIPE, TransformerConfig
+    from trainwright.planning.question.question import ModelQuestion, RunSettings, Workload
+    from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
+
+    space, stated, where = request.space, request.workload, request.cluster
+    missing = [
+        Fault(f"request.{name}", "required field is missing")
+        for name, part in (("cluster", where), ("workload", stated))
+        if part is None
+    ]
+    if missing or where is None or stated is None:
+        raise InvalidInput(missing)
+    model = decode(TransformerConfig, request.model.content, path="request.model.content")
+    cluster = decode(Cluster, where.content, path="request.cluster.content")
+    with inside("request.space"):
+        allowed = allowed_of(space)
+    if request.recipe is not None and len(cluster.pools) == 1:
+        with inside("request.recipe"):
+            refuse_formats(request.recipe, cluster.accelerator)
+    with inside("request"):
+        question = ModelQuestion(
+            model=model,
+            cluster=cluster,
+            workload=Workload(
+                global_batch=stated.global_batch,
+                sequence_length=stated.sequence_length,
+                precision=stated.precision,
+            ),
+            num_devices=request.num_devices or cluster.num_devices,
+            allowed=allowed,
+            overheads=request.overheads or NO_OVERHEADS,
+            settings=RunSettings(
+                recipe=request.recipe or DEFAULT_RECIPE, overlap=request.overlap or DEFAULT_OVERLAP
+            ),
+        )
+    return ModelCall(
+        model=request.model,
+        question=question,
+        excluded_options=frozenset(space.excluded_options),
+        per_stage_degrees=space.per_stage_degrees,
+        top=DEFAULT_TOP if request.top is None else request.top,
+    )
+
+
+def refuse_empty_mixed_space(question: ModelQuestion) -> None:
+    """Raise `InvalidInput` where no pool has a point that the options allow."""
+    free = replace(question.allowed, pipeline=ANY, data=ANY)  # of all pools together
+    refused = []
+    for pool in range(len(question.cluster.pools)):
+        cluster = question.cluster.alone(pool)
+        try:
+            refuse_empty_space(
+                replace(question, cluster=cluster, num_devices=cluster.num_devices, allowed=free)
+            )
+        except InvalidInput as error:
+            refused.append(error)
+    if len(refused) == len(question.cluster.pools):
+        raise refused[0]
+
+
+# The options of `plan` on a model, and the question they ask
+# -----------------------------------------------------------
+
+QUESTION_OPTION_OF: Final = {
+    "global_batch": "global-batch",
+    "sequence_length": "sequence",
+    "num_devices": "devices",
+    **OPTION_OF,
+}
+LARGEST_TOP: Final = 1000
+
+
+class ModelOptions(RecipeOptions, total=False):
+    """Where and what a model trains, and what its plan may use; see `docs/plan-command.md`.
+
+    Degrees are numbers or ranges such as "4..8"; `zero_stage`, `mapping` and `schedule` may be
+    lists; `top` is the number of runners-up. `reserve`, `workspace` and `fragmentation` are what a
+    device keeps beside the plan, as for `estimate`; how the model trains is said as there too.
+    """
+
+    cluster: str | Path | Cluster | None
+    nodes: int | None
+    global_batch: int | None
+    sequence: int | None
+    micro_batch: Degrees
+    tp: Degrees
+    pp: Degrees
+    dp: Degrees
+    cp: Degrees
+    ep: Degrees
+    etp: Degrees
+    virtual_stages: Degrees
+    zero_stage: Stages
+    mapping: Names
+    state_copies: Degrees
+    schedule: Names
+    framework: str | None
+    per_stage_degrees: bool
+    reserve: str | float | None
+    workspace: str | float | None
+    fragmentation: float | None
+    calibration: str | Path | None
+    top: int | None
+
+
+def model_call(
+    given: ModelInput,
+    options: ModelOptions,
+    *,
+    devices: int | None,
+    memory_bytes: float | None,
+    data_parallel: bool = True,
+    tensor_parallel: bool = True,
+    recompute: bool | Names = True,
+    exclude_options: Iterable[str] = (),
+) -> ModelCall:
+    """The question that the options ask; raises `InvalidInput` naming options."""
+    from trainwright.planning.question.question import ModelQuestion, Workload
+
+    where = opened(options.get("cluster"))
+    cluster, num_devices = resolve_pools(
+        where,
+        nodes=options.get("nodes"),
+        devices=devices,
+        memory_bytes=memory_bytes,
+    )
+    if (calibration := options.get("calibration")) is not None:
+        from trainwright.options.clusters import calibrated
+
+        refuse_several_pools(cluster, "calibration")
+        cluster = calibrated(cluster, calibration)
+    workload = resolve_workload(
+        global_batch=options.get("global_batch"), sequence=options.get("sequence")
+    )
+    kinds = {"data": data_parallel, "tensor": tensor_parallel}
+    excluded = frozenset(exclude_options)
+    allowed = allowed_by(
+        SpaceOptions(
+            degrees={name: options.get(option.replace("-", "_")) for name, option in SPANS.items()},  # type: ignore[misc]
+            zero=options.get("zero_stage"),
+            mappings=options.get("mapping"),
+            recompute=recompute,
+            schedules=options.get("schedule"),
+            framework=options.get("framework"),
+            forbidden=tuple(name for name, wanted in kinds.items() if not wanted),
+            excluded=excluded,
+        )
+    )
+    settings = _settings(options, cluster)
+    with naming_options(RUN_OPTION_OF):
+        overheads = overheads_of(options)
+    with naming_options(QUESTION_OPTION_OF):
+        question = ModelQuestion(
+            model=given.config,
+            cluster=cluster,
+            workload=Workload(
+                global_batch=workload.global_batch,
+                sequence_length=workload.sequence_length,
+                precision=settings.recipe.precision,
+            ),
+            num_devices=num_devices,
+            allowed=allowed,
+            overheads=overheads,
+            settings=settings,
+        )
+    _refuse_full_device(question)
+    refuse_empty_space(question)
+    refuse_no_search(question, per_stage_degrees=options.get("per_stage_degrees", False))
+    top = options.get("top")
+    if top is not None and not 0 <= top <= LARGEST_TOP:
+        raise InvalidInput.of("top", f"must be from 0 to {LARGEST_TOP}, got {top}")
+    return ModelCall(
+        model=given.embedded,
+        question=question,
+        excluded_options=excluded,
+        per_stage_degrees=options.get("per_stage_degrees", False),
+        top=DEFAULT_TOP if top is None else top,
+        warnings=where.warnings,
+    )
+
+
+def _settings(options: ModelOptions, cluster: Cluster) -> RunSettings:
+    """How the model trains; raises `InvalidInput` naming options.
+
+    On several pools all plans train in the usual way: raises `UnsupportedFeature` for another.
+    """
+    from trainwright.planning.question.question import RunSettings
+
+    refuse_unknown_words(options)
+    for name in RecipeOptions.__annotations__:
+        if options.get(name) is not None:
+            option = RUN_OPTION_OF.get(name, name)
+            refuse_several_pools(cluster, option, alternative="plan on each pool alone")
+    with naming_options(RUN_OPTION_OF):
+        settings = RunSettings(recipe=recipe_of(options), overlap=overlap_of(options))
+        if len(cluster.pools) == 1:
+            refuse_formats(settings.recipe, cluster.accelerator)
+    return settings
+
+
+def _refuse_full_device(question: ModelQuestion) -> None:
+    """Raise `InvalidInput` where what is kept of a device leaves nothing for a plan."""
+    kept = question.overheads
+    usable_bytes = max(pool.accelerator.usable_bytes for pool in question.cluster.pools)
+    if kept.room_bytes(usable_bytes) <= 0:
+        wanted = f"must leave something of the {format_bytes(usable_bytes)} usable on a device"
+        both = f"{format_bytes(kept.reserve_bytes)} beside {format_bytes(kept.workspace_bytes)}"
+        raise InvalidInput.of("reserve", f"{wanted}, got {both} of workspace")
+
+
+def refuse_empty_space(question: ModelQuestion) -> None:
+    """Raise `InvalidInput` for each option that leaves nothing to choose, with what is offered."""
+    if len(question.cluster.pools) > 1:
+        refuse_empty_mixed_space(question)
+        return
+    faults = tuple(_nothing_left(question))
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
+    from trainwright.planning.question.question import (
+        ANY,
+        context_degrees,
+        microbatch_sizes,
+        tensor_degrees,
+    )
+    from trainwright.profile.structure import divisors
+
+    allowed, workload, model = question.allowed, question.workload, question.model
+    limit = question.num_devices
+    if not tensor_degrees(model, question.cluster, workload, allowed.tensor):
+        offered = tensor_degrees(model, question.cluster, workload, ANY)
+        yield _none_of("tp", allowed.tensor, offered, "the model and a node allow")
+    if not microbatch_sizes(workload, allowed.microbatch_size):
+        offered = microbatch_sizes(workload, ANY)
+        yield _none_of("micro-batch", allowed.microbatch_size, offered, "divide the global batch")
+    if not context_degrees(model, workload, allowed.context, limit=limit):
+        offered = context_degrees(model, workload, ANY, limit=limit)
+        yield _none_of("cp", allowed.context, offered, "divide the sequence evenly")
+    if model.experts is not None:
+        shares = divisors(model.experts.num_experts)
+        if not any(share in allowed.expert for share in shares):
+            what = f"divide the {model.experts.num_experts} experts"
+            yield _none_of("ep", allowed.expert, shares, what)
+    else:
+        for name in ("expert", "expert_tensor"):
+            if getattr(allowed, name).least > 1:
+                yield Fault(SPANS[name], "must be 1: the model has no experts; leave it out")
+    yield from _no_replicas(question, microbatch_sizes(workload, allowed.microbatch_size))
+    stages = allowed.pipeline.least * allowed.virtual_stages.least
+    if stages > model.num_layers:
+        both = "x virtual-stages " if allowed.virtual_stages.least > 1 else ""
+        problem = f"{both}must be at most the {model.num_layers} blocks, got {stages}"
+        yield Fault("pp", problem)
+    least = allowed.tensor.least * allowed.pipeline.least
+    least *= allowed.data.least * allowed.context.least
+    if least > question.num_devices:
+        problem = f"must be at most the {question.num_devices} devices, got at least {least}"
+        yield Fault("tp x pp x dp x cp", f"{problem}; lower a degree or give more --devices")
+
+
+def _no_replicas(question: ModelQuestion, sizes: Iterable[int]) -> Iterator[Fault]:
+    """Replicas that can share the batch in no microbatch size, copies beyond all of them."""
+    from trainwright.profile.structure import divisors
+
+    allowed, batch = question.allowed, question.workload.global_batch
+    shares = sorted({share for size in sizes for share in divisors(batch // size)})
+    offered = [share for share in shares if share <= question.num_devices]
+    if offered and not any(share in allowed.data for share in shares):
+        yield _none_of("dp", allowed.data, offered, "divide the batch")
+    if allowed.state_copies.least > max(1, question.num_devices // 2):
+        most = max(1, question.num_devices // 2)  # each of at least two replicas
+        problem = f"must be at most {most} on {question.num_devices} devices"
+        yield Fault("state-copies", f"{problem}, got {shown(allowed.state_copies)}")
+
+
+def _none_of(option: str, span: object, offered: Iterable[int], what: str) -> Fault:
+    choices = ", ".join(map(str, offered))
+    return Fault(option, f"must hold one of {choices}, which {what}, got {shown(span)}")
+
+
+def shown(span: object) -> str:
+    """A span as it is written on the command line."""
+    least, most = getattr(span, "least", 1), getattr(span, "most", None)
+    if least == most:
+        return str(least)
+    return f"{least}..{'' if most is None else most}"
+
+
+def resolve_workload(*, global_batch: int | None, sequence: int | None) -> WorkloadRecord:
+    """The workload, or every part of it that is missing."""
+    missing = [
+        Fault(name, f"must be given for a model, as --{name} N")
+        for name, value in (("global-batch", global_batch), ("sequence", sequence))
+        if value is None
+    ]
+    if missing:
+        raise InvalidInput(missing)
+    assert global_batch is not None
+    assert sequence is not None
+    return WorkloadRecord(global_batch=global_batch, sequence_length=sequence)

@@ -1,0 +1,332 @@
+"""One schedule in a picture: its timeline, its name, its critical path, and what a row of it shows.
+
+Pictures in every medium (SVG, page, terminal) start from this, so that they agree on names, lanes
+and units.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.plans.schedule import Action, ActionKind
+from trainwright.units import TimeUnit, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from trainwright.arrays import Floats
+    from trainwright.plans.timeline import CriticalStep, MemoryCurve, Timeline
+
+
+# Colours of the pictures: hue by kind, shade by chunk, for a light and a dark page
+# ---------------------------------------------------------------------------------
+# Hues are those of Okabe and Ito, "Color Universal Design" (2008), which people with any of the
+# common colour deficiencies tell apart; kinds differ in lightness too, and in texture where a bar
+# is large enough. The dark page has the same hues, a little lighter.
+
+Rgb = tuple[int, int, int]
+
+# One 8 × 8 tile per kind, drawn faintly over its colour; forwards are plain.
+TEXTURES: Final = {
+    ActionKind.F: "",
+    ActionKind.I: "M-2 10L10 -2M-2 2L2 -2M6 10L10 6",
+    ActionKind.W: "M0 2H2M4 6H6",
+    ActionKind.B: "M-2 -2L10 10M6 -2L10 2M-2 6L2 10",
+    ActionKind.R: "M0 2H8M0 6H8",
+}
+_SHADE_RANGE: Final = 0.46  # how far the last chunk's colour goes towards white
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theme:
+    """Colours of one page as #rrggbb; `kind` has one per `ActionKind`."""
+
+    kind: tuple[str, ...]
+    shade_towards: str
+    page: str
+    row: str
+    ink: str
+    faint_ink: str
+    line: str
+    outline: str
+    memory: str
+    memory_fill: str
+    limit: str
+
+    def bar(self, kind: ActionKind, chunk: int, num_chunks: int) -> str:
+        """Fill of a bar."""
+        share = _SHADE_RANGE * chunk / max(num_chunks - 1, 1)
+        return mix(self.kind[kind], self.shade_towards, share)
+
+
+LIGHT: Final = Theme(
+    kind=("#0072b2", "#e69f00", "#009e73", "#d55e00", "#b5679b"),
+    shade_towards="#ffffff",
+    page="#ffffff",
+    row="#eef0f3",
+    ink="#1b1f24",
+    faint_ink="#565e68",
+    line="#d3d8de",
+    outline="#111418",
+    memory="#4a5562",
+    memory_fill="#c9d1da",
+    limit="#b3261e",
+)
+DARK: Final = Theme(
+    kind=("#1681c4", "#e8a51c", "#0fa67c", "#dd6a17", "#c987b4"),
+    shade_towards="#f4f6f8",
+    page="#14171c",
+    row="#1f242b",
+    ink="#e8ebef",
+    faint_ink="#a3acb8",
+    line="#39414b",
+    outline="#ffffff",
+    memory="#b3bfcc",
+    memory_fill="#3b4754",
+    limit="#ff8a80",
+)
+THEMES: Final = {"light": LIGHT, "dark": DARK}
+
+
+def rgb(color: str) -> Rgb:
+    """Read #rrggbb."""
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+
+
+def mix(color: str, other: str, share: float) -> str:
+    """`color` with a share of `other` in it."""
+    mixed = (round(a + (b - a) * share) for a, b in zip(rgb(color), rgb(other), strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+
+
+def contrast(color: str, other: str) -> float:
+    """Contrast ratio from 1 to 21 as WCAG 2 defines it."""
+    high, low = sorted((_luminance(color), _luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def label_ink(fill: str) -> str:
+    """Black or white, whichever reads better on `fill`."""
+    return max("#000000", "#ffffff", key=lambda ink: contrast(ink, fill))
+
+
+def _luminance(color: str) -> float:
+    red, green, blue = (_linear(channel / 255) for channel in rgb(color))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(value: float) -> float:
+    return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+
+
+# Scales of a picture: where ticks go on the time axis, how high a memory curve is
+# --------------------------------------------------------------------------------
+
+UNITS_OF: Final = {
+    TimeUnit.SECONDS: (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
+    TimeUnit.SLOTS: (("slots", 1.0),),
+}
+_FARTHEST_LIMIT: Final = 1.6  # a limit further above the peak would flatten the curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeAxis:
+    """Ticks from 0 to at most `end_s`, `step_s` apart, printed in `unit`."""
+
+    end_s: float
+    step_s: float
+    unit: str
+    unit_s: float
+
+    @classmethod
+    def of(
+        cls, end_s: float, *, max_ticks: int, time_unit: TimeUnit = TimeUnit.SECONDS
+    ) -> TimeAxis:
+        """At most `max_ticks` steps of 1, 2 or 5 times a power of ten."""
+        span_s = end_s if end_s > 0 else 1.0
+        unit, unit_s = fitting_unit(span_s, time_unit)
+        return cls(end_s=span_s, step_s=_nice_step(span_s / max_ticks), unit=unit, unit_s=unit_s)
+
+    @property
+    def ticks_s(self) -> tuple[float, ...]:
+        """Where the ticks are."""
+        count = math.floor(self.end_s / self.step_s * (1 + 1e-9))
+        return tuple(self.step_s * index for index in range(count + 1))
+
+    def label(self, tick_s: float) -> str:
+        """The number at a tick, without its unit."""
+        return f"{tick_s / self.unit_s:.10g}"
+
+
+def fitting_unit(value_s: float, time_unit: TimeUnit) -> tuple[str, float]:
+    """The largest unit that is no larger than the value, and what it is in seconds."""
+    units = UNITS_OF[time_unit]
+    return next((unit for unit in units if abs(value_s) >= unit[1]), units[-1])
+
+
+def memory_top(panels: Sequence[GanttPanel]) -> float:
+    """The amount at the upper edge of every memory row: all peaks fit, and limits close to one."""
+    peak = max(float(panel.timeline.peak_bytes.max()) for panel in panels)
+    limits = np.concatenate([panel.timeline.costs.memory.limit_bytes for panel in panels])
+    near = limits[limits <= _FARTHEST_LIMIT * peak]
+    return 1.06 * max(peak, float(near.max(initial=0.0))) or 1.0
+
+
+def _nice_step(at_least: float) -> float:
+    power = 10.0 ** math.floor(math.log10(at_least))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= at_least * (1 - 1e-9))
+
+
+# One schedule in a picture: its timeline, its name, its critical path, and what a row of it
+# shows
+# ------------------------------------------------------------------------------------------
+
+KIND_NAMES: Final = {
+    ActionKind.F: "forward",
+    ActionKind.I: "input gradient",
+    ActionKind.W: "weight gradient",
+    ActionKind.B: "backward",
+    ActionKind.R: "recompute",
+}
+
+
+class MemoryUnit(StrEnum):
+    """What one "byte" of the costs stands for; unit costs count chunk activations."""
+
+    BYTES = "bytes"
+    ACTIVATIONS = "activations"
+
+    def describe(self, amount: float) -> str:
+        """Print an amount with its unit."""
+        if self is MemoryUnit.BYTES:
+            return format_bytes(amount)
+        return f"{amount:.4g} act."
+
+
+class Lane(IntEnum):
+    """Where in its row a bar lies: two actions that overlap share the height."""
+
+    FULL = 0
+    UPPER = 1
+    LOWER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GanttPanel:
+    """A timeline to draw."""
+
+    timeline: Timeline
+    title: str = "Pipeline schedule"
+    critical: tuple[CriticalStep, ...] = ()
+    memory_unit: MemoryUnit = MemoryUnit.BYTES
+    time_unit: TimeUnit = TimeUnit.SECONDS
+
+    @property
+    def num_bars(self) -> int:
+        """One per action."""
+        return self.timeline.schedule.num_actions
+
+    @property
+    def num_ranks(self) -> int:
+        """One row of bars and one memory curve each."""
+        return self.timeline.schedule.num_ranks
+
+    @property
+    def origin_s(self) -> float:
+        """The first start, drawn at 0."""
+        return float(self.timeline.start_s.min())
+
+    @property
+    def start_s(self) -> Floats:
+        """Starts counted from the first one, shape [n]."""
+        return self.timeline.start_s - self.origin_s
+
+    @property
+    def end_s(self) -> Floats:
+        """Ends counted from the first start, shape [n]."""
+        return self.timeline.end_s - self.origin_s
+
+    @property
+    def kinds(self) -> tuple[ActionKind, ...]:
+        """The kinds that occur, in the order of `ActionKind`."""
+        return tuple(map(ActionKind, np.unique(self.timeline.schedule.actions[:, 0]).tolist()))
+
+    @property
+    def chunk_of_stage(self) -> tuple[int, ...]:
+        """Which of its rank's stages each one is, shape [S]."""
+        chunks: dict[int, int] = {}
+        for owned in self.timeline.schedule.placement.stages_of_rank:
+            chunks.update({stage: chunk for chunk, stage in enumerate(owned)})
+        return tuple(chunks[stage] for stage in range(len(chunks)))
+
+    @property
+    def num_chunks(self) -> int:
+        """Most stages on one rank."""
+        return max(self.chunk_of_stage) + 1
+
+    @property
+    def lanes(self) -> NDArray[np.uint8]:
+        """`Lane` of each action, shape [n]; a pair with a time of its own overlaps."""
+        schedule = self.timeline.schedule
+        lanes = np.full(schedule.num_actions, Lane.FULL, np.uint8)
+        stages = schedule.actions[schedule.pairs, 1]
+        overlapped = schedule.pairs[np.isfinite(self.timeline.costs.pair_s[stages])]
+        lanes[overlapped], lanes[overlapped + 1] = Lane.UPPER, Lane.LOWER
+        return lanes
+
+    @property
+    def is_critical(self) -> NDArray[np.bool_]:
+        """Whether each action is on the critical path, shape [n]."""
+        marks = np.zeros(self.num_bars, np.bool_)
+        marks[[step.row for step in self.critical]] = True
+        return marks
+
+    def memory_curve(self, rank: int) -> MemoryCurve:
+        """The curve of a rank with one value per instant, counted from the first start.
+
+        Overlapped actions allocate in the order they are written in, as peaks are counted.
+        """
+        curve = self.timeline.memory_curve(rank)
+        times = np.maximum.accumulate(np.maximum(curve.time_s - self.origin_s, 0.0))
+        last = np.append(times[1:] > times[:-1], True)
+        return type(curve)(times[last], curve.bytes[last])
+
+    def summary(self) -> tuple[str, ...]:
+        """What the picture is of, in a few words each."""
+        timeline = self.timeline
+        return (
+            _counted(self.num_ranks, "rank"),
+            _counted(timeline.schedule.num_microbatches, "microbatch", "microbatches"),
+            _counted(self.num_bars, "action"),
+            f"makespan {self.format_time(timeline.makespan_s)}",
+            f"bubble {timeline.bubble_of_span:.1%} of span",
+            f"peak {self.memory_unit.describe(float(timeline.peak_bytes.max()))}",
+        )
+
+    def format_time(self, value_s: float) -> str:
+        """Print a time with six digits, enough to tell neighbours in a long picture apart."""
+        unit, unit_s = fitting_unit(value_s, self.time_unit) if value_s else ("", 1.0)
+        return f"{value_s / unit_s:.6g} {unit or UNITS_OF[self.time_unit][0][0]}"
+
+    def describe(self, row: int) -> str:
+        """One action in words."""
+        schedule = self.timeline.schedule
+        action: Action = schedule.action(row)
+        start_s, end_s = float(self.start_s[row]), float(self.end_s[row])
+        return (
+            f"{action}: {KIND_NAMES[action.kind]}, stage {action.stage}, "
+            f"microbatch {action.microbatch}, rank {schedule.placement.rank_of_stage[action.stage]}"
+            f", {self.format_time(start_s)} to {self.format_time(end_s)} "
+            f"({self.format_time(end_s - start_s)})"
+        )
+
+
+def _counted(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

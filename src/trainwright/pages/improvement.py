@@ -1,0 +1,256 @@
+"""The page of `improve`: a run beside the best plan, and the changes on the way there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trainwright.documents.export import PricedLayout
+from trainwright.documents.improvement import (
+    BestPlanRecord,
+    ImprovementRecord,
+    bounded_plans,
+    changes_title,
+    choice_gain,
+    choice_title,
+    needed_bytes,
+    needed_line,
+    needed_parts,
+    no_choice,
+    speed,
+    verdict,
+)
+from trainwright.documents.printing import layout_line
+from trainwright.pages.blocks import (
+    Bar,
+    BarChart,
+    Card,
+    Cell,
+    Column,
+    Facts,
+    Notes,
+    Part,
+    Point,
+    Scatter,
+    Section,
+    Table,
+    seconds,
+    share,
+    size,
+    time_against_memory,
+)
+from trainwright.pages.model_estimate import enough_blocks
+from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
+from trainwright.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.documents.improvement import ImprovementResult
+    from trainwright.pages.subject import Subject
+
+
+def improvement_content(subject: Subject[ImprovementResult]) -> Content:
+    """Everything the page says about a run and its neighbours."""
+    document = subject.document
+    request = document.request
+    run = request.configuration
+    target = "" if document.framework is None else f" for {document.framework}"
+    return Content(
+        title=f"What would improve {request.model.name} on {request.cluster.name}",
+        subtitle=f"Changes of one or two decisions{target}, from {layout_line(run.parallelism)}, "
+        f"microbatch {run.microbatch_size}, schedule {run.schedule}, recompute {run.recompute} · "
+        f"{run.global_batch:,} sequences of {run.sequence_length:,} tokens per step",
+        figures=tuple(_figures(document)),
+        sections=tuple(_sections(subject)),
+    )
+
+
+def _figures(document: ImprovementResult) -> Iterator[Figure]:
+    step_s, peak = document.run.step_time_s, document.run.peak_memory_bytes
+    yield Figure(key="step_time_s", title="step", value=step_s, text=format_seconds(step_s))
+    yield Figure(key="peak_memory_bytes", title="peak memory", value=peak, text=format_bytes(peak))
+    layout = layout_line(document.request.configuration.parallelism)
+    yield Figure(key="layout", title="layout", value=layout, text=layout)
+
+
+def _sections(subject: Subject[ImprovementResult]) -> Iterator[Section]:
+    document = subject.document
+    yield Section(name="summary", label="Summary", title="Summary", cards=tuple(_cards(document)))
+    blocks: list[BarChart | Scatter | Facts | Notes] = [_steps(document)]
+    if document.changes:
+        blocks.append(_scatter(document))
+    if document.best_plan is not None:
+        blocks.append(_plan(document))
+    yield Section(name="distance", label="Distance", title="How far it is", blocks=tuple(blocks))
+    found: tuple[Table | Notes, ...] = (
+        (_changes(document),)
+        if document.changes
+        else (Notes(lines=(f"There is {no_choice(document)}.",)),)
+    )
+    if document.best_known_s is None:
+        found += enough_blocks(document.enough)
+    title = f"{changes_title(document).capitalize()}, fastest first"
+    yield Section(name="changes", label="Changes", title=title, blocks=found)
+    yield provenance_section(subject, document.assumptions)
+    yield reproduce_section(subject, (document.request.model, document.request.cluster))
+
+
+def _cards(document: ImprovementResult) -> Iterator[Card]:
+    run, chosen = document.run, document.recommended
+    yield Card(
+        label="your run",
+        value=format_seconds(run.step_time_s),
+        note="per step" if document.run_fits else "per step, if devices had the memory",
+    )
+    yield Card(
+        label="what it needs of a device",
+        value=format_bytes(needed_bytes(document, run.peak_memory_bytes)),
+        note=f"{verdict(document)} in the {format_bytes(document.memory_limit_bytes)} usable; "
+        f"{needed_parts(document, run.peak_memory_bytes)}",
+        tone="plain" if document.run_fits else "bad",
+    )
+    yield _best_card(document)
+    if chosen is None:
+        yield Card(label="smallest change", value="none", note=no_choice(document))
+        return
+    yield Card(
+        label=choice_title(document),
+        value=format_seconds(chosen.step_time_s),
+        note=f"{chosen.options}: {choice_gain(document, chosen)}",
+        tone="good",
+    )
+
+
+def _best_card(document: ImprovementResult) -> Card:
+    plan, best_s = document.best_plan, document.best_known_s
+    bound = ""
+    if document.lower_bound_s is not None:
+        floor = format_seconds(document.lower_bound_s)
+        bound = f"; {bounded_plans(document)} takes less than {floor}"
+    if plan is not None:
+        return Card(
+            label="best plan",
+            value=format_seconds(plan.step_time_s),
+            note=speed(document, plan.speedup) + bound,
+        )
+    if best_s is None:
+        return Card(label="best plan", value="none was found that fits", tone="warn")
+    known = "your run" if not document.changes else document.changes[0].options
+    return Card(label="best known", value=format_seconds(best_s), note=known + bound)
+
+
+def _steps(document: ImprovementResult) -> BarChart:
+    steps = [("your run", document.run.step_time_s)]
+    if document.changes:
+        steps.append(("fastest change", document.changes[0].step_time_s))
+    if document.recommended not in (None, *document.changes[:1]):
+        assert document.recommended is not None
+        steps.append(("smallest change", document.recommended.step_time_s))
+    if document.best_plan is not None:
+        steps.append(("best plan", document.best_plan.step_time_s))
+    first_s = document.run.step_time_s
+    bars = tuple(
+        Bar(
+            label=name,
+            parts=(Part(kind="plain", label="step", amount=time_s, text=format_seconds(time_s)),),
+            total=f"{time_s / first_s:.3g}×",
+        )
+        for name, time_s in steps
+    )
+    return BarChart(title="Step time", bars=bars, label="run")
+
+
+def _scatter(document: ImprovementResult) -> Scatter:
+    run = document.run
+    points = [_point(document, "your run", run, is_winner=True)]
+    points += [_point(document, one.options, one) for one in document.changes]
+    if (plan := document.best_plan) is not None:
+        points.append(_point(document, "best plan", plan))
+    made = time_against_memory(
+        points, limit_bytes=document.memory_limit_bytes, winner_text="your run"
+    )
+    return replace(
+        made,
+        title="Step time against the memory that is needed",
+        y_title="needed of the fullest device, overheads included, GiB",
+    )
+
+
+def _point(
+    document: ImprovementResult,
+    name: str,
+    one: PricedLayout | ImprovementRecord | BestPlanRecord,
+    *,
+    is_winner: bool = False,
+) -> Point:
+    needed = needed_bytes(document, one.peak_memory_bytes)
+    facts = [
+        ("step", format_seconds(one.step_time_s)),
+        ("needed", format_bytes(needed)),
+        ("peak memory", format_bytes(one.peak_memory_bytes)),
+    ]
+    if not isinstance(one, PricedLayout):
+        facts.append(("speed", f"{one.speedup - 1:+.1%}"))
+    if isinstance(one, ImprovementRecord) and one.gain_share is not None:
+        facts.append(("of the gain", f"{one.gain_share:.0%}"))
+    return Point(
+        name=name,
+        x=one.step_time_s,
+        y=needed,
+        x_text=format_seconds(one.step_time_s),
+        y_text=format_bytes(needed),
+        facts=tuple(facts),
+        is_winner=is_winner,
+    )
+
+
+def _plan(document: ImprovementResult) -> Facts:
+    plan = document.best_plan
+    assert plan is not None, "asked for where there is one"
+    layers = sum(len(stage.layers) for stage in plan.stages)
+    return Facts(
+        title="The best plan",
+        rows=(
+            ("layout", layout_line(plan.parallelism)),
+            *((("kernels to add", plan.options),) if plan.options else ()),
+            ("microbatch", str(plan.micro_batch)),
+            ("schedule", plan.schedule),
+            ("layers of each stage", ", ".join(str(len(stage.layers)) for stage in plan.stages)),
+            ("layers recomputed", f"{plan.num_recomputed} of {layers}"),
+            ("memory", needed_line(document, plan.peak_memory_bytes)),
+        ),
+    )
+
+
+def _changes(document: ImprovementResult) -> Table:
+    shares = document.run_fits
+    return Table(
+        title="Changes",
+        columns=(
+            Column(title="change", key="options", is_number=False),
+            Column(title="decisions", key="decisions"),
+            Column(title="step", key="step_time_s"),
+            Column(title="speed", key="faster"),
+            *((Column(title="of the gain", key="gain_share"),) if shares else ()),
+            Column(title="memory needed", key="needed_bytes"),
+            Column(title="peak memory", key="peak_memory_bytes"),
+        ),
+        rows=tuple(
+            (
+                Cell.of(one.options),
+                Cell.of(len(one.dimensions)),
+                seconds(one.step_time_s),
+                Cell(text=f"{one.speedup - 1:+.1%}", value=one.speedup - 1),
+                *((share(one.gain_share or 0.0, digits=0),) if shares else ()),
+                size(needed_bytes(document, one.peak_memory_bytes)),
+                size(one.peak_memory_bytes),
+            )
+            for one in document.changes
+        ),
+        marked=frozenset(
+            at for at, one in enumerate(document.changes) if one == document.recommended
+        ),
+        note="Options are written as trainwright estimate takes them, to be added to the run's. "
+        f"The marked row is the {choice_title(document)}.",
+    )

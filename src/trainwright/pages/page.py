@@ -1,0 +1,331 @@
+"""Results as one HTML file that needs nothing else: figures, charts, schedules, reasons, sources.
+
+Each document has its sections; several share a comparison and one time scale of schedules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.documents.difference import change_texts
+from trainwright.errors import InvalidInput
+from trainwright.pages.blocks import Bar, BarChart, Cell, Column, Gantt, Part, Section, Table
+from trainwright.pages.gantt import DARK, LIGHT, label_ink
+from trainwright.pages.gantt_html import (
+    SCRIPTS,
+    asset,
+    environment,
+    figure_data,
+    figure_words,
+    policy,
+    script_safe,
+    theme_css,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from trainwright.documents.difference import Change, Difference
+    from trainwright.pages.gantt import GanttPanel
+    from trainwright.pages.subject import Content, Figure, Subject
+
+
+# Colours of bars and tones on the page, beside those of schedules
+# ----------------------------------------------------------------
+# Neighbours in a bar differ in lightness, and every part is named in words, so that nothing is said
+# by hue alone. Hues follow Okabe and Ito as in `gantt_palette`.
+
+# By kind of part, on a light and on a dark page.
+PARTS: Final = {
+    "compute": ("#0072b2", "#1681c4"),
+    "recompute": ("#d3a3c2", "#d9aecb"),
+    "tensor": ("#d55e00", "#dd6a17"),
+    "context": ("#f0c04a", "#f0c04a"),
+    "expert": ("#8a4f7d", "#a86a9a"),
+    "traffic": ("#e69f00", "#e8a51c"),
+    "sync": ("#009e73", "#0fa67c"),
+    "transfers": ("#8cc8ea", "#8cc8ea"),
+    "bubble": ("#d3d8de", "#39414b"),
+    "unused": ("#d3d8de", "#39414b"),
+    "data": ("#009e73", "#0fa67c"),
+    "overhead": ("#8d99a6", "#6b7682"),
+    "optimizer": ("#4a5562", "#b3bfcc"),
+    "weights": ("#0072b2", "#1681c4"),
+    "gradient": ("#8cc8ea", "#8cc8ea"),
+    "state": ("#00466e", "#0a5a8c"),
+    "opaque": ("#4a5562", "#8d99a6"),
+    "activations": ("#e69f00", "#e8a51c"),
+    "logits": ("#d55e00", "#dd6a17"),
+    "transient": ("#d3a3c2", "#d9aecb"),
+    "buffers": ("#009e73", "#0fa67c"),
+    "workspace": ("#8d99a6", "#6b7682"),
+    "exposed": ("#d55e00", "#dd6a17"),
+    "hidden": ("#8cc8ea", "#56a9d6"),
+    "arrays": ("#0072b2", "#1681c4"),
+    "array-buffers": ("#8cc8ea", "#8cc8ea"),
+    "lanes": ("#e69f00", "#e8a51c"),
+    "lane-buffers": ("#f6d99a", "#f0d08a"),
+    "global": ("#009e73", "#0fa67c"),
+    "mac": ("#0072b2", "#1681c4"),
+    "vector": ("#e69f00", "#e8a51c"),
+    "hbm": ("#d55e00", "#dd6a17"),
+    "glb": ("#009e73", "#0fa67c"),
+    "launch": ("#8d99a6", "#6b7682"),
+    "plain": ("#0072b2", "#1681c4"),
+}
+TONES: Final = {
+    "good": ("#0a6b4f", "#5fd3a8"),
+    "warn": ("#8a5300", "#ffc26b"),
+    "bad": (LIGHT.limit, DARK.limit),
+    "link": ("#00598c", "#6fb7e6"),
+}
+
+
+def palette_css() -> tuple[str, ...]:
+    """Custom properties for both themes, as `gantt_figure.theme_css` has them."""
+    light, dark = (_properties(index) for index in (0, 1))
+    rules = [
+        f".p-{name} {{ fill: var(--p-{name}); background: var(--p-{name}) }}" for name in PARTS
+    ]
+    inks = [f".ink-{name} {{ fill: var(--i-{name}) }}" for name in PARTS]
+    return (
+        f":root {{ {light} }}",
+        f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ {dark} }} }}",
+        f":root[data-theme=dark] {{ {dark} }}",
+        f"@media print {{ :root:root:root {{ {light} }} }}",
+        *rules,
+        *inks,
+    )
+
+
+def _properties(index: int) -> str:
+    parts = (f"--p-{name}: {colors[index]};" for name, colors in PARTS.items())
+    inks = (f"--i-{name}: {label_ink(colors[index])};" for name, colors in PARTS.items())
+    tones = (f"--{name}: {colors[index]};" for name, colors in TONES.items())
+    return " ".join((*parts, *inks, *tones))
+
+
+# What the page says about a document, by its type: one module per kind
+# ---------------------------------------------------------------------
+# A further kind of document is a further module with a function from subject to content.
+
+# By name of the document's type: the module here and its function.
+CONTENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "ModelPlanResult": ("model_plan", "model_plan_content"),
+        "MixedPlanResult": ("mixed_plan", "mixed_plan_content"),
+        "ModelExplanation": ("model_plan", "model_explanation_content"),
+        "ModelEstimateResult": ("model_estimate", "model_estimate_content"),
+        "PlanResult": ("profile_plan", "profile_plan_content"),
+        "EstimateResult": ("profile_plan", "profile_plan_content"),
+        "ModelSweepResult": ("model_sweep", "model_sweep_content"),
+        "CodesignResult": ("codesign", "codesign_content"),
+        "PlacementResult": ("placement", "placement_content"),
+        "ImprovementResult": ("improvement", "improvement_content"),
+        "ValidationResult": ("validation", "validation_content"),
+        "ScheduleResult": ("schedule", "schedule_content"),
+    }
+)
+
+
+def content_of(subject: Subject[Any]) -> Content:
+    """Title, figures and sections; raises TypeError for a document without a page."""
+    name = type(subject.document).__name__
+    if name not in CONTENTS:
+        raise TypeError(f"no page is known for {name}")
+    module, function = CONTENTS[name]
+    found: Content = getattr(import_module(f"trainwright.pages.{module}"), function)(subject)
+    if subject.verification is None:
+        return found
+    from trainwright.pages.verification import with_verification
+
+    return with_verification(found, subject.verification)
+
+
+# Several results beside each other: key figures, the times as bars, what was asked differently
+# ---------------------------------------------------------------------------------------------
+
+_DRAWN: Final = ("step_time_s", "tokens_per_s", "time_per_sample_s", "makespan_s")
+
+
+def comparison_section(
+    subjects: Sequence[Subject[Any]],
+    contents: Sequence[Content],
+    differences: Sequence[Difference | None],
+) -> Section:
+    """All documents at once; `differences` are from the first to each of the others."""
+    blocks: list[Table | BarChart] = [_figures_table(subjects, contents)]
+    for key in _DRAWN:
+        stated = [
+            (subject.name, figure)
+            for subject, content in zip(subjects, contents, strict=True)
+            for figure in content.figures
+            if figure.key == key and isinstance(figure.value, float)
+        ]
+        if len(stated) > 1:
+            blocks.append(_bars(stated))
+    for subject, difference in zip(subjects[1:], differences, strict=True):
+        if difference is not None:
+            blocks += _changes(subjects[0].name, subject.name, difference)
+    return Section(name="comparison", label="Comparison", title="Comparison", blocks=tuple(blocks))
+
+
+def _figures_table(subjects: Sequence[Subject[Any]], contents: Sequence[Content]) -> Table:
+    titles = {figure.key: figure.title for content in contents for figure in content.figures}
+    numeric = {
+        figure.key: not isinstance(figure.value, str)
+        for content in contents
+        for figure in content.figures
+    }
+    rows = []
+    for subject, content in zip(subjects, contents, strict=True):
+        found = {figure.key: figure for figure in content.figures}
+        cells = (_cell(found.get(key)) for key in titles)
+        rows.append((Cell.of(subject.name), Cell.of(content.title), *cells))
+    columns = [
+        Column(title="document", key="document", is_number=False),
+        Column(title="what", key="what", is_number=False),
+    ]
+    columns += [Column(title=titles[key], key=key, is_number=numeric[key]) for key in titles]
+    return Table(title="Key figures", columns=tuple(columns), rows=tuple(rows))
+
+
+def _cell(figure: Figure | None) -> Cell:
+    if figure is None or figure.value is None:
+        return Cell.of("")
+    return Cell(text=figure.text, value=figure.value)
+
+
+def _bars(stated: Sequence[tuple[str, Figure]]) -> BarChart:
+    first = float(stated[0][1].value or 0.0)
+    bars = []
+    for name, figure in stated:
+        amount = float(figure.value or 0.0)
+        ratio = f", {amount / first:.3g}×" if first else ""
+        part = Part(kind="plain", label=figure.title, amount=amount, text=figure.text)
+        bars.append(Bar(label=name, parts=(part,), total=figure.text + ratio))
+    return BarChart(
+        title=stated[0][1].title[:1].upper() + stated[0][1].title[1:],
+        bars=tuple(bars),
+        label="document",
+    )
+
+
+def _changes(first: str, other: str, difference: Difference) -> Iterator[Table]:
+    groups = {"asked": difference.request_changes, "found": difference.result_changes}
+    for what, changes in groups.items():
+        if changes:
+            rows = tuple(_cells(change) for change in changes)
+            yield Table(
+                title=f"What was {what} differently: {first} → {other}",
+                columns=(
+                    Column(title="what", key="key", is_number=False),
+                    Column(title=first, key="before", is_number=False),
+                    Column(title=other, key="after", is_number=False),
+                ),
+                rows=rows,
+            )
+
+
+def _cells(change: Change) -> tuple[Cell, Cell, Cell]:
+    """A row in words; keys and bare numbers are what is copied."""
+    name, before, after = change_texts(change)
+    return (
+        Cell(text=name, value=change.key),
+        _told(before, change.before),
+        _told(after, change.after),
+    )
+
+
+def _told(text: str, value: object) -> Cell:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return Cell(text=text, value=value if is_number else text)  # type: ignore[arg-type]
+
+
+# Results as one HTML file that needs nothing else: figures, charts, schedules, reasons, sources
+# ----------------------------------------------------------------------------------------------
+
+_OWN_SCRIPTS: Final = ("report_page.js",)
+_MOST_HEIGHT, _LEAST_HEIGHT = 640, 200  # of the schedule's picture, in pixels
+
+
+def page_html(
+    *subjects: Subject[Any],
+    differences: Sequence[Difference | None] | None = None,
+    title: str | None = None,
+    date: str | None = None,
+) -> str:
+    """One page about all subjects; `differences` are from the first to each of the others.
+
+    100,000 actions take about 0.3 MB. Raises InvalidInput without subjects.
+    """
+    if not subjects:
+        raise InvalidInput.of("documents", "must be at least 1 document, got none")
+    contents = [content_of(subject) for subject in subjects]
+    panels = [subject.panel for subject in subjects if subject.panel is not None]
+    parts = _parts(subjects, contents, differences or (None,) * (len(subjects) - 1))
+    style = "\n".join(_styles(panels))
+    names = (*(SCRIPTS if panels else ()), *_OWN_SCRIPTS)
+    scripts = [asset(name) for name in names]
+    return (
+        environment()
+        .get_template("report_page.html.j2")
+        .render(
+            title=title or " and ".join(content.title for content in contents),
+            heading=title or (contents[0].title if len(contents) == 1 else "Comparison"),
+            subtitle=contents[0].subtitle if len(contents) == 1 else f"{len(contents)} documents",
+            date=date,
+            style=style,
+            scripts=scripts,
+            policy=policy(style, scripts),
+            data=script_safe(figure_data(panels)) if panels else None,
+            figure=figure_words(panels) if panels else None,
+            parts=parts,
+        )
+    )
+
+
+def _parts(
+    subjects: Sequence[Subject[Any]],
+    contents: Sequence[Content],
+    differences: Sequence[Difference | None],
+) -> list[dict[str, Any]]:
+    """What stands under the heading: sections, by document where there are several."""
+    if len(contents) == 1:
+        return [{"title": None, "sections": contents[0].sections}]
+    shared = [comparison_section(subjects, contents, differences)]
+    if any(subject.panel for subject in subjects):
+        gantt = Gantt(note="All schedules on one time scale.")
+        title = "Schedules and memory over time"
+        shared.append(Section(name="schedule", label="Schedule", title=title, blocks=(gantt,)))
+    parts: list[dict[str, Any]] = [{"title": None, "sections": tuple(shared)}]
+    for number, (subject, content) in enumerate(zip(subjects, contents, strict=True), 1):
+        sections = tuple(
+            replace(section, name=f"{section.name}-{number}")
+            for section in content.sections
+            if not any(isinstance(block, Gantt) for block in section.blocks)
+        )
+        parts.append(
+            {
+                "title": f"{subject.name}: {content.title}",
+                "subtitle": content.subtitle,
+                "label": subject.name,
+                "sections": sections,
+            }
+        )
+    return parts
+
+
+def _styles(panels: Sequence[GanttPanel]) -> tuple[str, ...]:
+    rows = sum(panel.num_ranks for panel in panels)
+    height = min(max(60 + 26 * len(panels) + 110 * rows, _LEAST_HEIGHT), _MOST_HEIGHT)
+    return (
+        *theme_css(),
+        *palette_css(),
+        asset("gantt.css"),
+        f"#scroller {{ height: {height}px }}",
+        asset("report_page.css"),
+    )

@@ -1,0 +1,383 @@
+"""Blocks about a priced step that the pages of plans and of estimates share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from trainwright.documents.printing import ranges
+from trainwright.pages.blocks import (
+    Bar,
+    BarChart,
+    Cell,
+    Column,
+    Gantt,
+    Part,
+    Section,
+    Table,
+    part_of_step,
+    seconds,
+    share,
+    size,
+)
+from trainwright.pages.subject import Figure
+from trainwright.units import format_bandwidth, format_bytes, format_part, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.documents.mixed_plan import MixedPlanResult
+    from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.pages.gantt import GanttPanel
+    from trainwright.pages.subject import PricedStep, Subject
+    from trainwright.plans.prediction import LevelUse, StageMemory
+
+    Stepped: TypeAlias = ModelPlanResult | MixedPlanResult | ModelEstimateResult
+
+
+# Which network levels a step keeps busy, as bars and as a table
+# --------------------------------------------------------------
+
+
+def network_bars(levels: tuple[LevelUse, ...], step_time_s: float) -> BarChart:
+    """How much of the step each level is under way, exposed and hidden."""
+    bars = []
+    for level in levels:
+        exposed_s = sum(axis.exposed_s for axis in level.axes)
+        hidden_s = sum(axis.hidden_s for axis in level.axes)
+        idle_s = max(step_time_s - exposed_s - hidden_s, 0.0)
+        amounts = (("exposed", exposed_s), ("hidden", hidden_s), ("unused", idle_s))
+        parts = tuple(
+            Part(
+                kind=kind,
+                label=kind,
+                amount=amount,
+                text=format_part(amount, step_time_s),
+            )
+            for kind, amount in amounts
+        )
+        used = f"{(exposed_s + hidden_s) / step_time_s:.1%} used" if step_time_s else ""
+        bars.append(Bar(label=level.name, parts=parts, total=used))
+    return BarChart(title="Use of each network level", bars=tuple(bars), label="level")
+
+
+def network_table(levels: tuple[LevelUse, ...], step_time_s: float) -> Table:
+    """What crosses each level."""
+    rows = [
+        (
+            Cell.of(level.name),
+            Cell.of(axis.kind),
+            Cell.of(axis.ranks),
+            Cell(
+                text=format_bandwidth(level.effective_bytes_per_s),
+                value=level.effective_bytes_per_s,
+            ),
+            part_of_step(axis.exposed_s, step_time_s),
+            part_of_step(axis.hidden_s, step_time_s),
+            share(axis.total_s / step_time_s),
+        )
+        for level in levels
+        for axis in level.axes
+    ]
+    return Table(
+        title="Communication of the busiest rank",
+        columns=(
+            Column(title="level", key="level", is_number=False),
+            Column(title="for", key="kind", is_number=False),
+            Column(title="ranks", key="ranks"),
+            Column(title="per device", key="effective_bytes_per_s"),
+            Column(title="exposed", key="exposed_s"),
+            Column(title="hidden", key="hidden_s"),
+            Column(title="of step", key="share"),
+        ),
+        rows=tuple(rows),
+        note="A group that spans several levels counts at the outermost one. Exposed time makes "
+        "the step longer, hidden time runs beside compute; collectives that recomputation repeats "
+        "are included.",
+    )
+
+
+# Blocks about a priced step that the pages of plans and of estimates share
+# -------------------------------------------------------------------------
+
+_MEMORY = (
+    ("weights", "weights", "weight_bytes"),
+    ("gradient", "gradients", "gradient_bytes"),
+    ("state", "optimizer states", "optimizer_bytes"),
+    ("opaque", "static", "opaque_bytes"),
+    ("activations", "activations", "activation_bytes"),
+    ("logits", "logits and loss", "logits_bytes"),
+    ("transient", "temporary", "transient_bytes"),
+    ("buffers", "communication buffers", "buffer_bytes"),
+    ("workspace", "workspaces", "workspace_bytes"),
+)
+
+
+def rank_table(priced: PricedStep, *, limit_bytes: float | None) -> Table:
+    """One row per pipeline rank."""
+    slowest = priced.busiest_rank
+    fullest = priced.step.fullest_stage
+    rows = tuple(
+        tuple(_rank_cells(priced, rank, limit_bytes)) for rank in range(len(priced.step.stages))
+    )
+    return Table(
+        title="Plan",
+        columns=_RANK_COLUMNS if limit_bytes else _RANK_COLUMNS[:-2] + _RANK_COLUMNS[-1:],
+        rows=rows,
+        marked=frozenset({slowest}),
+        note=f"Times of one microbatch. Rank {slowest} is the busiest, rank {fullest} the fullest; "
+        "layers are indices of the model's layer graph.",
+    )
+
+
+_RANK_COLUMNS = (
+    Column(title="rank", key="rank"),
+    Column(title="layers", key="layers", is_number=False),
+    Column(title="data", key="data_parallel"),
+    Column(title="tensor", key="tensor_parallel"),
+    Column(title="recomputed", key="num_recomputed"),
+    Column(title="forward", key="forward_s"),
+    Column(title="backward", key="backward_s"),
+    Column(title="of it recompute", key="recompute_s"),
+    Column(title="of both tensor", key="tensor_parallel_s"),
+    Column(title="send", key="send_s"),
+    Column(title="weights", key="weight_bytes"),
+    Column(title="activations", key="activation_bytes"),
+    Column(title="memory", key="memory_bytes"),
+    Column(title="of limit", key="memory_share"),
+    Column(title="held", key="microbatches_in_flight"),
+)
+
+
+def _rank_cells(priced: PricedStep, rank: int, limit_bytes: float | None) -> Iterator[Cell]:
+    stage, layers = priced.step.stages[rank], priced.layers_of_rank[rank]
+    yield Cell.of(rank)
+    yield Cell.of(ranges(layers))
+    data, tensor = priced.degrees_of_rank[rank]
+    yield Cell.of(data)
+    yield Cell.of(tensor)
+    repeated = priced.recomputed_of_rank[rank]
+    yield Cell(text=f"{repeated} of {len(layers)}", value=repeated)
+    for value_s in (
+        stage.forward_s,
+        stage.backward_s,
+        stage.recompute_s,
+        stage.tensor_parallel_s,
+        stage.send_s,
+    ):
+        yield seconds(value_s)
+    yield size(stage.memory.weight_bytes)
+    yield size(stage.memory.activation_bytes)
+    yield size(stage.memory.total_bytes)
+    if limit_bytes:
+        yield share(stage.memory.total_bytes / limit_bytes)
+    yield Cell.of(stage.memory.microbatches_in_flight)
+
+
+def time_bars(priced: PricedStep) -> BarChart:
+    """What every rank does with the step."""
+    step_s = priced.step.step_time_s
+    bars = tuple(
+        Bar(
+            label=str(rank),
+            parts=time_parts(parts_s),
+            total=f"{1 - _idle_s(parts_s) / step_s:.1%} busy",
+        )
+        for rank, parts_s in enumerate(priced.parts_of_rank_s)
+    )
+    return BarChart(
+        title="Time of a step by rank",
+        bars=bars,
+        note=f"Every bar is the step, {format_seconds(step_s)}; the bubble is fill and drain of "
+        "the pipeline and ranks that wait for slower ones.",
+    )
+
+
+def _idle_s(parts_s: dict[str, float]) -> float:
+    return parts_s["bubble"] + parts_s["transfers"]
+
+
+TIME_PARTS: Final = {
+    "compute": "compute",
+    "recompute": "recomputation",
+    "tensor": "tensor parallelism",
+    "context": "context parallelism",
+    "expert": "expert parallelism",
+    "data": "data parallelism",
+    "optimizer": "optimizer",
+    "overhead": "overhead",
+    "transfers": "pipeline transfers",
+    "bubble": "bubble",
+}
+
+
+def time_parts(parts_s: dict[str, float]) -> tuple[Part, ...]:
+    """The parts of a step as segments, waiting last."""
+    return tuple(
+        Part(kind=name, label=label, amount=parts_s[name], text=format_seconds(parts_s[name]))
+        for name, label in TIME_PARTS.items()
+        if name in parts_s
+    )
+
+
+def memory_bars(priced: PricedStep, limit_bytes: float | None) -> BarChart:
+    """What every rank holds when it is fullest, with the limit."""
+    bars = tuple(
+        _memory_bar(rank, stage.memory, limit_bytes)
+        for rank, stage in enumerate(priced.step.stages)
+    )
+    return BarChart(
+        title="Memory of a device at its fullest, by rank",
+        bars=bars,
+        limit=limit_bytes,
+        limit_text=f"usable {format_bytes(limit_bytes)}" if limit_bytes else "",
+    )
+
+
+def memory_parts(memory: StageMemory) -> tuple[Part, ...]:
+    """What a device holds at its fullest, by class."""
+    return tuple(
+        Part(kind=kind, label=label, amount=amount, text=format_bytes(amount))
+        for kind, label, name in _MEMORY
+        if (amount := float(getattr(memory, name))) > 0
+    )
+
+
+def _memory_bar(rank: int, memory: StageMemory, limit_bytes: float | None) -> Bar:
+    is_over = limit_bytes is not None and memory.total_bytes > limit_bytes * (1 + 1e-12)
+    return Bar(
+        label=str(rank),
+        parts=memory_parts(memory),
+        total=format_bytes(memory.total_bytes) + (" over" if is_over else ""),
+        is_over=is_over,
+    )
+
+
+def gantt(panel: GanttPanel, priced: PricedStep) -> Gantt:
+    """The pipeline of the step, and what of the step lies outside it."""
+    step = priced.step
+    after_s = step.step_time_s - step.pipeline_s
+    return Gantt(
+        note=f"The pipeline takes {format_seconds(step.pipeline_s)} of the step; "
+        f"{format_seconds(after_s)} after it, for synchronisation, optimizer and overhead, are "
+        f"not drawn. {panel.num_bars:,} actions, simulated one by one."
+    )
+
+
+# Why a step is not faster: its largest parts, and what sets each of them
+# -----------------------------------------------------------------------
+
+_MOST_TERMS = 5
+
+
+def step_bar(priced: PricedStep) -> BarChart:
+    """The step of the busiest rank as one bar."""
+    rank = priced.busiest_rank
+    parts = time_parts(priced.parts_of_rank_s[rank])
+    total = format_seconds(priced.step.step_time_s)
+    return BarChart(
+        title=f"Where the step goes: rank {rank}, the busiest",
+        bars=(Bar(label=str(rank), parts=parts, total=total),),
+    )
+
+
+def term_table(priced: PricedStep) -> Table:
+    """The largest terms, with what sets them."""
+    found = priced.parts_of_rank_s[priced.busiest_rank]
+    largest = sorted(found.items(), key=lambda item: -item[1])[:_MOST_TERMS]
+    rows = tuple(
+        (
+            Cell.of(TIME_PARTS[name]),
+            seconds(spent_s),
+            share(spent_s / priced.step.step_time_s),
+            Cell.of(_what_sets(name, priced)),
+        )
+        for name, spent_s in largest
+        if spent_s > 0
+    )
+    return Table(
+        title="The largest terms",
+        columns=(
+            Column(title="term", key="term", is_number=False),
+            Column(title="per step", key="seconds"),
+            Column(title="of step", key="share"),
+            Column(title="what sets it", key="cause", is_number=False),
+        ),
+        rows=rows,
+    )
+
+
+def _what_sets(name: str, priced: PricedStep) -> str:
+    step, m, rank = priced.step, priced.num_microbatches, priced.busiest_rank
+    ranks = len(step.stages)
+    work_s = [stage.forward_s + stage.backward_s for stage in step.stages]
+    match name:
+        case "compute":
+            mean = sum(work_s) / ranks / max(work_s)
+            even = f"; the ranks work {mean:.1%} as long on average" if ranks > 1 else ""
+            return f"products and memory traffic of the layers{even}"
+        case "recompute":
+            repeated, layers = priced.recomputed_of_rank[rank], len(priced.layers_of_rank[rank])
+            return f"{repeated} of the rank's {layers} layers repeat their forward to save memory"
+        case "bubble":
+            share_of_equal = (ranks - 1) / (m + ranks - 1)
+            return (
+                f"fill and drain of {ranks} ranks over {m} microbatches: {share_of_equal:.1%} of "
+                "the pipeline under 1F1B with equal ranks"
+            )
+        case "transfers":
+            return "what the pipeline would gain if tensors between ranks took no time"
+        case "data":
+            return "gradients and parameters of replicas, as far as no compute hides them"
+        case "optimizer":
+            return "memory traffic of the update"
+        case "overhead":
+            return "what every step costs once, of the installation"
+        case _:
+            return "collectives inside layers, as far as no compute hides them"
+
+
+# What pages about one priced step share: its figures, its ranks, its schedule and its network
+# --------------------------------------------------------------------------------------------
+
+
+def step_figures(document: Stepped, *, peak_bytes: float | None, layout: str) -> Iterator[Figure]:
+    """Columns of a comparison; `peak_bytes` is that of the fullest device."""
+    step_s, tokens, mfu = document.step_time_s, document.tokens_per_s, document.mfu
+    devices = document.devices_used
+    shown = (
+        ("step_time_s", "step", step_s, format_seconds(step_s) if step_s else ""),
+        ("tokens_per_s", "tokens/s", tokens, f"{tokens:,.0f}" if tokens else ""),
+        ("mfu", "MFU", mfu, f"{mfu:.1%}" if mfu else ""),
+        ("peak_memory_bytes", "peak memory", peak_bytes, _size(peak_bytes)),
+        ("devices_used", "devices", devices, f"{devices or ''}"),
+        ("layout", "layout", layout, layout),
+    )
+    for key, title, value, text in shown:
+        yield Figure(key=key, title=title, value=value, text=text)
+
+
+def _size(amount: float | None) -> str:
+    return format_bytes(amount) if amount else ""
+
+
+def step_sections(
+    subject: Subject[ModelPlanResult] | Subject[ModelEstimateResult], *, title: str
+) -> Iterator[Section]:
+    """Ranks in a table called `title` and in bars, schedule, network; nothing without a step."""
+    priced, limit = subject.priced, subject.document.memory_limit_bytes
+    if priced is None:
+        return
+    table = rank_table(priced, limit_bytes=limit)
+    yield Section(name="plan", label="Plan", title=title, blocks=(table,))
+    bars = (time_bars(priced), memory_bars(priced, limit))
+    yield Section(name="ranks", label="Ranks", title="Time and memory of the ranks", blocks=bars)
+    if subject.panel is not None:
+        blocks = (gantt(subject.panel, priced),)
+        yield Section(
+            name="schedule", label="Schedule", title="Schedule and memory over time", blocks=blocks
+        )
+    if priced.network:
+        step_s = priced.step.step_time_s
+        network = (network_bars(priced.network, step_s), network_table(priced.network, step_s))
+        yield Section(name="network", label="Network", title="Network", blocks=network)

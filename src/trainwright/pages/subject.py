@@ -1,0 +1,141 @@
+"""A document and what follows from it: everything a section may show.
+
+The documents carry decisions and prices. Timelines, communication by network level and constants
+with their sources are computed again by whoever asks for the page, from the request inside the
+document; what could not be is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from trainwright.documents.calibration import CONSTANT_COLUMNS, constant_rows
+from trainwright.pages.blocks import Cell, Code, Column, Facts, Notes, Section, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainwright.cluster import Cluster
+    from trainwright.documents.verification import VerificationResult
+    from trainwright.pages.gantt import GanttPanel
+    from trainwright.plans.prediction import LevelUse, StepPrediction
+    from trainwright.plans.request import Embedded
+
+Document = TypeVar("Document")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedStep:
+    """The step of a model's plan: its price, and the microbatches of one replica.
+
+    `parts_of_rank_s` says where the step of each rank goes, `layers_of_rank` are indices of the
+    model's layer graph, `recomputed_of_rank` how many of them repeat their forward, fully or in
+    part, `degrees_of_rank` data and tensor degrees.
+    """
+
+    step: StepPrediction
+    num_microbatches: int
+    parts_of_rank_s: tuple[dict[str, float], ...]
+    layers_of_rank: tuple[tuple[int, ...], ...]
+    recomputed_of_rank: tuple[int, ...]
+    degrees_of_rank: tuple[tuple[int, int], ...]
+    network: tuple[LevelUse, ...] = ()
+
+    @property
+    def busiest_rank(self) -> int:
+        """The rank that works longest, the first where several do."""
+        work = [stage.forward_s + stage.backward_s for stage in self.step.stages]
+        return work.index(max(work))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What the page says about one document; `figures` are those a comparison lists."""
+
+    title: str
+    subtitle: str
+    figures: tuple[Figure, ...]
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure of a result, under the key it has in documents; None where there is none."""
+
+    key: str
+    title: str
+    value: float | str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject(Generic[Document]):
+    """What one part of the page is about.
+
+    `command` asks the same again; `command_note` says what it takes for that. `verification` is of
+    this very document.
+    """
+
+    name: str
+    document: Document
+    sha256: str
+    command: str
+    command_note: str = ""
+    priced: PricedStep | None = None
+    cluster: Cluster | None = None
+    panel: GanttPanel | None = None
+    left_out: tuple[str, ...] = ()
+    verification: VerificationResult | None = None
+
+
+# Where the numbers come from: every constant with its source, hashes, and how to ask again
+# -----------------------------------------------------------------------------------------
+
+
+def provenance_section(subject: Subject[Any], assumptions: Mapping[str, str]) -> Section:
+    """What the figures rest on."""
+    blocks: list[Facts | Table | Notes] = []
+    if assumptions:
+        blocks.append(Facts(title="Taken for granted", rows=tuple(assumptions.items())))
+    if subject.cluster is not None:
+        blocks.append(_constants(subject.cluster))
+    warnings = tuple(getattr(subject.document, "warnings", ()))
+    if warnings:
+        blocks.append(Notes(title="Warnings", lines=warnings, tone="warn"))
+    return Section(
+        name="provenance",
+        label="Sources",
+        title="Where the numbers come from",
+        blocks=tuple(blocks),
+    )
+
+
+def reproduce_section(subject: Subject[Any], inputs: tuple[Embedded, ...]) -> Section:
+    """Command line, hashes of what went in and of the document, version."""
+    request = subject.document.request
+    hashes = [(f"{part.kind} {part.name}", f"sha256 {part.sha256}") for part in inputs]
+    facts = (
+        ("trainwright", request.trainwright_version),
+        *hashes,
+        ("this document", f"sha256 {subject.sha256}"),
+    )
+    blocks: list[Code | Notes | Facts] = [Code(text=subject.command)]
+    if subject.command_note:
+        blocks.append(Notes(lines=(subject.command_note,)))
+    blocks.append(Facts(rows=facts))
+    if subject.left_out:
+        blocks.append(Notes(title="Left out of this page", lines=subject.left_out))
+    return Section(
+        name="reproduce", label="Reproduce", title="How to reproduce", blocks=tuple(blocks)
+    )
+
+
+def _constants(cluster: Cluster) -> Table:
+    return Table(
+        title="Constants",
+        columns=tuple(
+            Column(title=title, key=key, is_number=False) for key, title in CONSTANT_COLUMNS.items()
+        ),
+        rows=tuple(tuple(map(Cell.of, row)) for row in constant_rows(cluster)),
+    )

@@ -1,0 +1,365 @@
+"""One door to the ways of partitioning a profile: the exact search and the equal split."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.partitioning.downset_dp import recompute_least, solve
+from trainwright.partitioning.equal import plan_equal
+from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
+from trainwright.partitioning.problem import PartitionOutcome, surviving_rows
+from trainwright.plans.status import Baseline, Binding, Relaxation, Status
+from trainwright.units import format_bytes, format_bytes_up
+
+if TYPE_CHECKING:
+    from trainwright.execution import Budget
+    from trainwright.partitioning.problem import Restrictions
+    from trainwright.profile import Profile, Setting
+
+
+# Does any plan fit at all? The partitioning problem with its times removed
+# -------------------------------------------------------------------------
+# Feasibility ignores time, so the question is asked of a profile whose durations and traffic are
+# zero: the partitioner then only has to find stages that fit. More memory and more devices never
+# hurt, so the least amounts are bisected; the leanest plan found then says exactly what it needs.
+
+_TOLERANCE: Final = 1e-4
+_HAIR: Final = 1e-9
+_MAX_STEPS: Final = 20
+_MAX_DEVICES: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feasibility:
+    """A profile without times, in a setting, under restrictions; `budget` bounds the searching."""
+
+    profile: Profile
+    setting: Setting
+    restrictions: Restrictions
+    budget: Budget
+
+    @classmethod
+    def of(
+        cls, profile: Profile, setting: Setting, *, restrictions: Restrictions, budget: Budget
+    ) -> Feasibility:
+        """The question whether `profile` fits."""
+        return cls(
+            profile=_without_times(profile),
+            setting=setting,
+            restrictions=restrictions,
+            budget=budget,
+        )
+
+    def outcome(self) -> PartitionOutcome:
+        """A plan that fits, or the proof that none does, or neither where time ran out."""
+        return solve(self.profile, self.setting, restrictions=self.restrictions, budget=self.budget)
+
+    def fits(self) -> bool:
+        """Whether a plan that fits was found."""
+        return self.outcome().plan is not None
+
+    def with_memory(self, memory_bytes: float) -> Feasibility:
+        """The same question for devices of another size."""
+        return replace(self, setting=replace(self.setting, memory_bytes=memory_bytes))
+
+    def with_devices(self, num_devices: int) -> Feasibility:
+        """The same question for another number of devices."""
+        return replace(self, setting=replace(self.setting, num_devices=num_devices))
+
+    def with_restrictions(self, restrictions: Restrictions) -> Feasibility:
+        """The same question under other restrictions."""
+        return replace(self, restrictions=restrictions)
+
+    def least_per_layer(self) -> list[float]:
+        """For each layer the least bytes of one microbatch over all its options; inf if none."""
+        costs = self.profile.costs
+        kept = surviving_rows(costs, self.restrictions)
+        kept &= costs.tensor_parallel <= self.setting.num_devices
+        with np.errstate(over="ignore"):
+            total = costs.saved_bytes + costs.total_static_bytes
+        need = np.where(kept, np.minimum(total, sys.float_info.max), np.inf)
+        by_class = [float(need[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
+        return [by_class[layer.layer_class] for layer in self.profile.structure.layers]
+
+    def least_memory(self) -> float | None:
+        """The least bytes per device at which a plan fits; `None` where no amount is enough.
+
+        It is what the leanest plan found needs: exactly the least, or, where many plans need nearly
+        the same or time runs out, an amount that is enough (within 1e-4 of the least with time).
+        """
+        high = self._need_at(sys.float_info.max)
+        if high is None:
+            return None
+        low = max(self.least_per_layer()) * (1 - _HAIR)
+        while high > low * (1 + _TOLERANCE) and not self.budget.stopped:
+            middle = (low * high) ** 0.5 if low > 0 else high / 2
+            need = self._need_at(middle)
+            low, high = (middle, high) if need is None else (low, min(need, middle))
+        for _ in range(_MAX_STEPS):
+            need = self._need_at(high * (1 - _HAIR)) if high > low else None
+            if need is None:
+                break
+            high = need
+        return high
+
+    def _need_at(self, memory_bytes: float) -> float | None:
+        """What the fullest device of some plan that fits into `memory_bytes` needs."""
+        costs = self.with_memory(memory_bytes).outcome().stage_costs
+        return max((cost.memory_bytes for cost in costs), default=None)
+
+    def fewest_devices(self) -> int | None:
+        """The fewest devices on which a plan fits, at least those of the setting."""
+        low, setting = self.setting.num_devices, self.setting
+        most = setting.num_microbatches * int(self.profile.costs.tensor_parallel.max())
+        high = max(low, min(_MAX_DEVICES, most))
+        if low == high or not self.with_devices(high).fits():
+            return None
+        while high - low > 1 and not self.budget.stopped:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.with_devices(middle).fits() else (middle, high)
+        return high
+
+
+def _without_times(profile: Profile) -> Profile:
+    costs = profile.costs
+    free = replace(
+        costs,
+        duration_s=np.zeros_like(costs.duration_s),
+        gradient_sync_bytes=np.zeros_like(costs.gradient_sync_bytes),
+        boundary_offsets=np.zeros_like(costs.boundary_offsets),
+        boundary_bytes=np.zeros(0),
+        phases=None,
+        time_by_kind_s=None,
+    )
+    edges = tuple(replace(edge, bytes=0.0) for edge in profile.structure.edges)
+    return replace(profile, costs=free, structure=replace(profile.structure, edges=edges))
+
+
+# Why no plan fits, and the smallest single changes that each make one fit
+# ------------------------------------------------------------------------
+# What binds is the first of: a layer that no allowed option serves, a layer too large on its own, a
+# stage of the leanest plan. Every change that is offered was tried: a plan that fits was found.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What cannot fit, where time was enough to say, and changes that would each be enough."""
+
+    binding: Binding | None
+    relaxations: tuple[Relaxation, ...]
+
+
+def diagnose(
+    profile: Profile, setting: Setting, *, restrictions: Restrictions, budget: Budget
+) -> Diagnosis:
+    """Explain an infeasible problem; the budget bounds how finely the changes are searched."""
+    question = Feasibility.of(profile, setting, restrictions=restrictions, budget=budget)
+    memory_bytes = question.least_memory()
+    return Diagnosis(
+        binding=find_binding(question, memory_bytes),
+        relaxations=tuple(_relaxations(question, memory_bytes)),
+    )
+
+
+def find_binding(
+    question: Feasibility, memory_bytes: float | None, *, reserve_bytes: float = 0.0
+) -> Binding | None:
+    """What cannot fit; `memory_bytes` is the question's least memory.
+
+    `None` where no single layer is too large and the budget ran out while all were looked at.
+
+    `reserve_bytes` were taken off each device before the question was asked; what is printed counts
+    them as needed.
+    """
+    needs = question.least_per_layer()
+    largest = max(range(len(needs)), key=needs.__getitem__)
+    layer = question.profile.structure.layers[largest].id
+    missing = needs[largest] - question.setting.memory_bytes
+    if needs[largest] == float("inf"):
+        return Binding(
+            kind="devices",
+            layers=(layer,),
+            missing_bytes=0.0,
+            description=f"layer {layer} offers no option that "
+            f"{question.setting.num_devices} devices and the chosen restrictions allow",
+        )
+    if missing > 0:
+        return Binding(
+            kind="layer",
+            layers=(layer,),
+            missing_bytes=missing,
+            description=f"layer {layer} alone needs {format_bytes(needs[largest] + reserve_bytes)} "
+            f"with one microbatch in flight, {format_bytes(missing)} more than a device has",
+        )
+    if question.budget.stopped:
+        return None
+    if memory_bytes is None:
+        return Binding(
+            kind="devices",
+            layers=(),
+            missing_bytes=0.0,
+            description=f"{question.setting.num_devices} devices are too few for the tensor "
+            "degrees that the layers offer, whatever their memory",
+        )
+    return _oversized_stage(question, memory_bytes, reserve_bytes)
+
+
+def _oversized_stage(question: Feasibility, memory_bytes: float, reserve_bytes: float) -> Binding:
+    """Each layer fits alone, but no cut fits: name the heaviest stage of the least-memory plan."""
+    outcome = question.with_memory(memory_bytes).outcome()
+    costs = [cost.memory_bytes for cost in outcome.stage_costs]
+    layers: tuple[int, ...] = ()
+    needed, which = memory_bytes, "a stage"
+    if outcome.plan is not None:
+        heaviest = max(range(len(costs)), key=costs.__getitem__)
+        layers, needed = outcome.plan.stages[heaviest].layers, costs[heaviest]
+        which = f"a stage ({heaviest}, counted from 0, of {len(costs)})"
+    missing = needed - question.setting.memory_bytes
+    return Binding(
+        kind="stage",
+        layers=layers,
+        missing_bytes=missing,
+        description=f"each layer fits alone, but even the leanest plan has {which} that needs "
+        f"{format_bytes(needed + reserve_bytes)}, {format_bytes(missing)} more than a device has",
+    )
+
+
+def _relaxations(question: Feasibility, memory_bytes: float | None) -> Iterator[Relaxation]:
+    if memory_bytes is not None:
+        more = memory_bytes - question.setting.memory_bytes
+        yield Relaxation(
+            change="memory",
+            value=memory_bytes,
+            description=f"{format_bytes_up(memory_bytes)} per device ({format_bytes(more)} more)",
+        )
+    devices = question.fewest_devices()
+    if devices is not None:
+        yield Relaxation(
+            change="devices",
+            value=devices,
+            description=f"{devices} devices ({devices - question.setting.num_devices} more)",
+        )
+    for fix, restrictions in lifted(question.restrictions):
+        if question.with_restrictions(restrictions).fits():
+            yield fix
+
+
+def lifted(restrictions: Restrictions) -> Iterator[tuple[Relaxation, Restrictions]]:
+    """Each thing that was switched off, with the restrictions that allow it."""
+    if not restrictions.recompute:
+        fix = Relaxation(change="recompute", description="allow recomputation")
+        yield fix, replace(restrictions, recompute=True)
+    if not restrictions.tensor_parallel:
+        fix = Relaxation(change="tensor-parallel", description="allow tensor parallelism")
+        yield fix, replace(restrictions, tensor_parallel=True)
+    if not restrictions.data_parallel:
+        fix = Relaxation(change="data-parallel", description="allow data parallelism")
+        yield fix, replace(restrictions, data_parallel=True)
+    for option in sorted(restrictions.excluded_options):
+        fix = Relaxation(change="exclude-option", description=f'allow the option "{option}"')
+        kept = restrictions.excluded_options - {option}
+        yield fix, replace(restrictions, excluded_options=kept)
+
+
+# One door to the ways of partitioning a profile: the exact search and the equal split
+# ------------------------------------------------------------------------------------
+
+
+def search(
+    profile: Profile,
+    setting: Setting,
+    *,
+    restrictions: Restrictions,
+    planner: str,
+    block_layer: str | None,
+    budget: Budget,
+) -> PartitionOutcome:
+    """The outcome of the named planner, "exact" or "equal"."""
+    if planner == "exact":
+        found = solve(profile, setting, restrictions=restrictions, budget=budget)
+        return recompute_least(found, profile, setting, restrictions=restrictions)
+    return equal_split(
+        profile, setting, restrictions=restrictions, block_layer=block_layer, budget=budget
+    )
+
+
+def equal_split(
+    profile: Profile,
+    setting: Setting,
+    *,
+    restrictions: Restrictions,
+    block_layer: str | None,
+    budget: Budget,
+) -> PartitionOutcome:
+    """The best equal split. It proves nothing, so its bound is 0 and it is never `infeasible`."""
+    started_s = budget.cpu_s
+    plan = plan_equal(profile, setting, restrictions=restrictions, block_layer=block_layer)
+    costs = evaluate(plan, profile, setting) if plan is not None else ()
+    return PartitionOutcome(
+        status=Status.UNKNOWN if plan is None else Status.GAP,
+        plan=plan,
+        stage_costs=costs,
+        time_per_sample_s=time_per_sample_s(costs) if plan is not None else None,
+        lower_bound_s=0.0,
+        solver_s=budget.cpu_s - started_s,
+    )
+
+
+# The same problem under restricted modes and by equal splitting, beside the full optimum
+# ---------------------------------------------------------------------------------------
+# The modes are those of the Piper paper: no data parallelism, no tensor parallelism, no activation
+# recomputation; the equal splits are what a person writes by hand.
+
+
+def baselines(
+    profile: Profile,
+    setting: Setting,
+    *,
+    restrictions: Restrictions,
+    best_time_s: float | None,
+    block_layer: str | None,
+    budget: Budget,
+) -> Iterator[Baseline]:
+    """Each restricted mode and equal split, with its slowdown over `best_time_s`."""
+    for name, planner, mode in _modes(restrictions):
+        outcome = search(
+            profile,
+            setting,
+            restrictions=mode,
+            planner=planner,
+            block_layer=block_layer,
+            budget=budget,
+        )
+        yield Baseline(
+            name=name,
+            status=outcome.status,
+            time_per_sample_s=outcome.time_per_sample_s,
+            slowdown=slowdown(outcome.time_per_sample_s, best_time_s),
+            num_stages=len(outcome.plan.stages) if outcome.plan else None,
+        )
+
+
+def _modes(restrictions: Restrictions) -> Iterator[tuple[str, str, Restrictions]]:
+    """(name, planner, restrictions) of each comparison that differs from what was asked."""
+    without_tensor = replace(restrictions, tensor_parallel=False)
+    if restrictions.data_parallel:
+        yield "no data parallelism", "exact", replace(restrictions, data_parallel=False)
+    if restrictions.tensor_parallel:
+        yield "no tensor parallelism", "exact", without_tensor
+    if restrictions.recompute:
+        yield "no recomputation", "exact", replace(restrictions, recompute=False)
+    if restrictions.tensor_parallel:
+        yield "equal split", "equal", restrictions
+    yield "equal split, no tensor parallelism", "equal", without_tensor
+
+
+def slowdown(time_s: float | None, best_time_s: float | None) -> float | None:
+    """How many times as long as the best; `None` where one of them is missing or nothing."""
+    if time_s is None or best_time_s is None or best_time_s <= 0:
+        return None
+    return time_s / best_time_s

@@ -1,1 +1,0 @@
-"""One file per kind of result document; each is a flat, frozen record."""

@@ -1,0 +1,1 @@
+"""How fast a plan can be at best, before any split is known."""

@@ -1,0 +1,449 @@
+"""What the ends of a chain still exchange when a gradient is back at its first layer.
+
+A microbatch passes all layers forward and back. Its way ends in the first stage, which runs the
+weight gradients of its own layers, exchanges them with its replicas, and, where the first layer
+and a later one are the same tensor, with the rank that holds that one. With S the layers of the
+first stage, γ and π the shares of backward and forward that exchanges hide under:
+
+    T ≥ Σ_{l∉S} way_l + Σ_{l∈S} (F_l + B_l) + exposed(S) + tied
+    exposed(S) ≥ x·Σ_S (gradients_l - γ·B_l) + y·Σ_S (parameters_l - π·F_l)     x, y ∈ {0, 1}
+
+for each of the four choices of x and y. S begins the chain, and how far it goes is not known, nor
+which options its layers use: the bound is the least of all. Bytes beside those of the first layer
+cost no less than the least slope. Where S holds both layers of the tied tensor nothing is tied.
+
+In V the first rank has the last stage, too, whose exchanges follow; its weight gradients may have
+run while the gradient was away.
+
+All this matters where a replica has few microbatches: steps are then one way and an exchange.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from trainwright.cluster import Hop
+from trainwright.costing.communication import all_reduce_time_s, fastest_s
+from trainwright.planning.question.families import CHAIN, IN_V, ONE_F_ONE_B
+from trainwright.planning.question.layouts import exchanges_no_nearer
+from trainwright.profile import StaticKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from trainwright.arrays import Floats, Ints
+    from trainwright.cluster import NetworkLevel
+    from trainwright.costing.communication import Lines
+    from trainwright.planning.bounds.layers import PointWork
+    from trainwright.plans.configuration import Overlap
+    from trainwright.profile import CostTable, Profile
+    from trainwright.step.zero import Replicas
+
+    Ways = tuple[tuple[float, float], ...]  # seconds to start, and for a byte
+
+
+# What replicas exchange of all layers of a point, for every kind of replicas at once
+# -----------------------------------------------------------------------------------
+
+_BY_ZERO: Final = (StaticKind.OPTIMIZER, StaticKind.GRADIENT, StaticKind.WEIGHT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SharedTimes:
+    """What replicas of D kinds exchange of all layers, nothing hidden, [D]; their sizes [D, 2].
+
+    `gather_s` is of all weights, `update_s` of those that the optimizer changes, `between_s` over
+    copies of sharded state. `reduce_byte_s`, `gather_byte_s` and `between_byte_s` [D, 2] are the
+    least seconds that a byte takes. `groups` are the first of the kinds.
+    """
+
+    groups: Sequence[Replicas]
+    reduce_s: Floats
+    gather_s: Floats
+    update_s: Floats
+    scatter_s: Floats
+    between_s: Floats
+    reduce_byte_s: Floats
+    gather_byte_s: Floats
+    between_byte_s: Floats
+    sizes: Ints
+
+    @classmethod
+    def of(cls, work: PointWork, groups: Sequence[Replicas]) -> SharedTimes:
+        """Of the layers of a point, for each of these groups."""
+        weights = work.static_bytes[:, StaticKind.WEIGHT].tolist()
+        trained = work.trained_bytes.tolist()
+        sync = work.sync_bytes.tolist()
+        return cls(
+            groups=groups,
+            reduce_s=np.array([_both_s(group.reduce, sync) for group in groups]),
+            gather_s=np.array([_both_s(group.gather, weights) for group in groups]),
+            update_s=np.array([_both_s(group.gather, trained) for group in groups]),
+            scatter_s=np.array([_both_s(group.gather, sync) for group in groups]),
+            between_s=np.array([_both_s(group.between, sync) for group in groups]),
+            reduce_byte_s=np.array([list(map(_byte_s, group.reduce)) for group in groups]),
+            gather_byte_s=np.array([list(map(_byte_s, group.gather)) for group in groups]),
+            between_byte_s=np.array([list(map(_byte_s, group.between)) for group in groups]),
+            sizes=np.array([group.sizes for group in groups], np.int64).reshape(-1, 2),
+        )
+
+    def nearer_and_farther(self, work: PointWork, levels: tuple[NetworkLevel, ...]) -> SharedTimes:
+        """These, and after them the least where the same groups lie farther apart, [2·D].
+
+        That is what their bytes take at best; nothing where levels get faster outwards.
+        """
+        share = 1.0 if exchanges_no_nearer(levels) else 0.0
+        reduce_byte_s, gather_byte_s = share * self.reduce_byte_s, share * self.gather_byte_s
+        between_byte_s = share * self.between_byte_s
+        weights = work.static_bytes[:, StaticKind.WEIGHT]
+        return SharedTimes(
+            groups=self.groups,
+            reduce_s=np.append(self.reduce_s, reduce_byte_s @ work.sync_bytes),
+            gather_s=np.append(self.gather_s, gather_byte_s @ weights),
+            update_s=np.append(self.update_s, gather_byte_s @ work.trained_bytes),
+            scatter_s=np.append(self.scatter_s, gather_byte_s @ work.sync_bytes),
+            between_s=np.append(self.between_s, between_byte_s @ work.sync_bytes),
+            reduce_byte_s=np.concatenate((self.reduce_byte_s, reduce_byte_s)),
+            gather_byte_s=np.concatenate((self.gather_byte_s, gather_byte_s)),
+            between_byte_s=np.concatenate((self.between_byte_s, between_byte_s)),
+            sizes=np.concatenate((self.sizes, self.sizes)),
+        )
+
+    @property
+    def most_s(self) -> float:
+        """No stage exchanges longer after a microbatch, whatever the ZeRO stage."""
+        sharded_s = 2 * self.gather_s + self.scatter_s + self.between_s
+        return float(np.maximum(self.reduce_s, sharded_s).max())
+
+    def gathered(self) -> Floats:
+        """How many layers' weights a device gathers at most, by ZeRO stage, [4, D]."""
+        gathered = np.zeros((1 + len(_BY_ZERO), len(self.sizes)))
+        gathered[3] = 2 * (1 - 1 / self.sizes[:, 0])
+        return gathered
+
+    def shards(self) -> Floats:
+        """Into how many parts each kind of state is cut, by ZeRO stage, [4, D, 2, 3]."""
+        parts = np.ones((1 + len(_BY_ZERO), len(self.sizes), 2, len(StaticKind)))
+        for first_stage, kind in enumerate(_BY_ZERO, 1):
+            parts[first_stage:, :, :, kind] = self.sizes
+        return parts
+
+
+def _both_s(lines: tuple[Ways, ...], sizes: list[float]) -> float:
+    """Of dense layers and of experts, each at the fastest of its ways."""
+    return sum(fastest_s(ways, size) for ways, size in zip(lines, sizes, strict=True) if size > 0)
+
+
+def _byte_s(ways: Ways) -> float:
+    return min((byte_s for _, byte_s in ways), default=0.0)
+
+
+# What the ends of a chain still exchange when a gradient is back at its first layer
+# ----------------------------------------------------------------------------------
+
+_CHOICES: Final = ((0, 0), (1, 0), (0, 1), (1, 1))
+
+
+class Slopes(NamedTuple):
+    """Least seconds of a byte by kind of replicas, dense and of experts, [D, 2] each."""
+
+    reduce_s: Floats
+    gather_s: Floats
+    between_s: Floats
+
+
+class ExchangeTimes(NamedTuple):
+    """Gradients and parameters by ZeRO stage and kind of replicas: starts [4, D], slopes [4, D, C].
+
+    Slopes are the least that a layer of each class adds.
+    """
+
+    start_gradients_s: Floats
+    start_parameters_s: Floats
+    gradients_s: Floats
+    parameters_s: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainEnd:
+    """Layers from one end of the chain on, as runs of one class: (class, how many).
+
+    `spent_s`, `forward_s` and `backward_s` are of the options of the classes, which begin at
+    `starts`: what a layer of the end spends for certain, and what exchanges hide under. Bytes are
+    those of a class, [C, 2]. One layer of the class `anchor` is in every end that is asked for.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    anchor: int
+    starts: Ints
+    spent_s: Floats
+    forward_s: Floats
+    backward_s: Floats
+    sync_bytes: Floats
+    weight_bytes: Floats
+    trained_bytes: Floats
+
+    def exchange_times(self, groups: Sequence[Replicas], slopes: Slopes) -> ExchangeTimes:
+        """Of all kinds of replicas; of those after `groups` only the slopes are known."""
+        sync, weights, trained = self.sync_bytes.T, self.weight_bytes.T, self.trained_bytes.T
+        scatter_s = slopes.gather_s @ sync + slopes.between_s @ sync
+        gather_s, update_s = slopes.gather_s @ weights, slopes.gather_s @ trained
+        added = (
+            np.stack([slopes.reduce_s @ sync, scatter_s, scatter_s, scatter_s + gather_s]),
+            np.stack([0 * update_s, update_s, update_s, gather_s]),
+        )
+        starts = [np.zeros(times_s.shape[:2]) for times_s in added]
+        held = [float(each[0, self.anchor]) for each in (sync, weights, trained)]
+        for number, group in enumerate(groups):
+            for start_s, added_s, found_s in zip(
+                starts, added, _both_ends_s(group, *held), strict=True
+            ):
+                start_s[:, number] = np.maximum(0.0, found_s - added_s[:, number, self.anchor])
+        return ExchangeTimes(starts[0], starts[1], added[0], added[1])
+
+    def after_s(
+        self,
+        exchanges: ExchangeTimes,
+        overlap: Overlap,
+        *,
+        passed_s: Floats,
+        least: int = 1,
+        most: int | None = None,
+    ) -> Floats:
+        """What an end of `least` to `most` layers adds, by ZeRO stage and replicas, [4, D].
+
+        `passed_s` [C] is what the way counts of a layer of each class.
+        """
+        found = np.zeros_like(exchanges.start_gradients_s)
+        for x, y in _CHOICES:
+            hidden_s = x * overlap.gradients * self.backward_s
+            hidden_s = hidden_s + y * overlap.parameters * self.forward_s
+            layer_s = np.minimum.reduceat(self.spent_s - hidden_s, self.starts) - passed_s
+            layer_s = layer_s + x * exchanges.gradients_s + y * exchanges.parameters_s
+            start_s = x * exchanges.start_gradients_s + y * exchanges.start_parameters_s
+            found = np.maximum(found, start_s + self._least_s(layer_s, least, most))
+        return found
+
+    def _least_s(self, layer_s: Floats, least: int, most: int | None) -> Floats:
+        """Over all ends that stop after a run, [4, D]; between these the sums are linear."""
+        sums_s, layers = np.zeros(layer_s.shape[:2]), 0
+        found = np.full_like(sums_s, np.inf)
+        for number, count in self.runs:
+            if most is not None and layers >= most:
+                break
+            sums_s = sums_s + count * layer_s[:, :, number]
+            layers += count
+            if layers >= least:
+                found = np.minimum(found, sums_s)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainEnds:
+    """Both ends of L layers, and what the way of a microbatch counts of a layer, [C].
+
+    `way_s` leaves the weight gradient out, `whole_s` counts it. The first layer shares
+    `tied_bytes` of gradients with layers up to `last_holder`.
+    """
+
+    first: ChainEnd
+    last: ChainEnd
+    way_s: Floats
+    whole_s: Floats
+    whole_way_s: float
+    tied_bytes: float
+    last_holder: int
+    num_layers: int
+
+    @classmethod
+    def of(cls, profile: Profile) -> ChainEnds:
+        """Of a priced profile."""
+        costs, phases = profile.costs, profile.costs.phases
+        assert phases is not None, "an estimate has phases"
+        classes = [layer.layer_class for layer in profile.structure.layers]
+        size, starts, total_s = len(classes), costs.class_offsets[:-1], phases.total_s
+        tied_bytes, last_holder = 0.0, 0
+        after_first: list[int] = []  # layers whose dense bytes are those of one before, in the end
+        before_last: list[int] = []
+        for group in profile.structure.shared_parameters:
+            after_first += group.layers[1:]
+            before_last += group.layers[1:-1] if group.layers[0] == 0 else group.layers[1:]
+            if group.layers[0] == 0 and len(group.layers) > 1:
+                tied_bytes = tied_gradient_bytes(costs, group.bytes, int(starts[classes[0]]))
+                last_holder = group.layers[-1]
+        forward, way_s = list(range(size)), total_s - phases.weight_grad_s
+        first, last = (
+            ChainEnd(
+                runs=_runs(classes, order, {0, last_holder}),
+                anchor=classes[anchor],
+                starts=starts,
+                spent_s=spent_s,
+                forward_s=phases.forward_s,
+                backward_s=total_s - phases.forward_s,
+                sync_bytes=_without(costs.gradient_sync_bytes[starts], classes, repeated),
+                weight_bytes=_without(
+                    costs.static_bytes[starts, :, StaticKind.WEIGHT], classes, repeated
+                ),
+                trained_bytes=_without(costs.updated_weight_bytes[starts], classes, repeated),
+            )
+            for order, anchor, spent_s, repeated in (
+                (forward, 0, total_s, after_first),
+                (forward[::-1], last_holder or size - 1, way_s, before_last),
+            )
+        )
+        whole_s = np.minimum.reduceat(total_s, starts)
+        return cls(
+            first=first,
+            last=last,
+            way_s=np.minimum.reduceat(way_s, starts),
+            whole_s=whole_s,
+            whole_way_s=float(whole_s[classes].sum()),
+            tied_bytes=tied_bytes,
+            last_holder=last_holder,
+            num_layers=size,
+        )
+
+    @property
+    def own_weight_grad_s(self) -> float:
+        """How much longer the first layer is than its way."""
+        own = self.first.runs[0][0]
+        return float(self.whole_s[own] - self.way_s[own])
+
+    def tied_s(self, levels: tuple[NetworkLevel, ...], size: Ints, pipeline: Ints) -> Floats:
+        """Seconds of the exchange between two ranks that hold the same tensor, [N].
+
+        Ranks have `size` devices each. Those after the second holder need a layer each, so the two
+        are far apart where ranks are many.
+        """
+        if not self.tied_bytes:
+            return np.zeros(len(pipeline))
+        times_s = [
+            all_reduce_time_s(self.tied_bytes, (Hop(level=level, ranks=2),)) for level in levels
+        ]
+        from_level_s = np.minimum.accumulate(times_s[::-1])[::-1]
+        units = np.cumprod([1, *(level.size for level in levels)])[:-1]
+        apart = np.maximum(1, self.ranks_to_last_holder(pipeline))
+        crossed = np.searchsorted(units, apart * size, side="right") - 1
+        found: Floats = np.where(pipeline > 1, from_level_s[crossed], 0.0)
+        return found
+
+    def ranks_to_last_holder(self, pipeline: Ints) -> Ints:
+        """How far from the first rank that of the tied layer is; 0 or less: it may be it."""
+        return pipeline - self.num_layers + self.last_holder
+
+
+def _runs(
+    classes: Sequence[int], order: Sequence[int], alone: Collection[int]
+) -> tuple[tuple[int, int], ...]:
+    """(class, how many) of layers in an order, some of which are a run of their own."""
+    keys = [(classes[layer], layer if layer in alone else -1) for layer in order]
+    return tuple((number, len(list(run))) for (number, _), run in groupby(keys))
+
+
+def _without(layer_bytes: Floats, classes: Sequence[int], layers: Sequence[int]) -> Floats:
+    """Bytes of classes [C, 2] without the dense ones of some layers."""
+    left = layer_bytes.copy()
+    left[[classes[layer] for layer in layers], 0] = 0.0
+    return left
+
+
+def _both_ends_s(
+    group: Replicas, sync: float, held: float, trained: float
+) -> tuple[Floats, Floats]:
+    """Gradients and parameters of so many dense bytes by ZeRO stage, [4]."""
+    scatter_s = _fastest_s(group.gather, sync) + _fastest_s(group.between, sync)
+    gather_s, update_s = _fastest_s(group.gather, held), _fastest_s(group.gather, trained)
+    reduce_s = _fastest_s(group.reduce, sync)
+    return (
+        np.array([reduce_s, scatter_s, scatter_s, scatter_s + gather_s]),
+        np.array([0.0, update_s, update_s, gather_s]),
+    )
+
+
+def _fastest_s(lines: tuple[Lines, Lines], payload_bytes: float) -> float:
+    """Of the dense group; nothing to send takes no time."""
+    return fastest_s(lines[0], payload_bytes) if payload_bytes > 0 else 0.0
+
+
+def tied_gradient_bytes(costs: CostTable, tied_bytes: float, row: int) -> float:
+    """Of one device; the holder's row may hold more than the tied tensor."""
+    own = costs.static_bytes[row, 0]
+    weight = float(own[StaticKind.WEIGHT])
+    share = min(1.0, tied_bytes / int(costs.tensor_parallel[row]) / weight) if weight > 0 else 0.0
+    return share * float(own[StaticKind.GRADIENT])
+
+
+# What follows the way of a microbatch under a family, for many pairs at once; see `chain_ends`
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class AfterWay:
+    """Exchanges of the first and of the last stages of a chain, by ZeRO stage and replicas.
+
+    Families share what they add to the way, [4, D].
+    """
+
+    ends: ChainEnds
+    overlap: Overlap
+    first: ExchangeTimes
+    last: ExchangeTimes
+    _firsts: dict[tuple[bool, int, int | None], Floats] = field(default_factory=dict)
+    _lasts: dict[int, Floats] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, ends: ChainEnds, groups: Sequence[Replicas], slopes: Slopes, overlap: Overlap
+    ) -> AfterWay:
+        """Of all kinds of replicas; see `ChainEnd.exchange_times`."""
+        first, last = (end.exchange_times(groups, slopes) for end in (ends.first, ends.last))
+        return cls(ends=ends, overlap=overlap, first=first, last=last)
+
+    def of_family(
+        self, family: str, at: tuple[Ints, Ints], pipeline: Ints, tied_s: Floats
+    ) -> Floats:
+        """Seconds after the way [N], of pairs of ZeRO stage and kind of replicas `at`.
+
+        The way counts weight gradients under 1F1B alone. `tied_s` takes the exchange of a tied
+        tensor where two ranks hold it.
+        """
+        holder, size = self.ends.last_holder, self.ends.num_layers
+        if not holder:
+            apart_s = self._first_s(family)[at]
+            return apart_s + self._last_s(1)[at] if family in IN_V else apart_s
+        # Later layers are too few for the stages that follow the first: it has not the tied one.
+        stages = 2 * pipeline if family in IN_V else pipeline
+        is_apart = stages > size - holder
+        apart_s = self._first_s(family, most=holder)[at]
+        together_s = self._first_s(family, least=holder + 1)[at]
+        if family in IN_V:
+            apart_s = apart_s + np.minimum(tied_s, self._last_s(size - holder)[at])
+        elif family in CHAIN:
+            apart_s = apart_s + tied_s
+        else:
+            apart_s = apart_s + np.where(is_apart, tied_s, 0.0)
+        either_s = np.where(is_apart, apart_s, np.minimum(apart_s, together_s))
+        found: Floats = np.where(pipeline > 1, either_s, together_s)
+        return found
+
+    def _first_s(self, family: str, *, least: int = 1, most: int | None = None) -> Floats:
+        ends, fused = self.ends, family == ONE_F_ONE_B
+        key = (fused, least, most)
+        if key not in self._firsts:
+            passed_s = ends.whole_s if fused else ends.way_s
+            self._firsts[key] = ends.first.after_s(
+                self.first, self.overlap, passed_s=passed_s, least=least, most=most
+            )
+        return self._firsts[key]
+
+    def _last_s(self, least: int) -> Floats:
+        ends = self.ends
+        if least not in self._lasts:
+            self._lasts[least] = ends.last.after_s(
+                self.last, self.overlap, passed_s=ends.way_s, least=least
+            )
+        return self._lasts[least]

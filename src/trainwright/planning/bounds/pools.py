@@ -1,0 +1,813 @@
+"""Bounds on the step of plans on several pools, from sums over all layers.
+
+Pool g runs any layer at most s_g times as fast as a pool of reference, by the rows of both cost
+tables; W is the least work of a microbatch there, m the microbatches of a replica, x what replicas
+exchange inside a microbatch and y after the last one, each at the cheapest of the pools' networks.
+
+Across, with p_g ranks in pool g and s the least of all s_g:
+
+    T ≥ (m·(W + s·x) + s·y) / Σ p_g·s_g                  devices × rate
+    T ≥ (W + s·x) / a_0                                  ranks start one after another
+    a_r = a_(r+1) + max(0, s_r − φ·a_(r+1)) / m
+
+for rank r has T − φ·Σ_(i<r) P_i for its m microbatches; φ is 1 where the backward is fused, else
+the least share of a layer's time that is forward. Beside, with d_g replicas of p ranks in pool
+g that take at least w_g per microbatch (W_g / p, or ⌈n / p⌉ of n like layers):
+
+    Σ d_g·m_g ≥ M,   m_g ≤ (T − y/p) / w_g               so T ≥ (M + Σ d_g·y/(p·w_g)) / Σ d_g/w_g
+
+and of n like layers across no fewer than Σ p_g·⌊u / t_g⌋ fit in u seconds. Memory makes layers
+recompute as in `recompute_bound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import combinations, permutations
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from trainwright.errors import UnsupportedFeature
+from trainwright.planning.bounds.layers import PointWork
+from trainwright.planning.bounds.stages import StageKinds
+from trainwright.planning.question.families import CHAIN, ONE_F_ONE_B, WARM_UP
+from trainwright.planning.question.question import (
+    Candidate,
+    dense_points,
+    estimate_profile,
+    expert_points,
+)
+from trainwright.planning.question.room import room_of_candidate, room_of_devices
+from trainwright.plans import Plan, Stage
+from trainwright.plans.configuration import DEFAULT_OVERLAP
+from trainwright.plans.parallelism import DATA_INSIDE, Parallelism
+from trainwright.profile.structure import divisors
+from trainwright.step.pools import mixed_replicas
+from trainwright.step.stages import stage_works
+from trainwright.step.zero import Replicas, data_parallel_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from trainwright.arrays import Floats, Ints
+    from trainwright.cluster import Cluster
+    from trainwright.planning.question.question import Allowed, ModelQuestion, Point
+    from trainwright.profile import Profile
+    from trainwright.step.stages import StageWork
+
+    Source = Callable[[int, Point], Profile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How pools are used: "alone", "across" by the pipeline, or "beside" each other."""
+
+    name: str
+    pools: tuple[int, ...]
+
+
+# Uniform degrees over several pools of devices: the candidates of a mixed cluster
+# --------------------------------------------------------------------------------
+# Two shapes use several pools. *Across*: all replicas alike, the pipeline runs from pool to pool.
+# *Beside*: whole pipelines in each pool, all cut alike, with as many microbatches as their pool is
+# fast. Plans on one pool are those of `model_planner`.
+
+# Orders of one stage per rank that do not look at times; see `chain_split`.
+FAMILIES: Final = tuple(family for family in WARM_UP if family in CHAIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Across:
+    """`depths` ranks in each of `pools`, in the order of the pipeline, and `data` replicas."""
+
+    point: Point
+    zero_stage: int
+    schedule: str
+    pools: tuple[int, ...]
+    depths: tuple[int, ...]
+    data: int
+
+    @property
+    def pool_of_rank(self) -> tuple[int, ...]:
+        """The pool of each rank."""
+        return tuple(g for g, n in zip(self.pools, self.depths, strict=True) for _ in range(n))
+
+    @property
+    def degrees(self) -> Parallelism:
+        """The degrees in full."""
+        return _degrees(self.point, self.zero_stage, pipeline=sum(self.depths), data=self.data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Pipelines of `depth` ranks, `replicas` of them in each of `pools`."""
+
+    point: Point
+    zero_stage: int
+    schedule: str
+    pools: tuple[int, ...]
+    replicas: tuple[int, ...]
+    depth: int
+
+    @property
+    def degrees(self) -> Parallelism:
+        """The degrees in full; `data` counts the replicas of all pools."""
+        return _degrees(self.point, self.zero_stage, pipeline=self.depth, data=sum(self.replicas))
+
+
+MixedCandidate: TypeAlias = Across | Beside
+
+
+def _degrees(point: Point, zero_stage: int, *, pipeline: int, data: int) -> Parallelism:
+    return Parallelism(
+        tensor=point.tensor,
+        pipeline=pipeline,
+        data=data,
+        context=point.context,
+        expert=point.expert,
+        expert_tensor=point.expert_tensor,
+        sequence_parallel=point.tensor > 1,
+        zero_stage=zero_stage,
+    )
+
+
+@dataclass(slots=True)
+class MixedShelf:
+    """Profiles by pool and point, made when first asked for."""
+
+    question: ModelQuestion
+    source: Source
+    made: dict[tuple[int, Point], Profile] = field(default_factory=dict)
+    cut: dict[tuple[int, Point], StageKinds] = field(default_factory=dict)
+    summed: dict[tuple[int, Point], PointWork] = field(default_factory=dict)
+    rooms: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, question: ModelQuestion) -> MixedShelf:
+        """An empty one, of estimates in the number format that all pools have."""
+        asked = replace(
+            question, workload=replace(question.workload, precision=common_precision(question))
+        )
+        estimators = [
+            question.estimator(question.cluster.alone(pool))
+            for pool in range(len(question.cluster.pools))
+        ]
+        return cls(asked, lambda pool, point: estimate_profile(estimators[pool], asked, point))
+
+    @property
+    def cluster(self) -> Cluster:
+        """All pools."""
+        return self.question.cluster
+
+    def alone(self, pool: int) -> ModelQuestion:
+        """The question on one pool."""
+        cluster = self.cluster.alone(pool)
+        return replace(self.question, cluster=cluster, num_devices=cluster.num_devices)
+
+    def usable_bytes(self, pool: int) -> float:
+        """What plans may fill of a device of a pool, buffers included."""
+        return room_of_devices(self.alone(pool)).accelerator.usable_bytes
+
+    def room(self, pool: int, candidate: MixedCandidate) -> Cluster:
+        """The devices of a pool, with no more usable than a rank of the candidate may fill."""
+        key = (pool, candidate.point, candidate.schedule, candidate.degrees.pipeline)
+        if key not in self.rooms:
+            alike = Candidate(
+                microbatch_size=candidate.point.microbatch_size,
+                tensor=candidate.point.tensor,
+                pipeline=candidate.degrees.pipeline,
+                data=1,
+                schedule=candidate.schedule,
+            )
+            profile = self.profile(pool, candidate.point)
+            self.rooms[key] = room_of_candidate(self.alone(pool), alike, profile)
+        return self.rooms[key]
+
+    def profile(self, pool: int, point: Point) -> Profile:
+        """What layers cost at a point in a pool."""
+        if (pool, point) not in self.made:
+            self.made[pool, point] = self.source(pool, point)
+        return self.made[pool, point]
+
+    def kinds(self, pool: int, point: Point) -> StageKinds:
+        """The kinds of stages there."""
+        if (pool, point) not in self.cut:
+            self.cut[pool, point] = StageKinds.of(self.profile(pool, point))
+        return self.cut[pool, point]
+
+    def work(self, pool: int, point: Point) -> PointWork:
+        """The least that all layers take there."""
+        if (pool, point) not in self.summed:
+            self.summed[pool, point] = PointWork.of(self.profile(pool, point))
+        return self.summed[pool, point]
+
+
+def common_precision(question: ModelQuestion) -> str:
+    """The number format of the workload, or the 16-bit format that all pools multiply in.
+
+    Raises `UnsupportedFeature` where they have none in common.
+    """
+    stated = question.workload.precision
+    if stated is not None:
+        return stated
+    devices = [pool.accelerator for pool in question.cluster.pools]
+    for found in dict.fromkeys(device.default_precision for device in devices):
+        if all(found in device.dtypes for device in devices):
+            return found
+    offered = "; ".join(f"{device.name} has {', '.join(device.dtypes)}" for device in devices)
+    raise UnsupportedFeature(
+        f"precision: the pools of {question.cluster.name} share no 16-bit format",
+        alternative=offered,
+    )
+
+
+def is_mixable(allowed: Allowed) -> bool:
+    """Whether replicas may follow on each other and share one copy of sharded state.
+
+    That is how a stage of several pools has them.
+    """
+    return DATA_INSIDE in allowed.mappings and 1 in allowed.state_copies
+
+
+def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
+    """The families that stages on several pools are searched under, of those that are allowed."""
+    if not is_mixable(question.allowed):
+        return ()
+    named = question.allowed.schedules or FAMILIES
+    spans = question.allowed.virtual_stages
+    return tuple(family for family in dict.fromkeys(named) if family in FAMILIES and 1 in spans)
+
+
+def mixed_points(question: ModelQuestion) -> Iterator[Point]:
+    """The points that every pool can run a stage at."""
+    found: list[list[Point]] = []
+    for pool in range(len(question.cluster.pools)):
+        alone = question.cluster.alone(pool)
+        points = dense_points(
+            question.model,
+            alone,
+            question.workload,
+            question.allowed,
+            num_devices=alone.num_devices,
+        )
+        found.append(list(points))
+    common = set.intersection(*map(set, found))
+    for dense in filter(common.__contains__, found[0]):
+        yield from expert_points(question.model, dense, question.allowed)
+
+
+def pools_across(count: int) -> Iterator[tuple[int, ...]]:
+    """Two pools or more in the order of a pipeline."""
+    for size in range(2, count + 1):
+        yield from permutations(range(count), size)
+
+
+def pools_beside(count: int) -> Iterator[tuple[int, ...]]:
+    """Two pools or more."""
+    for size in range(2, count + 1):
+        yield from combinations(range(count), size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grid:
+    """N layouts: a count for each of G pools [N, G], and one number that they share [N]."""
+
+    counts: Ints
+    shared: Ints
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return len(self.shared)
+
+
+def across_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -> Grid:
+    """Depths in each pool, and replicas; at least a rank in each and a block for every rank."""
+    allowed, room = question.allowed, _rooms(question, point, pools)
+    microbatches = question.workload.global_batch // point.microbatch_size
+    parts = []
+    for data in divisors(microbatches):
+        if data in allowed.data and point.devices * data % point.expert_devices == 0:
+            most = [min(devices // data, question.model.num_layers) for devices in room]
+            parts.append(_with_shared(_counts(most), data))
+    grid = _joined(parts, len(pools))
+    depth = grid.counts.sum(axis=1)
+    kept = (depth <= question.model.num_layers) & _inside(depth, allowed.pipeline)
+    return Grid(counts=grid.counts[kept], shared=grid.shared[kept])
+
+
+def beside_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -> Grid:
+    """Replicas in each pool, at most as many as microbatches, and the depth of their pipelines."""
+    allowed, room = question.allowed, _rooms(question, point, pools)
+    microbatches = question.workload.global_batch // point.microbatch_size
+    if point.devices % point.expert_devices:
+        return _joined([], len(pools))
+    parts = []
+    for depth in range(1, min(question.model.num_layers, *room) + 1):
+        if depth in allowed.pipeline:
+            most = [min(devices // depth, microbatches) for devices in room]
+            parts.append(_with_shared(_worth(most), depth))
+    grid = _joined(parts, len(pools))
+    data = grid.counts.sum(axis=1)
+    kept = (data <= microbatches) & _inside(data, allowed.data)
+    return Grid(counts=grid.counts[kept], shared=grid.shared[kept])
+
+
+def _rooms(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -> list[int]:
+    """How many microbatches each pool can hold side by side in one stage."""
+    return [question.cluster.pools[pool].num_devices // point.devices for pool in pools]
+
+
+def _counts(most: list[int]) -> Ints:
+    """Every choice of 1 to `most` in each pool, [N, G]."""
+    if min(most) < 1:
+        return np.zeros((0, len(most)), np.int64)
+    grids = np.meshgrid(*(np.arange(1, m + 1) for m in most), indexing="ij")
+    found: Ints = np.stack([grid.reshape(-1) for grid in grids], axis=1)
+    return found
+
+
+_FEW: Final = 8
+
+
+def _worth(most: list[int]) -> Ints:
+    """Every choice where there are few, else powers of two and what fills the pool."""
+    if min(most) < 1:
+        return np.zeros((0, len(most)), np.int64)
+    chosen = [
+        np.array(sorted({*range(1, min(m, _FEW) + 1), *_powers(m), m}), np.int64) for m in most
+    ]
+    grids = np.meshgrid(*chosen, indexing="ij")
+    found: Ints = np.stack([grid.reshape(-1) for grid in grids], axis=1)
+    return found
+
+
+def _powers(most: int) -> list[int]:
+    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+
+
+def _with_shared(counts: Ints, value: int) -> Grid:
+    return Grid(counts=counts, shared=np.full(len(counts), value, np.int64))
+
+
+def _joined(parts: list[Grid], pools: int) -> Grid:
+    empty = Grid(counts=np.zeros((0, pools), np.int64), shared=np.zeros(0, np.int64))
+    return Grid(
+        counts=np.concatenate([part.counts for part in (empty, *parts)]),
+        shared=np.concatenate([part.shared for part in (empty, *parts)]),
+    )
+
+
+def _inside(values: Ints, span: object) -> NDArray[np.bool_]:
+    least, most = getattr(span, "least", 1), getattr(span, "most", None)
+    kept: NDArray[np.bool_] = values >= least
+    return kept if most is None else kept & (values <= most)
+
+
+# Bounds on the step of plans on several pools, from sums over all layers
+# -----------------------------------------------------------------------
+
+_HAIR: Final = 1 + 1e-9
+_HALVINGS: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MixedWork:
+    """All layers at one point in each of G pools, in their order.
+
+    `speeds` [G, G] is how many times faster than pool i pool j may run a layer; `class_s` [G, C]
+    the least seconds of a layer of each class, of which there are `counts` [C]; `forward_share` is
+    that of the layer and way with the least. `exchanged` has all layers as one stage, with the
+    longest windows of any pool to hide exchanges in; `usable_bytes` [G] is of a device.
+    """
+
+    cluster: Cluster
+    pools: tuple[int, ...]
+    works: tuple[PointWork, ...]
+    speeds: Floats
+    class_s: Floats
+    counts: tuple[int, ...]
+    forward_share: float
+    exchanged: StageWork
+    usable_bytes: tuple[float, ...]
+
+    @classmethod
+    def of(cls, shelf: MixedShelf, point: Point, pools: tuple[int, ...]) -> MixedWork:
+        """The sums of the pools' profiles at a point."""
+        profiles = [shelf.profile(pool, point) for pool in pools]
+        durations = [profile.costs.duration_s for profile in profiles]
+        starts = profiles[0].costs.class_offsets[:-1]
+        works = tuple(shelf.work(pool, point) for pool in pools)
+        return cls(
+            cluster=shelf.cluster,
+            pools=pools,
+            works=works,
+            speeds=np.array([[_speed(own, other) for other in durations] for own in durations]),
+            class_s=np.array([np.minimum.reduceat(each, starts) for each in durations]),
+            counts=tuple(like.num_layers for like in works[0].classes),
+            forward_share=min(map(_forward_share, profiles)),
+            exchanged=_exchanged(profiles),
+            usable_bytes=tuple(shelf.usable_bytes(pool) for pool in pools),
+        )
+
+    def exchange_s(self, degrees: Parallelism, members: dict[int, int]) -> tuple[float, float]:
+        """What no network of these replicas does faster: per microbatch, and after the last.
+
+        Layers may lie in any of the pools, each of which has so many replicas.
+        """
+        groups = [mixed_replicas(self.cluster, degrees, {g: n}) for g, n in members.items()]
+        return self._least_s(_cheapest(groups))
+
+    def shared_exchange_s(
+        self, degrees: Parallelism, members: dict[int, int]
+    ) -> tuple[float, float]:
+        """The same for replicas of every layer in all the pools together."""
+        return self._least_s(mixed_replicas(self.cluster, degrees, members))
+
+    def _least_s(self, replicas: Replicas) -> tuple[float, float]:
+        (times,) = data_parallel_times(
+            (self.exchanged,), replicas, DEFAULT_OVERLAP, num_microbatches=1
+        )
+        return times.added_forward_s + times.added_backward_s, times.exposed_sync_s
+
+    def held_bytes(self, point: Point, replicas: Ints, zero_stage: int) -> Floats:
+        """State of all layers for so many replicas in all."""
+        sizes = (replicas * point.context, replicas * point.devices // point.expert_devices)
+        held: Floats = np.zeros(len(replicas))
+        for static, size in zip(self.works[0].static_bytes.tolist(), sizes, strict=True):
+            parts = np.maximum(1, size)
+            weight, gradient, optimizer = static
+            held = held + weight / (parts if zero_stage >= 3 else 1)
+            held = held + gradient / (parts if zero_stage >= 2 else 1)
+            held = held + optimizer / (parts if zero_stage >= 1 else 1)
+        return held
+
+
+def across_bounds_s(
+    work: MixedWork,
+    point: Point,
+    grid: Grid,
+    *,
+    microbatches: int,
+    zero_stage: int,
+    schedule: str,
+    degrees: Parallelism,
+) -> Floats:
+    """Of every layout of a grid of depths by replicas, [N]; infinite where nothing fits.
+
+    `degrees` are those of the point and ZeRO stage, for any number of replicas.
+    """
+    depths, m = grid.counts, microbatches // grid.shared
+    room_bytes = _room_bytes(work, depths, m, schedule)
+    held = work.held_bytes(point, grid.shared, zero_stage)
+    p = depths.sum(axis=1)
+    in_flight = np.minimum(WARM_UP[schedule](p), m)
+    room_bytes = room_bytes - held / in_flight
+    total_room = (depths * np.array(work.usable_bytes)).sum(axis=1) - held
+    added_s, after_s = _by_replicas(work, degrees, grid.shared)
+    share = 1.0 if schedule == ONE_F_ONE_B else work.forward_share
+    bounds_s = np.zeros(grid.size)
+    for own, speeds in enumerate(work.speeds):
+        least = float(speeds.min())
+        work_s = work.works[own].trade.least_s(np.minimum(room_bytes, total_room))
+        work_s = work_s + least * added_s
+        rate = depths @ speeds
+        bounds_s = np.maximum(bounds_s, (m * work_s + least * after_s) / rate)
+        bounds_s = np.maximum(bounds_s, work_s / _reached(depths, speeds, m, share))
+    for layer_class, count in enumerate(work.counts):
+        if count > 1:
+            least_s = _undivided_s(depths, work.class_s[:, layer_class], count)
+            bounds_s = np.maximum(bounds_s, m * least_s)
+    return bounds_s
+
+
+def beside_bounds_s(
+    work: MixedWork,
+    point: Point,
+    grid: Grid,
+    *,
+    microbatches: int,
+    zero_stage: int,
+    schedule: str,
+    degrees: Parallelism,
+) -> Floats:
+    """Of every layout of a grid of replicas by depth, [N]; infinite where nothing fits."""
+    replicas, p = grid.counts, grid.shared
+    held = work.held_bytes(point, replicas.sum(axis=1), zero_stage)
+    start_s = _after_beside_s(work, degrees, replicas) / p
+    whole, most = [], []
+    for own, usable in enumerate(work.usable_bytes):
+        whole.append(work.works[own].trade.least_s(p * usable - held))
+        longest_s = np.zeros(grid.size)
+        for layer_class, count in enumerate(work.counts):
+            longest_s = np.maximum(longest_s, -(-count // p) * work.class_s[own, layer_class])
+        most.append(longest_s)
+    whole_s, most_s = np.stack(whole, axis=1), np.stack(most, axis=1)
+    fits = np.isfinite(whole_s.max(axis=1))
+    whole_s = np.where(fits[:, np.newaxis], whole_s, 1.0)
+    share = 1.0 if schedule == ONE_F_ONE_B else work.forward_share
+
+    def reached(limit_s: Floats) -> Floats:
+        """Microbatches that all pools have done by then."""
+        each = (limit_s - start_s)[:, np.newaxis] * p[:, np.newaxis] / whole_s
+        each = np.minimum(each, limit_s[:, np.newaxis] / most_s)
+        # T ≥ φ·W / (1 − (1 − φ/m)^p)
+        left = np.clip(1 - share * whole_s / limit_s[:, np.newaxis], 0.0, None)
+        each = np.minimum(each, share / (1 - left ** (1 / p[:, np.newaxis])))
+        count: Floats = (replicas * np.maximum(0.0, each)).sum(axis=1)
+        return count
+
+    rate = (replicas * p[:, np.newaxis] / whole_s).sum(axis=1)
+    low = microbatches / rate + start_s
+    low = np.maximum(low, start_s + whole_s.max(axis=1) / p)
+    high = 2 * low + 4 * whole_s.sum(axis=1)
+    with np.errstate(divide="ignore"):
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            enough = reached(middle) >= microbatches
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.where(fits, low, np.inf)
+
+
+def _after_beside_s(work: MixedWork, degrees: Parallelism, replicas: Ints) -> Floats:
+    """What the replicas of all pools exchange after the last microbatch, [N]."""
+    distinct, index = np.unique(replicas, axis=0, return_inverse=True)
+    members = (dict(zip(work.pools, row, strict=True)) for row in distinct.tolist())
+    found = np.array([work.shared_exchange_s(degrees, each)[1] for each in members])
+    after_s: Floats = found[index.reshape(-1)]
+    return after_s
+
+
+def _speed(own_s: Floats, other_s: Floats) -> float:
+    """How many times faster the other device may run a layer; rows that take no time do not say."""
+    told = (own_s > 0) & (other_s > 0)
+    return float((own_s[told] / other_s[told]).max(initial=1e-9)) if told.any() else 1.0
+
+
+def _forward_share(profile: Profile) -> float:
+    phases = profile.costs.phases
+    assert phases is not None, "an estimate has phases"
+    works = phases.total_s > 0
+    return float((phases.forward_s[works] / phases.total_s[works]).min(initial=1.0))
+
+
+def _exchanged(profiles: list[Profile]) -> StageWork:
+    """All layers as one stage, in the longest windows that any pool and way offer."""
+    found: list[StageWork] = []
+    for profile in profiles:
+        structure, costs = profile.structure, profile.costs
+        for slowest in (True, False):
+            options = tuple(
+                costs.option_ids[_row(profile, layer.layer_class, slowest)]
+                for layer in structure.layers
+            )
+            stage = Stage.uniform(
+                structure.ids,
+                options,
+                data_parallel=1,
+                tensor_parallel=int(costs.tensor_parallel[0]),
+            )
+            plan = Plan(stages=(stage,), num_microbatches=1)
+            found.extend(stage_works(plan, profile, {}))
+    return replace(
+        found[0],
+        forward_s=max(work.forward_s for work in found),
+        input_grad_s=max(work.backward_s for work in found),
+        weight_grad_s=0.0,
+    )
+
+
+def _row(profile: Profile, layer_class: int, slowest: bool) -> int:
+    rows = list(profile.costs.rows_of(layer_class))
+    durations = profile.costs.duration_s[rows]
+    return rows[int(durations.argmax() if slowest else durations.argmin())]
+
+
+def _cheapest(groups: list[Replicas]) -> Replicas:
+    """Replicas that may use any way of any of the groups: parts cost no less than their sum."""
+    first, *others = groups
+    for group in others:
+        first = replace(
+            first,
+            reduce=(first.reduce[0] + group.reduce[0], first.reduce[1] + group.reduce[1]),
+            gather=(first.gather[0] + group.gather[0], first.gather[1] + group.gather[1]),
+        )
+    return first
+
+
+def _by_replicas(work: MixedWork, degrees: Parallelism, data: Ints) -> tuple[Floats, Floats]:
+    """What replicas exchange, by layout, [N] each."""
+    distinct, index = np.unique(data, return_inverse=True)
+    found = np.array(
+        [work.exchange_s(degrees, dict.fromkeys(work.pools, count)) for count in distinct.tolist()]
+    ).reshape(-1, 2)
+    return found[index, 0], found[index, 1]
+
+
+def _room_bytes(work: MixedWork, depths: Ints, m: Ints, schedule: str) -> Floats:
+    """Σ U_r / w_r over the ranks of every layout: what one microbatch may keep, state aside."""
+    ends = np.cumsum(depths[:, ::-1], axis=1)[:, ::-1]  # ranks from the first of a pool on
+    most = int(ends.max(initial=0))
+    counts, index = np.unique(m, return_inverse=True)
+    shares = 1 / np.minimum(WARM_UP[schedule](np.arange(1, most + 1)), counts[:, np.newaxis])
+    sums = np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
+    room: Floats = np.zeros(len(m))
+    for own, usable in enumerate(work.usable_bytes):
+        behind = ends[:, own] - depths[:, own]
+        room = room + usable * (sums[index, ends[:, own]] - sums[index, behind])
+    return room
+
+
+def _reached(depths: Ints, speeds: Floats, m: Ints, share: float) -> Floats:
+    """a_0: the work of a microbatch that gets done per second of the step, [N]."""
+    left = 1 - share / m
+    found = np.zeros(len(m))
+    for own in reversed(range(depths.shape[1])):
+        speed = speeds[own] / share
+        grown = speed - (speed - found) * left ** depths[:, own]
+        found = np.where(speed > found, grown, found)
+    return found
+
+
+def _undivided_s(depths: Ints, class_s: Floats, count: int) -> Floats:
+    """The least u with Σ p_g·⌊u / t_g⌋ ≥ count, [N]."""
+    distinct, index = np.unique(depths, axis=0, return_inverse=True)
+    times_s = np.unique(np.outer(np.arange(1, count + 1), class_s))
+    held = np.floor(times_s[:, np.newaxis] / class_s * _HAIR).astype(np.int64)  # [U, G]
+    enough = distinct @ held.T >= count  # [N, U]
+    found: Floats = times_s[enough.argmax(axis=1)][index.reshape(-1)]
+    return found
+
+
+# All ways to lay a point's chains over several pools, bounded together (`mixed_bound`)
+# -------------------------------------------------------------------------------------
+
+_BESIDE_ZERO: Final = (0, 1)  # ZeRO 2 and 3 exchange inside microbatches
+
+
+@dataclass(slots=True, kw_only=True)
+class BoundedLayouts:
+    """Those of one shape, ZeRO stage and family, least bound first."""
+
+    shape: Shape
+    point: Point
+    zero_stage: int
+    schedule: str
+    grid: Grid
+    bounds_s: Floats
+    done: int = 0
+
+    def count_below(self, limit_s: float) -> int:
+        """Those left that may be below a limit."""
+        return max(0, int(np.searchsorted(self.bounds_s, limit_s)) - self.done)
+
+    def candidate(self) -> MixedCandidate:
+        """The next one."""
+        counts = tuple(self.grid.counts[self.done].tolist())
+        shared = int(self.grid.shared[self.done])
+        if self.shape.name == "across":
+            return Across(
+                point=self.point,
+                zero_stage=self.zero_stage,
+                schedule=self.schedule,
+                pools=self.shape.pools,
+                depths=counts,
+                data=shared,
+            )
+        return Beside(
+            point=self.point,
+            zero_stage=self.zero_stage,
+            schedule=self.schedule,
+            pools=self.shape.pools,
+            replicas=counts,
+            depth=shared,
+        )
+
+
+@dataclass(slots=True)
+class MixedLayouts:
+    """Those of all shapes that use several pools; grids of counts are made once."""
+
+    shelf: MixedShelf
+    _grids: dict[tuple[object, ...], Grid] = field(default_factory=dict)
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """All ways to use several pools."""
+        count = len(self.shelf.cluster.pools)
+        across = (Shape(name="across", pools=pools) for pools in pools_across(count))
+        beside = (Shape(name="beside", pools=pools) for pools in pools_beside(count))
+        return (*across, *beside)
+
+    def count(self, point: Point) -> int:
+        """Candidates at a point."""
+        families = mixed_families(self.shelf.question)
+        return sum(
+            self._grid(shape, point).size * len(self._zero_stages(shape)) * len(families)
+            for shape in self.shapes
+        )
+
+    def least_s(self, point: Point) -> float:
+        """No plan of a point steps faster: all devices at the rates of its layers."""
+        question, pools = self.shelf.question, tuple(range(len(self.shelf.cluster.pools)))
+        work = MixedWork.of(self.shelf, point, pools)
+        ranks = [pool.num_devices // point.devices for pool in self.shelf.cluster.pools]
+        microbatches = question.workload.global_batch // point.microbatch_size
+        rates = work.speeds @ np.array(ranks, dtype=np.float64)
+        least_s = np.array([float(each.trade.time_s[-1]) for each in work.works])
+        return float((microbatches * least_s / rates).max())
+
+    def bounded(self, point: Point) -> Iterator[BoundedLayouts]:
+        """Those of each shape, ZeRO stage and family that have a finite bound."""
+        for shape in self.shapes:
+            grid = self._grid(shape, point)
+            if not grid.size:
+                continue
+            work = MixedWork.of(self.shelf, point, shape.pools)
+            for zero_stage in self._zero_stages(shape):
+                for schedule in mixed_families(self.shelf.question):
+                    found = self._bounded(work, shape, point, grid, zero_stage, schedule)
+                    if found.grid.size:
+                        yield found
+
+    def _bounded(
+        self,
+        work: MixedWork,
+        shape: Shape,
+        point: Point,
+        grid: Grid,
+        zero_stage: int,
+        schedule: str,
+    ) -> BoundedLayouts:
+        grid = _worth_asking(grid, shape, point, zero_stage, schedule, self._zero_stages(shape))
+        bounds_s = np.zeros(0)
+        if grid.size:
+            bounds_s = self._bounds_s(work, shape, point, grid, zero_stage, schedule)
+        order = np.argsort(bounds_s, kind="stable")
+        order = order[: int(np.isfinite(bounds_s).sum())]
+        return BoundedLayouts(
+            shape=shape,
+            point=point,
+            zero_stage=zero_stage,
+            schedule=schedule,
+            grid=Grid(counts=grid.counts[order], shared=grid.shared[order]),
+            bounds_s=bounds_s[order],
+        )
+
+    def _bounds_s(
+        self,
+        work: MixedWork,
+        shape: Shape,
+        point: Point,
+        grid: Grid,
+        zero_stage: int,
+        schedule: str,
+    ) -> Floats:
+        bounded = across_bounds_s if shape.name == "across" else beside_bounds_s
+        degrees = Across(
+            point=point, zero_stage=zero_stage, schedule=schedule, pools=(0,), depths=(1,), data=1
+        ).degrees
+        return bounded(
+            work,
+            point,
+            grid,
+            microbatches=self.shelf.question.workload.global_batch // point.microbatch_size,
+            zero_stage=zero_stage,
+            schedule=schedule,
+            degrees=degrees,
+        )
+
+    def _zero_stages(self, shape: Shape) -> tuple[int, ...]:
+        allowed = self.shelf.question.allowed.zero_stages
+        if shape.name == "across":
+            return allowed
+        return tuple(stage for stage in allowed if stage in _BESIDE_ZERO)
+
+    def _grid(self, shape: Shape, point: Point) -> Grid:
+        key = (shape, point.microbatch_size, point.devices, point.expert_devices)
+        if key not in self._grids:
+            made = across_grid if shape.name == "across" else beside_grid
+            self._grids[key] = made(self.shelf.question, point, shape.pools)
+        return self._grids[key]
+
+
+def _worth_asking(
+    grid: Grid,
+    shape: Shape,
+    point: Point,
+    zero_stage: int,
+    schedule: str,
+    zero_stages: tuple[int, ...],
+) -> Grid:
+    """Without replicas all ZeRO stages are one, and on one rank all families are."""
+    kept = np.ones(grid.size, dtype=bool)
+    if zero_stage != min(zero_stages):
+        data = grid.shared if shape.name == "across" else grid.counts.sum(axis=1)
+        kept &= data * point.context > 1
+    if schedule != "1f1b" and shape.name == "beside":
+        kept &= grid.shared > 1
+    return Grid(counts=grid.counts[kept], shared=grid.shared[kept])

@@ -1,0 +1,803 @@
+"""Every stage a chain of layers can be cut into, told apart by its number of layers of each class.
+
+Blocks of a model are alike, so the L²/2 intervals of its layers are a few hundred *kinds*. What a
+kind costs is worked out once, and so is its *front*: of all ways to recompute its layers, those
+that keep fewer bytes than any as fast. Options come in levels by their transient bytes, of which a
+stage needs the largest: a level offers all options up to its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+from itertools import combinations_with_replacement, pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwright.costing.communication import point_to_point_time_s
+from trainwright.model import LayerKind
+from trainwright.plans.configuration import DEFAULT_OVERLAP
+from trainwright.plans.schedule import ActionKind
+from trainwright.profile import StaticKind
+from trainwright.scheduling.families import family_named
+from trainwright.step.memory import peak_rows
+from trainwright.step.pipeline import PipelineShape, peak_shape
+from trainwright.step.places import RankSpacing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainwright.arrays import Floats, Ints
+    from trainwright.cluster import Cluster
+    from trainwright.costing.communication import Lines
+    from trainwright.plans.configuration import Overlap
+    from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.schedule import Schedule
+    from trainwright.profile import Profile
+    from trainwright.step.memory import PeakRows
+    from trainwright.step.zero import Replicas
+
+    Rows = tuple[int, ...]
+
+
+# What the orders of a family that ignores times say of every rank, as counts
+# ---------------------------------------------------------------------------
+# Beyond some microbatches more of them change nothing but the steady middle, so a shorter step
+# tells.
+
+_F, _I, _W, _B, _R = ActionKind
+
+
+class RankOrder(NamedTuple):
+    """One rank with one stage: what it runs before, between and after its waits.
+
+    `warm_up` forwards come before the first backward. Between the last forward and the last
+    backward that hands on a gradient lie `drained` of these and `drained_weight_grads`; after it
+    `left_weight_grads`.
+    """
+
+    warm_up: int
+    drained: int
+    drained_weight_grads: int
+    left_weight_grads: int
+    splits_backward: bool
+
+
+@lru_cache(maxsize=256)
+def rank_orders(shape: PipelineShape) -> tuple[RankOrder, ...]:
+    """Of a family with one stage per rank; the counts hold for the shape's own microbatches."""
+    schedule = orders_of(peak_shape(shape))
+    return tuple(_rank_order(schedule, rank) for rank in range(shape.num_ranks))
+
+
+@lru_cache(maxsize=256)
+def fullest_rows(shape: PipelineShape) -> PeakRows:
+    """What ranks can hold at once; see `step.memory`."""
+    return peak_rows(orders_of(peak_shape(shape)))
+
+
+@lru_cache(maxsize=64)
+def orders_of(shape: PipelineShape) -> Schedule:
+    """The family's orders, which are kept."""
+    schedule = family_named(shape.family).generate(shape.request)
+    assert schedule is not None, "without limits every family has an order"
+    return schedule
+
+
+def _rank_order(schedule: Schedule, rank: int) -> RankOrder:
+    kinds = schedule.actions[schedule.rows_of(rank), 0]
+    hands_on = (kinds == _I) | (kinds == _B)
+    backwards = np.flatnonzero(hands_on)
+    first, last = int(backwards[0]), int(backwards[-1])
+    last_forward = int(np.flatnonzero(kinds == _F)[-1])
+    between = slice(last_forward + 1, last)
+    return RankOrder(
+        warm_up=int((kinds[:first] == _F).sum()),
+        drained=int(hands_on[between].sum()),
+        drained_weight_grads=int((kinds[between] == _W).sum()),
+        left_weight_grads=int((kinds[last + 1 :] == _W).sum()),
+        splits_backward=bool((kinds == _I).any()),
+    )
+
+
+# What ways to run a stage choose for its layers, worked out when it is asked for
+# -------------------------------------------------------------------------------
+# A stage has hundreds of ways, made of those of its parts, and a search compares what they take.
+# What the layers of one do is asked of the few stages of a plan.
+
+Counts: TypeAlias = NDArray[np.int16]  # of layers; there are thousands of such arrays
+
+
+class Pairs(NamedTuple):
+    """N ways of two parts: `numbers` [N] into all pairs of a way of each.
+
+    The second part has `size` ways, which change fastest.
+    """
+
+    first: MadeOf
+    second: MadeOf
+    size: int
+    numbers: Ints
+
+
+MadeOf: TypeAlias = Counts | Pairs
+
+
+def counted(made_of: MadeOf) -> Counts:
+    """Of each way, the layers that run as each row of a cost table, [N, R]."""
+    if not isinstance(made_of, Pairs):
+        return made_of
+    own, other = np.divmod(made_of.numbers, made_of.size)
+    found: Counts = counted(made_of.first)[own] + counted(made_of.second)[other]
+    return found
+
+
+# What every kind of stage costs under given degrees: seconds and bytes that need no schedule
+# -------------------------------------------------------------------------------------------
+# Times are lower bounds that hold however a stage recomputes, except those of the front. Of the
+# state, optimizer and synchronisation each chunk of a rank has its part, so that a rank's are sums.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerTimes:
+    """Least seconds of phases, by class [C] and of all layers before one, [L + 1].
+
+    `input_grad_s` are without recomputation.
+    """
+
+    forward_s: Floats
+    input_grad_s: Floats
+    weight_grad_s: Floats
+    total_s: Floats
+    forward_before_s: Floats
+    input_grad_before_s: Floats
+    total_before_s: Floats
+
+    @classmethod
+    def of(cls, kinds: StageKinds) -> LayerTimes:
+        """From the rows of each class."""
+        costs = kinds.profile.costs
+        assert costs.phases is not None, "an estimate has phases"
+        classes = [layer.layer_class for layer in kinds.profile.structure.layers]
+
+        def least(rows: Floats) -> Floats:
+            found: Floats = np.minimum.reduceat(rows, costs.class_offsets[:-1])
+            return found
+
+        def before(values: Floats) -> Floats:
+            found: Floats = np.concatenate(([0.0], np.cumsum(values[classes])))
+            return found
+
+        forward_s = least(costs.phases.forward_s)
+        input_grad_s = least(costs.phases.input_grad_s)
+        total_s = least(costs.phases.total_s)
+        return cls(
+            forward_s=forward_s,
+            input_grad_s=input_grad_s,
+            weight_grad_s=least(costs.phases.weight_grad_s),
+            total_s=total_s,
+            forward_before_s=before(forward_s),
+            input_grad_before_s=before(input_grad_s),
+            total_before_s=before(total_s),
+        )
+
+
+# Of {weight, gradient, optimizer} bytes, beside the weights that the update writes.
+TOUCHED: Final = np.array([0.0, 1.0, 2.0])
+
+
+def gathered_bytes(kinds: StageKinds, zero_stage: int) -> Floats:
+    """Weights that replicas gather, [K, 2]: all under ZeRO-3, else those that were updated."""
+    if zero_stage < 3:
+        return kinds.trained_bytes
+    weights: Floats = kinds.static_bytes[:, :, StaticKind.WEIGHT]
+    return weights
+
+
+def held_static_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
+    """State of one device by kind, gathered weights left out, shape [K]."""
+    shards = np.array([[replicas.shards(g, kind) for kind in StaticKind] for g in range(2)])
+    held: Floats = (kinds.static_bytes / shards).sum(axis=(1, 2)) + kinds.opaque_bytes
+    return held
+
+
+def optimizer_s(
+    static: Floats, trained: Floats, replicas: Replicas, cluster: Cluster, *, chunks_per_rank: int
+) -> Floats:
+    """Each chunk's part of the update of its rank, from state [K, 2, 3], trained weights [K, 2]."""
+    shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
+    touched = (static @ TOUCHED + trained) @ (1 / np.array(shards))
+    device = cluster.accelerator
+    memory = device.efficiency.memory
+    # At the efficiency max · b / (b + half) moving b bytes takes (b + half) / (bandwidth · max).
+    once = np.where(touched > 0, memory.half / chunks_per_rank, 0.0)
+    pace = device.memory_bandwidth_bytes_per_s * memory.max
+    if device.cores is not None:
+        pace = min(pace, device.cores.update_bytes_per_s)
+    times_s: Floats = (touched + once) / pace
+    return times_s
+
+
+def exposed_after(first_s: Floats, then_s: Floats, under_s: Floats) -> Floats:
+    """How much longer both take than the first alone, beyond what hides; less where more hides."""
+    longer_s: Floats = np.maximum(0.0, first_s + then_s - under_s)
+    return longer_s - np.maximum(0.0, first_s - under_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sharing:
+    """Seconds of collectives among replicas by kind, [K]; see `step.zero`."""
+
+    zero_stage: int
+    overlap: Overlap
+    reduce_s: Floats
+    gather_s: Floats
+    scatter_s: Floats
+    between_s: Floats
+
+    @classmethod
+    def of(cls, kinds: StageKinds, replicas: Replicas) -> Sharing:
+        """Of whole stages, nothing hidden."""
+        return cls(
+            zero_stage=replicas.zero_stage,
+            overlap=kinds.overlap,
+            reduce_s=lines_s(replicas.reduce, kinds.sync_bytes),
+            gather_s=lines_s(replicas.gather, gathered_bytes(kinds, replicas.zero_stage)),
+            scatter_s=lines_s(replicas.gather, kinds.sync_bytes),
+            between_s=lines_s(replicas.between, kinds.sync_bytes),
+        )
+
+    def with_added(self, kind: Ints, forward_s: Floats, time_s: Floats) -> Floats:
+        """Seconds per microbatch from those without replicas, each of a kind, [N]."""
+        if self.zero_stage < 2:
+            return time_s
+        under_s = self.overlap.gradients * np.maximum(0.0, time_s - forward_s)
+        waiting_s, gathered_s = self.scatter_s[kind], np.zeros(len(kind))
+        if self.zero_stage == 3:
+            gather_s = self.gather_s[kind]
+            waiting_s = waiting_s + gather_s
+            gathered_s = np.maximum(0.0, gather_s - self.overlap.parameters * forward_s)
+        total: Floats = time_s + gathered_s + np.maximum(0.0, waiting_s - under_s)
+        return total
+
+    def tail_s(self, forward_s: Floats, slowest_s: Floats) -> Floats:
+        """What is exposed after the last microbatch, by kind; `slowest_s` of any way to run it."""
+        under_s = self.overlap.gradients * np.maximum(0.0, slowest_s - forward_s)
+        scattered_s = np.maximum(0.0, self.scatter_s + self.between_s - under_s)
+        gathered_s = np.maximum(0.0, self.gather_s - self.overlap.parameters * forward_s)
+        tail_s: Floats
+        match self.zero_stage:
+            case 0:
+                tail_s = np.maximum(0.0, self.reduce_s - under_s)
+            case 1:
+                tail_s = scattered_s + gathered_s
+            case 2:
+                tail_s = gathered_s + exposed_after(self.scatter_s, self.between_s, under_s)
+            case _:
+                tail_s = exposed_after(self.gather_s + self.scatter_s, self.between_s, under_s)
+        return tail_s
+
+
+def slowest_s(kinds: StageKinds) -> Floats:
+    """Seconds of a microbatch by kind, with all the recomputation that is left, [K]."""
+    costs = kinds.profile.costs
+    assert costs.phases is not None, "an estimate has phases"
+    longest_s: Floats = np.maximum.reduceat(costs.phases.total_s, costs.class_offsets[:-1])
+    found_s: Floats = kinds.counts.astype(np.float64) @ longest_s
+    return found_s
+
+
+def lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
+    """Of the dense and the expert group, one after the other, for sizes of shape [K, 2]."""
+    total = np.zeros(len(sizes))
+    for group, ways in enumerate(lines):
+        if ways:
+            own = sizes[:, group]
+            each = np.min([start_s + own * byte_s for start_s, byte_s in ways], axis=0)
+            total += np.where(own > 0, each, 0.0)
+    return total
+
+
+def least_transfers_s(
+    kinds: StageKinds, degrees: Parallelism, cluster: Cluster, ranks: tuple[int, ...]
+) -> Floats:
+    """Least seconds between the ranks of neighbours, wherever the chain is cut, [S - 1]."""
+    edges = kinds.profile.structure.edges
+    crossing = [edge.bytes for edge in edges if edge.target == edge.source + 1]
+    least_bytes = min(crossing, default=0.0)
+    levels = cluster.pool_of().levels
+    spacing = RankSpacing.of(degrees)
+    times_s = [
+        point_to_point_time_s(least_bytes, spacing.level_between(levels, a, b))
+        for a, b in pairwise(ranks)
+    ]
+    return np.array(times_s, dtype=np.float64)
+
+
+# Every stage a chain of layers can be cut into, told apart by its number of layers of each
+# class
+# -----------------------------------------------------------------------------------------
+
+
+class Front(NamedTuple):
+    """N ways to run a stage, by kept bytes ascending, each faster than those before it.
+
+    `kept_bytes` [N] and `time_s` [N] are of one microbatch, forward and backward; `made_of` says
+    what is chosen in them, which is asked of few.
+    """
+
+    kept_bytes: Floats
+    time_s: Floats
+    made_of: MadeOf
+
+    @property
+    def chosen(self) -> Counts:
+        """Of each way, the layers that run as each row of the cost table, [N, R]."""
+        return counted(self.made_of)
+
+
+@dataclass(slots=True, eq=False)
+class StageKinds:
+    """The K kinds of stages of a profile's chain of L layers in C classes.
+
+    `counts` [K, C], `kind_of` [L, L + 1] by first layer and the layer after the last, -1 where
+    empty, `forward_s` [K] of one microbatch, `static_bytes` [K, 2, 3], `sync_bytes` [K, 2] and
+    `trained_bytes` [K, 2] as in the cost table with tied parameters once, `weight_bytes` [K] of the
+    heaviest layer. At a level a stage needs `level_bytes` [levels] for transients; `levels_of` [K]
+    are those that may be best. `overlap` says what exchanges of replicas hide under.
+    """
+
+    profile: Profile
+    counts: Ints
+    kind_of: Ints
+    forward_s: Floats
+    least_time_s: Floats
+    static_bytes: Floats
+    opaque_bytes: Floats
+    sync_bytes: Floats
+    trained_bytes: Floats
+    weight_bytes: Floats
+    level_bytes: Floats
+    levels_of: tuple[tuple[int, ...], ...]
+    overlap: Overlap = DEFAULT_OVERLAP
+    packed: dict[int, PackedFronts] = field(default_factory=dict)
+    ways: dict[tuple[tuple[int, tuple[int, ...]], ...], Ways] = field(default_factory=dict)
+    rows_worth: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    packed_ways: dict[bytes, PackedWays] = field(default_factory=dict)
+    _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
+    _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
+    _rows: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, profile: Profile, overlap: Overlap = DEFAULT_OVERLAP) -> StageKinds:
+        """The kinds of `profile`, whose layers form a chain."""
+        costs = profile.costs
+        assert costs.phases is not None, "an estimate has phases"
+        counts, kind_of = _kinds(tuple(layer.layer_class for layer in profile.structure.layers))
+        level_bytes, levels_of = _levels(profile, counts)
+
+        def least(rows: Floats) -> Floats:
+            found: Floats = np.minimum.reduceat(rows, costs.class_offsets[:-1])
+            return found
+
+        def summed(values: Floats) -> Floats:
+            total: Floats = np.where(counts > 0, counts * values, 0.0).sum(axis=1)
+            return total
+
+        first = costs.class_offsets[:-1]
+        weights = costs.static_bytes[first][:, :, StaticKind.WEIGHT].sum(axis=1)
+        static = np.tensordot(counts.astype(np.float64), costs.static_bytes[first], axes=1)
+        sync = counts @ costs.gradient_sync_bytes[first]
+        trained = counts @ costs.updated_weight_bytes[first]
+        _count_tied_once(profile, counts, static, sync, trained)
+        return cls(
+            profile=profile,
+            counts=counts,
+            kind_of=kind_of,
+            forward_s=summed(least(costs.phases.forward_s)),
+            least_time_s=summed(least(costs.phases.total_s)),
+            static_bytes=static,
+            opaque_bytes=counts @ costs.opaque_static_bytes[first],
+            sync_bytes=sync,
+            trained_bytes=trained,
+            weight_bytes=np.where(counts > 0, weights, 0.0).max(axis=1),
+            level_bytes=level_bytes,
+            levels_of=levels_of,
+            overlap=overlap,
+        )
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.kind_of)
+
+    def front(self, kind: int, level: int) -> Front:
+        """All that is worth choosing for the layers of a kind, with options up to `level`."""
+        key = (kind, level)
+        if key not in self._fronts:
+            counts = enumerate(self.counts[kind].tolist())
+            self._fronts[key] = reduce(
+                _both, (self._class_front(*of, level) for of in counts if of[1])
+            )
+        return self._fronts[key]
+
+    def _class_front(self, layer_class: int, count: int, level: int) -> Front:
+        rows = self._rows_within(layer_class, level)
+        if (count, rows) not in self._of_class:
+            self._of_class[count, rows] = self._made_class_front(count, rows)
+        return self._of_class[count, rows]
+
+    def _rows_within(self, layer_class: int, level: int) -> tuple[int, ...]:
+        """The options of a class that need no more transients than the level has."""
+        if (layer_class, level) not in self._rows:
+            costs = self.profile.costs
+            rows = np.array(costs.rows_of(layer_class))
+            within = rows[costs.transient_bytes[rows] <= self.level_bytes[level]]
+            self._rows[layer_class, level] = tuple(within.tolist())
+        return self._rows[layer_class, level]
+
+    def _made_class_front(self, count: int, rows: tuple[int, ...]) -> Front:
+        costs, own = self.profile.costs, list(rows)
+        assert costs.phases is not None
+        ways = dealings(count, len(rows))
+        chosen = np.zeros((len(ways), costs.num_rows), dtype=np.int16)
+        chosen[:, own] = ways
+        kept_bytes = ways @ costs.saved_bytes[own]
+        time_s = ways @ costs.phases.total_s[own]
+        best = _pareto(kept_bytes, time_s)
+        return Front(kept_bytes[best], time_s[best], chosen[best])
+
+
+@lru_cache(maxsize=64)
+def _kinds(classes: tuple[int, ...]) -> tuple[Ints, Ints]:
+    """Counts of every kind and the kind of every interval; the same for all points of a model."""
+    size = len(classes)
+    before = np.zeros((size + 1, max(classes) + 1), dtype=np.int64)
+    before[np.arange(1, size + 1), classes] = 1
+    before = np.cumsum(before, axis=0)
+    first, last = np.triu_indices(size + 1, k=1)
+    counts, inverse = np.unique(before[last] - before[first], axis=0, return_inverse=True)
+    kind_of = np.full((size, size + 1), -1, dtype=np.int64)
+    kind_of[first, last] = inverse.reshape(-1)
+    counts.flags.writeable = kind_of.flags.writeable = False
+    return counts, kind_of
+
+
+def _count_tied_once(
+    profile: Profile, counts: Ints, static: Floats, sync: Floats, trained: Floats
+) -> None:
+    """A stage that holds several layers of a group of tied parameters holds these once."""
+    costs, layers = profile.costs, profile.structure.layers
+    for group in profile.structure.shared_parameters:
+        classes = [layers[layer].layer_class for layer in group.layers]
+        first = int(costs.class_offsets[classes[0]])
+        own = costs.static_bytes[first, 0]
+        weight = float(own[StaticKind.WEIGHT])
+        tied = group.bytes / int(costs.tensor_parallel[first])
+        shared = own * (min(1.0, tied / weight) if weight > 0 else 0.0)
+        twice = np.maximum(0, (counts[:, classes] > 0).sum(axis=1) - 1)
+        static[:, 0] -= twice[:, np.newaxis] * shared
+        sync[:, 0] -= twice * shared[StaticKind.GRADIENT]
+        if costs.updated_weight_bytes[first, 0] > 0:
+            trained[:, 0] -= twice * shared[StaticKind.WEIGHT]
+
+
+def _levels(profile: Profile, counts: Ints) -> tuple[Floats, tuple[tuple[int, ...], ...]]:
+    """Transient bytes of each level, and for each kind the levels at which all its layers can run.
+
+    A level that none of a kind's own options has needs more than the one below and offers no more.
+    """
+    costs = profile.costs
+    level_bytes = np.unique(costs.transient_bytes)
+    level_of = np.searchsorted(level_bytes, costs.transient_bytes)
+    own = [
+        sorted({int(level_of[row]) for row in costs.rows_of(c)}) for c in range(costs.num_classes)
+    ]
+    made: dict[bytes, tuple[int, ...]] = {}
+    levels_of = []
+    for mask in counts > 0:
+        key = mask.tobytes()
+        if key not in made:
+            present = [own[c] for c in np.flatnonzero(mask)]
+            lowest = max(levels[0] for levels in present)
+            offered = {level for levels in present for level in levels if level >= lowest}
+            made[key] = tuple(sorted(offered))
+        levels_of.append(made[key])
+    return level_bytes, tuple(levels_of)
+
+
+@lru_cache(maxsize=4096)
+def dealings(count: int, options: int) -> Ints:
+    """Every way to deal `count` layers out to options, shape [ways, options]."""
+    cuts = list(combinations_with_replacement(range(count + 1), max(0, options - 1)))
+    inner = np.array(cuts, dtype=np.int64).reshape(len(cuts), max(0, options - 1))
+    dealt: Ints = np.diff(inner, axis=1, prepend=0, append=count)
+    return dealt
+
+
+def _both(a: Front, b: Front) -> Front:
+    kept_bytes = np.add.outer(a.kept_bytes, b.kept_bytes).reshape(-1)
+    time_s = np.add.outer(a.time_s, b.time_s).reshape(-1)
+    best = _pareto(kept_bytes, time_s)
+    return Front(kept_bytes[best], time_s[best], Pairs(a.made_of, b.made_of, len(b.time_s), best))
+
+
+def _pareto(kept_bytes: Floats, time_s: Floats) -> Ints:
+    """Which points keep fewer bytes than any as fast, by kept bytes ascending."""
+    if (kept_bytes[1:] > kept_bytes[:-1]).all() and (time_s[1:] < time_s[:-1]).all():
+        return np.arange(len(time_s))
+    order = np.lexsort((time_s, kept_bytes))
+    time_s = time_s[order]
+    best_before = np.minimum.accumulate(np.concatenate(([np.inf], time_s[:-1])))
+    found: Ints = order[time_s < best_before]
+    return found
+
+
+# Ways to run a kind of stage where what is kept for weight gradients lives longer than the rest
+# ----------------------------------------------------------------------------------------------
+# With the backward split a stage holds some microbatches until their input gradient and more of
+# them until their weight gradient. A way is worth keeping if no other is as fast and keeps as
+# little of both.
+
+
+class Ways(NamedTuple):
+    """N ways, slowest first: what each takes per microbatch [N, 3], and what it is made of.
+
+    Takes are bytes kept until the input gradient, bytes until the weight gradient, and seconds.
+    """
+
+    takes: Floats
+    made_of: MadeOf
+
+    @property
+    def chosen(self) -> Counts:
+        """Of each way, the layers that run as each row of the cost table, [N, R]."""
+        return counted(self.made_of)
+
+    @property
+    def time_s(self) -> Floats:
+        """Forward and backward of a microbatch, [N]."""
+        return self.takes[:, 2]
+
+    def kept_bytes(self, rows: Floats) -> Floats:
+        """At instants that hold so many microbatches of either kind, [..., 2]: shape [..., N]."""
+        kept: Floats = rows @ self.takes[:, :2].T
+        return kept
+
+
+class PackedWays(NamedTuple):
+    """Ways of K kinds in flat arrays, as a native search takes them.
+
+    Levels of kind k lie from `level_offset[k]` to `level_offset[k + 1]`, ways of a level from
+    `way_offset[level]` on: `takes` [.., 3] as in `Ways`.
+    """
+
+    level_offset: Ints
+    level_bytes: Floats
+    way_offset: Ints
+    takes: Floats
+
+
+def ways_of(kinds: StageKinds, kind: int, level: int) -> Ways:
+    """All that is worth choosing for the layers of a kind with options up to a level."""
+    present = [(c, count) for c, count in enumerate(kinds.counts[kind].tolist()) if count]
+    return _joined(kinds, tuple((count, _rows(kinds, c, level)) for c, count in present))
+
+
+def _joined(kinds: StageKinds, parts: tuple[tuple[int, Rows], ...]) -> Ways:
+    """Of so many layers with each of these rows; kinds that begin alike share what they can."""
+    if parts not in kinds.ways:
+        last = kinds.ways.get(parts[-1:]) or _class_ways(kinds, *parts[-1])
+        kinds.ways[parts[-1:]] = last
+        if len(parts) > 1:
+            kinds.ways[parts] = _both_ways(_joined(kinds, parts[:-1]), last)
+    return kinds.ways[parts]
+
+
+def packed_ways(kinds: StageKinds, used: Ints) -> PackedWays:
+    """Those of some kinds at all their levels, kept for the kinds that were asked for."""
+    key = used.tobytes()
+    if key not in kinds.packed_ways:
+        levels = [(kind, level) for kind in used.tolist() for level in kinds.levels_of[kind]]
+        ways = [ways_of(kinds, kind, level).takes for kind, level in levels]
+        counts = [len(kinds.levels_of[kind]) for kind in used.tolist()]
+        kinds.packed_ways[key] = PackedWays(
+            level_offset=np.cumsum([0, *counts]),
+            level_bytes=np.array([kinds.level_bytes[level] for _, level in levels]),
+            way_offset=np.cumsum([0, *map(len, ways)]),
+            takes=np.concatenate(ways),
+        )
+    return kinds.packed_ways[key]
+
+
+def _rows(kinds: StageKinds, layer_class: int, level: int) -> Rows:
+    """Options of a class up to a level; those that another one beats in everything are left out."""
+    key = (layer_class, level)
+    if key not in kinds.rows_worth:
+        costs = kinds.profile.costs
+        rows = [
+            row
+            for row in costs.rows_of(layer_class)
+            if costs.transient_bytes[row] <= kinds.level_bytes[level]
+        ]
+        kinds.rows_worth[key] = _unbeaten(rows, _takes(kinds, rows))
+    return kinds.rows_worth[key]
+
+
+def _takes(kinds: StageKinds, rows: Sequence[int]) -> Floats:
+    costs, own = kinds.profile.costs, list(rows)
+    assert costs.phases is not None, "an estimate has phases"
+    return np.stack(
+        (
+            costs.saved_until_input_grad_bytes[own],
+            costs.saved_until_weight_grad_bytes[own],
+            costs.phases.total_s[own],
+        ),
+        axis=1,
+    )
+
+
+def _class_ways(kinds: StageKinds, count: int, rows: Rows) -> Ways:
+    """Of so many layers of one class."""
+    dealt = dealings(count, len(rows))
+    chosen = np.zeros((len(dealt), kinds.profile.costs.num_rows), dtype=np.int16)
+    chosen[:, list(rows)] = dealt
+    takes = dealt @ _takes(kinds, rows)
+    order = np.argsort(-takes[:, 2], kind="stable")
+    return Ways(takes[order], chosen[order])
+
+
+def _unbeaten(rows: list[int], columns: Floats) -> Rows:
+    no_less = (columns[:, np.newaxis] >= columns[np.newaxis]).all(axis=2)
+    no_less &= ~(no_less.T & (np.arange(len(rows))[:, np.newaxis] <= np.arange(len(rows))))
+    kept = np.flatnonzero(~no_less.any(axis=1))  # of equals the first stays
+    return tuple(rows[i] for i in kept)
+
+
+def _both_ways(a: Ways, b: Ways) -> Ways:
+    numbers = np.arange(len(a.takes) * len(b.takes))
+    takes = (a.takes[:, np.newaxis] + b.takes).reshape(-1, 3)
+    if 1 not in (len(a.takes), len(b.takes)):
+        numbers = numbers[_worth_keeping(takes)]
+        takes = takes[numbers]
+    return Ways(takes, Pairs(a.made_of, b.made_of, len(b.takes), numbers))
+
+
+def _worth_keeping(takes: Floats) -> Ints:
+    """Which ways no other beats in everything, slowest first; of equals the first stays.
+
+    In the order of their times a way is beaten where one before it keeps as little of both. Of
+    those before it the ones that matter form a staircase: the more of the first, the less of the
+    second.
+    """
+    order = np.lexsort((takes[:, 1], takes[:, 0], takes[:, 2]))
+    firsts: list[float] = []
+    seconds: list[float] = []
+    keep = []
+    for number, first, second in zip(order.tolist(), *takes[order, :2].T.tolist(), strict=True):
+        at = bisect_right(firsts, first)
+        if at and seconds[at - 1] <= second:
+            continue
+        after = at
+        while after < len(seconds) and seconds[after] >= second:
+            after += 1
+        firsts[at:after], seconds[at:after] = [first], [second]
+        keep.append(number)
+    return np.array(keep[::-1])
+
+
+# The fronts of many kinds of stages in flat arrays, as a native search takes them
+# --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedFronts:
+    """`kept_bytes` and `time_s` at level l lie from `offset[l]` to `offset[l + 1]`.
+
+    Levels of kind k are `levels[k]` to `levels[k + 1]`, those of fewest transients first: at each
+    all ways to run the kind that need `level_bytes` or less. A kind that cannot be run, or is
+    longer than asked for, has none.
+    """
+
+    levels: Ints
+    offset: Ints
+    kept_bytes: Floats
+    time_s: Floats
+    level_bytes: Floats
+
+    @classmethod
+    def of(cls, kinds: StageKinds, longest: int) -> PackedFronts:
+        """Of all kinds of up to `longest` layers, whichever transients their ways need."""
+        levels, lengths, kept, times, level_bytes = [0], [0], [], [], []
+        sizes = kinds.counts.sum(axis=1).tolist()
+        for kind, (size, own) in enumerate(zip(sizes, kinds.levels_of, strict=True)):
+            for level in own if size <= longest else ():
+                front = kinds.front(kind, level)
+                lengths.append(len(front.time_s))
+                kept.append(front.kept_bytes)
+                times.append(front.time_s)
+                level_bytes.append(kinds.level_bytes[level])
+            levels.append(len(level_bytes))
+        return cls(
+            levels=np.array(levels),
+            offset=np.cumsum(lengths),
+            kept_bytes=np.concatenate([*kept, np.zeros(0)]),
+            time_s=np.concatenate([*times, np.zeros(0)]),
+            level_bytes=np.array(level_bytes, dtype=np.float64),
+        )
+
+    def place(self, kind: int, point: int) -> tuple[int, int]:
+        """Which of the levels of its kind a point is of, and where in that front."""
+        level = int(np.searchsorted(self.offset, point, side="right")) - 1
+        return level - int(self.levels[kind]), point - int(self.offset[level])
+
+
+def packed_fronts(kinds: StageKinds, longest: int) -> PackedFronts:
+    """`PackedFronts.of`, kept for the longest that was asked for."""
+    for most, packed in kinds.packed.items():
+        if most >= longest:
+            return packed
+    generous = min(kinds.num_layers, max(8, longest + longest // 4))
+    kinds.packed.clear()
+    kinds.packed[generous] = PackedFronts.of(kinds, generous)
+    return kinds.packed[generous]
+
+
+# Nearly even splits over several chunks per rank: the space of families in V and in loops
+# ----------------------------------------------------------------------------------------
+# The orders of these families repeat one pattern of chunks. A chunk that takes longer than the
+# others holds up every rank in turn, so a split is worth a look only where all chunks are about as
+# long.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NearlyEven:
+    """Blocks are layers `first` up to `after`; stages hold from `least` to `most` [S] of them."""
+
+    first: int
+    after: int
+    least: Ints
+    most: Ints
+
+    def holds(self, cuts: tuple[int, ...]) -> bool:
+        """Whether a split is one of these."""
+        inside = np.clip(cuts, self.first, self.after)
+        lengths = np.diff(inside)
+        edges = cuts[1] >= self.first and cuts[-2] <= self.after
+        return edges and bool(((self.least <= lengths) & (lengths <= self.most)).all())
+
+    def stages(self, num_layers: int) -> NDArray[np.bool_]:
+        """Whether layers [i, j) may be a stage where layers that are no blocks may be in any.
+
+        Such a stage has any number of blocks up to that of the others, [L, L + 1].
+        """
+        i, j = np.arange(num_layers)[:, np.newaxis], np.arange(num_layers + 1)
+        blocks = np.clip(j, self.first, self.after) - np.clip(i, self.first, self.after)
+        has_others = (i < self.first) | (j > self.after)
+        enough = has_others | (blocks >= self.least.max())
+        found: NDArray[np.bool_] = (i < j) & (blocks <= self.most.max()) & enough
+        return found
+
+
+def nearly_even(profile: Profile, num_stages: int) -> NearlyEven | None:
+    """The splits with ⌊n / S⌋ or one more of n blocks in every stage; None if there are none.
+
+    Layers before the blocks are in the first stage, those after them in the last: these two may
+    have any number of blocks up to that of the others.
+    """
+    names = [layer.name for layer in profile.structure.layers]
+    blocks = [index for index, name in enumerate(names) if name == LayerKind.BLOCK]
+    first, after = blocks[0], blocks[-1] + 1
+    each = (after - first) // num_stages
+    least = np.full(num_stages, max(each, 1), dtype=np.int64)
+    if first > 0:
+        least[0] = 0
+    if after < len(names):
+        least[-1] = 0
+    most = np.full(num_stages, each + 1, dtype=np.int64)
+    if not least.sum() <= after - first <= most.sum():
+        return None
+    return NearlyEven(first=first, after=after, least=least, most=most)

@@ -1,0 +1,453 @@
+"""Bounds on the step of every plan of a pair of degrees, from sums over all layers.
+
+With W the work of a microbatch over all layers and ranks, m microbatches per replica, p ranks and
+sync_r what rank r still exchanges after its last backward:
+
+    any order   T ≥ m·P_r + sync_r for every rank, so T ≥ (m·W + Σ sync_r) / p
+    any order   some rank holds ⌈n / p⌉ of n like layers
+    any order   one microbatch passes all ranks forward, and its gradient comes back to the first
+                rank, which exchanges its own layers; see `chain_ends`
+    1F1B        T ≥ m·P_r + Σ_{i<r} P_i, so T ≥ W / (1 − (1 − 1/m)^p)
+
+and the optimizer of the slowest rank follows, no faster than the mean or that of any layer. What is
+exchanged costs start + bytes · slope at the fastest of some ways, so parts cost no less than their
+sum.
+
+Memory makes layers recompute, so W is no less than `recompute_bound` says, and neither is that of
+⌈n / p⌉ like layers in the room of one rank. Where even the leanest options need more, nothing fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.costing.communication import memory_time_s, point_to_point_time_s
+from trainwright.model import LayerKind
+from trainwright.planning.bounds.exchanges import AfterWay, SharedTimes, Slopes
+from trainwright.planning.bounds.layers import (
+    Blocks,
+    Rooms,
+    Tail,
+    split_backward_s,
+    undivided_work_s,
+)
+from trainwright.planning.bounds.stages import TOUCHED, LayerTimes, optimizer_s
+from trainwright.planning.question.families import CHAIN, IN_V, ONE_F_ONE_B, WARM_UP
+from trainwright.planning.question.layouts import ReplicaGroups
+from trainwright.plans.configuration import DEFAULT_OVERLAP
+from trainwright.profile import StaticKind
+from trainwright.step.places import group_replicas
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from trainwright.arrays import Floats, Ints
+    from trainwright.cluster import Cluster
+    from trainwright.planning.bounds.layers import LikeLayers, PointWork
+    from trainwright.planning.bounds.pairs import Batch
+    from trainwright.planning.bounds.stages import StageKinds
+    from trainwright.planning.question.layouts import Layouts
+    from trainwright.planning.question.question import Point
+    from trainwright.plans.configuration import Overlap
+    from trainwright.plans.parallelism import Parallelism
+    from trainwright.profile import CostTable
+
+
+# What replicas exchange at least in every microbatch and after the last, of many pairs at once
+# ---------------------------------------------------------------------------------------------
+
+
+def exchanged_s(
+    shared: SharedTimes, batch: Batch, forward_s: float, backward_s: Floats, *, overlap: Overlap
+) -> tuple[Floats, Floats]:
+    """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
+    zero, group = batch.zero_stage, batch.group
+    under_s = overlap.gradients * backward_s
+    gather_s = np.where(zero == 3, shared.gather_s[group], shared.update_s[group])
+    scatter_s, between_s = shared.scatter_s[group], shared.between_s[group]
+    gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
+    scattered_s = np.maximum(0.0, scatter_s - under_s)
+    both_s = gathered_s + np.maximum(0.0, gather_s + scatter_s - under_s)
+    reduced_s = np.maximum(0.0, shared.reduce_s[group] - under_s)
+    # Scattering of every microbatch may leave all of what hides to what follows the last.
+    left_s = np.maximum(0.0, between_s - under_s)
+    last_s = np.maximum(0.0, scatter_s + between_s - under_s)
+    added_s = np.select([zero == 2, zero == 3], [scattered_s, both_s], 0.0)
+    after_s = [reduced_s, last_s + gathered_s, gathered_s + left_s]
+    return added_s, np.select([zero == 0, zero == 1, zero == 2], after_s, left_s)
+
+
+def tail_of(like: LikeLayers, shared: SharedTimes, batch: Batch, overlap: Overlap) -> Tail:
+    """What a rank with some of these layers exchanges after the last microbatch, at least."""
+    zero, group = batch.zero_stage, batch.group
+    sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)
+    reduced_s, scattered_s, between_s, gathered_s = (
+        (byte_s @ own)[group]
+        for byte_s, own in (
+            (shared.reduce_byte_s, sync),
+            (shared.gather_byte_s, sync),
+            (shared.between_byte_s, sync),
+            (shared.gather_byte_s, gather),
+        )
+    )
+    last_s = scattered_s + between_s
+    gradients_s = np.select([zero == 0, zero == 1], [reduced_s, last_s], between_s)
+    parameters_s = np.where((zero == 1) | (zero == 2), gathered_s, 0.0)
+    return Tail(
+        (
+            (gradients_s, overlap.gradients * like.longest.backward_s),
+            (parameters_s, overlap.parameters * like.longest.forward_s),
+        )
+    )
+
+
+# Bounds on a step from a few sums alone, for thousands of candidates at once
+# ---------------------------------------------------------------------------
+# With P the work of a microbatch on all p ranks, m microbatches, h_r the time before rank r can
+# start and t_r that after its last backward:
+#
+#     step ≥ m·P / p + mean of (h_r + t_r)             the average rank
+#     step ≥ m·(work of the busiest rank)              see `undivided`
+#     step ≥ φ·P / (1 - (1 - φ/m)^p)                   one stage per rank
+#
+#     step ≥ m·(P + R) / p                             in a loop, R what memory makes recompute
+#
+# Before the first backward of a rank in a loop p microbatches have passed all its chunks but the
+# last, so that these may keep the p-th part of all memory.
+#
+# Stage r of any split has at least r layers before it, whose forwards lead to it; a fused backward
+# leaves theirs to run after its last one. With one stage per rank all of a microbatch's work before
+# rank r counts, but for a split backward only the share φ that is forward.
+
+_HAIR = 1e-9
+_SPLIT_BACKWARD = ("zb-h1", "zb-h2", *IN_V)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainWork:
+    """One microbatch through a chain of L layers, at its least.
+
+    `ahead_s` [L + 1] is the mean over p ranks of the forward of r layers for rank r, `around_s` of
+    forward and backward. `forward_share` is that of the layer with the least share. `blocks` are
+    those of the most frequent class, `num_blocks` of any.
+    """
+
+    total_s: float
+    forward_share: float
+    class_s: Floats
+    counts: NDArray[np.int64]
+    ahead_s: Floats
+    around_s: Floats
+    blocks: Blocks
+    num_blocks: int
+
+    @classmethod
+    def of(cls, kinds: StageKinds) -> ChainWork:
+        """The chain of `kinds` with all its options."""
+        times, costs = LayerTimes.of(kinds), kinds.profile.costs
+        assert costs.phases is not None, "an estimate has phases"
+        total_s = costs.phases.total_s
+        works = total_s > 0
+        shares = costs.phases.forward_s[works] / total_s[works]
+        layers = kinds.profile.structure.layers
+        classes = [layer.layer_class for layer in layers]
+        own = [layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK]
+        return cls(
+            total_s=float(times.total_before_s[-1]),
+            forward_share=float(shares.min(initial=1.0)),
+            class_s=times.total_s,
+            counts=np.bincount(classes, minlength=len(times.total_s)),
+            ahead_s=_mean_over_ranks(times.forward_before_s),
+            around_s=_mean_over_ranks(times.total_before_s),
+            blocks=_blocks_of(costs, max(own, key=own.count), own),
+            num_blocks=len(own),
+        )
+
+
+def family_step_bound_s(
+    work: ChainWork,
+    *,
+    family: str,
+    pipeline: ArrayLike,
+    num_microbatches: ArrayLike,
+    overhead_s: float = 0.0,
+    after_s: float | Floats = 0.0,
+) -> Floats:
+    """No plan of the family has a shorter step; arrays of candidates, broadcast together.
+
+    `num_microbatches` is per replica; p ≤ L. `overhead_s` is what every step takes once, `after_s`
+    the least that follows the pipeline; see `least_optimizer_s`.
+    """
+    p, m = np.asarray(pipeline, dtype=np.int64), np.asarray(num_microbatches, dtype=np.float64)
+    around_s = work.ahead_s if family in _SPLIT_BACKWARD else work.around_s
+    bound_s = m * work.total_s / p + around_s[p]
+    depths, index = np.unique(p, return_inverse=True)
+    busiest_s = undivided_work_s(work.class_s, work.counts, depths)[index].reshape(p.shape)
+    bound_s = np.maximum(bound_s, m * busiest_s)
+    if family in CHAIN:
+        share = work.forward_share if family in _SPLIT_BACKWARD else 1.0
+        unfinished = (1 - share / m) ** p
+        bound_s = np.maximum(bound_s, share * work.total_s / (1 - unfinished))
+    total: Floats = bound_s + overhead_s + after_s
+    return total
+
+
+def loop_work_s(
+    work: ChainWork, *, pipeline: Ints, virtual_stages: Ints, room_bytes: Floats
+) -> Floats:
+    """Work of a microbatch in the nearly even splits of a loop, with what memory makes recompute.
+
+    `room_bytes` is what all ranks together have for activations; infinite where that is too little.
+    """
+    blocks, p, v = work.blocks, pipeline, virtual_stages
+    each = np.maximum(1, work.num_blocks // (p * v))
+    others = work.num_blocks - blocks.count
+    kept_long = np.maximum(0, each * ((v - 1) * p - 1) - others)
+    kept_bytes = room_bytes / (p * np.maximum(1, kept_long))
+    time_s = np.interp(kept_bytes, blocks.kept_bytes[::-1], blocks.time_s[::-1])
+    time_s = np.where(kept_bytes < blocks.kept_bytes[-1] * (1 - _HAIR), np.inf, time_s)
+    again_s = np.where(kept_long > 0, time_s - blocks.time_s[0], 0.0)
+    total_s: Floats = work.total_s + kept_long * again_s
+    return total_s
+
+
+def least_optimizer_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> float:
+    """What the optimizer of the rank with most state takes at least: that of an average rank."""
+    replicas = group_replicas(cluster.pool_of(), degrees)
+    whole, p = kinds.kind_of[0, kinds.num_layers], degrees.pipeline
+    static, trained = kinds.static_bytes[[whole]] / p, kinds.trained_bytes[[whole]] / p
+    return float(optimizer_s(static, trained, replicas, cluster, chunks_per_rank=1)[0])
+
+
+def _blocks_of(costs: CostTable, layer_class: int, blocks: list[int]) -> Blocks:
+    assert costs.phases is not None, "an estimate has phases"
+    rows = list(costs.rows_of(layer_class))
+    return Blocks.of(
+        count=blocks.count(layer_class),
+        forward_s=float(costs.phases.forward_s[rows].min()),
+        time_s=costs.phases.total_s[rows],
+        kept_bytes=costs.saved_bytes[rows],
+        static=0.0,
+    )
+
+
+def _mean_over_ranks(before_s: Floats) -> Floats:
+    """Of p ranks, by p from 0 to L: the mean of `before_s` of ranks 0 to p - 1."""
+    ranks = np.arange(1, len(before_s))
+    return np.concatenate(([0.0], np.cumsum(before_s)[:-1] / ranks))
+
+
+# Work of a microbatch over all ranks, no less than what memory makes layers recompute
+# ------------------------------------------------------------------------------------
+# When a microbatch is at the loss all ranks keep their part of it, and with one stage per rank the
+# w_r forwards of the warm-up are kept at the first backward. With U usable bytes and S_r state
+#
+#     any order   Σ kept_r ≤ Σ (U - S_r)
+#     warm-up     Σ kept_r ≤ Σ (U - S_r) / w_r, most where the ranks of large w_r hold the state
+#
+# so the work is no less than what `PointWork.trade` says at that room. Where even the leanest
+# options need more, nothing fits, and the work is infinite.
+
+_ABOVE_ONE: Final = 1 + 1e-9
+
+
+def recomputed_work_s(
+    work: PointWork,
+    chain: ChainWork,
+    batch: Batch,
+    gathered: Floats,
+    held_bytes: Floats,
+    usable_bytes: float,
+) -> Floats:
+    """Of all ranks for a microbatch, with what memory makes recompute, [N]."""
+    layouts = batch.layouts
+    held_bytes = (
+        held_bytes + np.minimum(1.0, gathered) * work.weights.with_largest[layouts.pipeline]
+    )
+    work_s = np.empty(layouts.size)
+    for family, own in batch.families:
+        p, held = (
+            layouts.pipeline[own],
+            held_bytes[own] + _transient_bytes(work, family)[layouts.pipeline[own]],
+        )
+        room_bytes = p * usable_bytes - held
+        if family in WARM_UP:
+            m = layouts.num_microbatches[own]
+            room_bytes = _room_in_warm_up(p, m, held, usable_bytes, family)
+        work_s[own] = work.trade.least_s(room_bytes)
+        if family == "interleaved":
+            chunks = layouts.virtual_stages[own]
+            looped_s = loop_work_s(chain, pipeline=p, virtual_stages=chunks, room_bytes=room_bytes)
+            work_s[own] = np.maximum(work_s[own], looped_s)
+    return work_s
+
+
+def _room_in_warm_up(
+    p: Ints, m: Ints, held_bytes: Floats, usable_bytes: float, family: str
+) -> Floats:
+    """Bytes that one microbatch may keep over all ranks; all state lies on the first ranks.
+
+    The last x ranks have Σ 1 / w of one device's room; `x` need not be whole.
+    """
+    counts, index = np.unique(m, return_inverse=True)
+    ranks = np.arange(1, int(p.max(initial=0)) + 1)
+    shares = 1 / np.minimum(WARM_UP[family](ranks), counts[:, np.newaxis])
+    shares = np.pad(shares, ((0, 0), (0, 1)))
+    sums = np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
+    left = np.maximum(0.0, p - held_bytes / usable_bytes)
+    whole = left.astype(np.int64)
+    room = sums[index, whole] + (left - whole) * shares[index, whole]
+    return np.where(held_bytes > p * usable_bytes * _ABOVE_ONE, -1.0, room * usable_bytes)
+
+
+def _transient_bytes(work: PointWork, family: str) -> Floats:
+    """Of all ranks at the first backward of each, by the number of ranks.
+
+    A rank of several chunks keeps all of them when the last begins, whose transients those are.
+    """
+    return work.transients.with_largest if family in CHAIN else work.transients.anywhere
+
+
+# Bounds on the step of every plan of a pair of degrees, from sums over all layers
+# --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class CoarseBounds:
+    """Bounds of a point's pairs; groups of replicas are looked up once."""
+
+    cluster: Cluster
+    overlap: Overlap = DEFAULT_OVERLAP
+    _groups: ReplicaGroups = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._groups = ReplicaGroups(self.cluster)
+
+    def bounds_s(self, work: PointWork, point: Point, batch: Batch, *, chain: ChainWork) -> Floats:
+        """Of every pair, [N]."""
+        device, layouts = self.cluster.accelerator, batch.layouts
+        shared = SharedTimes.of(work, self._groups.of_point(point, batch.groups))
+        if layouts.inside.any():
+            shared = shared.nearer_and_farther(work, self.cluster.levels)
+        shards = shared.shards()
+        p, m = layouts.pipeline, layouts.num_microbatches
+        gathered = batch.of_pairs(shared.gathered())
+        held_bytes = batch.of_pairs((work.static_bytes / shards).sum(axis=(2, 3)))
+        work_s = recomputed_work_s(work, chain, batch, gathered, held_bytes, device.usable_bytes)
+        backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
+        added_s, sync_s = exchanged_s(
+            shared, batch, work.forward_s, backward_s, overlap=self.overlap
+        )
+        total_s = work_s + added_s
+        bounds_s = (m * total_s + sync_s) / p
+        bounds_s = np.maximum(bounds_s, self._busiest_s(work, batch, shared, shards, gathered))
+        way_s = np.full(layouts.size, work.way_s)
+        for family, own in batch.families:
+            ramp_s = _ramp_s(work, chain, work_s[own], layouts.at(own), family)
+            bounds_s[own] = np.maximum(bounds_s[own], ramp_s)
+            if family == ONE_F_ONE_B:
+                full_s = total_s[own] / (1 - (1 - 1 / m[own]) ** p[own])
+                bounds_s[own] = np.maximum(bounds_s[own], full_s)
+                way_s[own] = work.forward_s + backward_s[own]
+        sent_s = 2 * self._transfers_s(work, point, layouts)
+        bounds_s = np.maximum(bounds_s, way_s + sent_s)
+        ends_s = self._ends_s(work, point, batch, shared, sent_s, below_s=bounds_s)
+        update_s = self._update_s(work, batch, shards)
+        found: Floats = np.maximum(bounds_s, ends_s) + update_s + device.step_overhead_s
+        return found
+
+    def _busiest_s(
+        self, work: PointWork, batch: Batch, shared: SharedTimes, shards: Floats, gathered: Floats
+    ) -> Floats:
+        """Of the rank that holds most layers of a class, whichever that is, [N]."""
+        layer_held = np.tensordot(1 / shards, work.layer_static_bytes, axes=([2, 3], [1, 2]))
+        usable_bytes = self.cluster.accelerator.usable_bytes
+        ramp, warm_up = batch.ramp(work.shares), batch.warm_up()
+        most_s = np.zeros(batch.layouts.size)
+        for like, held in zip(work.classes, np.moveaxis(layer_held, 2, 0), strict=True):
+            busiest_s = like.busiest_s(
+                Rooms(usable_bytes, batch.of_pairs(held), gathered),
+                tail_of(like, shared, batch, self.overlap),
+                pipeline=batch.layouts.pipeline,
+                num_microbatches=batch.layouts.num_microbatches,
+                in_flight=warm_up,
+                ramp=ramp,
+            )
+            most_s = np.maximum(most_s, busiest_s)
+        return most_s
+
+    def _ends_s(
+        self,
+        work: PointWork,
+        point: Point,
+        batch: Batch,
+        shared: SharedTimes,
+        sent_s: Floats,
+        *,
+        below_s: Floats,
+    ) -> Floats:
+        """The way of a microbatch and what follows it, [N]; 0 where none is above `below_s`."""
+        ends, layouts = work.ends, batch.layouts
+        size = np.where(layouts.inside, 1, layouts.data) * point.devices
+        tied_s = ends.tied_s(self.cluster.pool_of().levels, size, layouts.pipeline)
+        passed_s = np.full(layouts.size, work.way_s)
+        for family, own in batch.families:
+            if family == ONE_F_ONE_B:
+                passed_s[own] = ends.whole_way_s
+        passed_s += sent_s
+        most_s = tied_s + ends.own_weight_grad_s + 2 * shared.most_s
+        counts = passed_s + most_s > below_s
+        if not counts.any():
+            return np.zeros(layouts.size)
+        slopes = Slopes(shared.reduce_byte_s, shared.gather_byte_s, shared.between_byte_s)
+        after = AfterWay.of(ends, shared.groups, slopes, self.overlap)
+        for family, own in batch.families:
+            if counts[own].any():
+                at = batch.zero_stage[own], batch.group[own]
+                passed_s[own] += after.of_family(family, at, layouts.pipeline[own], tied_s[own])
+        return passed_s
+
+    def _update_s(self, work: PointWork, batch: Batch, shards: Floats) -> Floats:
+        """Of the rank with most to update: no less than the mean, nor than any layer's, [N]."""
+        device, parts = self.cluster.accelerator, shards[:, :, :, StaticKind.OPTIMIZER]
+        written = work.static_bytes @ TOUCHED + work.trained_bytes
+        of_layers = work.layer_static_bytes @ TOUCHED + work.ends.first.trained_bytes
+        touched = (written / parts).sum(axis=2)
+        largest = (parts**-1 @ of_layers.T).max(axis=2)
+        update_s, largest_s = (
+            np.array([[memory_time_s(b, device) if b else 0.0 for b in row] for row in rows])
+            for rows in (touched.tolist(), largest.tolist())
+        )
+        p = batch.layouts.pipeline
+        found: Floats = np.maximum(batch.of_pairs(update_s) / p, batch.of_pairs(largest_s))
+        return found
+
+    def _transfers_s(self, work: PointWork, point: Point, layouts: Layouts) -> Floats:
+        """Least seconds of one microbatch between all ranks, one way, [N].
+
+        Where a rank takes a node or more, every transfer leaves a node; where ranks divide nodes
+        evenly, those at the end of a node do.
+        """
+        inner, *outer = self.cluster.pool_of().levels
+        near_s = point_to_point_time_s(work.edge_bytes, inner)
+        far_s = min((point_to_point_time_s(work.edge_bytes, e) for e in outer), default=near_s)
+        size, p = np.where(layouts.inside, 1, layouts.data) * point.devices, layouts.pipeline
+        crossing = np.where(size >= inner.size, p - 1, (p * size - 1) // inner.size)
+        crossing = np.where((size < inner.size) & (inner.size % size != 0), 0, crossing)
+        least_s = min(near_s, far_s)
+        total_s: Floats = (p - 1 - crossing) * least_s + crossing * far_s
+        return total_s
+
+
+def _ramp_s(
+    work: PointWork, chain: ChainWork, work_s: Floats, layouts: Layouts, family: str
+) -> Floats:
+    """What the ends of a step leave idle under a family, [N]."""
+    p, m = layouts.pipeline, layouts.num_microbatches
+    return np.maximum(
+        family_step_bound_s(chain, family=family, pipeline=p, num_microbatches=m),
+        split_backward_s(work.shares, work_s, family=family, pipeline=p, num_microbatches=m),
+    )

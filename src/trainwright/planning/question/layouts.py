@@ -1,0 +1,355 @@
+"""All pairs of pipeline depth and data degree of a point, as arrays.
+
+There are thousands of pairs per point and most are never looked at alone, so they are bounded all
+at once (`pair_batch`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.planning.question.families import ONE_F_ONE_B, chunks_per_rank
+from trainwright.planning.question.families import SEARCHED as BOUNDED
+from trainwright.planning.question.question import ANY, Span
+from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE, AxisOrder, Parallelism
+from trainwright.profile.structure import divisors
+from trainwright.scheduling.families import ALIASES
+from trainwright.step.places import group_replicas
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from trainwright.arrays import Flags, Ints
+    from trainwright.cluster import Cluster, NetworkLevel
+    from trainwright.planning.question.question import Allowed, Point
+    from trainwright.step.zero import Replicas
+
+
+# Groups of replicas of points on a cluster, each looked up once
+# --------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ReplicaGroups:
+    """Those of a cluster; points of the same degrees share them."""
+
+    cluster: Cluster
+    _made: dict[tuple[int, ...], Replicas] = field(default_factory=dict)
+
+    def of_point(self, point: Point, kinds: NDArray[np.int64]) -> list[Replicas]:
+        """One for each data degree and number of copies of state, `kinds` [D, 2]."""
+        return [self._group(point, data, copies) for data, copies in kinds.tolist()]
+
+    def _group(self, point: Point, data: int, copies: int) -> Replicas:
+        key = (point.tensor, point.context, point.expert, point.expert_devices, data, copies)
+        if key not in self._made:
+            degrees = Parallelism(
+                tensor=point.tensor,
+                context=point.context,
+                data=data,
+                expert=point.expert,
+                expert_tensor=point.expert_tensor,
+                state_copies=copies,
+            )
+            self._made[key] = group_replicas(self.cluster.pool_of(), degrees)
+        return self._made[key]
+
+
+# All pairs of pipeline depth and data degree of a point, as arrays
+# -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layouts:
+    """N pairs: ranks of the pipeline, replicas, microbatches of one replica, chunks per rank.
+
+    `inside` says where the pipeline lies inside the replicas (`plans.parallelism`), `copies` is how
+    many groups of replicas each hold all sharded state.
+    """
+
+    pipeline: Ints
+    data: Ints
+    num_microbatches: Ints
+    virtual_stages: Ints
+    inside: Flags
+    copies: Ints
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return len(self.pipeline)
+
+    def at(self, kept: Ints | NDArray[np.bool_] | slice) -> Layouts:
+        """Some of the pairs."""
+        return Layouts(
+            pipeline=self.pipeline[kept],
+            data=self.data[kept],
+            num_microbatches=self.num_microbatches[kept],
+            virtual_stages=self.virtual_stages[kept],
+            inside=self.inside[kept],
+            copies=self.copies[kept],
+        )
+
+
+def joined(parts: Sequence[Layouts]) -> Layouts:
+    """The pairs of all parts, in their order."""
+    return Layouts(
+        pipeline=np.concatenate([part.pipeline for part in parts]),
+        data=np.concatenate([part.data for part in parts]),
+        num_microbatches=np.concatenate([part.num_microbatches for part in parts]),
+        virtual_stages=np.concatenate([part.virtual_stages for part in parts]),
+        inside=np.concatenate([part.inside for part in parts]),
+        copies=np.concatenate([part.copies for part in parts]),
+    )
+
+
+def layouts_of(
+    point: Point, allowed: Allowed, *, num_devices: int, num_blocks: int, num_microbatches: int
+) -> Layouts:
+    """Depths up to one block per stage by data degrees that divide the microbatches.
+
+    `num_microbatches` is that of the whole batch. Experts are dealt out evenly over the devices of
+    a rank. By depth, the largest data degree first.
+    """
+    room = num_devices // point.devices
+    depths = [p for p in range(1, min(num_blocks, room) + 1) if p in allowed.pipeline]
+    degrees = [
+        d
+        for d in reversed(divisors(num_microbatches))
+        if d <= room and d in allowed.data and point.devices * d % point.expert_devices == 0
+    ]
+    pipeline = np.repeat(np.array(depths, np.int64), len(degrees))
+    data = np.tile(np.array(degrees, np.int64), len(depths))
+    fits = pipeline * data <= room
+    pipeline, data = pipeline[fits], data[fits]
+    return Layouts(
+        pipeline=pipeline,
+        data=data,
+        num_microbatches=num_microbatches // data,
+        virtual_stages=np.ones_like(pipeline),
+        inside=np.zeros(len(pipeline), np.bool_),
+        copies=np.ones_like(pipeline),
+    )
+
+
+# How many copies of sharded state there may be: groups of replicas that fill units of the
+# network
+# ----------------------------------------------------------------------------------------
+# A copy on fewer devices gathers and scatters over nearer links, takes more memory, and its
+# gradients are reduced over all copies once per step. That pays where microbatches exchange (ZeRO 2
+# and 3) and a group just fills a node or a domain, so unless the user narrows the number these are
+# searched beside a single copy, without a pipeline. Else every number that divides the replicas,
+# beside one too, and under ZeRO 1. There all is exchanged once per step, and copies send more
+# between nodes: gradients twice for weights once.
+
+_PER_MICROBATCH = 2  # the first ZeRO stage that exchanges with every microbatch
+
+
+def with_copies(
+    layouts: Layouts, allowed: Span, point: Point, levels: tuple[NetworkLevel, ...]
+) -> Layouts:
+    """Every pair with each number of copies that is looked at; a single copy comes first."""
+    parts = [layouts] if 1 in allowed else []
+    if allowed == ANY:
+        units = np.cumprod([level.size for level in levels])[:-1]
+        for unit in units.tolist():
+            copies = point.devices * layouts.data // unit
+            fills = (layouts.pipeline == 1) & (point.devices * layouts.data == copies * unit)
+            parts.append(_copied(layouts, np.maximum(1, copies), fills, point))
+    else:
+        for number in divisors(int(np.lcm.reduce(layouts.data))) if layouts.size else ():
+            if number > 1 and number in allowed:
+                copies = np.full(layouts.size, number)
+                parts.append(_copied(layouts, copies, np.ones(layouts.size, np.bool_), point))
+    return joined(parts) if parts else layouts.at(slice(0, 0))
+
+
+def is_worth_copying(layouts: Layouts, zero_stage: int, allowed: Span) -> Flags:
+    """Which pairs are looked at under a ZeRO stage; without one there is nothing to copy."""
+    if zero_stage >= _PER_MICROBATCH or (zero_stage and allowed != ANY):
+        return np.ones(layouts.size, np.bool_)
+    found: Flags = layouts.copies == 1
+    return found
+
+
+def _copied(layouts: Layouts, copies: Ints, asked: Flags, point: Point) -> Layouts:
+    """The pairs whose replicas, of experts too, make so many equal groups of several devices."""
+    data, devices = layouts.data, point.devices
+    kept = asked & (copies > 1) & (data % copies == 0)
+    kept &= (devices * data) % (point.expert_devices * copies) == 0
+    return replace(layouts, copies=copies).at(kept & (data > copies))
+
+
+# Where the pipeline may lie inside the replicas: which pairs of depth and data degree gain by
+# it
+# --------------------------------------------------------------------------------------------
+# With the pipeline inside (`plans.parallelism`), ranks lie as many devices apart as one of them has
+# for one replica, and replicas a whole pipeline apart. Transfers between ranks get no slower for it
+# and the exchange of replicas no faster, but for the latency of rings of other lengths. So where
+# both orders may be used, the pipeline is put inside where its ranks fill the units of a level
+# evenly and more neighbours share one.
+#
+# Experts are dealt out over devices that follow on each other, so they have to fill them, as
+# Megatron-LM has it: only then layers cost the same under both orders.
+
+
+def with_mappings(
+    layouts: Layouts,
+    orders: tuple[AxisOrder, ...],
+    point: Point,
+    levels: tuple[NetworkLevel, ...],
+) -> Layouts:
+    """Every pair under every order that may be used and that is looked at."""
+    numbers = np.arange(layouts.size)
+    if DATA_INSIDE not in orders:
+        kept = numbers[_alike(point, layouts)]
+        return replace(layouts.at(kept), inside=np.ones(len(kept), np.bool_))
+    if PIPELINE_INSIDE not in orders:
+        return layouts
+    nearer = numbers[_nearer(point, layouts, levels)]
+    both = layouts.at(np.concatenate((numbers, nearer)))
+    return replace(both, inside=np.arange(both.size) >= layouts.size)
+
+
+def _alike(point: Point, layouts: Layouts) -> Flags:
+    """Where layers cost the same: experts fill what lies inside, or nothing lies between."""
+    if point.expert_devices == point.devices:
+        return np.ones(layouts.size, np.bool_)
+    single: Flags = (layouts.pipeline == 1) | (layouts.data == 1)
+    return single
+
+
+def _nearer(point: Point, layouts: Layouts, levels: tuple[NetworkLevel, ...]) -> Flags:
+    """Where fewer neighbours lie in different units of some level that pipelines fill evenly."""
+    p, d, size = layouts.pipeline, layouts.data, point.devices
+    gains = np.zeros(layouts.size, dtype=np.bool_)
+    if point.expert_devices != size:
+        return gains
+    for unit in np.cumprod([level.size for level in levels]).tolist():
+        if size < unit:
+            gains |= _crossings(size, p, d, unit) < _crossings(size * d, p, np.ones_like(d), unit)
+    return gains & (p > 1) & (d > 1)
+
+
+def _crossings(size: Ints | int, p: Ints, repeats: Ints, unit: int) -> Ints:
+    """How many neighbours among p ranks of so many devices lie in different units.
+
+    All of them where ranks or pipelines do not fill units evenly.
+    """
+    period = size * p
+    is_even = (unit % size == 0) & ((repeats == 1) | (period % unit == 0) | (unit % period == 0))
+    found: Ints = np.where(is_even, (period - 1) // unit, p - 1)
+    return found
+
+
+def exchanges_no_nearer(levels: tuple[NetworkLevel, ...]) -> bool:
+    """Whether groups that lie farther apart surely send no byte faster.
+
+    So it is with one level, and with two of which the outer is half as fast or slower: a group that
+    fills units unevenly is priced as if it filled the last one too, and only such a ratio outweighs
+    that. Nothing is claimed of more levels.
+    """
+    rates = [level.effective_bytes_per_s for level in levels]
+    is_finite = all(math.isfinite(rate) for rate in rates)
+    return is_finite and (len(rates) == 1 or (len(rates) == 2 and rates[0] >= 2 * rates[1]))
+
+
+# Which schedule families are searched, with how many chunks per rank, and where they are legal
+# ---------------------------------------------------------------------------------------------
+_ZB_V: Final = "zb-v"
+_WITHIN_ZB_V: Final = ("v-half", "v-min")  # whose room on two ranks is that of ZB-V
+SEARCHED_UNLESS_NAMED: Final = (  # unless others are named
+    ONE_F_ONE_B,
+    "zb-h1",
+    "zb-h2",
+    "interleaved",
+    _ZB_V,
+    *_WITHIN_ZB_V,
+)
+_MOST_CHUNKS: Final = 8  # unless a family or another number is named
+_IN_GROUPS: Final = ("interleaved",)  # of p microbatches each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A family, and how many virtual stages a rank may have under it.
+
+    `from_ranks` is the least depth: with one rank every order takes the same time, and 1F1B holds
+    the least; with two all families in V may hold as much.
+    """
+
+    family: str
+    virtual_stages: Span
+    from_ranks: int = 1
+
+    def chunks_at(self, layouts: Layouts, num_blocks: int) -> Ints:
+        """With how many numbers of virtual stages each pair is legal, from the least on, [N].
+
+        Every virtual stage can hold a block, and the family has an order.
+        """
+        p, least = layouts.pipeline, self.virtual_stages.least
+        most = num_blocks // p
+        if self.virtual_stages.most is not None:
+            most = np.minimum(most, self.virtual_stages.most)
+        legal = p >= self.from_ranks
+        if self.family in _IN_GROUPS:
+            legal &= layouts.num_microbatches % p == 0
+        found: Ints = np.where(legal, np.maximum(0, most - least + 1), 0)
+        return found
+
+
+def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
+    """The families that may be used.
+
+    Raises `UnsupportedFeature` where none of those that are allowed can be searched, and
+    `InvalidInput` where none of them can have as many virtual stages as is asked for.
+    """
+    named = [ALIASES.get(family, family) for family in allowed.schedules or SEARCHED_UNLESS_NAMED]
+    families = [family for family in dict.fromkeys(named) if family in BOUNDED]
+    if not families:
+        raise UnsupportedFeature(
+            f"plans under {', '.join(named)} are not searched",
+            alternative=f"use one of {', '.join(BOUNDED)}",
+        )
+    offered = allowed.virtual_stages
+    if not allowed.schedules and offered.most is None:
+        offered = replace(offered, most=max(_MOST_CHUNKS, offered.least))
+    alone = ONE_F_ONE_B if ONE_F_ONE_B in families else families[0]
+    found = []
+    for family in families:
+        chunks = _chunks(family, offered)
+        if chunks is not None:
+            from_ranks = 1 if family == alone and chunks.least == 1 else 2
+            if family in _WITHIN_ZB_V and _ZB_V in families:
+                from_ranks = 3
+            found.append(Schedule(family=family, virtual_stages=chunks, from_ranks=from_ranks))
+    if not found:
+        raise InvalidInput.of(
+            "virtual_stages", f"must leave a number that {', '.join(families)} can have"
+        )
+    return tuple(found)
+
+
+def _chunks(family: str, allowed: Span) -> Span | None:
+    """What is left of a family's numbers of chunks; a loop of one chunk is no loop."""
+    own = chunks_per_rank(family)
+    if own is not None:
+        return Span.only(own) if own in allowed else None
+    least = max(2, allowed.least)
+    return (
+        None if allowed.most is not None and allowed.most < least else replace(allowed, least=least)
+    )
+
+
+def is_replicated(point: Point, layouts: Layouts) -> Flags:
+    """At which pairs some state has replicas, so that ZeRO stages differ, [N]."""
+    dense = layouts.data * point.context > 1
+    found: Flags = dense | (layouts.data * point.devices > point.expert_devices)
+    return found

@@ -1,0 +1,518 @@
+"""The uniform plans of a model: the same degrees for all stages, as frameworks run.
+
+A *point* fixes what one microbatch of a layer costs: its size and the degrees that cut layers. A
+candidate adds the depth of the pipeline, the data degree, the ZeRO stage and the schedule; where
+the stages are cut and what is recomputed is left open. Which degrees are legal is said by
+`plans.configuration`, `TransformerConfig.faults_at` and `RunShape`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from trainwright.costing.estimate import (
+    FUSED_ATTENTION,
+    FUSED_CROSS_ENTROPY,
+    UNFUSED_ATTENTION,
+    UNFUSED_CROSS_ENTROPY,
+    Estimator,
+)
+from trainwright.errors import Fault, InvalidInput
+from trainwright.model import DEFAULT_RECIPE, ContextExchange, Recipe, RunShape
+from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Overlap
+from trainwright.plans.parallelism import AXIS_ORDERS, DATA_INSIDE, AxisOrder, Parallelism
+from trainwright.profile import ProfilePoint, Recompute
+from trainwright.profile.structure import divisors
+
+if TYPE_CHECKING:
+    from trainwright.arrays import Floats, Ints
+    from trainwright.cluster import Cluster
+    from trainwright.model import TransformerConfig
+    from trainwright.plans.configuration import Configuration, MemoryOverheads
+    from trainwright.profile import Profile
+
+
+# What a search makes least: a figure that grows with the step, for each number of devices
+# ----------------------------------------------------------------------------------------
+# Cost, energy and device-seconds of a token are the step times a factor that only the number of
+# devices decides; a deadline is a longest step for each number; the fewest devices within it are
+# the number itself, with a share of the step that never reaches one more. So
+#
+#     key(n, T) = offset(n) + weight(n) · T      where T <= limit(n), infinite else
+#
+# and whatever bounds the step of a candidate bounds its key: the planner's search, its pruning and
+# its bound hold for each of them as they are.
+
+
+class Aim(Protocol):
+    """What a search makes least of plans, by their steps and numbers of devices."""
+
+    def keys(self, steps_s: Floats, devices: Ints) -> Floats:
+        """The least figure of steps that take at least so long, [K]."""
+
+    def key(self, step_s: float, devices: int) -> float:
+        """Of one step."""
+
+    def longest_s(self, key: float, devices: int) -> float:
+        """The longest step with no larger figure, negative where the devices allow none."""
+
+
+class StepAim:
+    """The shortest step, whatever it runs on."""
+
+    def keys(self, steps_s: Floats, devices: Ints) -> Floats:
+        """The steps."""
+        return steps_s
+
+    def key(self, step_s: float, devices: int) -> float:
+        """The step."""
+        return step_s
+
+    def longest_s(self, key: float, devices: int) -> float:
+        """The figure is the step."""
+        return key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WeightedAim:
+    """Arrays by number of devices, [N + 1]: `weight` > 0 per second of a step, `limit_s` >= 0.
+
+    A negative limit allows no step on so many devices.
+    """
+
+    offset: Floats
+    weight: Floats
+    limit_s: Floats
+
+    def keys(self, steps_s: Floats, devices: Ints) -> Floats:
+        """The least figure of steps that take at least so long, [K]."""
+        keys = self.offset[devices] + self.weight[devices] * steps_s
+        allowed: Floats = np.where(steps_s <= self.limit_s[devices], keys, math.inf)
+        return allowed
+
+    def key(self, step_s: float, devices: int) -> float:
+        """Of one step."""
+        if step_s > self.limit_s[devices]:
+            return math.inf
+        return float(self.offset[devices] + self.weight[devices] * step_s)
+
+    def longest_s(self, key: float, devices: int) -> float:
+        """The longest step with no larger figure, negative where the devices allow none."""
+        step_s = (key - self.offset[devices]) / self.weight[devices]
+        return float(min(step_s, self.limit_s[devices]))
+
+
+# How a model trains beside what a plan decides: what stays as it is whichever plan is chosen
+# -------------------------------------------------------------------------------------------
+# Degrees, batch, schedule and recomputation are decisions of a plan. Number formats, optimizer,
+# dropout, kernels and what communication hides under are not; they change what layers cost, what
+# state they keep and what is exposed, so that plans compare only where these are the same.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Recipe, overlap and kernels, as in `Configuration`, which has the same defaults.
+
+    `recompute_modules` are what the mode "selective" repeats. The precision is that of the
+    workload, where it names one, and else the recipe's.
+    """
+
+    recipe: Recipe = DEFAULT_RECIPE
+    overlap: Overlap = DEFAULT_OVERLAP
+    fused_attention: bool = True
+    fused_cross_entropy: bool = False
+    recompute_modules: tuple[str, ...] | None = None
+    vocabulary_multiple: int = 128
+
+    @classmethod
+    def of(cls, run: Configuration) -> RunSettings:
+        """Those of a stated run."""
+        return cls(
+            recipe=run.recipe,
+            overlap=run.overlap,
+            fused_attention=run.fused_attention,
+            fused_cross_entropy=run.fused_cross_entropy,
+            recompute_modules=run.recompute_modules,
+            vocabulary_multiple=run.vocabulary_multiple,
+        )
+
+    @property
+    def kernels(self) -> tuple[str, str]:
+        """As a profile's point names them."""
+        return (
+            FUSED_ATTENTION if self.fused_attention else UNFUSED_ATTENTION,
+            FUSED_CROSS_ENTROPY if self.fused_cross_entropy else UNFUSED_CROSS_ENTROPY,
+        )
+
+    def estimator(self, model: TransformerConfig, cluster: Cluster) -> Estimator:
+        """What prices the layers."""
+        return Estimator(
+            model=model,
+            cluster=cluster,
+            recipe=self.recipe,
+            overlap=self.overlap,
+            selective_modules=self.recompute_modules,
+            vocabulary_multiple=self.vocabulary_multiple,
+        )
+
+    def shape(self, run: RunShape, *, precision: str) -> RunShape:
+        """The same cut of a microbatch, run so."""
+        recipe = self.recipe
+        return replace(
+            run,
+            precision=recipe.numbers(precision),
+            fused_attention=self.fused_attention,
+            fused_cross_entropy=self.fused_cross_entropy,
+            vocabulary_multiple=self.vocabulary_multiple,
+            context_exchange=recipe.context_exchange,
+            context_balanced=recipe.context_balanced,
+            expert_imbalance=recipe.expert_imbalance,
+            capacity_factor=recipe.capacity_factor,
+            token_dispatcher=recipe.token_dispatcher,
+        )
+
+    def cuts_heads(self, model: TransformerConfig, *, tensor: int, context: int) -> bool:
+        """Whether the heads allow the degrees, which matters where context trades them."""
+        if context == 1 or self.recipe.context_exchange is not ContextExchange.ALL_TO_ALL:
+            return True
+        return model.num_heads % (tensor * context) == 0
+
+
+USUAL_SETTINGS: Final = RunSettings()
+
+
+# What the user fixes, bounds or forbids in the search for a model's plan; the default is all
+# -------------------------------------------------------------------------------------------
+# Each degree has a span of its own; what the model, the batch and the cluster allow is decided by
+# `plans.configuration`, what a framework can run by `plans.capability`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Whole numbers from `least` to `most`, both included; no upper end where `most` is None."""
+
+    least: int = 1
+    most: int | None = None
+
+    @classmethod
+    def only(cls, value: int) -> Span:
+        """The span that holds one number."""
+        return cls(least=value, most=value)
+
+    def __contains__(self, value: int) -> bool:
+        return self.least <= value and (self.most is None or value <= self.most)
+
+
+ANY: Final = Span()
+ZERO_STAGES: Final = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """The degrees, batch sizes and methods that a plan may use.
+
+    `expert_tensor` is the number of devices that share one expert. `schedules` None is every family
+    that the planner searches; `searches_orders` asks for orders that none of them has, too.
+    `framework` None is every plan, whether or not something runs it.
+    `mappings` are orders of the axes on the network; `state_copies` is searched where shards fill
+    units of the network unless it is narrowed.
+    """
+
+    tensor: Span = ANY
+    pipeline: Span = ANY
+    data: Span = ANY
+    context: Span = ANY
+    expert: Span = ANY
+    expert_tensor: Span = ANY
+    virtual_stages: Span = ANY
+    microbatch_size: Span = ANY
+    state_copies: Span = ANY
+    zero_stages: tuple[int, ...] = ZERO_STAGES
+    recompute: tuple[Recompute, ...] = tuple(Recompute)
+    schedules: tuple[str, ...] | None = None
+    searches_orders: bool = False
+    framework: str | None = None
+    mappings: tuple[AxisOrder, ...] = AXIS_ORDERS
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Span):
+                if value.least < 1:
+                    yield Fault(field.name, f"must be >= 1, got {value.least}")
+                if value.most is not None and value.most < value.least:
+                    yield Fault(field.name, f"must not be empty, got {value.least}..{value.most}")
+        for stage in self.zero_stages:
+            if stage not in ZERO_STAGES:
+                yield Fault("zero_stages", f"must be 0, 1, 2 or 3, got {stage}")
+        for name in ("zero_stages", "recompute", "schedules", "mappings"):
+            if getattr(self, name) == ():
+                yield Fault(name, "must have at least 1 entry, got 0")
+
+
+EVERYTHING: Final = Allowed()
+
+
+# What is asked about a model: where it trains, on how much, and what a plan may use
+# ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelQuestion:
+    """A model to train on a cluster, what the plan may use, what it leaves free of each device.
+
+    `settings` are those of the run beside what the plan decides.
+    """
+
+    model: TransformerConfig
+    cluster: Cluster
+    workload: Workload
+    num_devices: int
+    allowed: Allowed = EVERYTHING
+    overheads: MemoryOverheads = NO_OVERHEADS
+    settings: RunSettings = USUAL_SETTINGS
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def estimator(self, cluster: Cluster | None = None) -> Estimator:
+        """What prices the layers, on the question's cluster where no other is given."""
+        return self.settings.estimator(self.model, cluster or self.cluster)
+
+    def holds(self, peak_bytes: float) -> bool:
+        """Whether a device has room for a plan that peaks there, by the rule of `estimate`."""
+        return self.overheads.needed_bytes(peak_bytes) <= self.cluster.accelerator.usable_bytes
+
+    def _faults(self) -> Iterator[Fault]:
+        if not 1 <= self.num_devices <= self.cluster.num_devices:
+            wanted = f"must be from 1 to {self.cluster.num_devices}"
+            yield Fault("num_devices", f"{wanted}, got {self.num_devices}")
+        sizes, batch = self.allowed.microbatch_size, self.workload.global_batch
+        if sizes.least == sizes.most and batch % sizes.least:
+            wanted = f"must divide the global batch of {batch}"
+            yield Fault("microbatch_size", f"{wanted}, got {sizes.least}")
+
+
+def estimate_profile(estimator: Estimator, question: ModelQuestion, point: Point) -> Profile:
+    """The estimated profile at a point; sequence parallelism goes with tensor parallelism."""
+    return estimator.profile(_profile_point(question, point, (point.tensor,)))
+
+
+def estimate_profile_of_degrees(
+    estimator: Estimator, question: ModelQuestion, point: Point, *, tensor: tuple[int, ...]
+) -> Profile:
+    """Like `estimate_profile` with the options of several tensor degrees."""
+    return estimator.profile(_profile_point(question, point, tensor))
+
+
+def _profile_point(question: ModelQuestion, point: Point, tensor: tuple[int, ...]) -> ProfilePoint:
+    return ProfilePoint(
+        microbatch_size=point.microbatch_size,
+        sequence_length=question.workload.sequence_length,
+        tensor_parallel=tensor,
+        context_parallel=point.context,
+        expert_parallel=point.expert,
+        expert_tensor_parallel=point.expert_tensor,
+        sequence_parallel=max(tensor) > 1,
+        precision=question.workload.precision,
+        recompute=tuple(map(str, question.allowed.recompute)),
+        kernels=question.settings.kernels,
+    )
+
+
+# The uniform plans of a model: the same degrees for all stages, as frameworks run
+# --------------------------------------------------------------------------------
+
+LARGEST_BATCH = 10**6  # sequences; every microbatch of a step is simulated
+LARGEST_SEQUENCE = 10**9  # tokens; far beyond any model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One training step: so many sequences of so many tokens."""
+
+    global_batch: int
+    sequence_length: int
+    precision: str | None = None
+
+    def __post_init__(self) -> None:
+        limits = (("global_batch", LARGEST_BATCH), ("sequence_length", LARGEST_SEQUENCE))
+        faults = [
+            Fault(name, f"must be from 1 to {limit}, got {value}")
+            for name, limit in limits
+            if not 1 <= (value := getattr(self, name)) <= limit
+        ]
+        if faults:
+            raise InvalidInput(faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Point:
+    """One microbatch on one device; `expert_tensor` None is that of a model without experts."""
+
+    microbatch_size: int
+    tensor: int
+    context: int = 1
+    expert: int = 1
+    expert_tensor: int | None = None
+
+    @property
+    def devices(self) -> int:
+        """Devices that share one sequence in one stage."""
+        return self.tensor * self.context
+
+    @property
+    def expert_devices(self) -> int:
+        """Devices among which all experts are dealt out."""
+        return self.expert * (self.expert_tensor or self.tensor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Degrees of a uniform plan, the sequences of one microbatch, and the schedule."""
+
+    microbatch_size: int
+    tensor: int
+    pipeline: int
+    data: int
+    context: int = 1
+    expert: int = 1
+    expert_tensor: int | None = None
+    zero_stage: int = 1
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+    axis_order: AxisOrder = DATA_INSIDE
+    state_copies: int = 1
+
+    @property
+    def point(self) -> Point:
+        """What prices its layers."""
+        return Point(
+            microbatch_size=self.microbatch_size,
+            tensor=self.tensor,
+            context=self.context,
+            expert=self.expert,
+            expert_tensor=self.expert_tensor,
+        )
+
+    @property
+    def degrees(self) -> Parallelism:
+        """The degrees in full."""
+        return Parallelism(
+            tensor=self.tensor,
+            pipeline=self.pipeline,
+            data=self.data,
+            context=self.context,
+            expert=self.expert,
+            expert_tensor=self.expert_tensor,
+            virtual_stages=self.virtual_stages,
+            sequence_parallel=self.tensor > 1,
+            zero_stage=self.zero_stage,
+            axis_order=self.axis_order,
+            state_copies=self.state_copies,
+        )
+
+    @property
+    def num_devices(self) -> int:
+        """Devices the candidate occupies."""
+        return self.point.devices * self.pipeline * self.data
+
+    def num_microbatches(self, workload: Workload) -> int:
+        """Microbatches of one replica."""
+        return workload.global_batch // (self.microbatch_size * self.data)
+
+
+def microbatch_sizes(workload: Workload, allowed: Span) -> tuple[int, ...]:
+    """Powers of two that divide the global batch, up to 32; or the one the user chose."""
+    if allowed.least == allowed.most:
+        return (allowed.least,)
+    sizes = (2**power for power in range(6))
+    return tuple(size for size in sizes if size in allowed and workload.global_batch % size == 0)
+
+
+def tensor_degrees(
+    model: TransformerConfig, cluster: Cluster, workload: Workload, allowed: Span
+) -> tuple[int, ...]:
+    """Degrees that the model's sizes allow, inside one node, dividing the sequence evenly."""
+    pool = cluster.pool_of()
+    return tuple(
+        t
+        for t in model.tensor_degrees(pool.devices_per_node)
+        if t in allowed and pool.devices_per_node % t == 0 and workload.sequence_length % t == 0
+    )
+
+
+def context_degrees(
+    model: TransformerConfig, workload: Workload, allowed: Span, *, limit: int
+) -> tuple[int, ...]:
+    """Degrees up to `limit` that divide the sequence; twice, where halves balance a causal mask."""
+    length = workload.sequence_length
+    parts = 2 if model.causal else 1
+    return tuple(
+        c
+        for c in divisors(length)
+        if c <= limit and c in allowed and (c == 1 or length % (parts * c) == 0)
+    )
+
+
+def expert_points(model: TransformerConfig, point: Point, allowed: Allowed) -> Iterator[Point]:
+    """The ways to deal the experts out: degrees that divide them, cut like the rest or not at all.
+
+    A cut that the user fixes is taken, too. A model without experts has one way.
+    """
+    experts = model.experts
+    if experts is None:
+        if 1 in allowed.expert and (point.tensor in allowed.expert_tensor):
+            yield point
+        return
+    fixed = allowed.expert_tensor
+    cuts = {1, point.tensor} | ({fixed.least} if fixed.least == fixed.most else set())
+    for expert in filter(allowed.expert.__contains__, divisors(experts.num_experts)):
+        for cut in sorted(c for c in cuts if c in fixed and experts.ffn_size % c == 0):
+            yield replace(point, expert=expert, expert_tensor=cut)
+
+
+def dense_points(
+    model: TransformerConfig,
+    cluster: Cluster,
+    workload: Workload,
+    allowed: Allowed,
+    *,
+    num_devices: int,
+) -> Iterator[Point]:
+    """Microbatch sizes and degrees of all that is not an expert, on at most `num_devices`."""
+    tensors = tensor_degrees(model, cluster, workload, allowed.tensor)
+    for size in microbatch_sizes(workload, allowed.microbatch_size):
+        for tensor in tensors:
+            contexts = context_degrees(
+                model, workload, allowed.context, limit=num_devices // tensor
+            )
+            for context in contexts:
+                point = Point(microbatch_size=size, tensor=tensor, context=context)
+                if workload.sequence_length % point.devices == 0 or tensor == 1:
+                    yield point
+
+
+def run_of(point: Point, sequence_length: int) -> RunShape:
+    """The point's shape, for the rules of the model."""
+    return RunShape(
+        microbatch_size=point.microbatch_size,
+        sequence_length=sequence_length,
+        tensor_parallel=point.tensor,
+        sequence_parallel=point.tensor > 1,
+        context_parallel=point.context,
+        expert_parallel=point.expert,
+        expert_tensor_parallel=point.expert_tensor,
+    )

@@ -1,0 +1,298 @@
+"""What a training costs beyond its step: failures, checkpoints, money, energy, and what to prefer.
+
+A job on N devices that each fail every M_d on average fails every M = M_d / N. It writes its state
+every τ and each checkpoint takes δ; after a failure it restarts in R and repeats what was not
+saved. With failures as a Poisson process the time to do T of useful work is
+
+    W(τ) = M · e^(R/M) · (e^((τ+δ)/M) − 1) · T / τ
+
+and the interval that makes it least is close to √(2·δ·M)·(1 + √(δ/2M)/3 + (δ/2M)/9) − δ, or M where
+δ ≥ 2M. Goodput is T / W. Sources: J. W. Young, CACM 1974; J. T. Daly, *A higher order estimate of
+the optimum checkpoint interval*, FGCS 2006. Not counted: checkpoints that overlap with training,
+spare devices, slow failures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.planning.question.question import WeightedAim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trainwright.arrays import Floats
+
+HOUR_S: Final = 3600.0
+# 419 unexpected interruptions of 16,384 devices in 54 days: The Llama 3 Herd of Models, table 5.
+DEVICE_MTBF_S: Final = 16_384 * 54 * 24 / 419 * HOUR_S
+# Its storage sustains 2 TB/s for those devices (section 3.3.1).
+CHECKPOINT_BYTES_PER_S: Final = 2e12 / 16_384
+LEAST: Final = 1e-6  # of every figure of a training, and the most: anything beyond is a slip
+MOST: Final = 1e24
+RESTART_S: Final = 600.0  # assumed: notice the failure, start again, load the state
+
+
+class Objective(StrEnum):
+    """What to prefer among plans on different numbers of devices."""
+
+    STEP_TIME = "step-time"
+    TOKENS_PER_DEVICE = "tokens-per-device"
+    COST = "cost"
+    ENERGY = "energy"
+    DEVICES = "devices"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A training of so many tokens, and what it depends on beside the plan.
+
+    `price_per_hour` and `power_watts` are of one device, `device_mtbf_s` its mean time between
+    failures, `checkpoint_bytes_per_s` its share of the storage's bandwidth.
+    """
+
+    tokens: float | None = None
+    price_per_hour: float | None = None
+    power_watts: float | None = None
+    deadline_s: float | None = None
+    device_mtbf_s: float = DEVICE_MTBF_S
+    checkpoint_bytes_per_s: float = CHECKPOINT_BYTES_PER_S
+    restart_s: float = RESTART_S
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            at_once = field.name == "restart_s" and value == 0
+            if value is not None and not at_once and not LEAST <= value <= MOST:
+                yield Fault(field.name, f"must be from {LEAST:g} to {MOST:g}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """The share of time that is useful work, and the checkpoints that make it largest."""
+
+    share: float
+    mtbf_s: float
+    checkpoint_s: float
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A training under one plan. What needs a figure that is not known is None."""
+
+    devices: int
+    step_time_s: float
+    tokens_per_s: float
+    goodput: Goodput
+    train_s: float | None
+    cost: float | None
+    energy_j: float | None
+
+
+def goodput(training: Training, *, devices: int, checkpoint_bytes: float) -> Goodput:
+    """The useful share of time on so many devices, which write the state together."""
+    mtbf_s = training.device_mtbf_s / devices
+    write_s = checkpoint_bytes / (training.checkpoint_bytes_per_s * devices)
+    interval_s = best_interval_s(write_s, mtbf_s)
+    exponent = (interval_s + write_s) / mtbf_s
+    slowed = math.exp(min(training.restart_s / mtbf_s, 700.0)) * math.expm1(min(exponent, 700.0))
+    share = interval_s / (mtbf_s * slowed) if slowed > 0 else 1.0
+    return Goodput(share=share, mtbf_s=mtbf_s, checkpoint_s=write_s, interval_s=interval_s)
+
+
+def goodput_shares(training: Training, devices: Floats, *, checkpoint_bytes: float) -> Floats:
+    """The share of `goodput` for many numbers of devices at once, [N]."""
+    mtbf_s = training.device_mtbf_s / devices
+    write_s = checkpoint_bytes / (training.checkpoint_bytes_per_s * devices)
+    ratio = write_s / (2 * mtbf_s)
+    daly_s = np.sqrt(2 * write_s * mtbf_s) * (1 + np.sqrt(ratio) / 3 + ratio / 9) - write_s
+    interval_s = np.where(ratio >= 1, mtbf_s, np.maximum(daly_s, mtbf_s * 1e-9))
+    exponent = np.minimum((interval_s + write_s) / mtbf_s, 700.0)
+    slowed = np.exp(np.minimum(training.restart_s / mtbf_s, 700.0)) * np.expm1(exponent)
+    shares: Floats = interval_s / (mtbf_s * slowed)
+    return shares
+
+
+def best_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
+    """Seconds of work between checkpoints by Daly's higher-order estimate."""
+    ratio = checkpoint_s / (2 * mtbf_s)
+    if ratio >= 1:
+        return mtbf_s
+    first_order_s = math.sqrt(2 * checkpoint_s * mtbf_s)
+    return max(first_order_s * (1 + math.sqrt(ratio) / 3 + ratio / 9) - checkpoint_s, mtbf_s * 1e-9)
+
+
+def outcome(
+    training: Training,
+    *,
+    devices: int,
+    step_time_s: float,
+    tokens_per_s: float,
+    checkpoint_bytes: float,
+) -> Outcome:
+    """What the training takes with a step of that time; devices are paid and powered throughout."""
+    useful = goodput(training, devices=devices, checkpoint_bytes=checkpoint_bytes)
+    train_s = device_s = None
+    if training.tokens is not None and useful.share > 0:
+        train_s = training.tokens / (tokens_per_s * useful.share)
+        device_s = devices * train_s
+    price, watts = training.price_per_hour, training.power_watts
+    return Outcome(
+        devices=devices,
+        step_time_s=step_time_s,
+        tokens_per_s=tokens_per_s,
+        goodput=useful,
+        train_s=train_s,
+        cost=None if device_s is None or price is None else device_s / HOUR_S * price,
+        energy_j=None if device_s is None or watts is None else device_s * watts,
+    )
+
+
+def score(objective: Objective, found: Outcome, *, deadline_s: float | None = None) -> float:
+    """What to make least; infinite where the training misses the deadline or is never done."""
+    if deadline_s is not None and (found.train_s is None or found.train_s > deadline_s):
+        return math.inf
+    values = {
+        Objective.STEP_TIME: found.step_time_s,
+        Objective.TOKENS_PER_DEVICE: found.devices / found.tokens_per_s,
+        Objective.COST: found.cost,
+        Objective.ENERGY: found.energy_j,
+        Objective.DEVICES: float(found.devices),
+    }
+    value = values[objective]
+    return math.inf if value is None else value
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
+    """Which points no other point beats in one coordinate without losing in the other.
+
+    Of equal points the first counts; by index, those with the least first coordinate first.
+    """
+    order = sorted(range(len(points)), key=lambda i: (points[i], i))
+    kept, least = [], math.inf
+    for index in order:
+        first, second = points[index]
+        if second < least and math.isfinite(first):
+            kept.append(index)
+            least = second
+    return tuple(kept)
+
+
+def required(objective: Objective) -> tuple[str, ...]:
+    """The fields of `Training` that an objective cannot do without."""
+    return {
+        Objective.COST: ("tokens", "price_per_hour"),
+        Objective.ENERGY: ("tokens", "power_watts"),
+        Objective.DEVICES: ("tokens", "deadline_s"),
+    }.get(objective, ())
+
+
+# Bounds on what a training costs, over every plan on so many devices and how many of them
+# ----------------------------------------------------------------------------------------
+# For a number of devices every objective grows with the step (`aims`), so a bound on the step of
+# all plans on n devices bounds each of them. Such bounds come from two sides:
+#
+# - plans on at most N devices, n <= N, step no faster than the bound of that search;
+# - a search for the least of an objective bounds its weight times the step, for every n.
+#
+# The larger of them, by n, gives a bound on every objective, and says how much a Pareto front may
+# miss: all plans on n devices lie above one point, and what a shown plan is worse than that point,
+# in the worse of two objectives, is the most by which it can be beaten in both.
+
+_NO_STEP = -1.0
+
+
+def aim_of(
+    objective: Objective,
+    training: Training,
+    *,
+    fewest: int,
+    most: int,
+    tokens_per_step: float,
+    checkpoint_bytes: float,
+) -> WeightedAim:
+    """What the objective makes least, on `fewest` to `most` devices, within the deadline.
+
+    The figures are those of `objectives.score`; for the fewest devices, their number and less than
+    one more by the share of the time that the deadline leaves.
+    """
+    devices = np.arange(most + 1, dtype=np.float64)
+    shares = goodput_shares(training, np.maximum(devices, 1.0), checkpoint_bytes=checkpoint_bytes)
+    usable = (devices >= fewest) & (shares > 0)
+    limit_s = np.full(most + 1, math.inf)
+    if training.deadline_s is not None:
+        tokens = math.inf if training.tokens is None else training.tokens
+        limit_s = training.deadline_s * tokens_per_step * shares / tokens
+    offset, weight = np.zeros(most + 1), np.ones(most + 1)
+    # Seconds of all devices for the whole training, per second of a step.
+    useful = np.where(usable, shares, 1.0)
+    whole = np.maximum(devices, 1.0) * (training.tokens or 0.0) / (tokens_per_step * useful)
+    match objective:
+        case Objective.TOKENS_PER_DEVICE:
+            weight = np.maximum(devices, 1.0) / tokens_per_step
+        case Objective.COST:
+            weight = whole * (training.price_per_hour or 0.0) / HOUR_S
+        case Objective.ENERGY:
+            weight = whole * (training.power_watts or 0.0)
+        case Objective.DEVICES:
+            offset, weight = devices, 0.5 / np.where(limit_s > 0, limit_s, 1.0)
+    return WeightedAim(offset=offset, weight=weight, limit_s=np.where(usable, limit_s, _NO_STEP))
+
+
+def least_steps_s(
+    most: int,
+    sizes: Iterable[tuple[int, float]],
+    searched: Iterable[tuple[WeightedAim, float]] = (),
+) -> Floats:
+    """The least step of any plan on n devices, for n up to `most`, [most + 1]; 0 where unknown.
+
+    `sizes` holds numbers N and bounds on the step of all plans on at most N devices, infinite where
+    none fits; `searched` holds aims with what no plan is better than.
+    """
+    least_s = np.zeros(most + 1)
+    for size, bound_s in sizes:
+        least_s[: size + 1] = np.maximum(least_s[: size + 1], bound_s)
+    for aim, bound in searched:
+        with np.errstate(invalid="ignore"):
+            # A step within the limit has a figure no less than the bound, or there is none.
+            beyond_s = np.nextafter(aim.limit_s, math.inf)
+            own_s = np.minimum((bound - aim.offset) / aim.weight, beyond_s)
+        least_s = np.maximum(least_s, np.maximum(own_s, 0.0))
+    return least_s
+
+
+def least_scores(objective: Objective, aim: WeightedAim, steps_s: Floats) -> Floats:
+    """The least score of plans on n devices, [most + 1]; infinite where no step is allowed."""
+    keys = aim.keys(steps_s, np.arange(len(steps_s)))
+    return np.floor(keys) if objective is Objective.DEVICES else keys
+
+
+def pareto_excess(points: Sequence[tuple[float, float]], one: Floats, other: Floats) -> float:
+    """By what share a plan may beat every point in both scores, at most; infinite where unknown.
+
+    `one` and `other` are the least scores by number of devices, [N]. For each plan there is a point
+    whose scores are both at most 1 + excess times its own.
+    """
+    possible = np.isfinite(one) & np.isfinite(other)
+    one, other = one[possible], other[possible]
+    if not len(one):
+        return 0.0
+    nearest = np.full(len(one), math.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for first, second in points:
+            if math.isfinite(first) and math.isfinite(second):
+                nearest = np.fmin(nearest, np.maximum(first / one, second / other))
+    return max(0.0, float(nearest.max()) - 1)

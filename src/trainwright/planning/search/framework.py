@@ -1,0 +1,198 @@
+"""What a training framework can run, as spaces to search.
+
+A framework's limits are not independent: ZeRO may end at stage 1 just where there is a pipeline,
+and where blocks cannot recompute as each likes, all of them do the same. So what is left of a space
+is a union of spaces; the best plan is the best of theirs, and the least of their bounds holds.
+Frameworks that recompute the first k blocks of every stage are planned as recomputing all or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.model.operator import MLP_ACTIVATION
+from trainwright.planning.question.layouts import SEARCHED_UNLESS_NAMED
+from trainwright.planning.question.question import Allowed, Span
+from trainwright.planning.search.search import (
+    NUM_ALTERNATIVES,
+    ModelOutcome,
+    best_first,
+    plan_model,
+)
+from trainwright.plans.capability import (
+    Capability,
+    Demands,
+    RecomputeForm,
+    alternatives,
+    capability_of,
+)
+from trainwright.plans.capability_table import Feature
+from trainwright.plans.parallelism import AxisOrder, Parallelism, mapping_name
+from trainwright.profile import Recompute
+from trainwright.scheduling.families import FAMILIES
+
+if TYPE_CHECKING:
+    from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
+    from trainwright.planning.question.question import Aim, ModelQuestion
+
+_ONE: Final = Span.only(1)
+_NEEDED: Final = (
+    ("tensor", Feature.TENSOR),
+    ("tensor", Feature.SEQUENCE_PARALLEL),
+    ("pipeline", Feature.PIPELINE),
+    ("context", Feature.CONTEXT),
+    ("expert", Feature.EXPERT),
+    ("virtual_stages", Feature.LOOP),
+    ("state_copies", Feature.HYBRID_SHARD),
+)
+_FORM_OF: Final = {
+    Recompute.NONE: RecomputeForm.NONE,
+    Recompute.SELECTIVE: RecomputeForm.MODULES,
+    Recompute.FULL: RecomputeForm.ALL,
+}
+
+
+def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
+    """The parts of what is allowed that its framework can run; itself where none is named.
+
+    Raises `InvalidInput` under the fields of `Allowed` where nothing is left of one.
+    """
+    if allowed.framework is None:
+        return (allowed,)
+    own = capability_of(allowed.framework)
+    faults = tuple(_degree_faults(allowed, own))
+    if faults:
+        raise InvalidInput(faults)
+    narrowed = _with_degrees(allowed, own)
+    narrowed = replace(
+        narrowed, schedules=_families(allowed, own), mappings=_mappings(allowed, own)
+    )
+    spaces = [s for pipelined in _by_depth(narrowed, own) for s in _by_recompute(pipelined, own)]
+    return tuple(spaces)
+
+
+def plan_runnable(
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    num_alternatives: int = NUM_ALTERNATIVES,
+    aim: Aim | None = None,
+    crew: Crew | None = None,
+) -> ModelOutcome:
+    """The best plan of all parts of the space, its runners-up, and a bound on every other.
+
+    A `crew` helps, and changes nothing.
+    """
+    found = [
+        plan_model(
+            replace(question, allowed=space),
+            budget,
+            num_alternatives=num_alternatives,
+            aim=aim,
+            crew=crew,
+        )
+        for space in runnable_spaces(question.allowed)
+    ]
+    return ModelOutcome(
+        priced=best_first((p for each in found for p in each.priced), aim)[: 1 + num_alternatives],
+        lower_bound_s=_least_bound_s(found),
+        lower_bound_all_s=found[0].lower_bound_all_s if len(found) == 1 else None,
+        considered=sum(each.considered for each in found),
+        pruned=sum(each.pruned for each in found),
+        not_reached=sum(each.not_reached for each in found),
+        exhausted=all(each.exhausted for each in found),
+        interrupted=any(each.interrupted for each in found),
+    )
+
+
+def _least_bound_s(found: list[ModelOutcome]) -> float:
+    """That of the parts that are not proved to hold no plan."""
+    open_parts = [each for each in found if each.priced or not each.exhausted] or found
+    return min(each.lower_bound_s for each in open_parts)
+
+
+def _degree_faults(allowed: Allowed, own: Capability) -> Iterator[Fault]:
+    for name, feature in _NEEDED:
+        if not own.can(feature) and 1 not in getattr(allowed, name):
+            yield Fault(name, f"must include 1: {_cannot(own, feature)}")
+
+
+def _cannot(own: Capability, feature: Feature) -> str:
+    reason = own.cells[feature].how or f"cannot express {feature.value}"
+    able = ", ".join(alternatives(feature)) or "none"
+    return f"{own.target} {reason}; what can: {able}"
+
+
+def _with_degrees(allowed: Allowed, own: Capability) -> Allowed:
+    lacking: dict[str, Any] = {name: _ONE for name, feature in _NEEDED if not own.can(feature)}
+    return replace(allowed, **lacking)
+
+
+def _mappings(allowed: Allowed, own: Capability) -> tuple[AxisOrder, ...]:
+    left = tuple(order for order in allowed.mappings if order in own.axis_orders)
+    if not left:
+        offered = " or ".join(map(mapping_name, own.axis_orders))
+        raise InvalidInput.of("mappings", f"must hold one that {own.target} has: {offered}")
+    return left
+
+
+def _families(allowed: Allowed, own: Capability) -> tuple[str, ...]:
+    """Those that are allowed and run; where all are, those searched by default or known by name.
+
+    GPipe is no shorter than 1F1B and holds more, so it has to be asked for.
+    """
+    known = {*SEARCHED_UNLESS_NAMED, *own.schedules} - {"gpipe"}
+    offered = allowed.schedules or tuple(family for family in FAMILIES if family in known)
+    pipeline = Parallelism(pipeline=2)
+    left = tuple(f for f in offered if own.runs(Demands(parallelism=pipeline, schedule=f)))
+    if not left and own.can(Feature.PIPELINE):
+        runs = ", ".join(f for f in FAMILIES if own.runs(Demands(schedule=f)))
+        raise InvalidInput.of("schedules", f"must name one that {own.target} runs: {runs}")
+    return left or offered
+
+
+def _by_depth(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
+    """Without and with a pipeline, where ZeRO differs between them."""
+    alone, piped = (
+        tuple(z for z in allowed.zero_stages if z in own.zero_stages(p)) for p in (1, 2)
+    )
+    if not alone and not piped:
+        offered = ", ".join(str(z) for z in sorted({*own.zero_stages(1), *own.zero_stages(2)}))
+        raise InvalidInput.of("zero_stages", f"must hold one that {own.target} has: {offered}")
+    if alone == piped:
+        yield replace(allowed, zero_stages=alone)
+        return
+    pipeline = allowed.pipeline
+    if alone and 1 in pipeline:
+        yield replace(allowed, zero_stages=alone, pipeline=_ONE)
+    deep = replace(pipeline, least=max(2, pipeline.least)) if pipeline.most != 1 else None
+    if piped and deep is not None:
+        yield replace(allowed, zero_stages=piped, pipeline=deep)
+
+
+def _by_recompute(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
+    """One mode for all blocks, where each block cannot have its own."""
+    forms = own.recompute_forms()
+    if RecomputeForm.MIXED in forms:
+        yield allowed
+        return
+    left = tuple(mode for mode in allowed.recompute if _has(mode, own))
+    if not left:
+        offered = ", ".join(mode for mode in Recompute if _has(mode, own))
+        raise InvalidInput.of("recompute", f"must hold one that {own.target} has: {offered}")
+    if RecomputeForm.ANY in forms and Recompute.SELECTIVE not in left:
+        yield replace(allowed, recompute=left)
+        return
+    for mode in left:
+        yield replace(allowed, recompute=(mode,))
+
+
+def _has(mode: Recompute, own: Capability) -> bool:
+    """Whether all blocks can be run so; "selective" as the planner means it repeats activations."""
+    if mode is Recompute.SELECTIVE and own.modules is not None:
+        return MLP_ACTIVATION in own.modules
+    return _FORM_OF[mode] in own.recompute_forms()

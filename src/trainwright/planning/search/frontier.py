@@ -1,0 +1,360 @@
+"""All candidates of a question by their coarse bounds, made only when their turn comes.
+
+The space is a tree (`frontier_nodes`): microbatch size and degrees of the dense parts; how experts
+are dealt out; ZeRO stage and schedule; depth and data degree. A node's bound holds for all below
+it, and a node is opened when it is the least of all, so most of the space is counted and never
+looked at.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+
+import numpy as np
+
+from trainwright.planning.bounds.layers import LeastLayers, PointWork, least_layers, with_exchanges
+from trainwright.planning.bounds.pairs import Batch, PointPairs
+from trainwright.planning.bounds.step import ChainWork, CoarseBounds
+from trainwright.planning.question.question import Candidate, dense_points, expert_points
+from trainwright.planning.question.room import room_of_devices
+from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from trainwright.arrays import Floats
+    from trainwright.execution import Budget
+    from trainwright.planning.question.layouts import Layouts, Schedule
+    from trainwright.planning.question.question import Aim, ModelQuestion, Point
+    from trainwright.planning.search.prefetch import Shelf
+
+
+# Nodes of the tree that a search opens (`frontier`), from degrees down to one candidate
+# --------------------------------------------------------------------------------------
+# `family` is the schedule family of all that lies below a node, None where it may be any.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undealt:
+    """All ways to deal the experts out at the degrees of a point."""
+
+    family: ClassVar[None] = None
+    point: Point
+    count: int
+    least: tuple[LeastLayers, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpriced:
+    """A point whose layers have to be priced."""
+
+    family: ClassVar[None] = None
+    point: Point
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unbounded:
+    """A point whose layers are priced, and its pairs that are not bounded yet."""
+
+    family: ClassVar[None] = None
+    point: Point
+    work: PointWork
+    layouts: Layouts
+
+
+@dataclass(slots=True, kw_only=True)
+class BoundedPairs:
+    """Depths, data degrees and chunks at a point, ZeRO stage and schedule; least bound first.
+
+    Those of `layouts` from `first` on, with `bounds_s` [N]; `done` of them were taken.
+    """
+
+    point: Point
+    zero_stage: int
+    schedule: Schedule
+    layouts: Layouts
+    first: int
+    bounds_s: Floats
+    done: int = 0
+
+    @property
+    def family(self) -> str:
+        """That of the schedule."""
+        return self.schedule.family
+
+    @property
+    def num_left(self) -> int:
+        """Candidates that were not taken."""
+        return len(self.bounds_s) - self.done
+
+    def count_below(self, limit_s: float) -> int:
+        """Candidates left that may be below a limit."""
+        return max(0, int(np.searchsorted(self.bounds_s, limit_s)) - self.done)
+
+    def candidate(self, index: int) -> Candidate:
+        """One of them."""
+        point, index = self.point, self.first + index
+        return Candidate(
+            microbatch_size=point.microbatch_size,
+            tensor=point.tensor,
+            context=point.context,
+            expert=point.expert,
+            expert_tensor=point.expert_tensor,
+            pipeline=int(self.layouts.pipeline[index]),
+            data=int(self.layouts.data[index]),
+            zero_stage=self.zero_stage,
+            schedule=self.schedule.family,
+            virtual_stages=int(self.layouts.virtual_stages[index]),
+            axis_order=PIPELINE_INSIDE if self.layouts.inside[index] else DATA_INSIDE,
+            state_copies=int(self.layouts.copies[index]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Single:
+    """A candidate that was put back."""
+
+    num_left: ClassVar[int] = 1
+    candidate: Candidate
+
+    @property
+    def family(self) -> str:
+        """That of its schedule."""
+        return self.candidate.schedule
+
+
+Node: TypeAlias = Undealt | Unpriced | Unbounded | BoundedPairs | Single
+
+
+# All candidates of a question by their coarse bounds, made only when their turn comes
+# ------------------------------------------------------------------------------------
+
+_NEAR: Final = 1.2  # times the least of a point: pairs with less work are bounded first
+
+
+@dataclass(slots=True)
+class Frontier:
+    """The candidates that were not taken yet; `considered` counts all there are.
+
+    Bounds are on the figure that the aim makes least: seconds of a step, or what follows from them.
+    Families set `aside` are looked at no more: none of their `num_aside` candidates at points that
+    were opened, and none at others, has a bound below `aside_s`.
+    """
+
+    question: ModelQuestion
+    shelf: Shelf
+    aim: Aim
+    considered: int = 0
+    aside: frozenset[str] = frozenset()
+    aside_s: float = math.inf
+    num_aside: int = 0
+    _coarse: CoarseBounds = field(init=False)
+    _pairs: PointPairs = field(init=False)
+    _heap: list[tuple[float, int, Node]] = field(default_factory=list)
+    _serial: int = 0
+
+    def __post_init__(self) -> None:
+        self._coarse = CoarseBounds(room_of_devices(self.question), self.question.settings.overlap)
+        self._pairs = PointPairs(self.question, self.aim)
+
+    @property
+    def families(self) -> frozenset[str]:
+        """The schedule families of the space."""
+        return frozenset(schedule.family for schedule in self._pairs.space.schedules)
+
+    def open(self, budget: Budget) -> bool:
+        """Bound the roots; false where the budget ran out before all of them were."""
+        asked = self.question
+        for point in dense_points(
+            asked.model,
+            asked.cluster,
+            asked.workload,
+            asked.allowed,
+            num_devices=asked.num_devices,
+        ):
+            if budget.stopped:
+                return False
+            if not asked.settings.cuts_heads(
+                asked.model, tensor=point.tensor, context=point.context
+            ):
+                continue
+            dealt = [
+                Unpriced(point=each, count=count)
+                for each in expert_points(asked.model, point, asked.allowed)
+                if (count := self._pairs.num_candidates(each))
+            ]
+            if not dealt:
+                continue
+            self.considered += sum(node.count for node in dealt)
+            if asked.model.experts is None:
+                self._price(dealt[0])
+                continue
+            least = least_layers(asked, point)
+            count = sum(node.count for node in dealt)
+            # Not of the pairs of the point itself: with its experts elsewhere it may have fewer.
+            pairs = {id(each): each for each in (self._pairs.of(node.point) for node in dealt)}
+            key = min(self._pairs.least_keys(point, least, each).min() for each in pairs.values())
+            self._push(float(key), Undealt(point=point, count=count, least=least))
+        return True
+
+    @property
+    def least_s(self) -> float:
+        """No candidate that is left has a lower bound; infinite where none is left."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def least_among_s(self, families: Collection[str]) -> float:
+        """No candidate that is left under one of these families has a lower bound."""
+        return min(
+            (
+                bound_s
+                for bound_s, _, node in self._heap
+                if node.family is None or node.family in families
+            ),
+            default=math.inf,
+        )
+
+    def set_aside(self, families: Collection[str]) -> None:
+        """Look at no more candidates of these families."""
+        self.aside, self.aside_s = frozenset(families), self.least_s
+        left = []
+        for entry in self._heap:
+            match entry[2]:
+                case BoundedPairs() | Single() as node if node.family in self.aside:
+                    self.num_aside += node.num_left
+                case _:
+                    left.append(entry)
+        heapq.heapify(left)
+        self._heap = left
+
+    def count_below(self, limit_s: float) -> int:
+        """Candidates left that may be below the limit; those of an unopened node all count."""
+        return sum(
+            self._count_in(node, limit_s) for bound_s, _, node in self._heap if bound_s < limit_s
+        )
+
+    def _count_in(self, node: Node, limit_s: float) -> int:
+        match node:
+            case BoundedPairs():
+                return node.count_below(limit_s)
+            case Unbounded():
+                return self._pairs.space.num_candidates(node.point, node.layouts)
+            case Single():
+                return node.num_left
+            case _:
+                return node.count
+
+    def take(self) -> tuple[float, Candidate] | None:
+        """Open the node of least bound; a candidate and its bound where one was reached."""
+        bound_s, _, node = heapq.heappop(self._heap)
+        match node:
+            case Undealt():
+                self._deal(bound_s, node)
+            case Unpriced():
+                self._price(node)
+            case Unbounded():
+                self._bound(bound_s, node)
+            case BoundedPairs():
+                return bound_s, self._next_of(node)
+            case Single():
+                return bound_s, node.candidate
+        return None
+
+    def coming(self, count: int) -> Iterator[tuple[float, Candidate]]:
+        """The next candidates and their bounds, as far as nodes are open; none is taken."""
+        nodes = (entry for entry in self._heap if isinstance(entry[2], (BoundedPairs, Single)))
+        ahead = [(*entry, 0) for entry in heapq.nsmallest(count, nodes)]
+        for _ in range(count):
+            if not ahead:
+                return
+            bound_s, serial, node, skipped = heapq.heappop(ahead)
+            if isinstance(node, Single):
+                yield bound_s, node.candidate
+            elif isinstance(node, BoundedPairs):
+                yield bound_s, node.candidate(node.done + skipped)
+                after = node.done + skipped + 1
+                if after < len(node.bounds_s):
+                    rest = (float(node.bounds_s[after]), serial, node, skipped + 1)
+                    heapq.heappush(ahead, rest)
+
+    def put_back(self, bound_s: float, candidate: Candidate) -> None:
+        """A candidate that was taken, with what is known of it by now."""
+        self._push(bound_s, Single(candidate=candidate))
+
+    def _deal(self, bound_s: float, node: Undealt) -> None:
+        """Deal the experts out in every way."""
+        for point in expert_points(self.question.model, node.point, self.question.allowed):
+            count = self._pairs.num_candidates(point)
+            if count:
+                least = with_exchanges(self.question, point, node.least)
+                least_s = max(bound_s, float(self._pairs.least_keys(point, least).min()))
+                self._push(least_s, Unpriced(point=point, count=count))
+
+    def _price(self, node: Unpriced) -> None:
+        """Price the layers, for a bound on the whole point."""
+        point = node.point
+        work, layouts = PointWork.of(self.shelf.profile(point)), self._pairs.of(point)
+        bound_s = float(self._pairs.least_keys(point, _least_of(work)).min())
+        self._push(bound_s, Unbounded(point=point, work=work, layouts=layouts))
+
+    def _bound(self, bound_s: float, node: Unbounded) -> None:
+        """Bound the pairs of least work under every ZeRO stage and schedule; others wait."""
+        point, work, space = node.point, node.work, self._pairs.space
+        keys = self._pairs.least_keys(point, _least_of(work), node.layouts)
+        least_s = max(bound_s, float(keys.min()))
+        is_near = keys <= max(least_s, _NEAR * least_s)
+        is_far = ~is_near & np.isfinite(keys)
+        if is_far.any():
+            far = node.layouts.at(is_far)
+            self._push(float(keys[is_far].min()), Unbounded(point=point, work=work, layouts=far))
+        chain = ChainWork.of(self.shelf.kinds(point))
+        near = node.layouts.at(is_near)
+        if self.aside:
+            self.num_aside += space.of(self.aside).num_candidates(point, near)
+        batch = Batch.of(space.without(self.aside), point, near)
+        if not batch.parts:  # no schedule has an order there
+            return
+        bounds_s = self._coarse.bounds_s(work, point, batch, chain=chain)
+        devices = point.devices * batch.layouts.pipeline * batch.layouts.data
+        self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
+
+    def _push_pairs(self, point: Point, batch: Batch, keys: Floats) -> None:
+        """Those of each schedule and ZeRO stage that have a finite bound."""
+        number = np.repeat(np.arange(len(batch.parts)), [part.size for part in batch.parts])
+        order = np.lexsort((keys, number))
+        layouts, keys = batch.layouts.at(order), keys[order]
+        for part in batch.parts:
+            bounds_s = keys[part.own]
+            bounds_s = bounds_s[: int(np.isfinite(bounds_s).sum())]
+            if len(bounds_s):
+                pairs = BoundedPairs(
+                    point=point,
+                    zero_stage=part.zero_stage,
+                    schedule=part.schedule,
+                    layouts=layouts,
+                    first=part.own.start,
+                    bounds_s=bounds_s,
+                )
+                self._push(float(bounds_s[0]), pairs)
+
+    def _next_of(self, pairs: BoundedPairs) -> Candidate:
+        """The next pair; those after it wait with their own bounds."""
+        found = pairs.candidate(pairs.done)
+        pairs.done += 1
+        if pairs.num_left:
+            self._push(float(pairs.bounds_s[pairs.done]), pairs)
+        return found
+
+    def _push(self, bound_s: float, node: Node) -> None:
+        self._serial += 1
+        heapq.heappush(self._heap, (bound_s, self._serial, node))
+
+
+def _least_of(work: PointWork) -> tuple[LeastLayers, ...]:
+    """The layers of a priced point where memory is plenty."""
+    return tuple(
+        LeastLayers(like.fastest_s, like.num_layers, has_experts=False) for like in work.classes
+    )

@@ -1,0 +1,298 @@
+"""Orders of actions that no family has, for the best plans of a search over named families.
+
+The certified space holds named families; an order that a search finds (`scheduling.search`) lies
+outside and may only improve on it. So plans are searched as ever, and the orders of the best few
+afterwards, stage times, transfers and the bytes of every rank as pricing has them. What is found is
+priced like any plan. Work is counted in simulated actions, never in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.execution import Budget, Progress
+from trainwright.model import model_flops_per_sequence
+from trainwright.planning.question.families import CHAIN, IN_V, LOOPED
+from trainwright.planning.question.layouts import SEARCHED_UNLESS_NAMED as BY_DEFAULT
+from trainwright.planning.question.question import Span
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.splits.types import Priced
+from trainwright.plans.capability import Demands, capability_of
+from trainwright.plans.job import shape_of_orders
+from trainwright.plans.plan import SEARCHED
+from trainwright.plans.schedule import ActionKind
+from trainwright.plans.status import Objective
+from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound
+from trainwright.scheduling.orders import words_of
+from trainwright.scheduling.search import Backward, SearchQuestion, search_schedule
+from trainwright.step.account import timeline_of
+from trainwright.step.predict import predict_step, work_of_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trainwright.planning.question.question import Allowed, Candidate, ModelQuestion
+    from trainwright.planning.search.search import ModelOutcome
+    from trainwright.plans import StepPrediction
+    from trainwright.plans.schedule import Schedule
+    from trainwright.plans.schedule_costs import ScheduleCosts
+
+
+# Plans whose orders are worth a search: near the best one, and one of every other placement
+# ------------------------------------------------------------------------------------------
+# How good an order can become depends on where stages lie, and a family far from the best may leave
+# most of that to a search. So placements that no plan near the best has are planned again at the
+# degrees of the best pipeline, which is quick.
+
+_NEAR: Final = 1.05  # of the best step: how slow a plan may be under its family's order
+_PLACEMENTS: Final = (IN_V, LOOPED, CHAIN)
+
+
+def order_starts(
+    question: ModelQuestion, priced: Sequence[Priced], budget: Budget
+) -> Iterator[Priced]:
+    """Plans with a pipeline, the best of them first, and one for each placement that is allowed."""
+    near_s = _NEAR * priced[0].step.step_time_s
+    near = [
+        each
+        for each in priced
+        if each.candidate.pipeline > 1
+        and each.plan.parallelism is not None
+        and each.step.step_time_s <= near_s
+    ]
+    yield from near
+    if not near:
+        return
+    allowed, seen = question.allowed, {each.candidate.schedule for each in near}
+    for families in _PLACEMENTS:
+        left = tuple(f for f in allowed.schedules or BY_DEFAULT if f in families)
+        if not left or seen & set(families) or budget.stopped:
+            continue
+        narrowed = _at_degrees(allowed, near[0].candidate, left)
+        try:
+            found = plan_runnable(
+                replace(question, allowed=narrowed), budget, num_alternatives=0
+            ).priced
+        except (InvalidInput, UnsupportedFeature):  # nothing is left of the space
+            continue
+        yield from found
+
+
+def _at_degrees(allowed: Allowed, at: Candidate, families: tuple[str, ...]) -> Allowed:
+    """The same devices, replicas and microbatches under some families."""
+    return replace(
+        allowed,
+        tensor=Span.only(at.tensor),
+        pipeline=Span.only(at.pipeline),
+        data=Span.only(at.data),
+        context=Span.only(at.context),
+        expert=Span.only(at.expert),
+        expert_tensor=Span.only(at.degrees.expert_shards),
+        microbatch_size=Span.only(at.microbatch_size),
+        state_copies=Span.only(at.state_copies),
+        zero_stages=(at.zero_stage,),
+        mappings=(at.axis_order,),
+        schedules=families,
+        searches_orders=False,
+    )
+
+
+# Orders of actions that no family has, for the best plans of a search over named families
+# ----------------------------------------------------------------------------------------
+
+_STARTS: Final = 4  # plans whose orders are searched
+_WORK: Final = 100_000_000  # simulated actions for each of them: about a second
+_LEAST_EVALUATIONS: Final = 7_500  # whole simulations of an order, for three times the work
+_MOST_EVALUATIONS: Final = 100_000  # whole simulations of a short order
+MOST_ACTIONS: Final = 200_000  # of an order that is searched
+_WORTH_IT: Final = 1 - 1e-4  # of the best step: what a schedule without a name has to reach
+_ROUNDING: Final = 1 - 1e-9  # of the room, which pricing sums in another order
+
+
+def with_searched_orders(
+    question: ModelQuestion,
+    outcome: ModelOutcome,
+    budget: Budget,
+    *,
+    num_alternatives: int,
+    work: int = _WORK,
+) -> ModelOutcome:
+    """The outcome with the best order found in front, where it is faster than every named plan.
+
+    Bounds stay what they are, on plans of named families, but never above the plan. The best so far
+    is the answer where the budget ends. `work` is how many actions are simulated for each plan.
+    """
+    found = _best_of(question, outcome, budget, work)
+    priced = outcome.priced if found is None else (found, *outcome.priced)
+    priced = priced[: 1 + num_alternatives]
+    if found is None:
+        return replace(outcome, priced=priced, interrupted=budget.interrupted)
+    step_s, all_s = found.step.step_time_s, outcome.lower_bound_all_s
+    return replace(
+        outcome,
+        priced=priced,
+        lower_bound_s=min(outcome.lower_bound_s, step_s),
+        lower_bound_all_s=None if all_s is None else min(all_s, step_s),
+        interrupted=budget.interrupted,
+    )
+
+
+def _best_of(
+    question: ModelQuestion, outcome: ModelOutcome, budget: Budget, work: int
+) -> Priced | None:
+    if not outcome.priced:
+        return None
+    best_s = _WORTH_IT * outcome.priced[0].step.step_time_s
+    best: Priced | None = None
+    for start in _starts(question, outcome.priced, budget):
+        if start.bound_s >= best_s:
+            continue
+        if budget.stopped:
+            break
+        found = _searched(question, start, budget, work, best_s=best_s)
+        if found is not None and found.step.step_time_s < best_s:
+            best, best_s = found, found.step.step_time_s
+    return best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Start:
+    """A plan with its order under its family, what the order costs and may hold; no order of the
+    plan steps faster than `bound_s`.
+    """
+
+    priced: Priced
+    schedule: Schedule
+    costs: ScheduleCosts
+    bound_s: float
+
+
+def _starts(question: ModelQuestion, priced: Sequence[Priced], budget: Budget) -> list[_Start]:
+    """The best plan, then others that may become faster, the most promising first."""
+    found = [
+        _start(question, each)
+        for each in order_starts(question, priced, budget)
+        if num_actions(each) <= MOST_ACTIONS
+    ]
+    found = [start for start in found if _runs(question, start)]
+    found.sort(key=lambda start: (start.priced is not priced[0], start.bound_s))
+    return found[:_STARTS]
+
+
+def _runs(question: ModelQuestion, start: _Start) -> bool:
+    """Whether the framework that is asked for reads such orders."""
+    framework = question.allowed.framework
+    demands = Demands(
+        parallelism=start.priced.candidate.degrees,
+        schedule=SEARCHED,
+        shape=shape_of_orders(start.schedule.placement),
+    )
+    return framework is None or capability_of(framework).runs(demands)
+
+
+def num_actions(priced: Priced) -> int:
+    """Of an order of the plan with its backward split."""
+    return 3 * len(priced.plan.stages) * priced.plan.num_microbatches // priced.candidate.data
+
+
+def _start(question: ModelQuestion, priced: Priced) -> _Start:
+    cluster, overheads = question.cluster, question.overheads
+    work, layout = work_of_plan(
+        priced.plan,
+        priced.profile,
+        cluster,
+        overlap=question.settings.overlap,
+        overheads=overheads,
+    )
+    timeline = timeline_of(work, layout)
+    room = overheads.room_bytes(cluster.accelerator.usable_bytes) + overheads.workspace_bytes
+    memory = timeline.costs.memory
+    limit = np.full_like(memory.limit_bytes, _ROUNDING * max(0.0, room))
+    costs = replace(timeline.costs, memory=replace(memory, limit_bytes=limit))
+    bound_s = _synced_s(timeline.schedule, costs, priced.step)
+    bound_s += priced.step.optimizer_s + layout.step_overhead_s
+    return _Start(priced=priced, schedule=timeline.schedule, costs=costs, bound_s=bound_s)
+
+
+def _synced_s(schedule: Schedule, costs: ScheduleCosts, step: StepPrediction) -> float:
+    """What no order ends before: a rank synchronises gradients when all its work is done.
+
+    Its work begins when the first microbatch has passed the stages before its own.
+    """
+    m, exposed_s = schedule.num_microbatches, [rank.exposed_gradient_sync_s for rank in step.stages]
+    least = LeastCosts.of(schedule.placement, costs)
+    pipeline = best_bound(least, m, objective=Objective.MAKESPAN)
+    before_s = np.concatenate([[0.0], np.cumsum(costs.duration_s[ActionKind.F])])
+    works_s = costs.duration_s[[ActionKind.F, ActionKind.I, ActionKind.W]].sum(axis=0)
+    ranks_s = [
+        float(before_s[own[0]] + m * works_s[list(own)].sum()) + sync_s
+        for own, sync_s in zip(schedule.placement.stages_of_rank, exposed_s, strict=True)
+    ]
+    return max(pipeline.value_s + min(exposed_s), *ranks_s)
+
+
+def _searched(
+    question: ModelQuestion, start: _Start, budget: Budget, work: int, *, best_s: float
+) -> Priced | None:
+    """The plan under the best order found, priced; None where it does not fit."""
+    asked = SearchQuestion(
+        placement=start.schedule.placement,
+        num_ranks=start.schedule.num_ranks,
+        num_microbatches=start.schedule.num_microbatches,
+        costs=start.costs,
+        backward=Backward.SPLIT,
+        evaluations=_evaluations(start.schedule.num_actions, work),
+    )
+    found = search_schedule(
+        asked, budget=_listening(budget, start, best_s=best_s), known=(start.schedule,)
+    )
+    if isinstance(found, LimitTooSmall):
+        return None
+    return _priced(question, start.priced, found.schedule)
+
+
+def _evaluations(num_actions: int, work: int) -> int:
+    """Whole simulations: fewer of long orders, which may take up to three times the work."""
+    least = min(_LEAST_EVALUATIONS, 3 * work // num_actions)
+    return max(1, least, min(_MOST_EVALUATIONS, work // num_actions))
+
+
+def _listening(budget: Budget, start: _Start, *, best_s: float) -> Budget:
+    """Stops where the plan's budget does; progress is the plan's."""
+
+    def listen(_: Progress) -> None:
+        progress = Progress(
+            stage="searching orders",
+            elapsed_s=budget.elapsed_s,
+            best=best_s,
+            lower_bound=min(best_s, start.bound_s),
+        )
+        if budget.poll(progress):
+            inner.interrupt()
+
+    left_s = budget.remaining_s
+    inner = Budget(time_limit_s=None if math.isinf(left_s) else max(1e-3, left_s))
+    inner.on_progress = listen
+    return inner
+
+
+def _priced(question: ModelQuestion, start: Priced, schedule: Schedule) -> Priced | None:
+    order = words_of(schedule, family=start.candidate.schedule)
+    plan = replace(start.plan, schedule=SEARCHED, order=order)
+    length = question.workload.sequence_length
+    step = predict_step(
+        plan,
+        start.profile,
+        question.cluster,
+        model_flops_per_sequence=model_flops_per_sequence(question.model, length),
+        overlap=question.settings.overlap,
+        overheads=question.overheads,
+    )
+    if not question.holds(step.peak_memory_bytes):
+        return None
+    return replace(start, plan=plan, step=step)

@@ -1,0 +1,458 @@
+"""A candidate of a model as a problem for the partitioner.
+
+The partitioner adds bytes up, layer by layer. Three things of a stage do not add up: transients
+count at their largest, weights that ZeRO-3 gathers likewise, and parameters tied between layers are
+held once by a stage with both. What fits the *roomy* problem fits with all of them; beside it
+stand two changes of a profile that take no plan away, for proofs that none fits. Gradient
+synchronisation is left out; `pricing` knows how much of it hides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.costing.estimate import flat_setting
+from trainwright.model import LayerKind, model_flops_per_sequence
+from trainwright.partitioning.downset_dp import recompute_least, solve
+from trainwright.partitioning.problem import Restrictions, surviving_rows
+from trainwright.planning.question.families import IN_V, ONE_F_ONE_B
+from trainwright.planning.question.question import Point, estimate_profile
+from trainwright.planning.question.room import room_of_candidate, room_of_devices
+from trainwright.planning.splits.chain import Site, fastest_ways
+from trainwright.planning.splits.types import Priced, options_of
+from trainwright.planning.splits.vee_cuts import (
+    SplitTries,
+    Tried,
+    fastest_in_rooms,
+    fastest_plan,
+    fastest_with_less_room,
+    is_small,
+)
+from trainwright.plans import Plan, Stage
+from trainwright.plans.capability import capability_of
+from trainwright.plans.capability_table import Feature
+from trainwright.profile import StaticKind
+from trainwright.step.pipeline import PipelineShape
+from trainwright.step.places import group_replicas
+from trainwright.step.predict import predict_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from trainwright.arrays import Floats
+    from trainwright.cluster import Accelerator
+    from trainwright.execution import Budget
+    from trainwright.model import TransformerConfig
+    from trainwright.planning.bounds.stages import StageKinds
+    from trainwright.planning.question.question import Allowed, Candidate, ModelQuestion
+    from trainwright.planning.splits.chain import CutsAndRows, Split
+    from trainwright.planning.splits.types import SplitQuestion
+    from trainwright.plans import StepPrediction
+    from trainwright.profile import Profile, Setting
+
+    Problem = tuple[Profile, Setting]
+
+
+def candidate_restrictions(candidate: Candidate) -> Restrictions:
+    """The candidate's degrees alone; its profile has no options but those allowed."""
+    return Restrictions(data_degrees=(candidate.data,), tensor_degrees=(candidate.tensor,))
+
+
+def roomy_problem(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Problem:
+    """What fits here fits with transients, gathered weights and tied parameters too."""
+    replicas, gathers = _replicas(candidate)[0], _gathers(candidate)
+    gathered = _weights(profile) * (2 * (1 - 1 / replicas)) if gathers else None
+    held = hold_tied_once(profile) if candidate.pipeline == 1 else profile
+    setting = candidate_setting(question, candidate, profile)
+    restrictions = candidate_restrictions(candidate)
+    sharded = _sharded(held, candidate)
+    return reserve_transients(sharded, setting, restrictions, gathered_bytes=gathered)
+
+
+def _gathers(candidate: Candidate) -> bool:
+    """Whether devices gather weights: a layer's and the next one's, or all they run if less."""
+    return candidate.zero_stage == 3 and _replicas(candidate)[0] > 1
+
+
+def _replicas(candidate: Candidate) -> tuple[int, int]:
+    """Devices that share the state of the same dense parameters, and of the same experts."""
+    point, data = candidate.point, candidate.data // candidate.state_copies
+    return data * point.context, max(1, point.devices * data // point.expert_devices)
+
+
+def candidate_setting(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Setting:
+    """The candidate's devices, those of a context group counted once, and microbatches."""
+    num_microbatches = question.workload.global_batch // candidate.microbatch_size
+    room = room_of_candidate(question, candidate, profile)
+    setting = flat_setting(room, num_microbatches=num_microbatches)
+    return replace(setting, num_devices=candidate.num_devices // candidate.context)
+
+
+def reserve_transients(
+    profile: Profile,
+    setting: Setting,
+    restrictions: Restrictions,
+    *,
+    gathered_bytes: Floats | None = None,
+) -> Problem:
+    """Room for transients, and for gathered weights of shape [R]: what fits here fits with them.
+
+    The largest of the repeated layers is kept free on every device; a layer that exists once adds
+    what it needs beyond that.
+    """
+    once = _exists_once(profile)
+    repeated = ~once & surviving_rows(profile.costs, restrictions)
+    reserve_bytes, beyond = 0.0, np.zeros(len(once))
+    for needed in (profile.costs.transient_bytes, gathered_bytes):
+        if needed is not None:
+            largest = float(needed[repeated].max(initial=0.0))
+            reserve_bytes += largest
+            beyond += np.where(once, np.maximum(needed - largest, 0.0), 0.0)
+    memory_bytes = max(1.0, setting.memory_bytes - reserve_bytes)
+    return _with_static(profile, beyond), replace(setting, memory_bytes=memory_bytes)
+
+
+def require_largest_transient(profile: Profile) -> Profile:
+    """The largest transient of a layer that exists once: what does not fit here never fits.
+
+    Some stage holds that layer, and while the layer runs its transient lies beside all the rest.
+    """
+    costs = profile.costs
+    alone = np.where(_exists_once(profile), costs.transient_bytes, 0.0)
+    least = np.minimum.reduceat(alone, costs.class_offsets[:-1])
+    largest = np.arange(costs.num_classes) == least.argmax()
+    rows = np.repeat(largest, np.diff(costs.class_offsets))
+    return _with_static(profile, np.where(rows, alone, 0.0))
+
+
+def _exists_once(profile: Profile) -> NDArray[np.bool_]:
+    """Which rows belong to a layer that has its class for itself, shape [R]."""
+    counts = np.bincount([layer.layer_class for layer in profile.structure.layers])
+    return np.repeat(counts == 1, np.diff(profile.costs.class_offsets))
+
+
+def _with_static(profile: Profile, added_bytes: Floats) -> Profile:
+    costs = profile.costs
+    static_bytes = costs.opaque_static_bytes + added_bytes
+    return replace(profile, costs=replace(costs, opaque_static_bytes=static_bytes))
+
+
+def _weights(profile: Profile) -> Floats:
+    """Weight bytes of each row, shape [R]."""
+    weights: Floats = profile.costs.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1)
+    return weights
+
+
+def hold_tied_once(profile: Profile) -> Profile:
+    """Tied parameters are with the first of their layers alone: no plan holds less."""
+    costs, layers = profile.costs, profile.structure.layers
+    once, static = _exists_once(profile), costs.static_bytes.copy()
+    for group in profile.structure.shared_parameters:
+        for layer in group.layers[1:]:
+            rows = np.array(costs.rows_of(layers[layer].layer_class))
+            assert once[rows].all(), "a layer that shares parameters is one of its kind"
+            weight = static[rows, 0, StaticKind.WEIGHT]
+            tied = group.bytes / costs.tensor_parallel[rows]
+            kept = np.where(weight > 0, 1 - np.minimum(1.0, tied / np.maximum(weight, 1e-300)), 1.0)
+            static[rows, 0] *= kept[:, np.newaxis]
+    return replace(profile, costs=replace(costs, static_bytes=static))
+
+
+def _sharded(profile: Profile, candidate: Candidate) -> Profile:
+    """State divided over the replicas by ZeRO, and no gradient synchronisation."""
+    costs, shards = profile.costs, np.ones((2, len(StaticKind)))
+    for first_stage, kind in (
+        (1, StaticKind.OPTIMIZER),
+        (2, StaticKind.GRADIENT),
+        (3, StaticKind.WEIGHT),
+    ):
+        if candidate.zero_stage >= first_stage:
+            shards[:, kind] = _replicas(candidate)
+    surrogate = replace(
+        costs,
+        static_bytes=costs.static_bytes / shards,
+        gradient_sync_bytes=np.zeros_like(costs.gradient_sync_bytes),
+    )
+    return replace(profile, costs=surrogate)
+
+
+# Is the state of a model alone more than all devices together hold?
+# ------------------------------------------------------------------
+# Every plan keeps each weight, gradient and optimizer state at least once, however it is cut and
+# sharded, so its fullest device holds at least the total over the number of devices. Tensor groups
+# repeat norms and pad the vocabulary, so the total is least without any. One profile is priced;
+# where the answer is yes, no layout has to be looked at.
+
+_BELOW_ONE = 1 - 1e-9  # sums of floats may round
+
+
+def is_more_than_all_devices_hold(question: ModelQuestion) -> bool:
+    """Whether no plan on the question's devices can hold the state of its model."""
+    room_bytes = room_of_devices(question).accelerator.usable_bytes
+    return least_state_bytes(question) * _BELOW_ONE > room_bytes * question.num_devices
+
+
+def least_state_bytes(question: ModelQuestion) -> float:
+    """Weights, gradients and optimizer states over all devices, each once."""
+    expert_tensor = None if question.model.experts is None else 1
+    whole = Point(microbatch_size=1, tensor=1, expert_tensor=expert_tensor)
+    return float(state_bytes(estimate_profile(question.estimator(), question, whole)).sum())
+
+
+def state_bytes(profile: Profile) -> NDArray[np.float64]:
+    """Of the whole model before sharding over replicas, tied parameters once: shape [2, 3]."""
+    held = hold_tied_once(profile)
+    first = held.costs.class_offsets[[layer.layer_class for layer in held.structure.layers]]
+    total: NDArray[np.float64] = held.costs.static_bytes[first].sum(axis=0)
+    return total
+
+
+# From the best split of a candidate to a priced plan
+# ---------------------------------------------------
+# The split that reaches the bound is decoded and simulated. The bound leaves out how bottlenecks
+# delay each other, so where the simulated step is longer the partitioner's split, whose longest
+# stage is the shortest possible, is tried beside it.
+
+_NEAR: Final = 1.001  # a step this close to its bound is not worth another split
+_OF_A_V: Final = 2  # splits that a search in V finds, unless one is longer than its limit
+
+
+def price_split(
+    question: ModelQuestion,
+    candidate: Candidate,
+    profile: Profile,
+    split: Split,
+    budget: Budget,
+    *,
+    limit_s: float = math.inf,
+    again: SplitQuestion | None = None,
+    in_rooms: bool = False,
+) -> Priced | None:
+    """The fastest plan of the split's cuts and, if that misses its bound, the partitioner's.
+
+    None where none fits; of families in V, where `least_step_s` is above the limit, too. `again` is
+    what to ask with less room where a split in V misses the memory, and `in_rooms` to ask it with
+    many rooms in any case (`v_rooms`), where that is quickly done.
+    """
+    every = (*([(split.cuts, split.chosen)] if split.cuts else []), *split.others)
+    plans = [_plan(question, candidate, _stages_of(*each, candidate, profile)) for each in every]
+    if candidate.schedule in IN_V:
+        tried = fastest_plan(question, profile, plans, limit_s=limit_s)
+        if again is not None and tried.missing_bytes:
+            if len(every) < _OF_A_V:  # the other may have room as it is
+                tried = replace(tried, missing_bytes=0.0)
+            tried = _with_less_room(question, candidate, profile, again, tried, limit_s=limit_s)
+        if again is not None and in_rooms and is_small(again):
+            tries = split_tries(question, candidate, profile)
+            tried = fastest_in_rooms(again, tries, tried, limit_s=limit_s, but=frozenset(every))
+        return None if tried.plan is None else _priced(question, candidate, profile, tried.plan)
+    found = [_priced(question, candidate, profile, plan) for plan in plans]
+    if candidate.schedule == ONE_F_ONE_B and not _is_near(found, split.bound_s):
+        found.append(_partitioned(question, candidate, profile, budget))
+    return min(
+        (each for each in found if each is not None),
+        key=lambda each: each.step.step_time_s,
+        default=None,
+    )
+
+
+def _with_less_room(
+    question: ModelQuestion,
+    candidate: Candidate,
+    profile: Profile,
+    asked: SplitQuestion,
+    tried: Tried,
+    *,
+    limit_s: float,
+) -> Tried:
+    tries = split_tries(question, candidate, profile)
+    found = fastest_with_less_room(
+        asked, tried.missing_bytes, tries.fastest, limit_s=min(limit_s, tried.step_s)
+    )
+    return tried.or_faster(found)
+
+
+def split_tries(question: ModelQuestion, candidate: Candidate, profile: Profile) -> SplitTries:
+    """To try splits of a candidate in V."""
+
+    def plan_of(split: CutsAndRows) -> Plan:
+        return _plan(question, candidate, _stages_of(*split, candidate, profile))
+
+    return SplitTries(question=question, profile=profile, plan_of=plan_of)
+
+
+def _is_near(found: Iterable[Priced | None], bound_s: float) -> bool:
+    """Whether a plan is so close to the bound that no other split is worth a look."""
+    return any(each is not None and each.step.step_time_s <= _NEAR * bound_s for each in found)
+
+
+def _stages_of(
+    cuts: tuple[int, ...],
+    chosen: tuple[tuple[int, ...], ...],
+    candidate: Candidate,
+    profile: Profile,
+) -> Iterator[Stage]:
+    layers = profile.structure.layers
+    for (first, after), counts in zip(pairwise(cuts), chosen, strict=True):
+        own = layers[first:after]
+        yield Stage.uniform(
+            tuple(layer.id for layer in own),
+            options_of(own, counts, profile),
+            data_parallel=candidate.data,
+            tensor_parallel=candidate.tensor,
+        )
+
+
+def _partitioned(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, budget: Budget
+) -> Priced | None:
+    restrictions = candidate_restrictions(candidate)
+    roomy, setting = roomy_problem(question, candidate, profile)
+    found = solve(roomy, setting, restrictions=restrictions, budget=budget)
+    cut = recompute_least(found, roomy, setting, restrictions=restrictions)
+    if cut.plan is None or len(cut.plan.stages) != candidate.pipeline:
+        return None
+    plan = _plan(question, candidate, iter(cut.plan.stages))
+    return _priced(question, candidate, profile, plan)
+
+
+def least_step_s(step: StepPrediction, device: Accelerator) -> float:
+    """The pipeline alone, before anything is synchronised."""
+    return step.pipeline_s + device.step_overhead_s
+
+
+def price_cuts(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, split: CutsAndRows
+) -> Priced | None:
+    """The plan of some cuts, priced; None where it does not fit."""
+    plan = _plan(question, candidate, _stages_of(*split, candidate, profile))
+    return _priced(question, candidate, profile, plan)
+
+
+def _plan(question: ModelQuestion, candidate: Candidate, stages: Iterator[Stage]) -> Plan:
+    return Plan(
+        stages=tuple(stages),
+        num_microbatches=question.workload.global_batch // candidate.microbatch_size,
+        microbatch_size=candidate.microbatch_size,
+        schedule=candidate.schedule,
+        parallelism=candidate.degrees,
+    )
+
+
+def _priced(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, plan: Plan
+) -> Priced | None:
+    """The plan priced; None where it does not fit."""
+    length = question.workload.sequence_length
+    step = predict_step(
+        plan,
+        profile,
+        question.cluster,
+        model_flops_per_sequence=model_flops_per_sequence(question.model, length),
+        overlap=question.settings.overlap,
+        overheads=question.overheads,
+    )
+    if not question.holds(step.peak_memory_bytes):
+        return None
+    return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
+
+
+# The stages that nanotron makes of a model by itself
+# ---------------------------------------------------
+# A stage ends after the block with which the running sum of costs passes its share: that of a block
+# by its matrices, of the head by its own; nothing else counts.
+
+
+def own_split(model: TransformerConfig, num_stages: int) -> tuple[int, ...]:
+    """The blocks that nanotron gives each stage."""
+    hidden, heads = model.hidden_size, model.num_heads
+    block = 4 * heads * (hidden // heads) * hidden + 3 * model.ffn_size * hidden
+    head = model.vocabulary_size * hidden
+    total = model.num_layers * block + head
+    counts, stage, done = [0] * num_stages, 0, 0
+    for _ in range(model.num_layers):
+        counts[stage] += 1
+        done += block
+        if done * num_stages > total * (stage + 1):
+            stage += 1
+    return tuple(counts)
+
+
+# The stages that a framework makes itself, where a plan cannot tell it others
+# ----------------------------------------------------------------------------
+# What precedes the blocks is in the first stage, what follows them in the last. The bound of a
+# candidate is that of all its splits; the plan has the one that would be run.
+
+
+def splits_itself(allowed: Allowed) -> bool:
+    """Whether the framework, if one is named, runs a pipeline but takes no stages."""
+    if allowed.framework is None:
+        return False
+    own = capability_of(allowed.framework)
+    return own.can(Feature.PIPELINE) and not own.can(Feature.UNEVEN_STAGES)
+
+
+def price_own_stages(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, kinds: StageKinds
+) -> Priced | None:
+    """The fastest plan of a candidate with one stage per rank; None where none fits.
+
+    `kinds` may be those of another profile of the same costs.
+    """
+    workload, degrees = question.workload, candidate.degrees
+    blocks = own_split(question.model, candidate.pipeline)
+    if not all(blocks[:-1]):
+        return None
+    cuts = cuts_of(profile, blocks)
+    room = room_of_candidate(question, candidate, profile)
+    replicas = group_replicas(room.pool_of(), degrees)
+    shape = PipelineShape(
+        family=candidate.schedule,
+        num_ranks=candidate.pipeline,
+        num_microbatches=candidate.num_microbatches(workload),
+    )
+    site = Site(kinds=kinds, cluster=room, replicas=replicas)
+    chosen = fastest_ways([site] * candidate.pipeline, cuts, shape)
+    if chosen is None:
+        return None
+    layers = profile.structure.layers
+    plan = Plan(
+        stages=tuple(
+            Stage.uniform(
+                tuple(layer.id for layer in layers[first:after]),
+                options_of(layers[first:after], rows, profile),
+                data_parallel=candidate.data,
+                tensor_parallel=candidate.tensor,
+            )
+            for (first, after), rows in zip(pairwise(cuts), chosen, strict=True)
+        ),
+        num_microbatches=workload.global_batch // candidate.microbatch_size,
+        microbatch_size=candidate.microbatch_size,
+        schedule=candidate.schedule,
+        parallelism=degrees,
+    )
+    step = predict_step(
+        plan,
+        profile,
+        question.cluster,
+        model_flops_per_sequence=model_flops_per_sequence(question.model, workload.sequence_length),
+        overlap=question.settings.overlap,
+        overheads=question.overheads,
+    )
+    if not question.holds(step.peak_memory_bytes):
+        return None
+    return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
+
+
+def cuts_of(profile: Profile, blocks_per_stage: Sequence[int]) -> tuple[int, ...]:
+    """Where stages of so many blocks begin, and the number of layers."""
+    layers = profile.structure.layers
+    first = next(at for at, layer in enumerate(layers) if layer.name == LayerKind.BLOCK)
+    return (0, *(first + before for before in accumulate(blocks_per_stage[:-1])), len(layers))

@@ -1,0 +1,371 @@
+"""The search over plans on several pools: nodes by their bounds, made when their turn comes.
+
+Best-first as in `model_search`. A point is bounded by devices × rate; when it is the least of all,
+its layouts are bounded together (`mixed_layouts`); the least of these gets a sharp bound from its
+best split (`mixed_split`), and when that is the least the plan is priced.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from trainwright.execution import Progress
+from trainwright.model import model_flops_per_sequence
+from trainwright.planning.bounds.pools import (
+    BoundedLayouts,
+    MixedLayouts,
+    MixedShelf,
+    Shape,
+    mixed_points,
+)
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.splits.pools import best_mixed_split
+from trainwright.step.pools import predict_mixed_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
+    from trainwright.planning.bounds.pools import MixedCandidate
+    from trainwright.planning.question.question import ModelQuestion, Point
+    from trainwright.planning.search.search import ModelOutcome
+    from trainwright.planning.splits.pools import MixedSplit
+    from trainwright.planning.splits.types import Priced
+    from trainwright.plans import Plan
+    from trainwright.plans.prediction import MixedPrediction
+    from trainwright.profile import Profile
+
+
+# Priced plans on several pools: what they cost, whether they fit, which of them is best
+# --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPriced:
+    """A plan, the profiles of its pools, and its predicted step."""
+
+    shape: Shape
+    plan: Plan
+    profiles: dict[int, Profile]
+    step: MixedPrediction
+
+
+def priced_mixed(
+    shelf: MixedShelf, shape: Shape, plan: Plan, profiles: dict[int, Profile]
+) -> MixedPriced:
+    """The plan with its price."""
+    question = shelf.question
+    flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
+    step = predict_mixed_step(
+        plan,
+        profiles,
+        shelf.cluster,
+        model_flops_per_sequence=flops,
+        overheads=question.overheads,
+    )
+    return MixedPriced(shape=shape, plan=plan, profiles=profiles, step=step)
+
+
+def fits(shelf: MixedShelf, step: MixedPrediction) -> bool:
+    """Whether every rank has room in the devices of its own pool."""
+    pools, needed_bytes = shelf.cluster.pools, shelf.question.overheads.needed_bytes
+    return all(
+        needed_bytes(stage.memory.total_bytes) <= pools[pool].accelerator.usable_bytes
+        for chain in step.chains
+        for pool, stage in zip(chain.pools, chain.step.stages, strict=True)
+    )
+
+
+def best_of_shapes(priced: Iterable[MixedPriced]) -> tuple[MixedPriced, ...]:
+    """The fastest plan of each shape, fastest first; of equally fast ones that on fewest pools."""
+    ordered = sorted(
+        priced,
+        key=lambda found: (
+            float(f"{found.step.step_time_s:.11e}"),
+            len(found.shape.pools),
+            found.plan.devices_used,
+            *_plainness(found.plan),
+            found.shape.pools,
+        ),
+    )
+    best: dict[Shape, MixedPriced] = {}
+    for found in ordered:
+        best.setdefault(found.shape, found)
+    return tuple(best.values())
+
+
+def _plainness(plan: Plan) -> tuple[int, ...]:
+    """Fewer axes and less sharding come first."""
+    degrees = plan.parallelism
+    assert degrees is not None, "all stages share their degrees"
+    return (
+        degrees.context,
+        degrees.expert,
+        degrees.zero_stage,
+        degrees.tensor,
+        degrees.pipeline,
+        plan.microbatch_size or 1,
+    )
+
+
+# The search over plans on several pools: nodes by their bounds, made when their turn comes
+# -----------------------------------------------------------------------------------------
+
+_TIE: Final = 1 + 1e-12
+_EXACT: Final = 400  # splits searched before the search may leave a gap, up to
+_GAP: Final = 0.005  # of the best step after twice as many
+_TRIES: Final = 8  # splits looked at for a plan of a shape that the search did not get to
+_WORTH_TRYING: Final = 0.98
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AtPoint:
+    """All layouts of all shapes at a point."""
+
+    point: Point
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """A candidate with its best split."""
+
+    shape: Shape
+    candidate: MixedCandidate
+    split: MixedSplit
+
+
+_Node: TypeAlias = _AtPoint | BoundedLayouts | _Split
+
+
+@dataclass(slots=True)
+class MixedSearch:
+    """What several pools can do, best bound first, against the best plan so far."""
+
+    shelf: MixedShelf
+    budget: Budget
+    layouts: MixedLayouts = field(init=False)
+    heap: list[tuple[float, int, _Node]] = field(default_factory=list)
+    priced: list[MixedPriced] = field(default_factory=list)
+    best_s: float = math.inf
+    least_priced_s: float = math.inf
+    serial: int = 0
+    searched: int = 0
+    undecided: int = 0
+    considered: int = 0
+
+    def __post_init__(self) -> None:
+        self.layouts = MixedLayouts(self.shelf)
+
+    @property
+    def least_s(self) -> float:
+        """The least bound that waits."""
+        return self.heap[0][0] if self.heap else math.inf
+
+    @property
+    def bound_s(self) -> float:
+        """No plan on several pools is faster."""
+        return min(self.best_s, self.least_priced_s, self.least_s)
+
+    def open(self) -> bool:
+        """Bound all points by devices × rate; false where the budget ended before."""
+        if self.shelf.question.allowed.framework is not None:
+            return True  # none runs such plans yet
+        for point in mixed_points(self.shelf.question):
+            if self.budget.poll(self._progress):
+                return False
+            count = self.layouts.count(point)
+            self.considered += count
+            if count:
+                self._push(self.layouts.least_s(point), _AtPoint(point=point, count=count))
+        return True
+
+    def run(self) -> None:
+        """Until nothing left can be better than the best plan, or the budget ends."""
+        while self.least_s < self.best_s * self._enough:
+            if self.budget.poll(self._progress):
+                return
+            self._step(limit_s=self.best_s * _TIE)
+
+    def fill_shapes(self) -> None:
+        """Price a few plans of every shape that has none, in the order of their bounds."""
+        for shape in self.layouts.shapes:
+            if any(found.shape == shape for found in self.priced):
+                continue
+            tries, kept = _TRIES, []
+            while tries and self.heap:
+                if self.budget.poll(self._progress):
+                    break
+                node = self.heap[0][2]
+                if isinstance(node, _AtPoint):
+                    self._step(limit_s=math.inf)
+                elif node.shape != shape:
+                    kept.append(heapq.heappop(self.heap))
+                else:
+                    tries -= 1
+                    self._step(limit_s=math.inf, hurry=math.inf)
+            for entry in kept:
+                heapq.heappush(self.heap, entry)
+
+    @property
+    def _enough(self) -> float:
+        effort = (self.searched - _EXACT) / _EXACT
+        return _TIE - _GAP * min(1.0, max(0.0, effort))
+
+    @property
+    def _progress(self) -> Progress:
+        return Progress(
+            stage="planning",
+            elapsed_s=self.budget.elapsed_s,
+            best=self.best_s,
+            lower_bound=self.bound_s,
+        )
+
+    def count_left(self) -> int:
+        """Candidates that wait below the best plan."""
+        left = 0
+        for bound_s, _, node in self.heap:
+            if bound_s < self.best_s:
+                match node:
+                    case _AtPoint():
+                        left += node.count
+                    case BoundedLayouts():
+                        left += node.count_below(self.best_s)
+                    case _Split():
+                        left += 1
+        return left
+
+    def _push(self, bound_s: float, node: _Node) -> None:
+        self.serial += 1
+        heapq.heappush(self.heap, (bound_s, self.serial, node))
+
+    def _step(self, *, limit_s: float, hurry: float = _WORTH_TRYING) -> None:
+        """Take the least node one step on; a split below `hurry` best steps is priced at once."""
+        bound_s, _, node = heapq.heappop(self.heap)
+        match node:
+            case _AtPoint():
+                for found in self.layouts.bounded(node.point):
+                    self._push(float(found.bounds_s[0]), found)
+            case BoundedLayouts():
+                self._sharpen(bound_s, node, limit_s=limit_s, hurry=hurry)
+            case _Split():
+                self._price(bound_s, node)
+
+    def _sharpen(
+        self, bound_s: float, node: BoundedLayouts, *, limit_s: float, hurry: float
+    ) -> None:
+        candidate = node.candidate()
+        node.done += 1
+        if node.done < node.grid.size:
+            self._push(float(node.bounds_s[node.done]), node)
+        self.searched += 1
+        split = best_mixed_split(self.shelf, candidate, limit_s=limit_s)
+        if not split.bound_s < limit_s:
+            return
+        sharper = replace(split, bound_s=max(bound_s, split.bound_s))
+        found = _Split(shape=node.shape, candidate=candidate, split=sharper)
+        if sharper.bound_s < hurry * self.best_s:
+            self._price(sharper.bound_s, found)
+        else:
+            self._push(sharper.bound_s, found)
+
+    def _price(self, bound_s: float, node: _Split) -> None:
+        self.least_priced_s = min(self.least_priced_s, bound_s)
+        fitting = [found for found in self._plans(node) if fits(self.shelf, found.step)]
+        if not fitting:
+            self.undecided += 1
+            return
+        best = min(fitting, key=lambda found: found.step.step_time_s)
+        self.priced.append(best)
+        self.best_s = min(self.best_s, best.step.step_time_s)
+
+    def _plans(self, node: _Split) -> Iterator[MixedPriced]:
+        point = node.candidate.point
+        profiles = {pool: self.shelf.profile(pool, point) for pool in node.shape.pools}
+        for plan in node.split.plans:
+            yield priced_mixed(self.shelf, node.shape, plan, profiles)
+
+
+# Planning a model on several pools of devices: each pool alone, and all ways to use several
+# ------------------------------------------------------------------------------------------
+# Pools alone are planned first by `model_planner`, with all that it knows, so that what several
+# pools must beat is known; `mixed_search` looks for plans that do.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedOutcome:
+    """Best plan first; the bound holds for every plan of the searched space.
+
+    Beside the best there is one plan for each other shape, where one was found; that is the best of
+    its shape where the pool is alone, else a good one.
+    """
+
+    priced: tuple[MixedPriced, ...]
+    lower_bound_s: float
+    considered: int
+    pruned: int
+    not_reached: int
+    exhausted: bool
+    interrupted: bool
+
+
+def plan_mixed(
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    shelf: MixedShelf | None = None,
+    crew: Crew | None = None,
+) -> MixedOutcome:
+    """The fastest plan on one pool or several, and a bound on every other.
+
+    A `crew` helps with each pool alone. Raises `UnsupportedFeature` where the pools share no number
+    format, and like `model_planner`.
+    """
+    shelf = shelf or MixedShelf.of(question)
+    alone = {pool: _alone(shelf, pool, budget, crew) for pool in range(len(shelf.cluster.pools))}
+    search = MixedSearch(shelf, budget)
+    for pool, outcome in alone.items():
+        search.priced += [_one_pool(shelf, pool, found) for found in outcome.priced[:1]]
+    search.best_s = min((found.step.step_time_s for found in search.priced), default=math.inf)
+    is_complete = search.open()
+    search.run()
+    search.fill_shapes()
+    open_parts = [each for each in alone.values() if each.priced or not each.exhausted]
+    bound_s = min([search.bound_s, *(each.lower_bound_s for each in open_parts)])
+    left = search.count_left()
+    reached = search.searched
+    considered = search.considered + sum(each.considered for each in alone.values())
+    return MixedOutcome(
+        priced=best_of_shapes(search.priced),
+        lower_bound_s=bound_s if is_complete and math.isfinite(bound_s) else 0.0,
+        considered=considered,
+        pruned=max(0, search.considered - reached - left)
+        + sum(each.pruned for each in alone.values()),
+        not_reached=left + sum(each.not_reached for each in alone.values()),
+        exhausted=all(each.exhausted for each in alone.values())
+        and not (budget.stopped or search.undecided),
+        interrupted=budget.interrupted,
+    )
+
+
+def _alone(shelf: MixedShelf, pool: int, budget: Budget, crew: Crew | None) -> ModelOutcome:
+    return plan_runnable(shelf.alone(pool), budget, num_alternatives=0, crew=crew)
+
+
+def _one_pool(shelf: MixedShelf, pool: int, found: Priced) -> MixedPriced:
+    """A plan of `model_planner` as one of the whole cluster."""
+    kind = shelf.cluster.pools[pool].accelerator.name
+    stages = tuple(
+        replace(
+            stage,
+            replicas=tuple(replace(g, pool=pool, device_kind=kind) for g in stage.replicas),
+        )
+        for stage in found.plan.stages
+    )
+    plan = replace(found.plan, stages=stages)
+    shape = Shape(name="alone", pools=(pool,))
+    return priced_mixed(shelf, shape, plan, {pool: found.profile})

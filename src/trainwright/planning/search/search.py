@@ -1,0 +1,651 @@
+"""The search for the best plan of a model: candidates best-first, each with its best split.
+
+Candidates come in the order of a coarse bound (`frontier`). The best split of a candidate's layers
+gives a sharp one; when that comes to be the least of all, the split is priced by `pricing`. So the
+search ends as soon as the next bound is no better than the best step. What takes many splits until
+then is cut short by the count of splits, not by the clock: first a growing gap is enough, then
+splits of several chunks per rank are set aside, at last any gap is.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.execution import Progress
+from trainwright.planning.question.families import CHAIN, IN_V, LOOPED
+from trainwright.planning.question.question import Aim, StepAim
+from trainwright.planning.search.frontier import Frontier
+from trainwright.planning.search.plans import (
+    is_more_than_all_devices_hold,
+    least_step_s,
+    price_cuts,
+    split_tries,
+    splits_itself,
+)
+from trainwright.planning.search.prefetch import Foresight, PlanAsk, Shelf, SplitAnswers, asked_of
+from trainwright.planning.splits.chain_cuts import finish_chain
+from trainwright.planning.splits.family import best_family_split, bound_family_splits
+from trainwright.planning.splits.loop_cuts import finish_loop
+from trainwright.planning.splits.types import HAIR, Effort
+from trainwright.planning.splits.vee import best_uneven_v_split, bound_v_lifetimes
+from trainwright.planning.splits.vee_cuts import best_of_space, worth_uneven
+from trainwright.plans.parallelism import AXIS_ORDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainwright.execution import Budget
+    from trainwright.execution.executor import Crew
+    from trainwright.planning.question.question import Candidate, ModelQuestion
+    from trainwright.planning.search.prefetch import Ask
+    from trainwright.planning.splits.chain import CutsAndRows, Split
+    from trainwright.planning.splits.types import Finished, Priced
+
+
+# Which of several priced plans comes first, and which of those that are alike stands for all
+# -------------------------------------------------------------------------------------------
+
+
+def best_first(priced: Iterable[Priced], aim: Aim | None = None) -> tuple[Priced, ...]:
+    """Fastest first, or best by the aim; of equal plans the one that recomputes least, then uses
+    least.
+
+    Equal are figures that agree in twelve digits. Of plans that agree in all of them, as where
+    context replaces data parallelism at no cost, the plainest stands for the others.
+    """
+    seen: set[tuple[object, ...]] = set()
+    kept = []
+    for found in sorted(priced, key=lambda each: (_key(each, aim), *_rank(each))):
+        alike = _figures(found)
+        if alike not in seen:
+            seen.add(alike)
+            kept.append(found)
+    return tuple(kept)
+
+
+def _key(found: Priced, aim: Aim | None) -> float:
+    step_s = found.step.step_time_s
+    return _rounded(step_s if aim is None else aim.key(step_s, found.plan.devices_used))
+
+
+def _rank(found: Priced) -> tuple[float, ...]:
+    return (
+        _rounded(found.step.step_time_s),
+        _recomputed_s(found),
+        found.plan.devices_used,
+        *_plainness(found.candidate),
+        found.step.peak_memory_bytes,
+        *_order(found.candidate),
+    )
+
+
+def _figures(found: Priced) -> tuple[object, ...]:
+    plan = found.plan
+    return (
+        _rounded(found.step.step_time_s),
+        _recomputed_s(found),
+        plan.devices_used,
+        _rounded(found.step.peak_memory_bytes),
+        plan.schedule,
+        tuple(stage.layers for stage in plan.stages),
+    )
+
+
+def _recomputed_s(found: Priced) -> float:
+    """Seconds of devices that a step spends on recomputation."""
+    plan = found.plan
+    return _rounded(
+        sum(
+            part.recompute_s * placed.tensor_parallel * plan.num_microbatches
+            for part, placed in zip(
+                found.step.stages, plan.stages[: len(found.step.stages)], strict=True
+            )
+        )
+        * found.candidate.context
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.11e}")
+
+
+def _plainness(candidate: Candidate) -> tuple[int, ...]:
+    """Fewer axes and less sharding come first."""
+    return (
+        candidate.context,
+        candidate.expert,
+        candidate.virtual_stages,
+        candidate.zero_stage,
+        AXIS_ORDERS.index(candidate.axis_order),
+        candidate.state_copies,
+        candidate.tensor,
+    )
+
+
+def _order(candidate: Candidate) -> tuple[int, ...]:
+    return (
+        candidate.pipeline,
+        candidate.microbatch_size,
+        -candidate.data,
+    )
+
+
+# After the search: the further splits of candidates that may still be better than its best plan
+# ----------------------------------------------------------------------------------------------
+# A candidate is priced with the split of its least bound, but the bound leaves out how bottlenecks
+# delay each other and what lies after the pipeline in other ranks, so another split may be shorter.
+# Where bounds leave that open, all splits below the best step are enumerated, simulated in the
+# order of their bounds, and priced in the order of what was simulated. In a small space this ends
+# with the best plan of all and a proof; in a large one it ends by effort, and the gap says what is
+# left.
+#
+# The effort is counted, not timed, so that the same question has the same answer everywhere.
+
+
+def finish_candidate(
+    shelf: Shelf, candidate: Candidate, effort: Effort, *, limit_s: float
+) -> Finished | None:
+    """The best further plan below the limit, and a bound on all; None where none is looked for."""
+    question = shelf.question
+    if candidate.schedule in IN_V or splits_itself(question.allowed):
+        return None
+    profile = shelf.profile(candidate.point)
+
+    def price(split: CutsAndRows) -> Priced | None:
+        return price_cuts(question, candidate, profile, split)
+
+    search = finish_chain if candidate.schedule in CHAIN else finish_loop
+    return search(asked_of(shelf, candidate), price, effort, limit_s=limit_s)
+
+
+# The search for the best plan of a model: candidates best-first, each with its best split
+# ----------------------------------------------------------------------------------------
+
+_WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
+_TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simpler
+# Splits searched, and the share of the best step that the search may leave as a gap from then on;
+# in between it grows evenly.
+_EFFORTS: Final = (600, 1200, 4800)
+_GAPS: Final = (0.0, 0.005, 0.01)
+_MOST_IN_CHUNKS: Final = 6000  # splits of several chunks per rank that are searched beside others
+_MOST: Final = 12000  # splits after which whatever gap is left stays
+_PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
+_TRIES: Final = 6  # nodes opened for each runner-up
+_BLIND: Final = 16  # splits searched without a plan before one is searched to its end
+_NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
+_SOON_PRICED: Final = 2  # splits whose plans are made ahead of the search
+_WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
+
+
+@dataclass(slots=True)
+class ModelSearch:
+    """Best-first: a candidate is bounded coarsely, then by its best split, then priced.
+
+    `splits` holds (bound, serial, candidate, its best split), `bounds` (bound, serial, candidate)
+    of those that were priced; `undecided` are candidates whose best split fits by the bound, but
+    no plan did; `in_v` are those in V whose splits were looked for, with their coarse bounds.
+    Bounds, `best_s` among them, are on what the aim makes least: seconds of a step, unless it is
+    another. With more than `num_told` plans, only those near the best are kept.
+    """
+
+    frontier: Frontier
+    budget: Budget
+    aim: Aim
+    foresight: Foresight
+    answers: SplitAnswers
+    num_told: int
+    splits: list[tuple[float, int, Candidate, Split]] = field(default_factory=list)
+    priced: list[Priced] = field(default_factory=list)
+    best_s: float = math.inf
+    bounds: list[tuple[float, int, Candidate]] = field(default_factory=list)
+    undecided: set[Candidate] = field(default_factory=set)
+    in_v: dict[Candidate, float] = field(default_factory=dict)
+    _serial: int = 0
+    _searched: int = 0
+    _in_chunks: int = 0
+    _too_large: dict[Candidate, int] = field(default_factory=dict)
+    _seen: set[Candidate] = field(default_factory=set)
+
+    @property
+    def shelf(self) -> Shelf:
+        """What is known of the question's points."""
+        return self.foresight.shelf
+
+    @property
+    def bound_s(self) -> float:
+        """No plan of the space is faster."""
+        waiting_s = min(self.frontier.least_s, self.frontier.aside_s, self._least_split_s)
+        priced_s = self.bounds[0][0] if self.bounds else math.inf
+        return min(self.best_s, priced_s, waiting_s)
+
+    @property
+    def chain_bound_s(self) -> float:
+        """No plan with one stage per rank is faster than this, or than the best plan."""
+        waiting_s = [bound_s for bound_s, _, one, _ in self.splits if one.schedule in CHAIN]
+        left_s = self.frontier.least_among_s(CHAIN)
+        priced_s = [bound_s for bound_s, _, one in self.bounds if one.schedule in CHAIN]
+        return min(self.best_s, left_s, *priced_s, *waiting_s)
+
+    def run(self) -> None:
+        """Until no candidate left can be better than the best plan, or the budget ends."""
+        while min(self.frontier.least_s, self._least_split_s) < self.best_s * self._enough:
+            if self.poll():
+                return
+            self.foresight.look(self._coming)
+            if self._may_leave_chunks:
+                self._set_chunks_aside()
+                continue
+            if self._least_split_s <= self.frontier.least_s:
+                _, _, candidate, split = heapq.heappop(self.splits)
+                self._price(candidate, split)
+                continue
+            taken = self.frontier.take()
+            if taken is not None:
+                self._sharpen(*taken, limit=_WORTH_KEEPING * self.best_s)
+
+    def add_runners_up(self, count: int) -> None:
+        """Price the next best splits until there are enough alternatives, or it takes too long."""
+        tries = _TRIES * count
+        while len(best_first(self.priced, self.aim)) <= count:
+            if self.poll():
+                return
+            if self.splits and (not tries or self._least_split_s <= self.frontier.least_s):
+                _, _, candidate, split = heapq.heappop(self.splits)
+                self._price(candidate, split)
+            elif tries and math.isfinite(self.frontier.least_s):
+                tries -= 1
+                taken = self.frontier.take()
+                if taken is not None:
+                    self._sharpen(*taken, limit=math.inf)
+            else:
+                return
+
+    def key(self, step_s: float, candidate: Candidate) -> float:
+        """The aim's figure of a step of the candidate."""
+        return self.aim.key(step_s, candidate.num_devices)
+
+    def step_to_beat_s(self, candidate: Candidate) -> float:
+        """A step of the candidate that is no longer is as good as the best plan's."""
+        return self.aim.longest_s(self.best_s, candidate.num_devices)
+
+    def poll(self) -> bool:
+        """Whether the budget is at its end; whoever waits is told how far the search is."""
+        return self.budget.poll(
+            Progress(
+                stage="planning",
+                elapsed_s=self.budget.elapsed_s,
+                best=self.best_s,
+                lower_bound=self.bound_s,
+            )
+        )
+
+    def keep(self, plan: Priced) -> None:
+        """One more plan, which may be the best."""
+        self.priced.append(plan)
+        self.best_s = min(self.best_s, self.key(plan.step.step_time_s, plan.candidate))
+
+    def keep_bound(self, key: float, candidate: Candidate) -> None:
+        """No plan of the candidate has a lower figure."""
+        self._serial += 1
+        heapq.heappush(self.bounds, (key, self._serial, candidate))
+
+    @property
+    def _least_split_s(self) -> float:
+        return self.splits[0][0] if self.splits else math.inf
+
+    @property
+    def _enough(self) -> float:
+        """At which share of the best step the least bound ends the search: the gap it may leave."""
+        if self._searched >= _MOST and self.priced:
+            return 0.0
+        return _TIE - float(np.interp(self._searched, _EFFORTS, _GAPS))
+
+    @property
+    def _may_leave_chunks(self) -> bool:
+        is_spent = self._in_chunks > _MOST_IN_CHUNKS and not self.frontier.aside
+        return is_spent and bool(self.frontier.families & set(CHAIN))
+
+    def _set_chunks_aside(self) -> None:
+        """Only plans with one stage per rank from now on, of which more can be proved."""
+        self.frontier.set_aside(self.frontier.families - set(CHAIN))
+        left = []
+        for entry in self.splits:
+            if entry[2].schedule in CHAIN:
+                left.append(entry)
+            else:
+                self.keep_bound(entry[0], entry[2])
+                self.undecided.add(entry[2])
+        heapq.heapify(left)
+        self.splits = left
+
+    def _sharpen(self, bound: float, candidate: Candidate, *, limit: float) -> None:
+        """Find the best split; one far above the coarse bound is left for later the first time.
+
+        Short stages are quickly looked through, and by then a better plan may be known.
+        """
+        if candidate.schedule in IN_V:
+            self.in_v.setdefault(candidate, bound)
+        group = replace(candidate, data=1)  # of one depth, fewer replicas are never leaner
+        if candidate.data <= self._too_large.get(group, 0):
+            return
+        self._spend(1, candidate)
+        devices = candidate.num_devices
+        bound_s = self.aim.longest_s(bound, devices)
+        to_the_end = candidate in self._seen or (not self.priced and self._searched % _BLIND == 0)
+        near_s, limit_s = self._near_s(bound, candidate, limit, to_the_end=to_the_end)
+        split = self.answers.find(bound_family_splits, candidate, limit_s=near_s)
+        if math.isinf(split.bound_s):
+            self._too_large[group] = candidate.data
+        elif split.bound_s == near_s < limit_s:
+            self._seen.add(candidate)
+            self.frontier.put_back(self.aim.key(near_s, devices), candidate)
+        elif split.bound_s < limit_s:
+            sharper = replace(split, bound_s=max(bound_s, split.bound_s))
+            key = self.aim.key(sharper.bound_s, devices)
+            if split.cuts and key < _WORTH_TRYING * self.best_s:
+                self._price(candidate, sharper)
+            else:
+                self._serial += 1
+                heapq.heappush(self.splits, (key, self._serial, candidate, sharper))
+
+    def _spend(self, splits: int, candidate: Candidate) -> None:
+        self._searched += splits
+        if candidate.schedule not in CHAIN:
+            self._in_chunks += splits
+
+    def _near_s(
+        self, bound: float, candidate: Candidate, limit: float, *, to_the_end: bool
+    ) -> tuple[float, float]:
+        """The longest step that is searched for now, and later."""
+        devices = candidate.num_devices
+        limit_s = self.aim.longest_s(limit, devices)
+        if to_the_end:
+            return limit_s, limit_s
+        return min(limit_s, _NEAR * self.aim.longest_s(bound, devices)), limit_s
+
+    def _coming(self, count: int) -> Iterator[Ask]:
+        """What the search asks next, unless it finds a better plan or opens a node before."""
+        few = [one for one in self.frontier.coming(count) if one[0] < self.best_s]
+        horizon_s = few[-1][0] if few else self.best_s
+        for key, _, candidate, split in heapq.nsmallest(_SOON_PRICED, self.splits):
+            if not key < horizon_s:
+                break
+            if split.cuts or candidate.virtual_stages == 1:
+                yield PlanAsk(candidate, split, may_tighten=not self.priced)
+            elif ask := self.answers.unanswered(
+                best_family_split, candidate, limit_s=_NEAR * split.bound_s
+            ):
+                yield ask
+        for bound, candidate in few:
+            limit, seen = _WORTH_KEEPING * self.best_s, candidate in self._seen
+            near_s, _ = self._near_s(bound, candidate, limit, to_the_end=seen)
+            if ask := self.answers.unanswered(bound_family_splits, candidate, limit_s=near_s):
+                yield ask
+
+    def _price(self, candidate: Candidate, split: Split) -> None:
+        self.keep_bound(self.key(split.bound_s, candidate), candidate)
+        longest_s = self.longest_worth_pricing_s(candidate)
+        if not split.cuts and candidate.virtual_stages > 1:
+            self._spend(_PRICING if math.isinf(longest_s) else _PRICING // 2, candidate)
+            limit_s = _NEAR * split.bound_s
+            split = self.answers.find(best_family_split, candidate, limit_s=limit_s)
+        if not self.price_within(longest_s, candidate, split, may_tighten=not self.priced):
+            self.undecided.add(candidate)
+
+    def price_within(
+        self,
+        longest_s: float,
+        candidate: Candidate,
+        split: Split,
+        *,
+        may_tighten: bool,
+        in_rooms: bool = False,
+    ) -> bool:
+        """Whether the split has a plan whose pipeline is no longer; it is kept.
+
+        To look for others with less room, where one in V misses the memory, takes as long as many.
+        So it may while there is no plan at all, and for what may still be better in the end.
+        """
+        found = self.foresight.plan(PlanAsk(candidate, split, longest_s, may_tighten, in_rooms))
+        device = self.shelf.question.cluster.accelerator
+        if found is None or least_step_s(found.step, device) > longest_s:
+            return False
+        self.keep(found)
+        return True
+
+    def longest_worth_pricing_s(self, candidate: Candidate) -> float:
+        """No plan with a longer pipeline is kept, once there are enough to tell of."""
+        if len(self.priced) <= self.num_told:
+            return math.inf
+        return self.aim.longest_s(_WORTH_KEEPING * self.best_s, candidate.num_devices)
+
+
+# What is done with a search that is over, before its outcome is told
+# -------------------------------------------------------------------
+# In the order in which it pays: further splits of candidates that were priced (`finish`); splits in
+# V that are outside the bounded space, so that they may only improve on it (`v_uneven`); where
+# there is no plan at all, every split in V of small spaces (`v_space`); and a second, slower bound
+# on splits in V (`v_bound`) where it may raise the least. All of it ends early with the budget, and
+# leaves a search whose plans and bounds hold.
+
+_UNEVEN_ACTIONS: Final = 6000  # of orders of uneven splits that are simulated, but always one
+_IN_ROOMS: Final = 4  # candidates in V whose splits are looked for with many rooms
+
+
+def finish(search: ModelSearch) -> None:
+    """Look through further splits of what was priced and may still be better.
+
+    Of one stage per rank first, where less effort proves more.
+    """
+    effort, sharper = Effort(), dict[int, float]()
+    for families in (CHAIN, LOOPED):
+        for key, serial, candidate in sorted(search.bounds, key=lambda entry: entry[:2]):
+            if key >= search.best_s * HAIR or effort.is_spent:
+                break
+            if search.poll():
+                break
+            if candidate.schedule in families:
+                sharper[serial] = max(key, _finished(search, candidate, effort))
+    search.bounds = [(sharper.get(entry[1], entry[0]), *entry[1:]) for entry in search.bounds]
+    heapq.heapify(search.bounds)
+
+
+def _finished(search: ModelSearch, candidate: Candidate, effort: Effort) -> float:
+    """The bound of a candidate whose further splits were looked through."""
+    limit_s = search.step_to_beat_s(candidate)
+    found = finish_candidate(search.shelf, candidate, effort, limit_s=limit_s)
+    if found is None:
+        return -math.inf
+    _replace_by(search, candidate, found)
+    return search.key(found.bound_s, candidate)
+
+
+def _replace_by(search: ModelSearch, candidate: Candidate, finished: Finished) -> None:
+    """A better plan in place of the candidate's; without one below the best it is decided."""
+    plan, key = finished.found, search.key(finished.bound_s, candidate)
+    if plan is not None:
+        search.priced = [one for one in search.priced if one.candidate != candidate]
+        search.keep(plan)
+    if plan is not None or key >= search.best_s * HAIR:
+        search.undecided.discard(candidate)
+
+
+def try_uneven(search: ModelSearch) -> None:
+    """Price splits in V that are not nearly even: outside the space, they may improve on it.
+
+    Of the candidates that the search met, those that could be faster than its best plan, that of
+    the best plan before all others.
+    """
+    first = _best_in_v(search)
+    found = sorted(_uneven_splits(search, first), key=lambda one: (one[1] != first, one[0]))
+    tried = {each.candidate for each in search.priced}  # with the even split of any lengths
+    actions, roomy = 0, _IN_ROOMS
+    for key, candidate, split in found:
+        if key >= search.best_s or search.poll():
+            continue
+        if actions > _UNEVEN_ACTIONS:
+            break
+        own = replace(split, others=()) if candidate in tried else split
+        if candidate != first:
+            count = candidate.num_microbatches(search.shelf.question.workload)
+            actions += 6 * candidate.pipeline * count
+        fresh = bool(search.priced) or candidate not in search.undecided
+        limit_s = min(search.step_to_beat_s(candidate), search.longest_worth_pricing_s(candidate))
+        roomy -= 1
+        search.price_within(limit_s, candidate, own, may_tighten=fresh, in_rooms=roomy >= 0)
+
+
+def _best_in_v(search: ModelSearch) -> Candidate | None:
+    """Whose plan in V is the best, where it leads: more devices let others look as good."""
+    ranked = best_first(search.priced, search.aim)
+    best = ranked[0].candidate if ranked else None
+    return best if best in search.in_v else None
+
+
+def _uneven_splits(
+    search: ModelSearch, first: Candidate | None
+) -> Iterator[tuple[float, Candidate, Split]]:
+    """Splits that could be faster than the best plan, with their bounds."""
+    num_layers = search.shelf.question.model.num_layers
+    for bound, candidate in worth_uneven(search.in_v, num_layers, first=first):
+        if search.poll():
+            break
+        if bound >= search.best_s:
+            continue
+        limit_s = search.step_to_beat_s(candidate)
+        split = search.answers.find(best_uneven_v_split, candidate, limit_s=limit_s)
+        if split.cuts:
+            yield search.key(split.bound_s, candidate), candidate, split
+
+
+def try_small_spaces(search: ModelSearch) -> None:
+    """Where no plan was found at all, try every split in V of small spaces."""
+    shelf = search.shelf
+    for candidate in sorted(search.undecided, key=repr):
+        if search.priced or candidate.schedule not in IN_V or search.poll():
+            continue
+        tries = split_tries(shelf.question, candidate, shelf.profile(candidate.point))
+        split = best_of_space(asked_of(shelf, candidate), tries)
+        if split is None:
+            continue
+        if not split.cuts or search.price_within(math.inf, candidate, split, may_tighten=False):
+            search.undecided.remove(candidate)
+
+
+def sharpen_priced(search: ModelSearch) -> None:
+    """Bound V splits of the least bounds in another way, while that may raise the least."""
+    done: set[Candidate] = set()
+    while search.bounds and search.bounds[0][0] < search.best_s:
+        if search.poll():
+            return
+        key, _, candidate = search.bounds[0]
+        if candidate.schedule not in IN_V or candidate in done:
+            return
+        done.add(candidate)
+        heapq.heappop(search.bounds)
+        limit_s = search.step_to_beat_s(candidate)
+        found = search.answers.find(bound_v_lifetimes, candidate, limit_s=limit_s)
+        search.keep_bound(max(key, search.key(found.bound_s, candidate)), candidate)
+
+
+# Planning a model without a measured profile: the search, what follows it, and the outcome
+# -----------------------------------------------------------------------------------------
+
+NUM_ALTERNATIVES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutcome:
+    """Best plan first among `priced`; the bound holds for every plan of the searched space.
+
+    Where no schedule was named `lower_bound_s` is on plans with one stage per rank, which has sharp
+    bounds, and `lower_bound_all_s` on those of all families; with an aim in place of the step both
+    are in the aim's unit. `exhausted` says that every candidate was priced, excluded by its bound,
+    or proved not to fit; `not_reached` counts those that were neither priced nor excluded when the
+    search was stopped.
+    """
+
+    priced: tuple[Priced, ...]
+    lower_bound_s: float
+    considered: int
+    pruned: int
+    not_reached: int
+    exhausted: bool
+    interrupted: bool
+    lower_bound_all_s: float | None = None
+
+    @property
+    def least_bound_s(self) -> float:
+        """On all plans that were searched."""
+        return self.lower_bound_s if self.lower_bound_all_s is None else self.lower_bound_all_s
+
+
+def plan_model(
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    num_alternatives: int = NUM_ALTERNATIVES,
+    aim: Aim | None = None,
+    crew: Crew | None = None,
+) -> ModelOutcome:
+    """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other.
+
+    With an `aim` in place of the step, the plan of its least figure, and a bound on that. The
+    outcome of a search that runs to its end does not depend on the `crew` that helps.
+    """
+    aim = aim or StepAim()
+    shelf = Shelf.of(question)
+    frontier = Frontier(question, shelf, aim)
+    is_complete = frontier.open(budget)
+    one_bound = bool(question.allowed.schedules) or not frontier.families & set(CHAIN)
+    if is_more_than_all_devices_hold(question):
+        return _without_a_plan(frontier.considered, budget, one_bound, is_complete=is_complete)
+    foresight = Foresight(shelf, budget, crew)
+    search = ModelSearch(
+        frontier, budget, aim, foresight, SplitAnswers(foresight), num_told=NUM_ALTERNATIVES
+    )
+    search.run()
+    finish(search)
+    search.add_runners_up(num_alternatives)
+    try_uneven(search)
+    try_small_spaces(search)
+    sharpen_priced(search)
+    best_s, bound_s = search.best_s, search.bound_s
+    proved = is_complete and math.isfinite(bound_s)
+    all_s = bound_s if proved else 0.0
+    reached = len({each.candidate for each in search.priced} | search.undecided)
+    not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
+    not_reached += frontier.num_aside if frontier.aside_s < best_s else 0
+    return ModelOutcome(
+        priced=best_first(search.priced, aim)[: 1 + num_alternatives],
+        lower_bound_s=all_s if one_bound or not proved else search.chain_bound_s,
+        lower_bound_all_s=None if one_bound else all_s,
+        considered=frontier.considered,
+        pruned=frontier.considered - reached - not_reached,
+        not_reached=not_reached,
+        exhausted=is_complete
+        and not budget.stopped
+        and not (search.undecided or frontier.num_aside),
+        interrupted=budget.interrupted,
+    )
+
+
+def _without_a_plan(
+    considered: int, budget: Budget, one_bound: bool, *, is_complete: bool
+) -> ModelOutcome:
+    """What is said where no layout can hold the model: all are excluded, none was looked at."""
+    return ModelOutcome(
+        priced=(),
+        lower_bound_s=0.0,
+        lower_bound_all_s=None if one_bound else 0.0,
+        considered=considered,
+        pruned=considered,
+        not_reached=0,
+        exhausted=is_complete and not budget.stopped,
+        interrupted=budget.interrupted,
+    )

@@ -1,0 +1,662 @@
+"""The best split of a candidate under 1F1B, and a bound on every other: a DP over stage ends.
+
+With P_r = F_r + B_r the time of stage r per microbatch, x_r a transfer from stage r to the next,
+m microbatches, w = min(p - r, m) of them in flight, and A_r the end of rank r after its start:
+
+    A_r ≥ P_r + 2·x_r + A_{r+1}             the next rank lies between F and B
+    A_r ≥ m·P_r + max(0, q - (w - 1)·F_r) + max(0, q - (w - 1)·B_r)
+    A_r ≥ m·P_r + 2·q - (w - 1)·P_r + i·(q - (w - 1)·P_r),  i·w < m - w
+
+with q = R_{r+1} + 2·x_r, the way of one microbatch through all later stages and back. Before it
+waits for the first backward the rank runs w forwards, and it runs w - 1 backwards while it waits
+for the last one (second line; for m ≤ w without the last term). Forward k + w follows backward k,
+so w microbatches take no less than P_r + q (third line). A step ends no earlier than any rank, its
+exposed synchronisation and its optimizer. The least of these over all splits follows from the last
+rank backwards, each stage at its fastest recomputation that fits into memory with w microbatches in
+flight. O(p·L·W), W the longest stage.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from trainwright._native import _core
+from trainwright.cluster import Hop
+from trainwright.costing.communication import (
+    all_reduce_time_s,
+    memory_time_s,
+    point_to_point_time_s,
+)
+from trainwright.planning.bounds.exchanges import tied_gradient_bytes
+from trainwright.planning.bounds.layers import undivided_work_s
+from trainwright.planning.bounds.stages import (
+    TOUCHED,
+    LayerTimes,
+    exposed_after,
+    fullest_rows,
+    gathered_bytes,
+    packed_ways,
+    rank_orders,
+    ways_of,
+)
+from trainwright.plans.parallelism import Parallelism
+from trainwright.profile import StaticKind
+from trainwright.step.pipeline import PipelineShape
+from trainwright.step.places import RankSpacing, group_replicas
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainwright.arrays import Floats, Ints
+    from trainwright.cluster import Cluster, NetworkLevel
+    from trainwright.costing.communication import Lines
+    from trainwright.planning.bounds.stages import StageKinds
+    from trainwright.planning.splits.types import SplitQuestion
+    from trainwright.step.zero import Replicas
+
+
+# What stages that hold one tensor exchange after the pipeline, as `step.predict` counts it
+# -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class TiedExchange:
+    """Layers that share one tensor, and for each the bytes of its gradient.
+
+    Of several such tensors nothing is counted: the times are then less than those of pricing.
+    """
+
+    layers: tuple[int, ...]
+    gradient_bytes: tuple[float, ...]
+    levels: tuple[NetworkLevel, ...]
+    spacing: RankSpacing
+    known: dict[tuple[int, ...], Floats] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, question: SplitQuestion) -> TiedExchange:
+        """Of a candidate."""
+        profile, layers = question.kinds.profile, tuple[int, ...]()
+        costs, groups = profile.costs, profile.structure.shared_parameters
+        shared_bytes: tuple[float, ...] = ()
+        if len(groups) == 1:
+            layers = groups[0].layers
+            classes = [profile.structure.layers[layer].layer_class for layer in layers]
+            rows = [int(costs.class_offsets[number]) for number in classes]
+            shared_bytes = tuple(tied_gradient_bytes(costs, groups[0].bytes, row) for row in rows)
+        return cls(
+            layers=layers,
+            gradient_bytes=shared_bytes,
+            levels=question.cluster.pool_of().levels,
+            spacing=RankSpacing.of(question.degrees),
+        )
+
+    def times_s(self, cuts: Sequence[int]) -> Floats:
+        """Seconds of every rank, [p], whose stages lie between `cuts`, stage s on rank s mod p."""
+        stages = np.searchsorted(cuts, self.layers, side="right") - 1
+        key = tuple(stages.tolist())
+        if key not in self.known:
+            self.known[key] = self._times_s(key)
+        return self.known[key]
+
+    def _times_s(self, stage_of: tuple[int, ...]) -> Floats:
+        ranks = self.spacing.num_ranks
+        found, holders = np.zeros(ranks), sorted(set(stage_of))
+        if len(holders) < 2:
+            return found
+        ends = [holders[0] % ranks, holders[-1] % ranks]
+        level = self.spacing.level_between(self.levels, *ends)
+        if level is not None:
+            hops = (Hop(level=level, ranks=len(holders)),)
+            for stage in holders:
+                own = self.gradient_bytes[stage_of.index(stage)]
+                found[stage % ranks] += all_reduce_time_s(own, hops)
+        return found
+
+
+# The best split of a candidate under 1F1B, and a bound on every other: a DP over stage ends
+# ------------------------------------------------------------------------------------------
+
+# The cuts, and of each stage how many layers run as each row.
+CutsAndRows: TypeAlias = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+
+_HAIR = 1e-9  # of the room for activations, left free for rounding
+_TIE = 1e-3  # how much a shorter stage counts among splits that the bound does not tell apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """No split of the candidate ends before `bound_s`; `cuts` is one that may reach it.
+
+    `bound_s` is infinite where nothing fits; then, and where the bound exceeds the limit that was
+    given, there are no cuts, nor where only rounding would let one fit. `chosen` counts for each
+    stage the layers that run as each row. `others` are more cuts of the same candidate that may be
+    as good, or fit where there are no `cuts`: only a simulation tells.
+    """
+
+    bound_s: float
+    cuts: tuple[int, ...] = ()
+    chosen: tuple[tuple[int, ...], ...] = ()
+    others: tuple[CutsAndRows, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KindTimes:
+    """Of kinds by microbatches in flight, [p, K]: seconds per microbatch, and after the last."""
+
+    forward_s: Floats
+    time_s: Floats
+    tail_s: Floats
+
+
+def best_split(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    *,
+    num_microbatches: int,
+    limit_s: float = math.inf,
+) -> Split:
+    """The split of least bound; stages that alone exceed `limit_s` are not looked at.
+
+    `num_microbatches` is that of one replica. A bound above the limit is cut down to it.
+    """
+    size, p, m = kinds.num_layers, degrees.pipeline, num_microbatches
+    longest = longest_stage(kinds, size - p + 1, limit_s / m)
+    if p * longest < size:
+        return Split(bound_s=limit_s)
+    first = np.arange(size)[:, np.newaxis]
+    after = first + np.arange(1, longest + 1)
+    inside = after <= size
+    after = np.minimum(after, size)
+    used, own = np.unique(np.where(inside, kinds.kind_of[first, after], 0), return_inverse=True)
+    own = own.reshape(after.shape)
+    tables = _tables(kinds, used, degrees, cluster, num_microbatches=m)
+    transfers = transfers_s(kinds, degrees, cluster)
+    later = LaterRanks.none(size)
+    picks = np.zeros((p, size), dtype=np.int64)
+    for rank in reversed(range(p)):
+        own_s = RankTimes(
+            in_flight=min(p - rank, m),
+            forward_s=tables.forward_s[rank][own],
+            time_s=np.where(inside, tables.time_s[rank][own], np.inf),
+            tail_s=tables.tail_s[rank][own],
+            transfer_s=transfers[rank][after],
+        )
+        later, picks[rank] = add_rank(later, own_s, after, num_microbatches=m)
+    bound_s = float(later.finish_s[0]) + cluster.accelerator.step_overhead_s
+    if not bound_s < limit_s:
+        return Split(bound_s=limit_s)
+    return _decoded(kinds, degrees, cluster, picks, bound_s, num_microbatches=m)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankTimes:
+    """One rank by its first layer and its length, [L, W]; infinite where a stage cannot be."""
+
+    in_flight: int
+    forward_s: Floats
+    time_s: Floats
+    tail_s: Floats
+    transfer_s: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaterRanks:
+    """The least of all splits of the ranks from one on, by its first layer, [L + 1].
+
+    `way_s` is that of one microbatch through all and back, `end_s` of the rank's last action and
+    `finish_s` of the step, both after the rank's start.
+    """
+
+    way_s: Floats
+    end_s: Floats
+    finish_s: Floats
+
+    @classmethod
+    def none(cls, size: int) -> LaterRanks:
+        """Past the last rank: no layers take no time, others cannot be run."""
+        left = np.full(size + 1, np.inf)
+        left[size] = 0.0
+        return cls(way_s=left, end_s=left, finish_s=left)
+
+
+def add_rank(
+    later: LaterRanks, own: RankTimes, after: Ints, *, num_microbatches: int
+) -> tuple[LaterRanks, Ints]:
+    """With one more rank before, and the length of its stage, less one, by its first layer."""
+    away_s = 2 * own.transfer_s + later.way_s[after]
+    alone_s = _alone(own, away_s, num_microbatches)
+    ends_s = np.maximum(alone_s, own.time_s + 2 * own.transfer_s + later.end_s[after])
+    next_s = own.forward_s + own.transfer_s + later.finish_s[after]
+    finishes_s = np.maximum(ends_s + own.tail_s, next_s)
+    picks: Ints = (finishes_s + _TIE * alone_s).argmin(axis=1)
+    columns = (own.time_s + away_s, ends_s, finishes_s)
+    way_s, end_s, finish_s = (np.append(each.min(axis=1), np.inf) for each in columns)
+    return LaterRanks(way_s=way_s, end_s=end_s, finish_s=finish_s), picks
+
+
+def _alone(own: RankTimes, away_s: Floats, num_microbatches: int) -> Floats:
+    """How long a rank runs at least; `away_s` is the way from its forward to its backward."""
+    w, m = own.in_flight, num_microbatches
+    feasible = np.isfinite(own.time_s) & np.isfinite(away_s)
+    time_s = np.where(feasible, own.time_s, 0.0)
+    away_s = np.where(feasible, away_s, 0.0)
+    idle_s = np.maximum(0.0, away_s - (w - 1) * own.forward_s)
+    if m > w:
+        cool_down_s = np.maximum(0.0, away_s - (w - 1) * (time_s - own.forward_s))
+        late_s = away_s - (w - 1) * time_s
+        late_rounds_s = away_s + late_s + (m - w - 1) // w * late_s
+        idle_s = np.maximum(idle_s + cool_down_s, np.where(late_s > 0, late_rounds_s, 0.0))
+    return np.where(feasible, m * time_s + idle_s, np.inf)
+
+
+def longest_stage(kinds: StageKinds, most: int, limit_s: float) -> int:
+    """Layers of the longest stage that a microbatch can pass within the limit."""
+    if not math.isfinite(limit_s):
+        return most
+    first, longest = np.arange(kinds.num_layers), 0
+    for length in range(1, most + 1):
+        own = kinds.kind_of[first[: kinds.num_layers - length + 1], first[length - 1 :] + 1]
+        if float(kinds.least_time_s[own].min()) > limit_s:
+            break
+        longest = length
+    return longest
+
+
+def _tables(
+    kinds: StageKinds, used: Ints, degrees: Parallelism, cluster: Cluster, *, num_microbatches: int
+) -> KindTimes:
+    p, replicas = degrees.pipeline, group_replicas(cluster.pool_of(), degrees)
+    in_flight = np.minimum(np.arange(p, 0, -1), num_microbatches)
+    static_bytes = held_bytes(kinds, replicas)[used].tolist()
+    usable_bytes = cluster.accelerator.usable_bytes
+    time_s = np.full((p, len(used)), np.inf)
+    level_bytes = kinds.level_bytes.tolist()
+    for column, kind in enumerate(used.tolist()):
+        for level in kinds.levels_of[kind]:
+            room = usable_bytes - static_bytes[column] - level_bytes[level]
+            if room >= 0:
+                front = kinds.front(kind, level)
+                found = np.searchsorted(front.kept_bytes, room / in_flight, side="right") - 1
+                fitting = np.where(found >= 0, front.time_s[found], np.inf)
+                np.minimum(time_s[:, column], fitting, out=time_s[:, column])
+    forward_s = np.broadcast_to(kinds.forward_s[used], time_s.shape)
+    return with_replicas(kinds, used, time_s, forward_s, replicas, cluster)
+
+
+def held_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
+    """State of one device by kind, with weights that ZeRO-3 gathers, shape [K]."""
+    shards = np.array([[replicas.shards(g, kind) for kind in StaticKind] for g in range(2)])
+    held = (kinds.static_bytes / shards).sum(axis=(1, 2)) + kinds.opaque_bytes
+    if replicas.zero_stage == 3:
+        whole = kinds.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1)
+        held = held + np.minimum(2 * kinds.weight_bytes * (1 - 1 / replicas.sizes[0]), whole)
+    total: Floats = held
+    return total
+
+
+def with_replicas(
+    kinds: StageKinds,
+    used: Ints,
+    time_s: Floats,
+    forward_s: Floats,
+    replicas: Replicas,
+    cluster: Cluster,
+) -> KindTimes:
+    """What data parallelism adds per microbatch and at the end; see `step.zero`."""
+    sync = kinds.sync_bytes[used]
+    overlap, stage = kinds.overlap, replicas.zero_stage
+    with np.errstate(invalid="ignore"):
+        backward_s = np.where(np.isfinite(time_s), time_s - forward_s, 0.0)
+    under_backward_s = overlap.gradients * backward_s
+    update_s = updates_s(kinds, used, replicas, cluster)
+    if stage == 0:
+        reduce_s = _lines_s(replicas.reduce, sync)
+        tail_s = np.maximum(0.0, reduce_s - under_backward_s)
+        return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s + update_s)
+    gather_s = _lines_s(replicas.gather, gathered_bytes(kinds, stage)[used])
+    scatter_s, between_s = _lines_s(replicas.gather, sync), _lines_s(replicas.between, sync)
+    gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
+    scattered_s = np.maximum(0.0, scatter_s - under_backward_s)
+    if stage == 1:
+        scattered_s = np.maximum(0.0, scatter_s + between_s - under_backward_s)
+        tail_s = scattered_s + gathered_s + update_s
+        return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s)
+    if stage == 2:
+        tail_s = exposed_after(scatter_s, between_s, under_backward_s) + gathered_s + update_s
+        return KindTimes(forward_s=forward_s, time_s=time_s + scattered_s, tail_s=tail_s)
+    both_s = np.maximum(0.0, gather_s + scatter_s - under_backward_s)
+    return KindTimes(
+        forward_s=forward_s + gathered_s,
+        time_s=time_s + gathered_s + both_s,
+        tail_s=exposed_after(gather_s + scatter_s, between_s, under_backward_s) + update_s,
+    )
+
+
+def updates_s(kinds: StageKinds, used: Ints, replicas: Replicas, cluster: Cluster) -> Floats:
+    """Seconds of the update of the kinds in use; see `step.zero`."""
+    touched, device = touched_bytes(kinds, replicas)[used], cluster.accelerator
+    return np.array([memory_time_s(b, device) if b else 0.0 for b in touched.tolist()])
+
+
+def touched_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
+    """What the update of a kind reads and writes on one device, [K]."""
+    shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
+    written = kinds.static_bytes @ TOUCHED + kinds.trained_bytes
+    touched: Floats = written @ (1 / np.array(shards))
+    return touched
+
+
+def _lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
+    """Of the dense and the expert group, one after the other, for sizes of shape [K, 2]."""
+    total = np.zeros(len(sizes))
+    for group, ways in enumerate(lines):
+        if ways:
+            own = sizes[:, group]
+            each = np.min([start_s + own * byte_s for start_s, byte_s in ways], axis=0)
+            total += np.where(own > 0, each, 0.0)
+    return total
+
+
+def transfers_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Floats:
+    """Seconds from each rank to the next by the layer that the next begins with, [p, L + 1]."""
+    size, p, levels = kinds.num_layers, degrees.pipeline, cluster.pool_of().levels
+    spacing = RankSpacing.of(degrees)
+    crossing = np.zeros(size + 1)
+    for edge in kinds.profile.structure.edges:
+        if edge.target == edge.source + 1:
+            crossing[edge.target] = edge.bytes
+    at_level: dict[str, Floats] = {}
+    times_s = np.zeros((p, size + 1))
+    for rank in range(p - 1):
+        level = spacing.level_between(levels, rank, rank + 1)
+        assert level is not None, "two ranks share no device"
+        if level.name not in at_level:
+            own_s = [point_to_point_time_s(b, level) for b in crossing.tolist()]
+            at_level[level.name] = np.array(own_s)
+        times_s[rank, 1:size] = at_level[level.name][1:size]
+    return times_s
+
+
+def _decoded(
+    kinds: StageKinds,
+    degrees: Parallelism,
+    cluster: Cluster,
+    picks: Ints,
+    bound_s: float,
+    *,
+    num_microbatches: int,
+) -> Split:
+    replicas = group_replicas(cluster.pool_of(), degrees)
+    held, p, start = held_bytes(kinds, replicas), degrees.pipeline, 0
+    usable_bytes = cluster.accelerator.usable_bytes
+    cuts, chosen = [0], []
+    for rank in range(p):
+        after = start + 1 + int(picks[rank, start])
+        kind = int(kinds.kind_of[start, after])
+        in_flight = min(p - rank, num_microbatches)
+        ways = []
+        for level in kinds.levels_of[kind]:
+            room = (usable_bytes - held[kind] - kinds.level_bytes[level]) * (1 - _HAIR)
+            if room >= 0:
+                front = kinds.front(kind, level)
+                at = int(np.searchsorted(front.kept_bytes, room / in_flight, side="right")) - 1
+                if at >= 0:
+                    ways.append((float(front.time_s[at]), level, front.chosen[at]))
+        if not ways:
+            return Split(bound_s=bound_s)
+        chosen.append(tuple(min(ways, key=lambda way: way[:2])[2].tolist()))
+        cuts.append(after)
+        start = after
+    return Split(bound_s=bound_s, cuts=tuple(cuts), chosen=tuple(chosen))
+
+
+# The best split under any family with one stage per rank whose orders ignore times
+# ---------------------------------------------------------------------------------
+# All of them run w forwards, then a backward and a forward in turn; of a split backward the input
+# gradient I counts as such, and weight gradients W follow where the order puts them. With x a
+# transfer, q the way of one microbatch from the end of its forward through all later ranks and
+# back, and E_r the end of the last I of rank r after the rank's start:
+#
+#     E_r ≥ F_r + I_r + 2·x_r + E_(r+1)
+#     E_r ≥ m·(F_r + I_r) + (m - k)·W_r + max(0, q - (w - 1)·F_r) + max(0, q - i·I_r - j·W_r)
+#     E_r ≥ rounds of w microbatches, each no shorter than F_r + I_r + q; see `split_bound`
+#
+# k W come after the last I; i I and j W lie between the last forward and it. A rank ends its k W
+# later. See `split_bound`, which this is for 1F1B, for what follows. The recurrence is native
+# (`native/chain_cuts.hpp`).
+
+_CHAIN_HAIR = 1e-9
+_FIRST_LIMITS = (1.15, 1.4, 2.0)  # times the work of the busiest rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """Where a rank runs: prices and memory of its device, a cluster of one pool, and its replicas.
+
+    Sites of one chain have kinds of the same layers.
+    """
+
+    kinds: StageKinds
+    cluster: Cluster
+    replicas: Replicas
+
+    @property
+    def usable_bytes(self) -> float:
+        """What a plan may fill of a device."""
+        return self.cluster.accelerator.usable_bytes
+
+
+def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """Like `split_bound.best_split`, for a family of `step.pipeline.TIMELESS`."""
+    kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
+    p = degrees.pipeline
+    if kinds.num_layers < p:
+        return Split(bound_s=math.inf)
+    shape = PipelineShape(
+        family=question.family, num_ranks=p, num_microbatches=question.num_microbatches
+    )
+    replicas = group_replicas(cluster.pool_of(), degrees)
+    site = Site(kinds=kinds, cluster=cluster, replicas=replicas)
+    transfers = transfers_s(kinds, degrees, cluster)
+    return best_split_at((site,) * p, transfers, shape=shape, limit_s=limit_s)
+
+
+def best_split_at(
+    sites: Sequence[Site], transfers: Floats, *, shape: PipelineShape, limit_s: float = math.inf
+) -> Split:
+    """The same with ranks that run in different places.
+
+    `transfers` [p, L + 1] are the seconds from each rank to the next by the layer that the next
+    begins with.
+    """
+    floor_s = shape.num_microbatches * _busiest_s(sites)
+    for times in _FIRST_LIMITS:  # short stages alone, while they suffice
+        tried_s = times * floor_s
+        if times < shape.num_ranks and tried_s < limit_s:
+            found = _best_within(sites, transfers, shape, tried_s)
+            if found.bound_s < tried_s:
+                return found
+    return _best_within(sites, transfers, shape, limit_s)
+
+
+def _busiest_s(sites: Sequence[Site]) -> float:
+    """Work of an average rank; of the busiest, where all of them run in one place."""
+    kinds = sites[0].kinds
+    if any(site is not sites[0] for site in sites):
+        return 1 / sum(1 / _whole_s(site.kinds) for site in sites)
+    classes = [layer.layer_class for layer in kinds.profile.structure.layers]
+    class_s = LayerTimes.of(kinds).total_s
+    counts = np.bincount(classes, minlength=len(class_s))
+    return float(undivided_work_s(class_s, counts, np.array([len(sites)]))[0])
+
+
+def _whole_s(kinds: StageKinds) -> float:
+    return float(kinds.least_time_s[kinds.kind_of[0, kinds.num_layers]])
+
+
+def _best_within(
+    sites: Sequence[Site], transfers: Floats, shape: PipelineShape, limit_s: float
+) -> Split:
+    tables = chain_tables(sites, transfers, shape, limit_s=limit_s)
+    if tables is None:
+        return Split(bound_s=limit_s)
+    finish_s, lengths = _core.least_chain_cut(
+        num_microbatches=shape.num_microbatches,
+        tie=_TIE,
+        kind_of=tables.kind_of,
+        forward_s=tables.forward_s,
+        weight_grad_s=tables.weight_grad_s,
+        time_s=tables.time_s,
+        tail_s=tables.tail_s,
+        transfer_s=transfers,
+        order=tables.order,
+    )
+    bound_s = finish_s + max(site.cluster.accelerator.step_overhead_s for site in sites)
+    if not bound_s < limit_s:
+        return Split(bound_s=limit_s)
+    cuts = [0, *np.cumsum(lengths).tolist()]
+    chosen = fastest_ways(sites, cuts, shape)
+    if chosen is None:
+        return Split(bound_s=bound_s)
+    return Split(bound_s=bound_s, cuts=tuple(cuts), chosen=chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainTables:
+    """Times of the stages of up to N layers that fit, on each of p ranks.
+
+    `kind_of` [L, N] is by first layer and length less one, -1 where no stage can be; `used` [K] are
+    the kinds it counts. Seconds of a microbatch [p, K], infinite where a kind does not fit:
+    `weight_grad_s` is the most of any option, 0 where backwards are fused, `tail_s` what follows
+    the pipeline. `transfer_s` [p, L + 1] is by the layer that the next rank begins with, `order`
+    [p, 4] the first counts of `order_facts.RankOrder`.
+    """
+
+    used: Ints
+    kind_of: Ints
+    forward_s: Floats
+    weight_grad_s: Floats
+    time_s: Floats
+    tail_s: Floats
+    transfer_s: Floats
+    order: Ints
+    num_microbatches: int
+
+
+def chain_tables(
+    sites: Sequence[Site], transfers: Floats, shape: PipelineShape, *, limit_s: float
+) -> ChainTables | None:
+    """Of stages that m microbatches can pass within the limit; None if these are too short."""
+    kinds, m, p = sites[0].kinds, shape.num_microbatches, shape.num_ranks
+    size = kinds.num_layers
+    places = list({id(site): site for site in sites}.values())
+    longest = max(longest_stage(site.kinds, size - p + 1, limit_s / m) for site in places)
+    if p * longest < size:
+        return None
+    used, own = _stages_within(kinds, longest)
+    rows, orders = fullest_instants(shape), rank_orders(shape)
+    tables = {id(site): _kind_times(site, used, rows) for site in places}
+    times = [tables[id(site)] for site in sites]
+    splits = np.array([[order.splits_backward] for order in orders])
+    weight_grads = {id(site): _weight_grad_s(site.kinds)[used] for site in places}
+    return ChainTables(
+        used=used,
+        kind_of=own,
+        forward_s=np.stack([each.forward_s[rank] for rank, each in enumerate(times)]),
+        weight_grad_s=np.stack([weight_grads[id(site)] for site in sites]) * splits,
+        time_s=np.stack([each.time_s[rank] for rank, each in enumerate(times)]),
+        tail_s=np.stack([each.tail_s[rank] for rank, each in enumerate(times)]),
+        transfer_s=transfers,
+        order=np.array([order[:4] for order in orders], dtype=np.int64),
+        num_microbatches=m,
+    )
+
+
+def _stages_within(kinds: StageKinds, longest: int) -> tuple[Ints, Ints]:
+    """Kinds of stages of up to so many layers; which each is by first layer and length less one.
+
+    Shapes [K] and [L, longest]; -1 where a stage would reach beyond the last layer.
+    """
+    size = kinds.num_layers
+    first = np.arange(size)[:, np.newaxis]
+    after = first + np.arange(1, longest + 1)
+    inside = after <= size
+    kind_of = kinds.kind_of[first, np.minimum(after, size)]
+    used, own = np.unique(kind_of[inside], return_inverse=True)
+    table = np.full(kind_of.shape, -1)
+    table[inside] = own
+    return used, table
+
+
+def _weight_grad_s(kinds: StageKinds) -> Floats:
+    """Seconds of weight gradients by kind, [K]; the longest of any option: the rest is earlier."""
+    costs = kinds.profile.costs
+    assert costs.phases is not None, "an estimate has phases"
+    starts = costs.class_offsets[:-1]
+    longest_s: Floats = np.maximum.reduceat(costs.phases.weight_grad_s, starts)
+    times_s: Floats = kinds.counts.astype(np.float64) @ longest_s
+    return times_s
+
+
+def fullest_instants(shape: PipelineShape) -> Floats:
+    """Counts of the instants that can be the fullest, [p, rows, 3], the last repeated."""
+    rows = fullest_rows(shape)
+    parts = np.split(rows.rows, rows.starts[1:])
+    most = max(map(len, parts))
+    return np.stack([part[np.minimum(np.arange(most), len(part) - 1)] for part in parts])
+
+
+def _kind_times(site: Site, used: Ints, rows: Floats) -> KindTimes:
+    kinds, replicas = site.kinds, site.replicas
+    ways = packed_ways(kinds, used)
+    found = _core.fitting_times_s(
+        num_ranks=len(rows),
+        level_offset=ways.level_offset,
+        level_bytes=ways.level_bytes,
+        way_offset=ways.way_offset,
+        ways=ways.takes,
+        room_bytes=site.usable_bytes - held_bytes(kinds, replicas)[used],
+        rows=rows.reshape(len(rows), -1),
+    )
+    time_s = found.reshape(len(rows), len(used))
+    forward_s = np.broadcast_to(kinds.forward_s[used], time_s.shape)
+    return with_replicas(kinds, used, time_s, forward_s, replicas, site.cluster)
+
+
+def fastest_ways(
+    sites: Sequence[Site], cuts: Sequence[int], shape: PipelineShape
+) -> tuple[tuple[int, ...], ...] | None:
+    """How each stage between `cuts` runs its layers: the fastest way that fits with some room left.
+
+    Counts of layers by row of the cost table; None where a stage does not fit.
+    """
+    rows, chosen = fullest_instants(shape), []
+    for rank, (site, (start, after)) in enumerate(zip(sites, pairwise(cuts), strict=True)):
+        way = fastest_way(site, int(site.kinds.kind_of[start, after]), rows[rank])
+        if way is None:
+            return None
+        chosen.append(way)
+    return tuple(chosen)
+
+
+def fastest_way(site: Site, kind: int, rows: Floats) -> tuple[int, ...] | None:
+    """Of one stage, where the instants [N, 3] can be the fullest; None where it does not fit."""
+    kinds = site.kinds
+    room = site.usable_bytes - float(held_bytes(kinds, site.replicas)[kind])
+    best: tuple[float, Ints] | None = None
+    for level in kinds.levels_of[kind]:
+        ways = ways_of(kinds, kind, level)
+        beside = rows[:, 2:] * float(kinds.level_bytes[level])
+        needed = ways.kept_bytes(rows[:, :2]) + beside
+        fitting = np.flatnonzero((needed <= room * (1 - _CHAIN_HAIR)).all(axis=0))
+        if len(fitting):
+            way = int(fitting[np.argmin(ways.time_s[fitting])])
+            if best is None or ways.time_s[way] < best[0]:
+                best = (float(ways.time_s[way]), ways.chosen[way])
+    return None if best is None else tuple(best[1].tolist())

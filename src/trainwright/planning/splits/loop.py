@@ -1,0 +1,728 @@
+"""The best nearly even split over v chunks per rank in a loop, with a bound on all such splits.
+
+The chunks of a rank are coupled by its work and its memory, so no chain DP finds the best split.
+`loop_bound` says how many blocks each rank can hold within the least step; how these are dealt to
+its chunks is tried in a few ways: what a chunk has more than another at the loss end, at the other,
+or spread. Where memory runs out a rank recomputes what frees most per second, the chunks that wait
+longest first. The way that runs shortest in the simulator is returned, with the even split beside
+it: it is simulated like the others, and priced where it is about as short.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from trainwright._native import _core
+from trainwright.planning.bounds.layers import Blocks
+from trainwright.planning.bounds.stages import (
+    LayerTimes,
+    NearlyEven,
+    Sharing,
+    fullest_rows,
+    held_static_bytes,
+    least_transfers_s,
+    nearly_even,
+    optimizer_s,
+    orders_of,
+    slowest_s,
+)
+from trainwright.planning.splits.chain import Split
+from trainwright.plans.configuration import DEFAULT_OVERLAP, even_blocks
+from trainwright.plans.schedule import ActionKind
+from trainwright.profile import StaticKind
+from trainwright.scheduling.families import family_named
+from trainwright.step.pipeline import (
+    PipelineShape,
+    PipelineTimes,
+    peak_shape,
+    placement_of,
+    quick_ends_s,
+)
+from trainwright.step.places import group_replicas
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainwright.arrays import Floats, Ints
+    from trainwright.cluster import Cluster
+    from trainwright.planning.bounds.stages import StageKinds
+    from trainwright.planning.splits.chain import CutsAndRows
+    from trainwright.planning.splits.types import SplitQuestion
+    from trainwright.plans.schedule import Schedule
+    from trainwright.step.zero import Replicas
+
+
+# What the chunks of a rank in a loop exchange with replicas, at the least, by its blocks
+# ---------------------------------------------------------------------------------------
+# Every chunk gathers and scatters its own state, hidden under its own compute (`step.zero`).
+# So what a rank exchanges depends on how its blocks are dealt to its chunks, and the least of all
+# ways to deal them is the min-plus convolution of what each chunk exchanges with so many blocks.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankSharing:
+    """Of a rank with its least blocks, one more, ...: [E] each.
+
+    What is added to the forward and to the backward of every microbatch, the latter without
+    recomputation, under which more of it would hide; and what follows the last microbatch.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    tail_s: Floats
+
+    @classmethod
+    def none(cls, size: int) -> RankSharing:
+        """Nothing."""
+        zeros = np.zeros(size)
+        return cls(forward_s=zeros, backward_s=zeros, tail_s=zeros)
+
+
+def rank_sharing(
+    kinds: StageKinds, replicas: Replicas, chunks_of_rank: list[list[Ints]]
+) -> tuple[RankSharing, ...]:
+    """The least of every rank, whose chunks are listed as the kinds they may be.
+
+    Those of a chunk are in the order of its blocks, from its least on.
+    """
+    sharing, stage, overlap = Sharing.of(kinds, replicas), replicas.zero_stage, kinds.overlap
+    forward_s = kinds.forward_s
+    backward_s = kinds.counts @ LayerTimes.of(kinds).total_s - forward_s
+    none_s = np.zeros_like(forward_s)
+    added_s = (none_s, none_s)
+    if stage >= 2:
+        waiting_s, gathered_s = sharing.scatter_s, none_s
+        if stage == 3:
+            waiting_s = waiting_s + sharing.gather_s
+            gathered_s = np.maximum(0.0, sharing.gather_s - overlap.parameters * forward_s)
+        added_s = gathered_s, np.maximum(0.0, waiting_s - overlap.gradients * backward_s)
+    each = (*added_s, sharing.tail_s(forward_s, slowest_s(kinds)))
+    made: dict[bytes, RankSharing] = {}
+    found = []
+    for chunks in chunks_of_rank:
+        key = b"|".join(own.tobytes() for own in chunks)
+        if key not in made:
+            forward, backward, tail = (_dealt_least([of[own] for own in chunks]) for of in each)
+            made[key] = RankSharing(forward_s=forward, backward_s=backward, tail_s=tail)
+        found.append(made[key])
+    return tuple(found)
+
+
+def _dealt_least(chunks: list[Floats]) -> Floats:
+    """The least sum over chunks, by all extra blocks together."""
+    return reduce(_convolved, chunks)
+
+
+def _convolved(a: Floats, b: Floats) -> Floats:
+    extra = np.add.outer(np.arange(len(a)), np.arange(len(b))).ravel()
+    least = np.full(len(a) + len(b) - 1, np.inf)
+    np.minimum.at(least, extra, np.add.outer(a, b).ravel())
+    return least
+
+
+# What chunks in a loop recompute so that every rank fits, switched where it frees most per
+# second
+# -----------------------------------------------------------------------------------------
+# A rank starts with the fastest option of every layer. While its fullest instant does not fit,
+# layers of one chunk and one option switch to another: those that free most bytes there per second
+# that they take longer, so that chunks with many microbatches waiting go first.
+
+_HAIR: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoopMemory:
+    """Of each rank, at the instants that can be its fullest: microbatches of each chunk, [N, v].
+
+    `held` are kept, and the transients of those `running` lie beside them.
+    """
+
+    kinds: StageKinds
+    replicas: Replicas
+    usable_bytes: float
+    held: list[Floats]
+    running: list[Floats]
+    switches_of_row: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
+
+    def recomputed(self, lengths: Ints) -> tuple[tuple[int, ...], ...] | None:
+        """Layers by row for every stage, [S, R], so that all ranks fit; None if some cannot."""
+        chosen: dict[int, Ints] = {}
+        cuts = np.concatenate(([0], np.cumsum(lengths)))
+        for rank in range(len(self.held)):
+            stages = list(range(rank, len(lengths), len(self.held)))
+            own = self._rank_choice(rank, stages, cuts)
+            if own is None:
+                return None
+            chosen.update(zip(stages, own, strict=True))
+        return tuple(tuple(chosen[stage].tolist()) for stage in range(len(lengths)))
+
+    def _rank_choice(self, rank: int, stages: list[int], cuts: Ints) -> list[Ints] | None:
+        costs = self.kinds.profile.costs
+        assert costs.phases is not None, "an estimate has phases"
+        kind_of = [int(self.kinds.kind_of[cuts[s], cuts[s + 1]]) for s in stages]
+        held, running = self.held[rank], self.running[rank]
+        choice = [self._fastest(kind) for kind in kind_of]
+        room = self.room_bytes(kind_of)
+        while True:
+            kept = np.array([own @ costs.saved_bytes for own in choice])
+            transient = np.array([costs.transient_bytes[own > 0].max() for own in choice])
+            needed = held @ kept + running @ transient
+            fullest = int(needed.argmax())
+            if needed[fullest] <= room:
+                return choice
+            if not self._recompute_more(choice, held[fullest], float(needed[fullest]) - room):
+                return None
+
+    def room_bytes(self, kind_of: Sequence[int]) -> float:
+        """What the state of a rank with chunks of these kinds leaves of a device."""
+        own = list(kind_of)
+        static = held_static_bytes(self.kinds, self.replicas)[own].sum()
+        if self.replicas.zero_stage == 3:
+            whole = self.kinds.static_bytes[own][:, :, StaticKind.WEIGHT].sum()
+            heaviest = self.kinds.weight_bytes[own].max()
+            static += min(2 * heaviest * (1 - 1 / self.replicas.sizes[0]), whole)
+        return self.usable_bytes * (1 - _HAIR) - float(static)
+
+    def _fastest(self, kind: int) -> Ints:
+        costs = self.kinds.profile.costs
+        assert costs.phases is not None, "an estimate has phases"
+        own, total_s = np.zeros(costs.num_rows, dtype=np.int64), costs.phases.total_s
+        for layer_class, count in enumerate(self.kinds.counts[kind].tolist()):
+            rows = list(costs.rows_of(layer_class))
+            own[rows[int(np.argmin(total_s[rows]))]] = count
+        return own
+
+    def _recompute_more(self, choice: list[Ints], held: Floats, over_bytes: float) -> bool:
+        """Switches layers where that frees most bytes of the fullest instant per second.
+
+        As many as that instant asks for, so that few steps suffice.
+        """
+        best, switch, each = 0.0, None, 0.0
+        for chunk, own in enumerate(choice):
+            for row in np.flatnonzero(own).tolist():
+                for other, freed, longer_s in self._switches(row):
+                    rate = float(held[chunk]) * freed / longer_s
+                    if rate > best:
+                        best, switch, each = rate, (chunk, row, other), float(held[chunk]) * freed
+        if switch is None:
+            return False
+        chunk, row, other = switch
+        count = min(int(choice[chunk][row]), max(1, math.ceil(over_bytes / each)))
+        choice[chunk] = choice[chunk].copy()
+        choice[chunk][row] -= count
+        choice[chunk][other] += count
+        return True
+
+    def _switches(self, row: int) -> list[tuple[int, float, float]]:
+        """Other rows of the same class, with bytes freed and seconds added per microbatch."""
+        if row not in self.switches_of_row:
+            costs = self.kinds.profile.costs
+            total_s, saved = costs.duration_s, costs.saved_bytes
+            layer_class = int(np.searchsorted(costs.class_offsets, row, side="right")) - 1
+            self.switches_of_row[row] = [
+                (
+                    other,
+                    float(saved[row] - saved[other]),
+                    max(float(total_s[other] - total_s[row]), 1e-12),
+                )
+                for other in costs.rows_of(layer_class)
+                if saved[other] < saved[row]
+            ]
+        return self.switches_of_row[row]
+
+
+# A bound on nearly even splits over v chunks per rank in a loop, whose orders ignore times
+# -----------------------------------------------------------------------------------------
+# Blocks of one class make up most of a model. With n of them over S = p·v stages, q = ⌊n / S⌋, a
+# nearly even split gives every stage q or q + 1 blocks, the first and the last any number up to
+# that. A rank with k blocks then takes at least
+#
+#     m·P_r(k) + the longest of four idle times
+#
+# P_r(k) is the work of k blocks, recomputing what memory asks for at its fullest instants: a
+# fractional knapsack over its chunks, extra blocks where fewest microbatches wait. Idle times
+# follow from paths through the order's graph, with all that other stages run at its least:
+#
+#     forwards that lead to the rank's first action, backwards that follow its last one
+#     forwards to the loss and back to its first backward, less its own forwards before it
+#     its last forward to the loss and all the way back, less its own backwards after it
+#     both of these ends
+#
+# The least step that lets the ranks hold n blocks between them is a bound.
+
+_F, _B = ActionKind.F, ActionKind.B
+
+
+class RankEnds(NamedTuple):
+    """Own forwards of a rank before its first backward, and backwards after its last forward.
+
+    Both are counts by chunk [v]. The stages are those of its first action, first backward, last
+    forward and last action.
+    """
+
+    warm: Floats
+    drain: Floats
+    begins: int
+    turns: int
+    leaves: int
+    ends: int
+    waits_twice: bool
+
+
+@lru_cache(maxsize=64)
+def rank_ends(shape: PipelineShape) -> tuple[RankEnds, ...]:
+    """Of a family's own orders, backwards fused; the same for any number of microbatches."""
+    schedule = orders_of(peak_shape(shape))
+    return tuple(_rank_ends(schedule, rank) for rank in range(shape.num_ranks))
+
+
+def _rank_ends(schedule: Schedule, rank: int) -> RankEnds:
+    rows = schedule.actions[schedule.rows_of(rank)]
+    kinds, stages = rows[:, 0], rows[:, 1]
+    first_backward = int(np.argmax(kinds == _B))
+    last_forward = len(kinds) - 1 - int(np.argmax(kinds[::-1] == _F))
+    p, v = schedule.num_ranks, schedule.placement.num_stages // schedule.num_ranks
+    warm, drain = stages[:first_backward], stages[last_forward + 1 :]
+    return RankEnds(
+        warm=np.bincount(warm // p, minlength=v).astype(np.float64),
+        drain=np.bincount(drain // p, minlength=v).astype(np.float64),
+        begins=int(stages[0]),
+        turns=int(stages[first_backward]),
+        leaves=int(stages[last_forward]),
+        ends=int(stages[-1]),
+        waits_twice=first_backward < last_forward,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoopChain:
+    """Blocks between a head and a tail, laid over S stages in a loop of p ranks.
+
+    What lies before the blocks is in the first stage, what follows them in the last: `edge_*` [2]
+    of both. `least` [S] and `most` [S] blocks are in each stage. `forward_all_s` and
+    `backward_all_s` are of one microbatch through all layers, `optimizer_s` of one block.
+    `gathered_bytes` lie beside on every rank; `sharing` is of each rank with its least blocks, one
+    more, ..., and hides under the share `under_backward` of what they recompute.
+    """
+
+    blocks: Blocks
+    num_ranks: int
+    num_microbatches: int
+    least: Ints
+    most: Ints
+    edge_forward_s: Floats
+    edge_time_s: Floats
+    edge_kept_bytes: Floats
+    edge_static_bytes: Floats
+    edge_optimizer_s: Floats
+    optimizer_s: float
+    forward_all_s: float
+    backward_all_s: float
+    transfer_s: Floats
+    usable_bytes: float
+    gathered_bytes: float
+    sharing: tuple[RankSharing, ...]
+    under_backward: float = DEFAULT_OVERLAP.gradients
+
+    def stages_of(self, rank: int) -> slice:
+        """Of one rank, in order."""
+        return slice(rank, None, self.num_ranks)
+
+
+def least_step_s(
+    chain: LoopChain,
+    ends: tuple[RankEnds, ...],
+    instants: list[Floats],
+    running: list[Floats],
+) -> LoopStep:
+    """The bound; `instants` [N, v] of each rank count what is held, `running` what runs then."""
+    times_s = rank_times_s(chain, ends, instants, running)
+    fewest = [int(chain.least[chain.stages_of(rank)].sum()) for rank in range(chain.num_ranks)]
+    num_blocks = chain.blocks.count
+    values = np.unique(np.concatenate(times_s))
+    values = values[np.isfinite(values)]
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if _held_within(times_s, fewest, float(values[middle])) >= num_blocks:
+            high = middle
+        else:
+            low = middle + 1
+    if low == len(values):
+        return LoopStep(math.inf, ())
+    step_s = float(values[low])
+    counts = [_most_within(own, least, step_s) for own, least in zip(times_s, fewest, strict=True)]
+    while sum(counts) > num_blocks:
+        spare = [
+            (float(own[count - least]), rank)
+            for rank, (own, least, count) in enumerate(zip(times_s, fewest, counts, strict=True))
+            if count > least
+        ]
+        if not spare:
+            return LoopStep(math.inf, ())
+        counts[max(spare)[1]] -= 1
+    return LoopStep(step_s, tuple(counts))
+
+
+class LoopStep(NamedTuple):
+    """The bound, and blocks of each rank that may reach it."""
+
+    step_s: float
+    blocks_of_rank: tuple[int, ...]
+
+
+def _held_within(times_s: list[Floats], fewest: list[int], step_s: float) -> int:
+    """Blocks that all ranks can hold within a step; -1 where one rank cannot hold its least."""
+    counts = [_most_within(own, least, step_s) for own, least in zip(times_s, fewest, strict=True)]
+    return -1 if min(counts) < 0 else sum(counts)
+
+
+def _most_within(times_s: Floats, least: int, step_s: float) -> int:
+    within = np.flatnonzero(times_s <= step_s)
+    return least + int(within[-1]) if len(within) else -1
+
+
+def rank_times_s(
+    chain: LoopChain,
+    ends: tuple[RankEnds, ...],
+    instants: list[Floats],
+    running: list[Floats],
+) -> list[Floats]:
+    """The bound from each rank alone with its least blocks, one more, ...; see `least_step_s`."""
+    blocks, p = chain.blocks, chain.num_ranks
+    offset = np.cumsum([0, *(len(own.tail_s) for own in chain.sharing)])
+    times_s = _core.loop_rank_times_s(
+        num_ranks=p,
+        num_microbatches=chain.num_microbatches,
+        block_forward_s=blocks.forward_s,
+        block_static_bytes=blocks.static_bytes,
+        block_optimizer_s=chain.optimizer_s,
+        forward_all_s=chain.forward_all_s,
+        backward_all_s=chain.backward_all_s,
+        usable_bytes=chain.usable_bytes,
+        gathered_bytes=chain.gathered_bytes,
+        transient_bytes=blocks.transient_bytes,
+        under_backward=chain.under_backward,
+        option_time_s=blocks.time_s,
+        option_kept_bytes=blocks.kept_bytes,
+        least=chain.least,
+        most=chain.most,
+        edge_forward_s=chain.edge_forward_s,
+        edge_time_s=chain.edge_time_s,
+        edge_kept_bytes=chain.edge_kept_bytes,
+        edge_static_bytes=chain.edge_static_bytes,
+        edge_optimizer_s=chain.edge_optimizer_s,
+        transfer_s=chain.transfer_s,
+        extra_offset=offset,
+        shared_forward_s=np.concatenate([own.forward_s for own in chain.sharing]),
+        shared_backward_s=np.concatenate([own.backward_s for own in chain.sharing]),
+        shared_tail_s=np.concatenate([own.tail_s for own in chain.sharing]),
+        instant_offset=np.cumsum([0, *map(len, instants)]),
+        held=np.concatenate(instants),
+        running=np.concatenate(running),
+        warm=np.stack([own.warm for own in ends]),
+        drain=np.stack([own.drain for own in ends]),
+        turns=np.array([own[2:6] for own in ends], dtype=np.int64),
+        waits_twice=np.array([own.waits_twice for own in ends], dtype=np.int64),
+    )
+    return np.split(times_s, offset[1:-1])
+
+
+# The best nearly even split over v chunks per rank in a loop, with a bound on all such splits
+# --------------------------------------------------------------------------------------------
+_MOST_TRIALS: Final = 60  # moves of a block that are simulated
+_ACTIONS: Final = 100_000  # of all of them together
+_WORTH_PRICING: Final = 1.01  # times the likely pipeline: no other follows so much sooner
+_WORTH_MOVING: Final = 1.02  # times the limit: moves gain no more
+
+
+def bound_loop_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """The bound of `best_loop_split` alone, a tenth of the work; it may exceed the limit."""
+    loop = Loop.of(question)
+    return Split(bound_s=math.inf if loop is None else loop.bound()[0])
+
+
+def best_loop_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """Like `split_bound.best_split` over p·v stages; the bound is on nearly even splits."""
+    loop = Loop.of(question)
+    if loop is None:
+        return Split(bound_s=math.inf)
+    bound_s, blocks_of_rank = loop.bound()
+    if math.isinf(bound_s) or bound_s >= limit_s:
+        return Split(bound_s=bound_s if math.isinf(bound_s) else limit_s)
+    likely = loop.likely_split(blocks_of_rank, limit_s=limit_s - question.overhead_s)
+    if likely is None:
+        return Split(bound_s=bound_s)
+    even = loop.even_split()
+    others: tuple[CutsAndRows, ...] = ()
+    if even is not None and even.step_s <= _WORTH_PRICING * likely.step_s:
+        others = ((even.cuts, even.chosen),) if even.cuts != likely.cuts else ()
+    return Split(bound_s=bound_s, cuts=likely.cuts, chosen=likely.chosen, others=others)
+
+
+def is_legal(shape: PipelineShape) -> bool:
+    """Whether the family's rules admit the shape."""
+    return not tuple(family_named(shape.family).rules(shape.request))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    step_s: float
+    cuts: tuple[int, ...]
+    chosen: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Loop:
+    """One candidate: the chain, its stages, and what ranks hold at their fullest."""
+
+    kinds: StageKinds
+    shape: PipelineShape
+    even: NearlyEven
+    replicas: Replicas
+    cluster: Cluster
+    transfer_s: Floats
+    memory: LoopMemory
+
+    @classmethod
+    def of(cls, question: SplitQuestion) -> Loop | None:
+        """None where the family's rules forbid the shape or no split is nearly even."""
+        kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
+        shape = PipelineShape(
+            family=question.family,
+            num_ranks=degrees.pipeline,
+            num_microbatches=question.num_microbatches,
+            virtual_stages=degrees.virtual_stages,
+        )
+        even = nearly_even(kinds.profile, degrees.pipeline * degrees.virtual_stages)
+        if even is None or not is_legal(shape):
+            return None
+        rows, replicas = fullest_rows(shape), group_replicas(cluster.pool_of(), degrees)
+        held, _, running = np.split(rows.rows, 3, axis=1)
+        ranks = placement_of(shape).rank_of_stage
+        return cls(
+            kinds=kinds,
+            shape=shape,
+            even=even,
+            replicas=replicas,
+            cluster=cluster,
+            transfer_s=least_transfers_s(kinds, degrees, cluster, ranks),
+            memory=LoopMemory(
+                kinds=kinds,
+                replicas=replicas,
+                usable_bytes=cluster.accelerator.usable_bytes,
+                held=np.split(held, rows.starts[1:]),
+                running=np.split(running, rows.starts[1:]),
+            ),
+        )
+
+    def bound(self) -> tuple[float, tuple[int, ...]]:
+        """On the step, and the blocks of each rank that may reach it."""
+        found = least_step_s(
+            self.chain(), rank_ends(self.shape), self.memory.held, self.memory.running
+        )
+        pipeline_s = max(found.step_s, self.mean_work_s)
+        return pipeline_s + self.cluster.accelerator.step_overhead_s, found.blocks_of_rank
+
+    @property
+    def mean_work_s(self) -> float:
+        """Of a rank."""
+        whole_s = float(LayerTimes.of(self.kinds).total_before_s[-1])
+        return self.shape.num_microbatches * whole_s / self.shape.num_ranks
+
+    def chain(self) -> LoopChain:
+        """What the bound needs to know; of several classes of blocks it knows the largest."""
+        kinds, costs, even = self.kinds, self.kinds.profile.costs, self.even
+        assert costs.phases is not None, "an estimate has phases"
+        times = LayerTimes.of(kinds)
+        classes = np.array([layer.layer_class for layer in kinds.profile.structure.layers])
+        own = np.bincount(classes[even.first : even.after])
+        main = int(own.argmax())
+        missing = int(even.after - even.first - own[main])
+        rows = list(costs.rows_of(main))
+        static = self._held_of_classes()
+        update_s = optimizer_s(
+            costs.static_bytes[costs.class_offsets[:-1]],
+            costs.updated_weight_bytes[costs.class_offsets[:-1]],
+            self.replicas,
+            self.cluster,
+            chunks_per_rank=len(classes),
+        )
+        least_kept = np.minimum.reduceat(costs.saved_bytes, costs.class_offsets[:-1])
+        ends = (classes[: even.first], classes[even.after :])
+
+        def edges(values: Floats) -> Floats:
+            return np.array([values[each].sum() for each in ends])
+
+        return LoopChain(
+            blocks=Blocks.of(
+                count=int(own[main]),
+                forward_s=float(times.forward_s[main]),
+                time_s=np.asarray(costs.phases.total_s[rows]),
+                kept_bytes=np.asarray(costs.saved_bytes[rows]),
+                static=float(static[main]),
+                transient=float(costs.transient_bytes[rows].min()),
+            ),
+            num_ranks=self.shape.num_ranks,
+            num_microbatches=self.shape.num_microbatches,
+            least=np.maximum(even.least - missing, 0),
+            most=even.most,
+            edge_forward_s=edges(times.forward_s),
+            edge_time_s=edges(times.total_s),
+            edge_kept_bytes=edges(least_kept),
+            edge_static_bytes=edges(static),
+            edge_optimizer_s=edges(update_s),
+            optimizer_s=float(update_s[main]),
+            forward_all_s=float(times.forward_before_s[-1]),
+            backward_all_s=float((times.total_before_s - times.forward_before_s)[-1]),
+            transfer_s=self.transfer_s,
+            usable_bytes=self.cluster.accelerator.usable_bytes,
+            gathered_bytes=0.0 if missing else self._gathered_bytes(main),
+            sharing=self._sharing(missing),
+            under_backward=kinds.overlap.gradients,
+        )
+
+    def _sharing(self, missing: int) -> tuple[RankSharing, ...]:
+        """What ranks exchange with replicas; nothing where blocks of another class may be meant."""
+        even, p = self.even, self.shape.num_ranks
+        if missing:
+            sizes = even.most - np.maximum(even.least - missing, 0)
+            return tuple(RankSharing.none(int(sizes[r::p].sum()) + 1) for r in range(p))
+        last = len(even.least) - 1
+        kinds_of_stage = []
+        for stage in range(last + 1):
+            blocks = np.arange(even.least[stage], even.most[stage] + 1)
+            first = 0 if stage == 0 else even.after - blocks if stage == last else even.first
+            after = self.kinds.num_layers if stage == last else even.first + blocks
+            kinds_of_stage.append(self.kinds.kind_of[first, after])
+        return rank_sharing(self.kinds, self.replicas, [kinds_of_stage[r::p] for r in range(p)])
+
+    def _gathered_bytes(self, main: int) -> float:
+        """Weights that a rank of at least one block of the class gathers at least."""
+        if self.replicas.zero_stage < 3:
+            return 0.0
+        costs = self.kinds.profile.costs
+        static = costs.static_bytes[costs.class_offsets[main], :, StaticKind.WEIGHT]
+        return float(static.sum()) * min(1.0, 2 * (1 - 1 / self.replicas.sizes[0]))
+
+    def _held_of_classes(self) -> Floats:
+        """State of one layer of each class on one device, [C]."""
+        costs = self.kinds.profile.costs
+        first = costs.class_offsets[:-1]
+        shards = np.array([[self.replicas.shards(g, k) for k in StaticKind] for g in range(2)])
+        sharded = (costs.static_bytes[first] / shards).sum(axis=(1, 2))
+        held: Floats = sharded + costs.opaque_static_bytes[first]
+        return held
+
+    def even_split(self) -> _Found | None:
+        """What frameworks run where no split is stated, if it is nearly even and fits."""
+        lengths = np.array(even_blocks(self.even.after - self.even.first, len(self.even.least)))
+        if not ((self.even.least <= lengths) & (lengths <= self.even.most)).all():
+            return None
+        lengths[0] += self.even.first
+        lengths[-1] += self.kinds.num_layers - self.even.after
+        return self._found(lengths)
+
+    def likely_split(self, blocks_of_rank: tuple[int, ...], *, limit_s: float) -> _Found | None:
+        """The shortest of the ways to deal them and the even one, after a few moves from there."""
+        dealt = [self._found(lengths) for lengths in self._arrangements(blocks_of_rank)]
+        dealt.append(self.even_split())
+        best = min(
+            (each for each in dealt if each is not None),
+            key=lambda each: each.step_s,
+            default=None,
+        )
+        if best is None or best.step_s > _WORTH_MOVING * limit_s:
+            return best
+        return self._improved(best)
+
+    def _found(self, lengths: Ints) -> _Found | None:
+        chosen = self.memory.recomputed(lengths)
+        if chosen is None:
+            return None
+        cuts = (0, *np.cumsum(lengths).tolist())
+        return _Found(step_s=self._step_s(chosen), cuts=cuts, chosen=chosen)
+
+    def _improved(self, best: _Found) -> _Found:
+        """One block at a time from a stage to another, while that helps or the effort is spent."""
+        num_actions = 2 * len(best.chosen) * self.shape.num_microbatches
+        trials = min(_MOST_TRIALS, _ACTIONS // num_actions)
+        improving = True
+        while improving:
+            improving = False
+            lengths = np.diff(best.cuts)
+            for giver, taker in self._moves(lengths):
+                if trials <= 0:
+                    return best
+                trials -= 1
+                moved = lengths.copy()
+                moved[giver] -= 1
+                moved[taker] += 1
+                found = self._found(moved)
+                if found is not None and found.step_s < best.step_s * (1 - _HAIR):
+                    best, improving = found, True
+                    break
+        return best
+
+    def _moves(self, lengths: Ints) -> list[tuple[int, int]]:
+        """Stages that can give a block and take one, of one rank first, then of near ranks."""
+        p, blocks = self.shape.num_ranks, lengths.copy()
+        blocks[0] -= self.even.first
+        blocks[-1] -= self.kinds.num_layers - self.even.after
+        givers = np.flatnonzero(blocks > self.even.least).tolist()
+        takers = np.flatnonzero(blocks < self.even.most).tolist()
+        moves = [(giver, taker) for giver in givers for taker in takers if giver != taker]
+        return sorted(moves, key=lambda move: (abs(move[0] % p - move[1] % p), move))
+
+    def _arrangements(self, blocks_of_rank: tuple[int, ...]) -> list[Ints]:
+        """Lengths of all stages, [S], for blocks of ranks of which the bound knows one class."""
+        p, v = self.shape.num_ranks, self.shape.virtual_stages
+        least, most = self.even.least.reshape(v, p), self.even.most.reshape(v, p)
+        counts = np.maximum(blocks_of_rank, least.sum(axis=0))
+        missing = self.even.after - self.even.first - int(counts.sum())
+        for _ in range(missing):  # blocks of other classes: where there is most room
+            counts[int((most.sum(axis=0) - counts).argmax())] += 1
+        for _ in range(-missing):  # the bound allows ranks fewer of its class than they must hold
+            counts[int((counts - least.sum(axis=0)).argmax())] -= 1
+        late, early = np.arange(v)[::-1], np.arange(v)
+        spread = np.argsort([int(f"{chunk:06b}"[::-1], 2) for chunk in range(v)], kind="stable")
+        found: list[Ints] = []
+        for order in (late, early, spread):
+            blocks = np.stack(
+                [_dealt_evenly(int(counts[r]), least[:, r], most[:, r], order) for r in range(p)],
+                axis=1,
+            )
+            lengths = blocks.reshape(-1)
+            lengths[0] += self.even.first
+            lengths[-1] += self.kinds.num_layers - self.even.after
+            if not any((lengths == other).all() for other in found):
+                found.append(lengths)
+        return found
+
+    def _step_s(self, chosen: tuple[tuple[int, ...], ...]) -> float:
+        """The pipeline simulated; what follows it differs little between splits."""
+        phases = self.kinds.profile.costs.phases
+        assert phases is not None, "an estimate has phases"
+        own = np.array(chosen, dtype=np.float64)
+        weight_grad_s = own @ phases.weight_grad_s
+        times = PipelineTimes(
+            forward_s=own @ phases.forward_s,
+            input_grad_s=own @ (phases.total_s - phases.forward_s) - weight_grad_s,
+            weight_grad_s=weight_grad_s,
+            transfer_s=self.transfer_s,
+        )
+        return float(quick_ends_s(self.shape, times).max())
+
+
+def _dealt_evenly(count: int, least: Ints, most: Ints, order: Ints) -> Ints:
+    """Blocks of the chunks of one rank, [v], as alike as may be; more of them come in `order`."""
+    blocks = least.copy()
+    for _ in range(count - int(least.sum())):
+        open_chunks = [chunk for chunk in order.tolist() if blocks[chunk] < most[chunk]]
+        blocks[min(open_chunks, key=lambda chunk: int(blocks[chunk]))] += 1
+    return blocks

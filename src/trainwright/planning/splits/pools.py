@@ -1,0 +1,310 @@
+"""The best split of a candidate on several pools, and a bound on every other.
+
+Across, ranks bring the prices and the memory of their own pool to the program of `chain_split`.
+Beside, the pipelines of each pool have a bound of their own for any number of microbatches, and
+that grows with it; so the least T at which all pools together run the batch follows from giving
+microbatches one by one to the pool that has them done first. Stages are cut alike in all pools:
+the cuts that are best for one of them are offered to the others, each of which recomputes what its
+own memory asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.costing.communication import point_to_point_time_s
+from trainwright.planning.bounds.pools import Across, Beside
+from trainwright.planning.splits.chain import Site, best_split_at, fastest_ways
+from trainwright.planning.splits.types import options_of
+from trainwright.plans import Plan, ReplicaGroup, Stage
+from trainwright.step.pipeline import PipelineShape
+from trainwright.step.places import rank_level
+from trainwright.step.pools import mixed_replicas
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainwright.arrays import Floats
+    from trainwright.cluster import NetworkLevel
+    from trainwright.planning.bounds.pools import MixedCandidate, MixedShelf
+    from trainwright.planning.splits.chain import Split
+    from trainwright.profile import Profile
+
+    Ways = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedSplit:
+    """No split of the candidate ends before `bound_s`; `plans` are those worth pricing."""
+
+    bound_s: float
+    plans: tuple[Plan, ...] = ()
+
+
+def best_mixed_split(
+    shelf: MixedShelf, candidate: MixedCandidate, *, limit_s: float = math.inf
+) -> MixedSplit:
+    """The split of least bound; a bound above the limit is cut down to it."""
+    if isinstance(candidate, Across):
+        return _across(shelf, candidate, limit_s)
+    return _beside(shelf, candidate, limit_s)
+
+
+def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
+    degrees, pools = candidate.degrees, candidate.pool_of_rank
+    site_of = {
+        pool: Site(
+            kinds=shelf.kinds(pool, candidate.point),
+            cluster=shelf.room(pool, candidate),
+            replicas=mixed_replicas(shelf.cluster, degrees, {pool: candidate.data}),
+        )
+        for pool in candidate.pools
+    }
+    levels = list(_levels_across(shelf, candidate))
+    shape = PipelineShape(
+        family=candidate.schedule,
+        num_ranks=len(pools),
+        num_microbatches=_microbatches(shelf, candidate) // candidate.data,
+    )
+    profile = shelf.profile(pools[0], candidate.point)
+    split = best_split_at(
+        [site_of[pool] for pool in pools],
+        _transfers_s(profile, levels),
+        shape=shape,
+        limit_s=limit_s,
+    )
+    if not split.cuts:
+        return MixedSplit(bound_s=split.bound_s)
+    stages = []
+    for pool, (first, after), chosen in zip(pools, pairwise(split.cuts), split.chosen, strict=True):
+        layers = profile.structure.layers[first:after]
+        own = _group(shelf, candidate, pool, count=candidate.data)
+        options = options_of(layers, chosen, shelf.profile(pool, candidate.point))
+        ids = tuple(layer.id for layer in layers)
+        stages.append(Stage(layers=ids, options=options, replicas=(own,)))
+    return MixedSplit(bound_s=split.bound_s, plans=(_plan(shelf, candidate, stages),))
+
+
+def _levels_across(shelf: MixedShelf, candidate: Across) -> Iterator[NetworkLevel]:
+    """What lies between each rank and the next."""
+    size = candidate.point.devices * candidate.data
+    for index, (pool, depth) in enumerate(zip(candidate.pools, candidate.depths, strict=True)):
+        for rank in range(depth - 1):
+            level = rank_level(shelf.cluster.pools[pool].levels, rank, rank + 1, size)
+            assert level is not None, "two ranks share no device"
+            yield level
+        if index + 1 < len(candidate.pools):
+            joint = shelf.cluster.joint
+            assert joint is not None, "several pools are joined"
+            yield joint
+
+
+def _transfers_s(profile: Profile, levels: Sequence[NetworkLevel]) -> Floats:
+    """Seconds from each rank to the next by the layer that the next begins with, [p, L + 1]."""
+    size = len(profile.structure.layers)
+    times_s = np.zeros((len(levels) + 1, size + 1))
+    for edge in profile.structure.edges:
+        if edge.target == edge.source + 1:
+            for rank, level in enumerate(levels):
+                times_s[rank, edge.target] = point_to_point_time_s(edge.bytes, level)
+    return times_s
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The pipelines of one pool: their best split by the number of microbatches of each."""
+
+    site: Site
+    transfers: Floats
+    candidate: Beside
+    count: int
+    limit_s: float
+    made: dict[int, Split]
+
+    def split(self, microbatches: int) -> Split:
+        """The split of least bound."""
+        if microbatches not in self.made:
+            self.made[microbatches] = best_split_at(
+                self.sites,
+                self.transfers,
+                shape=self.shape(microbatches),
+                limit_s=self.limit_s,
+            )
+        return self.made[microbatches]
+
+    @property
+    def sites(self) -> list[Site]:
+        """One and the same for every rank."""
+        return [self.site] * self.candidate.depth
+
+    def shape(self, microbatches: int) -> PipelineShape:
+        """The orders of one of its pipelines."""
+        return PipelineShape(
+            family=self.candidate.schedule,
+            num_ranks=self.candidate.depth,
+            num_microbatches=microbatches,
+        )
+
+
+def _beside(shelf: MixedShelf, candidate: Beside, limit_s: float) -> MixedSplit:
+    total = _microbatches(shelf, candidate)
+    pools = {
+        pool: _pool(shelf, candidate, pool, count, limit_s)
+        for pool, count in zip(candidate.pools, candidate.replicas, strict=True)
+    }
+    dealt = _dealt(pools, total)
+    bound_s = max(pools[pool].split(m).bound_s for pool, m in dealt.items())
+    if not bound_s < limit_s:
+        return MixedSplit(bound_s=bound_s)
+    offered = {pools[pool].split(m).cuts: None for pool, m in dealt.items()}
+    plans = (_cut(shelf, candidate, pools, dealt, cuts) for cuts in offered if cuts)
+    return MixedSplit(bound_s=bound_s, plans=tuple(p for p in plans if p is not None))
+
+
+def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: float) -> _Pool:
+    members = dict(zip(candidate.pools, candidate.replicas, strict=True))
+    levels, size = shelf.cluster.pools[pool].levels, candidate.point.devices * count
+    between = [rank_level(levels, r, r + 1, size) for r in range(candidate.depth - 1)]
+    return _Pool(
+        site=Site(
+            kinds=shelf.kinds(pool, candidate.point),
+            cluster=shelf.room(pool, candidate),
+            replicas=mixed_replicas(shelf.cluster, candidate.degrees, members),
+        ),
+        transfers=_transfers_s(
+            shelf.profile(pool, candidate.point), [level for level in between if level]
+        ),
+        candidate=candidate,
+        count=count,
+        limit_s=limit_s,
+        made={},
+    )
+
+
+def _dealt(pools: Mapping[int, _Pool], total: int) -> dict[int, int]:
+    """Microbatches of each pipeline by pool, so that the last of them is done first.
+
+    The bound of a pool is all but linear in them: from two points follows where all pools meet, a
+    little below that microbatches are given out one by one. Were a pool done later even so, it
+    starts with fewer.
+    """
+    start = _affine_start(pools, total)
+    while True:
+        dealt = dict(start)
+        last_s = 0.0
+        while sum(pools[g].count * m for g, m in dealt.items()) < total:
+            ends_s = {g: pools[g].split(m + 1).bound_s for g, m in dealt.items()}
+            first = min(ends_s, key=lambda g: (ends_s[g], g))
+            dealt[first] += 1
+            last_s = max(last_s, ends_s[first])
+            if not last_s < pools[first].limit_s:
+                break
+        early = {g for g, m in start.items() if m > 1 and pools[g].split(m).bound_s > last_s}
+        if not early:
+            return dealt
+        start = {g: max(1, m // 2) if g in early else m for g, m in start.items()}
+
+
+def _affine_start(pools: Mapping[int, _Pool], total: int) -> dict[int, int]:
+    few = dict.fromkeys(pools, 1)
+    if sum(pool.count for pool in pools.values()) >= total:
+        return few
+    lines = {}
+    for g, pool in pools.items():
+        kinds, depth = pool.site.kinds, pool.candidate.depth
+        slope_s = float(kinds.least_time_s[kinds.kind_of[0, kinds.num_layers]]) / depth
+        lines[g] = (0.0, slope_s)
+    for _ in range(2):
+        # Σ count · (T − a) / b = total
+        weight = sum(pools[g].count / b for g, (_, b) in lines.items())
+        offset = sum(pools[g].count * a / b for g, (a, b) in lines.items())
+        limit_s = (total + offset) / weight
+        guess = {g: max(1, int((limit_s - a) / b)) for g, (a, b) in lines.items()}
+        for g, m in guess.items():
+            less = max(1, m * 3 // 4)
+            high_s, low_s = pools[g].split(m).bound_s, pools[g].split(less).bound_s
+            if less < m and math.isfinite(high_s) and high_s > low_s:
+                slope_s = (high_s - low_s) / (m - less)
+                lines[g] = (high_s - m * slope_s, slope_s)
+    while sum(pools[g].count * m for g, m in guess.items()) >= total and max(guess.values()) > 1:
+        guess = {g: max(1, m - 1) for g, m in guess.items()}
+    return guess
+
+
+def _cut(
+    shelf: MixedShelf,
+    candidate: Beside,
+    pools: Mapping[int, _Pool],
+    dealt: Mapping[int, int],
+    cuts: tuple[int, ...],
+) -> Plan | None:
+    """The stages between `cuts` in all pools; None where one of them does not fit."""
+    ways = {g: fastest_ways(pool.sites, cuts, pool.shape(dealt[g])) for g, pool in pools.items()}
+    chosen = {g: way for g, way in ways.items() if way is not None}
+    if len(chosen) < len(ways):
+        return None
+    structure = shelf.profile(candidate.pools[0], candidate.point).structure
+    stages = []
+    for rank, (first, after) in enumerate(pairwise(cuts)):
+        layers = structure.layers[first:after]
+        options = {
+            g: options_of(layers, way[rank], shelf.profile(g, candidate.point))
+            for g, way in chosen.items()
+        }
+        common = options[candidate.pools[0]]
+        groups = [
+            replace(group, options=() if options[group.pool] == common else options[group.pool])
+            for group in _shared_out(shelf, candidate, dealt)
+        ]
+        ids = tuple(layer.id for layer in layers)
+        stages.append(Stage(layers=ids, options=common, replicas=tuple(groups)))
+    return _plan(shelf, candidate, stages)
+
+
+def _shared_out(
+    shelf: MixedShelf, candidate: Beside, dealt: Mapping[int, int]
+) -> Iterator[ReplicaGroup]:
+    """Groups with whole microbatches; where those are too few, some pipelines run one less."""
+    total = _microbatches(shelf, candidate)
+    counts = dict(zip(candidate.pools, candidate.replicas, strict=True))
+    spare = sum(counts[g] * m for g, m in dealt.items()) - total
+    for g, count in counts.items():
+        m = dealt[g]
+        fewer = min(spare, count if m > 1 else 0)
+        spare -= fewer
+        for own, each in ((count - fewer, m), (fewer, m - 1)):
+            if own:
+                yield _group(shelf, candidate, g, count=own, share=own * each / total)
+    assert spare == 0, "no pool got more than it needs"
+
+
+def _group(
+    shelf: MixedShelf, candidate: MixedCandidate, pool: int, *, count: int, share: float = 1.0
+) -> ReplicaGroup:
+    return ReplicaGroup(
+        count=count,
+        tensor_parallel=candidate.point.tensor,
+        device_kind=shelf.cluster.pools[pool].accelerator.name,
+        share=share,
+        pool=pool,
+    )
+
+
+def _plan(shelf: MixedShelf, candidate: MixedCandidate, stages: Sequence[Stage]) -> Plan:
+    return Plan(
+        stages=tuple(stages),
+        num_microbatches=_microbatches(shelf, candidate),
+        microbatch_size=candidate.point.microbatch_size,
+        schedule=candidate.schedule,
+        parallelism=candidate.degrees,
+    )
+
+
+def _microbatches(shelf: MixedShelf, candidate: MixedCandidate) -> int:
+    return shelf.question.workload.global_batch // candidate.point.microbatch_size

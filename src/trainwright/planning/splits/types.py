@@ -1,0 +1,144 @@
+"""How much is spent on further splits, and how those that were simulated are priced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from trainwright.plans import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from trainwright.cluster import Cluster
+    from trainwright.planning.bounds.stages import StageKinds
+    from trainwright.planning.question.question import Candidate
+    from trainwright.planning.splits.chain import CutsAndRows
+    from trainwright.plans import StepPrediction
+    from trainwright.plans.parallelism import Parallelism
+    from trainwright.profile import Layer, Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A candidate with its plan, the profile it was cut from, and its predicted step."""
+
+    candidate: Candidate
+    plan: Plan
+    profile: Profile
+    step: StepPrediction
+
+
+def options_of(layers: Sequence[Layer], chosen: Sequence[int], profile: Profile) -> tuple[str, ...]:
+    """How each layer of a stage runs; of a class, the layers that recompute most come first."""
+    costs, left, options = profile.costs, list(chosen), []
+    for layer in layers:
+        row = max(row for row in costs.rows_of(layer.layer_class) if left[row])
+        left[row] -= 1
+        options.append(costs.option_ids[row])
+    return tuple(options)
+
+
+# What every search for splits is asked: a candidate, and where it runs
+# ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SplitQuestion:
+    """How are the layers of `kinds` best cut into p·v stages under a schedule family?
+
+    `num_microbatches` is that of one replica, v = `degrees.virtual_stages`.
+    """
+
+    kinds: StageKinds
+    degrees: Parallelism
+    cluster: Cluster
+    family: str
+    num_microbatches: int
+
+    @property
+    def overhead_s(self) -> float:
+        """What every step takes once, beside its pipeline."""
+        return self.cluster.accelerator.step_overhead_s
+
+
+# How much is spent on further splits, and how those that were simulated are priced
+# ---------------------------------------------------------------------------------
+
+_MOST: Final = 5_000_000  # actions simulated, or as much other work
+_BEGINNINGS: Final = 2048  # of cuts that are kept at once
+_PER_ACTION: Final = 4  # ranks added up while one action is simulated
+_RANKS: Final = 400  # beside, for each pair of ranks
+_SIMULATION: Final = 2000  # beside its actions
+_PLAN: Final = 50_000
+HAIR: Final = 1 - 1e-12  # of the best step: what is nearer differs by rounding
+
+
+@dataclass(slots=True)
+class Effort:
+    """What is left of it, in simulated actions."""
+
+    left: int = _MOST
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left."""
+        return self.left <= 0
+
+    def suffices(self, splits: int, actions: int) -> bool:
+        """Whether so many splits of so many actions can be simulated."""
+        return splits * (_SIMULATION + actions) <= self.left
+
+    def beginnings(self, num_ranks: int, longest: int) -> int:
+        """How many cuts of a chain may be kept at once, each with so many stages to go on with.
+
+        To enumerate them takes half of the effort at most.
+        """
+        return min(_BEGINNINGS, _PER_ACTION * max(0, self.left) // (num_ranks**2 * longest))
+
+    def spend_on_cuts(self, num_ranks: int, num_bounds: int) -> None:
+        """Cuts of a chain enumerated, so many ranks added up."""
+        self.left -= _RANKS * num_ranks**2 + num_bounds // _PER_ACTION
+
+    def spend_on_simulation(self, actions: int) -> None:
+        """A split simulated."""
+        self.left -= _SIMULATION + actions
+
+    def spend_on_plan(self) -> None:
+        """A plan priced."""
+        self.left -= _PLAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The fastest further plan of a candidate, and what all of its plans take at least."""
+
+    bound_s: float
+    found: Priced | None = None
+
+
+def price_below(
+    simulated: Iterable[tuple[float, CutsAndRows]],
+    price: Callable[[CutsAndRows], Priced | None],
+    effort: Effort,
+    *,
+    limit_s: float,
+    others_s: float,
+) -> Finished:
+    """Price splits below the limit, shortest first, until none can be the shortest.
+
+    `others_s` bounds those that were not simulated. A split whose plan misses the memory keeps the
+    bound that it had.
+    """
+    best: Priced | None = None
+    for step_s, split in sorted(simulated):
+        if step_s >= limit_s * HAIR or effort.is_spent:
+            others_s = min(others_s, max(step_s, 0.0))
+            break
+        effort.spend_on_plan()
+        found = price(split)
+        if found is None:
+            others_s = min(others_s, step_s)
+        elif found.step.step_time_s < limit_s:
+            best, limit_s = found, found.step.step_time_s
+    return Finished(bound_s=min(others_s, limit_s), found=best)

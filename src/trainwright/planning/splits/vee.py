@@ -1,0 +1,541 @@
+"""What one candidate asks of the peel (`native/peel.hpp`): V placement, cut from both ends.
+
+Rank r owns stages r and 2p-1-r. A family orders a V by the times of its stages, and what its order
+holds is known only then. A split is in the space if it is nearly even and fits with what the
+published order of its family holds (`v_memory`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from trainwright._native import _core
+from trainwright.planning.bounds.layers import undivided_work_s
+from trainwright.planning.bounds.stages import (
+    LayerTimes,
+    Sharing,
+    held_static_bytes,
+    least_transfers_s,
+    nearly_even,
+    optimizer_s,
+    packed_fronts,
+    slowest_s,
+)
+from trainwright.planning.question.families import (
+    MOST_ACTIVATIONS,
+    most_in_flight,
+    published_in_flight,
+)
+from trainwright.planning.splits.chain import Split, longest_stage
+from trainwright.plans.status import Objective
+from trainwright.profile import StaticKind
+from trainwright.scheduling.bounds import LeastCosts, best_bound
+from trainwright.step.pipeline import placement_of
+from trainwright.step.places import group_replicas
+from trainwright.step.predict import pipeline_times, sharing_times
+from trainwright.step.zero import RankState, optimizer_time_s
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from trainwright.arrays import Floats, Ints
+    from trainwright.planning.bounds.stages import NearlyEven, PackedFronts, StageKinds
+    from trainwright.planning.splits.chain import CutsAndRows
+    from trainwright.planning.splits.types import SplitQuestion
+    from trainwright.step.predict import Layout, StepWork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VProblem:
+    """One candidate, prepared for the peel. `limit_s` is on the pipeline, without `overhead_s`.
+
+    `floor_s` is the work of the busiest rank, whatever it waits for and however much memory it has.
+    """
+
+    kinds: StageKinds
+    fronts: PackedFronts
+    times: LayerTimes
+    num_ranks: int
+    family: str
+    num_microbatches: int
+    usable_bytes: float
+    gathered_share: float
+    arrays: dict[str, Floats]
+    transfer_s: Floats
+    even: NearlyEven | None
+    overhead_s: float
+    floor_s: float
+    limit_s: float
+
+    @classmethod
+    def of(cls, question: SplitQuestion, *, limit_s: float) -> VProblem:
+        """Of steps within the limit."""
+        kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
+        p, m = degrees.pipeline, question.num_microbatches
+        times, limit_s = LayerTimes.of(kinds), limit_s - question.overhead_s
+        replicas = group_replicas(cluster.pool_of(), degrees)
+        sharing = Sharing.of(kinds, replicas)
+        longest = longest_stage(kinds, kinds.num_layers - 2 * p + 1, limit_s / m)
+        gathers = replicas.zero_stage == 3
+        return cls(
+            kinds=kinds,
+            fronts=_with_added(packed_fronts(kinds, longest), kinds, sharing),
+            times=times,
+            num_ranks=p,
+            family=question.family,
+            num_microbatches=m,
+            usable_bytes=cluster.accelerator.usable_bytes,
+            gathered_share=2 * (1 - 1 / replicas.sizes[0]) if gathers else 0.0,
+            arrays={
+                "forward_s": kinds.counts @ times.forward_s,
+                "input_grad_s": kinds.counts @ times.input_grad_s,
+                "weight_grad_s": kinds.counts @ times.weight_grad_s,
+                "tail_s": sharing.tail_s(kinds.forward_s, slowest_s(kinds)),
+                "optimizer_s": optimizer_s(
+                    kinds.static_bytes,
+                    kinds.trained_bytes,
+                    replicas,
+                    cluster,
+                    chunks_per_rank=2,
+                ),
+                "static_bytes": held_static_bytes(kinds, replicas),
+                "weight_bytes": kinds.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1),
+                "largest_weight_bytes": kinds.weight_bytes,
+            },
+            transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
+            even=nearly_even(kinds.profile, 2 * p),
+            overhead_s=question.overhead_s,
+            floor_s=m * _busiest_work_s(kinds, times, p),
+            limit_s=limit_s,
+        )
+
+    @property
+    def max_activations(self) -> int:
+        """No rank ever holds more."""
+        return MOST_ACTIVATIONS[self.family](self.num_ranks)
+
+    def published(self) -> dict[str, Any] | None:
+        """The splits of the space, with room for what the published order holds; None if empty."""
+        return None if self.even is None else self._nearly_even(self.any_published(), self.even)
+
+    def any_published(self) -> dict[str, Any]:
+        """All splits with that room, whether nearly even or not."""
+        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        return self.with_room_for(*held)
+
+    def _nearly_even(self, problem: dict[str, Any], even: NearlyEven) -> dict[str, Any]:
+        """The problem with all other stages of a kind that cannot be run."""
+        levels, is_stage = problem["level_offset"], even.stages(self.kinds.num_layers)
+        kind_of = np.where(is_stage, self.kinds.kind_of, len(levels) - 1)
+        never = np.append(levels, levels[-1])
+        return problem | {"kind_of": kind_of, "level_offset": never}
+
+    def with_room_for(self, near: Floats, far: Floats) -> dict[str, Any]:
+        """All splits whose ranks have room for these counts [N, p] of their near and far stage."""
+        fronts = self.fronts
+        return {
+            "num_ranks": self.num_ranks,
+            "num_microbatches": self.num_microbatches,
+            "max_activations": self.max_activations,
+            "usable_bytes": self.usable_bytes,
+            "gathered_share": self.gathered_share,
+            "floor_s": self.floor_s,
+            "limit_s": self.limit_s,
+            "kind_of": self.kinds.kind_of,
+            "level_offset": fronts.levels,
+            "transient_bytes": fronts.level_bytes,
+            "beside_bytes": np.zeros_like(fronts.level_bytes),  # but for one of both chunks
+            "front_offset": fronts.offset,
+            "front_bytes": fronts.kept_bytes,
+            "front_time_s": fronts.time_s,
+            "forward_before_s": self.times.forward_before_s,
+            "input_grad_before_s": self.times.input_grad_before_s,
+            "transfer_s": self.transfer_s,
+            "near_in_flight": self._by_first_layer(near),
+            "far_in_flight": self._by_first_layer(far),
+            **self.arrays,
+        }
+
+    def _by_first_layer(self, held: Floats) -> Floats:
+        """Counts of ranks, whatever layer their stages begin with."""
+        return np.repeat(held.reshape(-1, 1), self.kinds.num_layers + 1, axis=1)
+
+
+def _busiest_work_s(kinds: StageKinds, times: LayerTimes, num_ranks: int) -> float:
+    """Of a microbatch, on the rank that works longest."""
+    classes = [layer.layer_class for layer in kinds.profile.structure.layers]
+    counts = np.bincount(classes, minlength=len(times.total_s))
+    return float(undivided_work_s(times.total_s, counts, np.array([num_ranks]))[0])
+
+
+def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> PackedFronts:
+    """With what replicas add to every microbatch."""
+    if sharing.zero_stage < 2:
+        return fronts
+    level_kind = np.repeat(np.arange(len(fronts.levels) - 1), np.diff(fronts.levels))
+    kind = np.repeat(level_kind, np.diff(fronts.offset))
+    return replace(fronts, time_s=sharing.with_added(kind, kinds.forward_s[kind], fronts.time_s))
+
+
+# The value of a game between rows and columns: how to mix columns so that the least row is most
+# ----------------------------------------------------------------------------------------------
+# With `values` [N, M] above 0 the mean of columns by weights w has a least row v; the largest v is
+# the least mean of rows by weights y that no column exceeds (von Neumann). With y = v·x the x of
+# largest sum with values' · x <= 1 are a linear program, solved by the simplex method from x = 0;
+# its prices are w / v. A hundred rows and columns take milliseconds.
+
+_GAME_HAIR: Final = 1e-9
+_MOST_PIVOTS: Final = 20  # times the size of the game
+
+
+class Mix(NamedTuple):
+    """Weights of the columns [M], and the least row of their mean."""
+
+    weights: Floats
+    value: float
+
+
+def solved(values: Floats) -> Mix:
+    """The best weights; where rounding ends the method early, weights that are nearly so."""
+    rows, columns = values.shape
+    table = np.zeros((columns + 1, rows + columns + 1))
+    table[:-1, :rows] = values.T / values.max()
+    table[:-1, rows:-1] = np.eye(columns)
+    table[:-1, -1] = 1.0
+    table[-1, :rows] = -1.0
+    for _ in range(_MOST_PIVOTS * (rows + columns)):
+        enters = int(table[-1, :-1].argmin())
+        if table[-1, enters] >= -_GAME_HAIR:
+            break
+        column = table[:-1, enters]
+        grows = column > _GAME_HAIR
+        if not grows.any():
+            break
+        ratios = np.divide(table[:-1, -1], column, out=np.full(columns, np.inf), where=grows)
+        leaves = int(ratios.argmin())
+        table[leaves] /= table[leaves, enters]
+        others = np.arange(columns + 1) != leaves
+        table[others] -= np.outer(table[others, enters], table[leaves])
+    prices = np.maximum(table[-1, rows:-1], 0.0)
+    weights = prices / prices.sum() if prices.sum() > 0 else np.full(columns, 1 / columns)
+    return Mix(weights, float((values @ weights).min()))
+
+
+# A bound on splits in V from how long activations live, whatever the order
+# -------------------------------------------------------------------------
+# A rank that holds no more than k chunk activations cannot run m microbatches faster than these
+# leave it again (Little's law). That of stage s lives from its forward to the end of its weight
+# gradient: all forwards from s to the loss and all input gradients back, with what they recompute.
+# With n_r both chunks of rank r,
+#
+#     T >= ahead_r + (m / k)·sum over s in n_r of (W_s + sum over u >= s of (F_u + I_u)) + ends_r
+#
+# where the k places fill one forward after the other and are left one weight gradient after the
+# other (`PeelWeights`). What other ranks recompute counts here, which no bound of a rank by itself
+# sees: of V-Min with little memory it is most of the step.
+#
+# These are sums of times of stages, and so is what ranks take by themselves (`v_bound`). The least
+# over all splits of the largest of them is no less than the least of any mean of them, which the
+# peel finds (`native/peel.hpp`, `peel_weighted`). The best mean is that of a game between splits
+# and sums (`matrix_game`), solved for the splits that were met; its mean asks for the next one.
+#
+# Reference: J. Little. *A Proof for the Queuing Formula L = λW.* Operations Research 9(3), 1961.
+
+_ROUNDS: Final = 30
+_NEAR: Final = 1e-4  # of the value of a game, between its bounds
+_LIFETIME_HAIR: Final = 1e-9
+
+
+class Sums(NamedTuple):
+    """N sums of times: how often each counts, and seconds beside; see `PeelWeights`.
+
+    `forwards`, `input_grads` and `weight_grads` [N, 2p] are by stage, `ranks` and `ends` [N, p].
+    """
+
+    forwards: Floats
+    input_grads: Floats
+    weight_grads: Floats
+    ranks: Floats
+    ends: Floats
+    beside_s: Floats
+
+    def mean(self, weights: Floats) -> Sums:
+        """One sum, by weights of these."""
+        return Sums(*(weights[np.newaxis] @ part for part in self))
+
+    def of(self, times: Times) -> Floats:
+        """Of one split, [N]."""
+        parts = (part @ own for part, own in zip(self, times, strict=False))
+        total: Floats = sum(parts, start=self.beside_s)
+        return total
+
+
+class Times(NamedTuple):
+    """What `Sums` count, of one split."""
+
+    forward_s: Floats
+    input_grad_s: Floats
+    weight_grad_s: Floats
+    rank_s: Floats
+    ends_s: Floats
+
+
+def lifetime_bound_s(problem: Mapping[str, Any], transfer_s: Floats, *, limit_s: float) -> float:
+    """No split of the peel's problem has a shorter step in seconds; cut down to the limit.
+
+    `transfer_s` [2p - 1] is between neighbours of the chain, 0 where they share a rank.
+    """
+    problem = dict(problem) | {"limit_s": limit_s, "floor_s": 0.0}
+    p = problem["num_ranks"]
+    sums = _sums(problem, transfer_s)
+    mean, best_s, values = sums.mean(np.repeat((1 / p, 0.0), p)), 0.0, []
+    for _ in range(_ROUNDS):
+        least_s, times = _least_split(problem, mean)
+        best_s = max(best_s, least_s * (1 - _LIFETIME_HAIR))
+        if times is None or best_s >= limit_s:
+            return limit_s
+        values.append(sums.of(times))
+        mix = solved(np.array(values))
+        if mix.value <= best_s * (1 + _NEAR):
+            break
+        mean = sums.mean(mix.weights)
+    return best_s
+
+
+def _sums(problem: Mapping[str, Any], transfer_s: Floats) -> Sums:
+    """What ranks take by themselves, then what their activations need."""
+    p, m = problem["num_ranks"], problem["num_microbatches"]
+    places = min(problem["max_activations"], 2 * m)
+    ranks, stages = np.arange(p)[:, np.newaxis], np.arange(2 * p)
+    far = 2 * p - 1 - ranks
+    lives = (stages >= ranks).astype(np.float64) + (stages >= far)
+    owned = (stages == ranks) | (stages == far)
+    ahead = (stages < ranks).astype(np.float64)
+    none, each = np.zeros((p, 2 * p)), np.eye(p)
+    across_s = (2 * m / places * lives + ahead)[:, :-1] @ transfer_s
+    return Sums(
+        forwards=np.concatenate((none, m / places * lives + ahead)),
+        input_grads=np.concatenate((none, m / places * lives)),
+        weight_grads=np.concatenate((none, m / places * owned)),
+        ranks=np.concatenate((each, np.zeros((p, p)))),
+        ends=np.concatenate((np.zeros((p, p)), each)),
+        beside_s=np.concatenate((np.zeros(p), across_s)),
+    )
+
+
+def _least_split(problem: Mapping[str, Any], mean: Sums) -> tuple[float, Times | None]:
+    """The split of the least sum; none where none is within the limit."""
+    forwards, input_grads, weight_grads, ranks, ends, beside_s = (part[0] for part in mean)
+    least_s, near, far, near_point, far_point, rank_s, ends_s = _core.peel_weighted(
+        **problem,
+        forwards=forwards,
+        input_grads=input_grads,
+        weight_grads=weight_grads,
+        ranks=ranks,
+        ends=ends,
+    )
+    if math.isinf(least_s):
+        return least_s, None
+    cuts = np.concatenate(([0], np.cumsum(np.concatenate((near, far[::-1])))))
+    kinds = problem["kind_of"][cuts[:-1], cuts[1:]]
+    points = np.concatenate((near_point, far_point[::-1]))
+    forward_s, weight_grad_s = problem["forward_s"][kinds], problem["weight_grad_s"][kinds]
+    input_grad_s = problem["front_time_s"][points] - forward_s - weight_grad_s
+    return least_s + float(beside_s), Times(forward_s, input_grad_s, weight_grad_s, rank_s, ends_s)
+
+
+# Bounds on the step of every split in V, whatever order of so many activations is found
+# --------------------------------------------------------------------------------------
+
+_FIRST_LIMIT: Final = 1.1  # times the work of the busiest rank
+_NEXT_LIMIT: Final = 1.2
+_LAST_LIMIT: Final = 4.0  # from there on in one go
+
+# Cost, layers of near and far chunks, their points, seconds and ends of ranks; see `PeelResult`.
+Peeled: TypeAlias = (
+    "tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64],"
+    " NDArray[np.float64], NDArray[np.float64]]"
+)
+
+
+def bound_v_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """The bound of `v_split.best_v_split` alone, in half of the time."""
+    problem = VProblem.of(question, limit_s=limit_s)
+    space = problem.published()
+    if space is None:
+        return Split(bound_s=math.inf)
+    return Split(bound_s=min(shortest_split(problem, space)[0] + problem.overhead_s, limit_s))
+
+
+def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """Another bound on the same splits, of all ranks together: up to a hundred times the work.
+
+    It is 0 where replicas exchange with every microbatch.
+    """
+    problem = VProblem.of(question, limit_s=limit_s)
+    space = problem.published()
+    if space is None:
+        return Split(bound_s=math.inf)
+    if question.degrees.zero_stage > 1:
+        return Split(bound_s=0.0)
+    across_s = np.concatenate((problem.transfer_s, [0.0], problem.transfer_s[::-1]))
+    bound_s = lifetime_bound_s(space, across_s, limit_s=problem.limit_s)
+    return Split(bound_s=bound_s + problem.overhead_s)
+
+
+def shortest_split(v: VProblem, space: Mapping[str, Any]) -> Peeled:
+    """The bound on some splits of the problem, by ranks alone, and a split that reaches it.
+
+    It is infinite where none of them is within the limit.
+    """
+    floor_s = v.floor_s
+    tried_s = _FIRST_LIMIT * floor_s
+    while tried_s < min(v.limit_s, _LAST_LIMIT * floor_s):
+        found: Peeled = _core.peel(**(dict(space) | {"limit_s": tried_s}))
+        if math.isfinite(found[0]):
+            return found
+        tried_s *= _NEXT_LIMIT
+    return _core.peel(**space)
+
+
+# The best split for V placement: rank r owns stages r and 2p-1-r, cut from both ends of the
+# chain
+# ------------------------------------------------------------------------------------------
+# Two splits are found. One is even and has room for as many activations as its family allows at
+# most, so that it fits whatever order is found. The other attains the bound of `v_bound`, with room
+# for what the published order of its family holds. Which of them steps faster the simulation tells.
+
+_LIKELY_LIMITS: Final = (1.02, 1.06)  # times a bound: the first, and from one to the next
+_LAST_SPLIT_LIMIT: Final = 4.0  # times a bound
+_EVEN_WITHIN: Final = 1.012  # of the shortest step, for more even chunks
+_UNLIMITED: Final = 2**40
+
+
+def best_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """Like `split_bound.best_split`, over the 2p stages of a V."""
+    problem = VProblem.of(question, limit_s=limit_s)
+    space = problem.published()
+    if space is None:
+        return Split(bound_s=math.inf)
+    shortest = shortest_split(problem, space)
+    bound_s = shortest[0] + problem.overhead_s
+    if not bound_s < limit_s:
+        return Split(bound_s=limit_s)
+    _, (cuts, chosen) = _likely_split(problem, shortest[0])
+    others = (_decoded(problem, *shortest[1:5]),)
+    return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=others)
+
+
+def best_uneven_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """Two splits of any lengths, most of them outside the space of `best_v_split`.
+
+    `cuts` attains the least bound with room for what the published order holds, the last of
+    `others` is even as there. `bound_s` holds for these two alone; at the limit there are none.
+    """
+    problem = VProblem.of(question, limit_s=limit_s)
+    shortest = shortest_split(problem, problem.any_published())
+    least_s = shortest[0] if math.isfinite(shortest[0]) else problem.floor_s
+    likely_s, likely = _likely_split(problem, least_s)
+    bound_s = min(shortest[0], likely_s) + problem.overhead_s
+    if not bound_s < limit_s:
+        return Split(bound_s=limit_s)
+    every = [_decoded(problem, *shortest[1:5])] if math.isfinite(shortest[0]) else []
+    (cuts, chosen), *others = [*every, *([likely] if likely[0] else [])]
+    return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=tuple(others))
+
+
+def attaining_splits(v: VProblem) -> list[tuple[float, CutsAndRows]]:
+    """The nearly even split of least bound, that of any lengths, and the even one, with bounds.
+
+    Those that there are within the limit, a split twice where two are the same.
+    """
+    found = []
+    least_s = v.floor_s
+    for space in (v.published(), v.any_published()):
+        shortest = None if space is None else shortest_split(v, space)
+        if shortest is not None and math.isfinite(shortest[0]):
+            least_s = shortest[0]
+            found.append((least_s + v.overhead_s, _decoded(v, *shortest[1:5])))
+    likely_s, likely = _likely_split(v, least_s)
+    if likely[0]:
+        found.append((likely_s + v.overhead_s, likely))
+    return found
+
+
+def _likely_split(v: VProblem, bound_s: float) -> tuple[float, CutsAndRows]:
+    """An even split that fits, all transients counted, and the bound on all that would.
+
+    None where rounding alone lets one fit.
+    """
+    chunk_s = float(v.times.total_before_s[-1]) / (2 * v.num_ranks)
+    most = min(v.max_activations, 2 * v.num_microbatches)
+    problem = v.with_room_for(*most_in_flight(v.num_ranks, most))
+    problem["beside_bytes"] = v.fronts.level_bytes
+    problem["max_activations"] = _UNLIMITED  # else chunks that hide waits look best
+    first, following = _LIKELY_LIMITS
+    tried_s = first * bound_s
+    while tried_s < min(following * v.limit_s, _LAST_SPLIT_LIMIT * bound_s):
+        problem["limit_s"] = min(tried_s, v.limit_s)
+        least_s = _core.peel(**problem)[0]
+        if math.isfinite(least_s):
+            problem["limit_s"] = _EVEN_WITHIN * least_s
+            found = _core.peel_evenly(**problem, chunk_s=chunk_s)[1:5]
+            return least_s, _decoded(v, *found)
+        tried_s *= following
+    return math.inf, ((), ())
+
+
+def _decoded(v: VProblem, near: Ints, far: Ints, near_point: Ints, far_point: Ints) -> CutsAndRows:
+    sizes = [*near.tolist(), *reversed(far.tolist())]
+    points = [*near_point.tolist(), *reversed(far_point.tolist())]
+    cuts = (0, *accumulate(sizes))
+    return cuts, rows_of(v, cuts, points)
+
+
+def rows_of(
+    v: VProblem, cuts: tuple[int, ...], points: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """How many layers of each stage run as each row, at points of all fronts."""
+    chosen = []
+    for first, after, point in zip(cuts, cuts[1:], points, strict=False):
+        kind = int(v.kinds.kind_of[first, after])
+        level, place = v.fronts.place(kind, point)
+        front = v.kinds.front(kind, v.kinds.levels_of[kind][level])
+        chosen.append(tuple(front.chosen[place].tolist()))
+    return tuple(chosen)
+
+
+# A bound on the step of one split in V, whatever order of so many activations is found
+# -------------------------------------------------------------------------------------
+# The times of all stages are known here, so a path through forwards and input gradients bounds what
+# no rank by itself does (`scheduling.bounds`). It takes a millisecond, an order ten to a hundred.
+
+_ROUNDED_TIMES: Final = 1e-8  # orders are made for times that are rounded
+
+
+def least_step_of_v_s(work: StepWork, layout: Layout) -> float:
+    """No step of the layout's family in V is shorter, in seconds."""
+    shape = layout.shape
+    placement = placement_of(shape)
+    times = pipeline_times(work, sharing_times(work, layout), layout.overlap)
+    costs = times.schedule_costs(placement)
+    never = np.zeros(len(work.stages), dtype=bool)
+    most = MOST_ACTIVATIONS[shape.family](shape.num_ranks)
+    least = LeastCosts.of(placement, costs, max_activations=most, fused=never, recomputed=never)
+    bound = best_bound(least, shape.num_microbatches, objective=Objective.MAKESPAN)
+    optimizer_s = max(
+        optimizer_time_s(
+            RankState.of([work.stages[chunk] for chunk in work.chunks_of(rank)]),
+            place.replicas,
+            place.accelerator,
+        )
+        for rank, place in enumerate(layout.places)
+    )
+    return bound.value_s * (1 - _ROUNDED_TIMES) + optimizer_s + layout.step_overhead_s

@@ -1,0 +1,499 @@
+"""Every split in V of a small space, with a bound on each: nearly even, fitting as published.
+
+The space is that of `VProblem.published`. Each cut is bounded by a peel of this cut alone
+(`native/peel.hpp`), which recomputes as little as memory allows; other ways to recompute lengthen
+ranks by what they take longer. Ways are those of the fronts (`stage_kinds`): none that keeps fewer
+bytes is as fast. Cuts are a few hundred where stages are as many as half of the blocks, ways two or
+three to a stage: what is left of the product once a plan is known and memory is short can be tried
+one by one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise, product
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from trainwright._native import _core
+from trainwright.planning.bounds.stages import nearly_even
+from trainwright.planning.question.families import IN_V
+from trainwright.planning.question.room import with_usable
+from trainwright.planning.splits.chain import Split
+from trainwright.planning.splits.vee import (
+    VProblem,
+    attaining_splits,
+    best_uneven_v_split,
+    least_step_of_v_s,
+    rows_of,
+)
+from trainwright.step.predict import simulated_step, work_of_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from trainwright.planning.question.question import Candidate, ModelQuestion
+    from trainwright.planning.splits.chain import CutsAndRows
+    from trainwright.planning.splits.types import SplitQuestion
+    from trainwright.plans import Plan
+    from trainwright.profile import Profile
+
+    Bools = NDArray[np.bool_]
+    Cuts = tuple[int, ...]
+
+_MOST_CUTS: Final = 1000
+
+
+class _Way(NamedTuple):
+    """How both stages of a rank run: seconds of a microbatch, points of all fronts."""
+
+    time_s: float
+    near: int
+    far: int
+
+
+def every_split(v: VProblem, *, most: int) -> list[tuple[float, CutsAndRows]] | None:
+    """All splits of the space within the limit of the problem, those of least bounds first.
+
+    Bounds are on the step. None where there are more than `most`, or too many cuts to look at.
+    """
+    if v.even is None:
+        return []
+    is_stage = v.even.stages(v.kinds.num_layers)
+    if _paths(is_stage, 2 * v.num_ranks) > _MOST_CUTS:
+        return None
+    space, found = v.any_published(), []
+    ways = _Ways(v, space)
+    for cuts in _every_cut(is_stage, 2 * v.num_ranks):
+        for bound_s, points in _ways_of(v, space, ways, cuts):
+            found.append((bound_s + v.overhead_s, (cuts, rows_of(v, cuts, points))))
+            if len(found) > most:
+                return None
+    return sorted(found)
+
+
+def num_splits(v: VProblem) -> float:
+    """How many splits the space had with all memory one could need."""
+    if v.even is None:
+        return 0.0
+    fronts, kind_of = v.fronts, v.kinds.kind_of
+    last = fronts.levels[1:] - 1
+    ways = np.where(np.diff(fronts.levels) > 0, np.diff(fronts.offset)[last], 0)
+    each = np.where(v.even.stages(v.kinds.num_layers), ways[kind_of], 0)
+    return _paths(each, 2 * v.num_ranks)
+
+
+def _paths(each: NDArray[Any], num_stages: int) -> float:
+    """Through so many stages, each [L, L + 1] times, from the first layer to the last."""
+    ends = np.zeros(each.shape[1])
+    ends[0] = 1.0
+    for _ in range(num_stages):
+        ends = ends[:-1] @ each
+    return float(ends[-1])
+
+
+def _every_cut(is_stage: Bools, num_stages: int) -> Iterator[Cuts]:
+    """In lexical order."""
+    size = len(is_stage)
+    reaches = np.zeros((num_stages + 1, size + 1), dtype=bool)
+    reaches[0, size] = True
+    for left in range(num_stages):
+        reaches[left + 1, :-1] = (is_stage & reaches[left]).any(axis=1)
+
+    def onward(cuts: Cuts) -> Iterator[Cuts]:
+        left = num_stages + 1 - len(cuts)
+        if left == 0:
+            yield cuts
+            return
+        for after in np.flatnonzero(is_stage[cuts[-1]] & reaches[left - 1]).tolist():
+            yield from onward((*cuts, after))
+
+    if reaches[num_stages, 0]:
+        yield from onward((0,))
+
+
+def _ways_of(
+    v: VProblem, space: dict[str, Any], ways: _Ways, cuts: Cuts
+) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """The bound on the pipeline and the point of each stage, for all ways within the limit."""
+    stages = list(pairwise(cuts))
+    only = np.full_like(v.kinds.kind_of, len(space["level_offset"]) - 1)
+    for first, after in stages:
+        only[first, after] = v.kinds.kind_of[first, after]
+    levels = np.append(space["level_offset"], space["level_offset"][-1])
+    least_s, *_, rank_s, _ = _core.peel(**(space | {"kind_of": only, "level_offset": levels}))
+    if math.isinf(least_s):
+        return
+    p, m = v.num_ranks, v.num_microbatches
+    each = []
+    for rank in range(p):
+        near, far = (int(v.kinds.kind_of[cut]) for cut in (stages[rank], stages[-1 - rank]))
+        own = ways.of(rank, near, far)
+        fastest_s = own[0].time_s
+        own_s = [(float(rank_s[rank]) + m * (way.time_s - fastest_s), way) for way in own]
+        each.append([one for one in own_s if one[0] <= v.limit_s])
+    for chosen in product(*each):
+        near_points = [way.near for _, way in chosen]
+        far_points = [way.far for _, way in chosen]
+        yield max(own_s for own_s, _ in chosen), (*near_points, *reversed(far_points))
+
+
+@dataclass(slots=True, eq=False)
+class _Ways:
+    """The ways of two stages of a rank that fit into memory together, fastest first."""
+
+    v: VProblem
+    space: dict[str, Any]
+    known: dict[tuple[int, int, int], list[_Way]] = field(default_factory=dict)
+
+    def of(self, rank: int, near: int, far: int) -> list[_Way]:
+        """Of two kinds; points that run layers as others do are left out."""
+        key = rank, near, far
+        if key not in self.known:
+            self.known[key] = self._made(rank, near, far)
+        return self.known[key]
+
+    def _made(self, rank: int, near: int, far: int) -> list[_Way]:
+        found: dict[tuple[float, float, float], _Way] = {}
+        kept, time_s = self.space["front_bytes"], self.space["front_time_s"]
+        for level, other_level in product(self._levels(near), self._levels(far)):
+            for i, j in product(self._points(level), self._points(other_level)):
+                if self._fits(rank, (near, far), (level, other_level), (i, j)):
+                    same = float(time_s[i]), float(time_s[j]), float(kept[i])
+                    found.setdefault(same, _Way(same[0] + same[1], i, j))
+        return sorted(found.values())
+
+    def _levels(self, kind: int) -> range:
+        return range(*self.space["level_offset"][kind : kind + 2].tolist())
+
+    def _points(self, level: int) -> range:
+        return range(*self.space["front_offset"][level : level + 2].tolist())
+
+    def _fits(
+        self,
+        rank: int,
+        kinds: tuple[int, int],
+        levels: tuple[int, int],
+        points: tuple[int, int],
+    ) -> bool:
+        """As the peel has it: at every instant, and with the first two microbatches."""
+        x, p = self.space, self.v.num_ranks
+        near, far = kinds
+        whole = x["weight_bytes"][near] + x["weight_bytes"][far]
+        heaviest = max(x["largest_weight_bytes"][near], x["largest_weight_bytes"][far])
+        state = x["static_bytes"][near] + x["static_bytes"][far]
+        room = x["usable_bytes"] - state - min(x["gathered_share"] * heaviest, whole)
+        own, other = (x["front_bytes"][point] for point in points)
+        beside = [x["transient_bytes"][level] for level in levels]
+        least_beside = max(min(beside), *(x["beside_bytes"][level] for level in levels))
+        if own + beside[0] > room or own + other + beside[1] > room:
+            return False
+        held = x["near_in_flight"][rank::p, 0] * own + x["far_in_flight"][rank::p, 0] * other
+        return bool(held.max() <= room - least_beside)
+
+
+# Which of some plans in V steps fastest: their orders follow from times, so each is simulated
+# --------------------------------------------------------------------------------------------
+# An order is most of what a price costs. What a plan spends on communication takes another, without
+# transfers, so only the plan that is kept is priced in full.
+#
+# What an order holds is known only then, too, and it may be more than the split has room for. So
+# where a faster plan than all that fit misses the memory, splits are looked for again with so much
+# less room as was missing, a few times; where that is too little room, halfway back.
+
+_TRIES: Final = 7
+_LEAST_CUT: Final = 0.005  # of the room: by how much it is cut at least, each time twice as much
+_WORTH_LESS_ROOM: Final = 0.998  # of the best step: where a plan that misses the memory ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """The fastest plan that fits, if any; by how much faster ones miss the memory, at least.
+
+    `missing_bytes` is 0 where none does.
+    """
+
+    plan: Plan | None = None
+    step_s: float = math.inf
+    missing_bytes: float = 0.0
+
+    def or_faster(self, other: Tried) -> Tried:
+        """The faster of both; the first where they tie."""
+        return other if other.step_s < self.step_s else self
+
+
+def fastest_plan(
+    question: ModelQuestion, profile: Profile, plans: Iterable[Plan], *, limit_s: float
+) -> Tried:
+    """The first of those that fit and step fastest; none whose pipeline alone exceeds the limit."""
+    cluster, overheads = question.cluster, question.overheads
+    best, over = Tried(), []
+    for plan in plans:
+        work, layout = work_of_plan(
+            plan,
+            profile,
+            cluster,
+            overlap=question.settings.overlap,
+            overheads=overheads,
+        )
+        step = simulated_step(work, layout)
+        if step.pipeline_s + cluster.accelerator.step_overhead_s > limit_s:
+            continue
+        if not question.holds(step.peak_memory_bytes):
+            missing_bytes = step.peak_memory_bytes - overheads.workspace_bytes
+            missing_bytes -= overheads.room_bytes(cluster.accelerator.usable_bytes)
+            over.append((step.step_time_s, missing_bytes))
+        elif step.step_time_s < best.step_s:
+            best = Tried(plan=plan, step_s=step.step_time_s)
+    faster = [missing for step_s, missing in over if step_s < _WORTH_LESS_ROOM * best.step_s]
+    return replace(best, missing_bytes=min(faster, default=0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitTries:
+    """Plans of a candidate's splits, simulated; `plan_of` makes one of a split."""
+
+    question: ModelQuestion
+    profile: Profile
+    plan_of: Callable[[CutsAndRows], Plan]
+
+    def fastest(self, splits: list[CutsAndRows], limit_s: float) -> Tried:
+        """The fastest that fits, of those whose pipelines are within the limit."""
+        plans = map(self.plan_of, splits)
+        return fastest_plan(self.question, self.profile, plans, limit_s=limit_s)
+
+    def floor_s(self, split: CutsAndRows) -> float:
+        """No order of the split steps faster."""
+        asked = self.question
+        work, layout = work_of_plan(
+            self.plan_of(split),
+            self.profile,
+            asked.cluster,
+            overlap=asked.settings.overlap,
+            overheads=asked.overheads,
+        )
+        return least_step_of_v_s(work, layout)
+
+
+def fastest_with_less_room(
+    asked: SplitQuestion,
+    missing_bytes: float,
+    try_splits: Callable[[list[CutsAndRows], float], Tried],
+    *,
+    limit_s: float,
+) -> Tried:
+    """The fastest plan that is found for a candidate whose splits missed the memory.
+
+    The bytes are by how much; where they are 0, the room is left as it is the first time.
+    `try_splits` gets splits and the limit, and says which of their plans is best.
+    """
+    enough, too_little = asked.cluster.accelerator.usable_bytes, 0.0
+    best, cut, least = Tried(), missing_bytes, _LEAST_CUT * enough
+    if missing_bytes:
+        cut = max(cut, least)
+    for _ in range(_TRIES):
+        room = enough - cut if enough - cut > too_little else (enough + too_little) / 2
+        tighter = replace(asked, cluster=with_usable(asked.cluster, room))
+        split = best_uneven_v_split(tighter, limit_s=min(limit_s, best.step_s))
+        if not split.cuts:
+            too_little = room
+            if enough - too_little <= least:
+                break
+            cut = (enough - too_little) / 2
+            continue
+        tried = try_splits([(split.cuts, split.chosen), *split.others], limit_s)
+        best = best.or_faster(tried)
+        if tried.plan is not None and not tried.missing_bytes:
+            break
+        enough, least = room, 2 * least
+        cut = max(tried.missing_bytes, least)
+    return best
+
+
+# Splits in V for a fixed ladder of rooms, so that more memory tries all that less memory tries
+# ---------------------------------------------------------------------------------------------
+# The split of least bound need not step fastest: bounds know little of how an order waits, and a
+# split that was cut for less room may run in a better one. So splits are asked for with every room
+# of a ladder that does not depend on how much memory there is, up to a little more than that, for
+# an order may hold less than was published. What less memory tries is then a part of what more
+# memory tries, and more memory is never slower but for two things: the splits that are asked for
+# with all memory there is, which is no rung, and an effort that ends first.
+#
+# Neighbouring rungs mostly give the same split. Asking takes about a millisecond for 32 layers,
+# ordering one split on 4 ranks 5 to 10: that is what the effort counts.
+
+_RUNG: Final = 1.005  # from one room to the next
+_BEYOND: Final = 1.1  # of the memory there is: the largest room
+_SHORT: Final = 32  # layers of a chain for which every rung is asked, and how many are left out
+_STRIDE: Final = 4
+_SMALL: Final = 600  # actions of an order that is worth several
+_EFFORT: Final = 8000  # actions of all orders of a candidate that are made for other rooms
+_ALL: Final = 50_000  # actions of one order of each split of a space that is searched to its end
+_PROOF: Final = 120_000  # the same of those splits that should fit, where nothing is known to
+
+
+def is_small(asked: SplitQuestion) -> bool:
+    """Whether orders of the candidate are made so quickly that many of its splits can be tried."""
+    return _num_actions(asked) <= _SMALL and asked.kinds.num_layers <= 2 * _SHORT
+
+
+class Tries(Protocol):
+    """Plans of a candidate's splits."""
+
+    def fastest(self, splits: list[CutsAndRows], limit_s: float) -> Tried:
+        """The fastest that fits, of those whose pipelines are within the limit."""
+
+    def floor_s(self, split: CutsAndRows) -> float:
+        """No order of the split steps faster."""
+
+
+def fastest_in_rooms(
+    asked: SplitQuestion,
+    tries: Tries,
+    known: Tried,
+    *,
+    limit_s: float,
+    but: frozenset[CutsAndRows] = frozenset(),
+) -> Tried:
+    """The fastest plan of all rooms, or the known one where none is faster.
+
+    After them every split of a space that is small is tried, as long as its floor is below the best
+    step: the plan is then the best of the space. `but` are left out that are known already.
+    """
+    actions = _num_actions(asked)
+    seen = set(but)
+    best, _ = _fastest(
+        _splits_by_bound(asked, limit_s=min(limit_s, known.step_s)),
+        tries,
+        known,
+        limit_s=limit_s,
+        seen=seen,
+        most=_EFFORT // actions,
+    )
+    problem = VProblem.of(asked, limit_s=min(limit_s, best.step_s))
+    most = _ALL // actions
+    if num_splits(VProblem.of(asked, limit_s=math.inf)) > most:
+        return best
+    every = every_split(problem, most=most) or ()
+    return _fastest(every, tries, best, limit_s=limit_s, seen=seen, most=most)[0]
+
+
+def best_of_space(asked: SplitQuestion, tries: Tries) -> Split | None:
+    """The split of a space that steps fastest, all that should fit tried, where they are few.
+
+    Without cuts and with an infinite bound where no order of any of them fits; None where they are
+    too many.
+    """
+    if not is_small(asked):
+        return None
+    most = _PROOF // _num_actions(asked)
+    every = every_split(VProblem.of(asked, limit_s=math.inf), most=most)
+    if every is None:
+        return None
+    order: list[CutsAndRows] = []
+    best, _ = _fastest(
+        every, tries, Tried(), limit_s=math.inf, seen=set(), most=most, improved=order
+    )
+    if best.plan is None:
+        return Split(bound_s=math.inf)
+    cuts, chosen = order[-1]
+    return Split(bound_s=every[0][0], cuts=cuts, chosen=chosen)
+
+
+def _fastest(
+    splits: Iterable[tuple[float, CutsAndRows]],
+    tries: Tries,
+    best: Tried,
+    *,
+    limit_s: float,
+    seen: set[CutsAndRows],
+    most: int,
+    improved: list[CutsAndRows] | None = None,
+) -> tuple[Tried, bool]:
+    """The fastest plan of these splits, and whether none was left out that may be faster.
+
+    They come with bounds. The least is replaced by the floor of its times before it is tried, and
+    no more than `most` are; what was tried is `seen`, what was faster than all before `improved`.
+    """
+    waiting = [(bound_s, False, split) for bound_s, split in splits if split not in seen]
+    heapq.heapify(waiting)
+    while waiting and waiting[0][0] < min(best.step_s, limit_s):
+        bound_s, is_floor, split = heapq.heappop(waiting)
+        if not is_floor:
+            heapq.heappush(waiting, (max(bound_s, tries.floor_s(split)), True, split))
+        elif most > 0:
+            most -= 1
+            seen.add(split)
+            tried = tries.fastest([split], min(limit_s, best.step_s))
+            if improved is not None and tried.step_s < best.step_s:
+                improved.append(split)
+            best = best.or_faster(tried)
+        else:
+            return best, False
+    return best, True
+
+
+def _num_actions(asked: SplitQuestion) -> int:
+    return 6 * asked.degrees.pipeline * asked.num_microbatches
+
+
+def _splits_by_bound(asked: SplitQuestion, *, limit_s: float) -> list[tuple[float, CutsAndRows]]:
+    """Each split once, with its bound, that is below the limit."""
+    found: dict[CutsAndRows, float] = {}
+    generous = VProblem.of(asked, limit_s=limit_s)
+    stride = 1 if asked.kinds.num_layers <= _SHORT else _STRIDE
+    for room in _rungs(_BEYOND * asked.cluster.accelerator.usable_bytes, stride):
+        own = attaining_splits(replace(generous, usable_bytes=room))
+        if not own:
+            break
+        for bound_s, split in own:
+            found.setdefault(split, bound_s)
+    each = ((bound_s, split) for split, bound_s in found.items() if bound_s < limit_s)
+    return sorted(each)
+
+
+def _rungs(most: float, stride: int) -> Iterator[float]:
+    """From the highest that is not above `most` down."""
+    step = stride * math.log(_RUNG)
+    number = math.floor(math.log(most) / step)
+    while number > 0:
+        yield math.exp(number * step)
+        number -= 1
+
+
+# Whose uneven splits in V are worth a look, once the search of the certified space is over
+# -----------------------------------------------------------------------------------------
+# Such splits lie outside that space (`nearly_even`), so they may only improve on its bound; where
+# blocks are one short of a multiple of the stages, by a tenth of a step. Looking for one takes two
+# peels, O(L²) states each, so among long chains only the most promising candidates get there.
+
+_LAYERS: Final = 100_000  # L² of all candidates that are looked at, but always
+_SOME: Final = 8
+
+
+def worth_uneven(
+    bounds: Mapping[Candidate, float], num_layers: int, *, first: Candidate | None = None
+) -> list[tuple[float, Candidate]]:
+    """`first`, then those of the least coarse bounds; of equal ones those that may hold more."""
+    order = sorted(
+        bounds.items(), key=lambda one: (one[0] != first, one[1], -IN_V.index(one[0].schedule))
+    )
+    most = max(_SOME, _LAYERS // num_layers**2)
+    return [(bound, candidate) for candidate, bound in order[:most]]
+
+
+def is_uneven(plan: Plan, profile: Profile) -> bool:
+    """Whether a plan is in V and its cut outside the certified space."""
+    if plan.schedule not in IN_V:
+        return False
+    even = nearly_even(profile, len(plan.stages))
+    if even is None:
+        return True
+    is_stage = even.stages(len(profile.structure.layers))
+    ends = accumulate((len(stage.layers) for stage in plan.stages), initial=0)
+    return not all(is_stage[first, after] for first, after in pairwise(ends))

@@ -1,0 +1,31 @@
+"""What a search returns: plans, predictions, and the documents that carry them."""
+
+from trainwright.plans.configuration import MemoryOverheads, Overlap
+from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Plan, ReplicaGroup, Stage
+from trainwright.plans.prediction import (
+    CommunicationTime,
+    StageCost,
+    StageMemory,
+    StagePrediction,
+    StepPrediction,
+    TimeBreakdown,
+)
+from trainwright.plans.status import BoundKind, Status
+
+__all__ = [
+    "BoundKind",
+    "CommunicationTime",
+    "MemoryOverheads",
+    "Overlap",
+    "Parallelism",
+    "Plan",
+    "ReplicaGroup",
+    "Stage",
+    "StageCost",
+    "StageMemory",
+    "StagePrediction",
+    "Status",
+    "StepPrediction",
+    "TimeBreakdown",
+]

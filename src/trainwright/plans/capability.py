@@ -1,0 +1,474 @@
+"""What each training framework can express, as data: planner, exporters and docs read one table.
+
+A cell holds how the framework says it, or why it cannot. Facts are those of the versions in
+`TARGETS`, from their sources and manuals; `docs/targets.md` is this table, written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plans.capability_table import (
+    AXIS_ORDERS,
+    CELLS,
+    MODULES,
+    OPTIMIZERS,
+    SCHEDULES,
+    Feature,
+)
+from trainwright.plans.parallelism import Parallelism, mapping_name
+from trainwright.plans.plan import SEARCHED
+
+# What a plan demands of the framework that runs it, without the plan itself
+# --------------------------------------------------------------------------
+# A search fills this in from degrees alone, before any stage is cut; an exporter from a whole plan.
+# `plans.capability` compares it with what a framework can express.
+
+
+class Placing(StrEnum):
+    """How virtual stages lie on the ranks: one each, in a loop, in a V, or in any other way."""
+
+    ONE = "one stage per rank"
+    LOOP = "loop"
+    V = "V"
+    ANY = "wave"
+
+
+class RecomputeForm(StrEnum):
+    """Which blocks run their forward pass again, from the easiest pattern to the hardest.
+
+    `FIRST` is the first k blocks of every stage, `MODULES` parts of every block ("selective"),
+    `ANY` any set of whole blocks, `MIXED` parts of some blocks.
+    """
+
+    NONE = "none"
+    ALL = "all blocks"
+    FIRST = "first k blocks of every stage"
+    MODULES = "parts of every block"
+    ANY = "any set of blocks"
+    MIXED = "parts of some blocks"
+
+
+class FamilyShape(NamedTuple):
+    """Where a named schedule places its stages, and whether its backward is split in two."""
+
+    placing: Placing
+    split_backward: bool = False
+
+
+_ONE_SPLIT = FamilyShape(Placing.ONE, True)
+_V_SPLIT = FamilyShape(Placing.V, True)
+FAMILY_SHAPES: Final[Mapping[str, FamilyShape]] = MappingProxyType(
+    {
+        **dict.fromkeys(("gpipe", "1f1b", "eager-1f1b"), FamilyShape(Placing.ONE)),
+        **dict.fromkeys(("interleaved", "breadth-first", "depth-first"), FamilyShape(Placing.LOOP)),
+        **dict.fromkeys(("zb-h1", "zb-h2", "zb-1p", "zb-2p"), _ONE_SPLIT),
+        **dict.fromkeys(
+            ("zb-v", "v-zb", "zb-v-handmade", "v-half", "v-min", "adaptive-v", "dualpipe-v"),
+            _V_SPLIT,
+        ),
+        "1f1b-v": FamilyShape(Placing.V),
+        **dict.fromkeys(("gis", "gis-h"), FamilyShape(Placing.LOOP, True)),
+        "wave": FamilyShape(Placing.ANY, True),
+    }
+)
+_UNKNOWN: Final = FamilyShape(Placing.ANY, True)  # a searched schedule may do anything
+_ONE_DEVICE: Final = Parallelism()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demands:
+    """Degrees, schedule and pattern of a plan; what is left out is not demanded.
+
+    `shape` says how a schedule without a name is placed. `recompute_modules` are what `MODULES`
+    repeats, "mlp_activation" where it is that of a dense block and "expert_activation" else.
+    `ends_apart`: embedding or head make a stage without blocks. `has_experts` and `num_mtp_layers`
+    are the model's, as are the `groups_per_token` of its experts, 0 without a limit; tokens that
+    cross the network once for each node have `dispatches_once`, those in a format of their own
+    `narrow_dispatch`. `axis_order` lists the axes "tensor", "context", "data", "pipeline" from the
+    innermost out, where the plan depends on it.
+    """
+
+    parallelism: Parallelism = _ONE_DEVICE
+    schedule: str = "1f1b"
+    shape: FamilyShape | None = None
+    unequal_chunks: bool = False
+    uneven_stages: bool = False
+    ends_apart: bool = False
+    degrees_per_stage: bool = False
+    recompute: RecomputeForm = RecomputeForm.NONE
+    recompute_modules: frozenset[str] = frozenset()
+    has_experts: bool = False
+    num_mtp_layers: int = 0
+    groups_per_token: int = 0
+    dispatches_once: bool = False
+    narrow_dispatch: bool = False
+    axis_order: tuple[str, ...] | None = None
+    optimizer: str = "adam"
+    offload: bool = False
+
+    @property
+    def schedule_shape(self) -> FamilyShape:
+        """That of the schedule; V for two chunks of a wave, one stage each for a single chunk."""
+        found = self.shape or FAMILY_SHAPES.get(self.schedule, _UNKNOWN)
+        chunks = self.parallelism.virtual_stages
+        if found.placing is Placing.LOOP and chunks == 1:
+            return found._replace(placing=Placing.ONE)
+        if self.schedule == "wave" and chunks == 2:
+            return found._replace(placing=Placing.V)
+        return found
+
+    @property
+    def has_pipeline(self) -> bool:
+        """Whether there is more than one rank to order."""
+        return self.parallelism.pipeline > 1
+
+    @property
+    def zero_stage(self) -> int:
+        """That of the plan, or 0 where there is nothing to shard over."""
+        degrees = self.parallelism
+        return degrees.zero_stage if degrees.data * degrees.context > 1 else 0
+
+
+# What each training framework can express, as data: planner, exporters and docs read one table
+# ---------------------------------------------------------------------------------------------
+
+TARGETS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "megatron": "core-0.16",
+        "megatron-bridge": "0.3 (fields of core-0.16)",
+        "primus": "2026 (read, not run)",
+        "torchtitan@0.2": "0.2.2",
+        "torchtitan@0.3": "0.3.0",
+        "pytorch": "2.13.0",
+        "deepspeed": "0.19.8",
+        "accelerate": "1.15.0",
+        "nanotron": "0.4 (schema only)",
+    }
+)
+
+
+class Support(StrEnum):
+    """Whether a framework can express a feature, and where."""
+
+    YES = "yes"
+    GLOBAL = "global"
+    CODE = "in code"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One entry of the table: `how` the framework says it, or why it does not."""
+
+    support: Support
+    how: str = ""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the framework can do it at all."""
+        return self.support is not Support.NO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Something a plan demands that `target` cannot express, and the targets that can."""
+
+    field: str
+    value: str
+    target: str
+    reason: str
+    alternatives: tuple[str, ...]
+
+    @property
+    def fault(self) -> Fault:
+        """As one line."""
+        who = ", ".join(self.alternatives) or "none"
+        return Fault(self.field, f"{self.value}: {self.target} {self.reason}; what can: {who}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """One framework: its cells, its names for schedules, its axis orders and optimizers.
+
+    `modules` are the parts of a block it can recompute, by its names; None if it chooses itself.
+    """
+
+    target: str
+    version: str
+    cells: Mapping[Feature, Cell]
+    schedules: Mapping[str, str]
+    axis_orders: tuple[tuple[str, ...], ...]
+    optimizers: frozenset[str]
+    modules: Mapping[str, str] | None
+
+    def can(self, feature: Feature) -> bool:
+        """Whether the framework expresses the feature."""
+        return self.cells[feature].is_possible
+
+    def zero_stages(self, pipeline: int) -> tuple[int, ...]:
+        """The ZeRO stages at that many pipeline ranks."""
+        return tuple(z for z in range(4) if all(map(self.can, _zero_features(z, pipeline))))
+
+    def recompute_forms(self) -> frozenset[RecomputeForm]:
+        """The patterns of recomputation."""
+        return frozenset(form for form in RecomputeForm if self.can(_RECOMPUTE[form]))
+
+    def runs(self, demands: Demands) -> bool:
+        """Whether the schedule can be run: by its name, or from a file of orders."""
+        if demands.schedule in self.schedules and demands.shape is None:
+            return True
+        return all(map(self.can, _schedule_features(demands)))
+
+
+def target_named(name: str) -> str:
+    """The target of a name with or without a version; raises `InvalidInput` listing them.
+
+    The newest is meant where several versions are known; a hyphen may stand for the @.
+    """
+    found = _aliases().get(name)
+    if found is None:
+        names = ", ".join(TARGETS)
+        raise InvalidInput.of("target", f'must be one of {names}, got "{name}"')
+    return found
+
+
+@cache
+def capability_of(target: str) -> Capability:
+    """What a target can express. Raises `InvalidInput` for an unknown one."""
+    name = target_named(target)
+    column = tuple(TARGETS).index(name)
+    return Capability(
+        target=name,
+        version=TARGETS[name],
+        cells=MappingProxyType({f: _cell(row[column]) for f, row in CELLS.items()}),
+        schedules=MappingProxyType(SCHEDULES[name]),
+        axis_orders=AXIS_ORDERS[name],
+        optimizers=frozenset(OPTIMIZERS[name]),
+        modules=MODULES[name],
+    )
+
+
+def alternatives(feature: Feature) -> tuple[str, ...]:
+    """The targets that can express a feature."""
+    return tuple(name for name in TARGETS if capability_of(name).can(feature))
+
+
+def targets_for(demands: Demands) -> tuple[str, ...]:
+    """The targets that can express everything a plan demands."""
+    return tuple(name for name in TARGETS if not unsupported(demands, name))
+
+
+def unsupported(demands: Demands, target: str) -> tuple[Gap, ...]:
+    """Everything demanded that `target` cannot express; empty where it can run the plan."""
+    return tuple(_gaps(demands, capability_of(target)))
+
+
+def _gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
+    for feature, field, value in _demanded(demands):
+        cell = own.cells[feature]
+        if not cell.is_possible:
+            yield Gap(
+                field=field,
+                value=value,
+                target=own.target,
+                reason=cell.how or f"cannot express {feature.value}",
+                alternatives=alternatives(feature),
+            )
+    if demands.has_pipeline and own.can(Feature.PIPELINE) and not own.runs(demands):
+        named = ", ".join(own.schedules) or "no schedule by name"
+        yield Gap(
+            field="schedule",
+            value=demands.schedule,
+            target=own.target,
+            reason=f"runs {named}{_instead(demands, own)}",
+            alternatives=tuple(n for n in TARGETS if _runs_pipeline(n, demands)),
+        )
+    yield from _choice_gaps(demands, own)
+
+
+def _instead(demands: Demands, own: Capability) -> str:
+    """What to do about an order without a name."""
+    if demands.schedule != SEARCHED:
+        return ""
+    return f"; plan again with --framework {own.target} and without {SEARCHED}"
+
+
+def _choice_gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
+    order = demands.axis_order
+    if order is not None and order not in own.axis_orders:
+        yield Gap(
+            field="axis_order",
+            value=mapping_name(order),
+            target=own.target,
+            reason=f"orders its ranks {' or '.join(map(mapping_name, own.axis_orders))}",
+            alternatives=tuple(n for n in TARGETS if order in capability_of(n).axis_orders),
+        )
+    if demands.recompute is RecomputeForm.MODULES and own.modules:
+        for module in sorted(demands.recompute_modules - set(own.modules)):
+            yield Gap(
+                field="recompute_modules",
+                value=module,
+                target=own.target,
+                reason=f"recomputes {', '.join(own.modules)} of a block",
+                alternatives=tuple(n for n in TARGETS if _repeats(n, module)),
+            )
+    if demands.optimizer not in own.optimizers:
+        yield Gap(
+            field="optimizer",
+            value=demands.optimizer,
+            target=own.target,
+            reason=f"has {', '.join(sorted(own.optimizers))}",
+            alternatives=tuple(n for n in TARGETS if demands.optimizer in OPTIMIZERS[n]),
+        )
+
+
+def _repeats(target: str, module: str) -> bool:
+    own = capability_of(target)
+    names = own.modules
+    return own.can(Feature.RECOMPUTE_MODULES) and (names is None or module in names)
+
+
+def _runs_pipeline(target: str, demands: Demands) -> bool:
+    own = capability_of(target)
+    return own.can(Feature.PIPELINE) and own.runs(demands)
+
+
+def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
+    """Features with the field that asks for them and its value, the schedule's own aside."""
+    degrees = demands.parallelism
+    if demands.degrees_per_stage:
+        yield Feature.DEGREES_PER_STAGE, "parallelism", "degrees that differ between stages"
+    for field, feature in _DEGREES:
+        if (count := getattr(degrees, field)) > 1:
+            yield feature, field, str(count)
+    if degrees.tensor > 1:
+        on = degrees.sequence_parallel
+        feature = Feature.SEQUENCE_PARALLEL if on else Feature.NO_SEQUENCE_PARALLEL
+        yield feature, "sequence_parallel", "on" if on else "off"
+    if demands.has_experts and degrees.tensor * degrees.expert_shards > 1:
+        yield _expert_feature(degrees), "expert_tensor", str(degrees.expert_shards)
+    if demands.groups_per_token:
+        yield Feature.EXPERT_GROUPS, "groups_per_token", str(demands.groups_per_token)
+    for feature in dispatch_features(demands):
+        value = "hierarchical" if feature is not Feature.NARROW_DISPATCH else "set"
+        field = "dispatch_dtype" if feature is Feature.NARROW_DISPATCH else "token_dispatcher"
+        yield feature, field, value
+    if not demands.zero_stage and degrees.context * degrees.expert > 1:
+        yield Feature.UNSHARDED_BESIDE, "zero_stage", "0"
+    if not demands.zero_stage and degrees.data > 1 and degrees.tensor > 1:
+        yield Feature.UNSHARDED_TENSOR, "zero_stage", "0"
+    for feature in _zero_features(demands.zero_stage, degrees.pipeline):
+        yield feature, "zero_stage", str(demands.zero_stage)
+    yield _RECOMPUTE[demands.recompute], "recompute", demands.recompute.value
+    for feature in copy_features(degrees, has_experts=demands.has_experts):
+        yield feature, "state_copies", str(degrees.state_copies)
+    if demands.offload:
+        yield Feature.OFFLOAD, "offload", "on"
+    if demands.num_mtp_layers:
+        yield Feature.MTP, "num_mtp_layers", str(demands.num_mtp_layers)
+    if demands.has_pipeline:
+        yield from _demanded_stages(demands)
+
+
+def copy_features(degrees: Parallelism, *, has_experts: bool) -> Iterator[Feature]:
+    """What copies of sharded state need; Megatron-FSDP 0.16 copies on its dense mesh alone."""
+    if degrees.state_copies == 1:
+        return
+    yield Feature.HYBRID_SHARD
+    are_split = degrees.expert > 1 or degrees.expert_shards != degrees.tensor
+    if degrees.zero_stage >= 2 and has_experts and are_split:
+        yield Feature.HYBRID_SHARD_EXPERTS
+
+
+def dispatch_features(demands: Demands) -> Iterator[Feature]:
+    """What the way of tokens to experts needs, where any travel."""
+    degrees = demands.parallelism
+    if degrees.expert == 1:
+        return
+    if demands.dispatches_once:
+        are_cut = degrees.expert_shards > 1
+        yield Feature.DISPATCH_ONCE_CUT if are_cut else Feature.DISPATCH_ONCE
+    if demands.narrow_dispatch:
+        yield Feature.NARROW_DISPATCH
+
+
+def _demanded_stages(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
+    if demands.uneven_stages:
+        yield Feature.UNEVEN_STAGES, "stages", "stages that differ in blocks"
+    if demands.ends_apart:
+        yield Feature.ENDS_APART, "stages", "a stage without blocks"
+    if demands.unequal_chunks:
+        yield Feature.UNEQUAL_CHUNKS, "stages", "ranks that differ in stages"
+    if demands.parallelism.virtual_stages > 1:
+        yield Feature.LOOP, "virtual_stages", str(demands.parallelism.virtual_stages)
+
+
+def _schedule_features(demands: Demands) -> Iterator[Feature]:
+    """What a schedule needs of a framework that does not know it by name."""
+    yield Feature.CUSTOM_ORDER
+    placing, split = demands.schedule_shape
+    if placing is Placing.V:
+        yield Feature.V_PLACEMENT
+    if placing is Placing.ANY:
+        yield Feature.ANY_PLACEMENT
+    if split:
+        yield Feature.SPLIT_BACKWARD
+
+
+_DEGREES: Final = (
+    ("pipeline", Feature.PIPELINE),
+    ("tensor", Feature.TENSOR),
+    ("context", Feature.CONTEXT),
+    ("expert", Feature.EXPERT),
+)
+_RECOMPUTE: Final = {
+    RecomputeForm.NONE: Feature.RECOMPUTE_ALL,
+    RecomputeForm.ALL: Feature.RECOMPUTE_ALL,
+    RecomputeForm.FIRST: Feature.RECOMPUTE_FIRST,
+    RecomputeForm.MODULES: Feature.RECOMPUTE_MODULES,
+    RecomputeForm.ANY: Feature.RECOMPUTE_ANY,
+    RecomputeForm.MIXED: Feature.RECOMPUTE_MIXED,
+}
+
+
+def _expert_feature(degrees: Parallelism) -> Feature:
+    if degrees.expert_shards == degrees.tensor:
+        return Feature.EXPERTS_CUT
+    return Feature.EXPERTS_WHOLE if degrees.expert_shards == 1 else Feature.EXPERT_TENSOR
+
+
+def _zero_features(stage: int, pipeline: int) -> tuple[Feature, ...]:
+    if stage < 2:
+        return (Feature.ZERO_1,) if stage else ()
+    if pipeline > 1:
+        return (Feature.ZERO_2_PIPELINE if stage == 2 else Feature.ZERO_3_PIPELINE,)
+    return (Feature.ZERO_2 if stage == 2 else Feature.ZERO_3,)
+
+
+def _cell(text: str) -> Cell:
+    """Read a cell: a word (yes, global, code, no), and after a blank how or why."""
+    word, _, how = text.partition(" ")
+    support = {"yes": Support.YES, "global": Support.GLOBAL, "code": Support.CODE}
+    return Cell(support=support.get(word, Support.NO), how=how)
+
+
+@cache
+def _aliases() -> Mapping[str, str]:
+    """Every name a target goes by: in order, so that a later version takes the bare name."""
+    found: dict[str, str] = {}
+    for name, version in TARGETS.items():
+        bare, _, short = name.partition("@")
+        stated = version.partition(" ")[0]
+        for each in (bare, name, name.replace("@", "-"), f"{bare}@{stated}", f"{bare}-{short}"):
+            found[each] = name
+    return found
+
+
+CHROME_TRACE: Final = "chrome-trace"

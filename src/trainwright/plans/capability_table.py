@@ -1,0 +1,423 @@
+"""The capability table itself: rows are features, columns the targets in the order of `TARGETS`.
+
+A cell is a word, then how or why: yes · global (one value for the whole model) · code (in the
+user's model or script, not in the exported file) · no. Read from the frameworks' sources and
+manuals at the versions of `capability.TARGETS`: megatron-core 0.16.1 with Megatron-LM's arguments,
+Megatron-Bridge 0.3, Primus, torchtitan 0.2.2 and 0.3.0, PyTorch 2.13.0, DeepSpeed 0.19.8,
+accelerate 1.15.0, nanotron 0.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
+
+# The features of a plan that frameworks differ in: the rows of the capability table
+# ----------------------------------------------------------------------------------
+
+
+class Feature(StrEnum):
+    """One row of the table; the value is its title."""
+
+    PIPELINE = "pipeline stages"
+    UNEVEN_STAGES = "uneven stages"
+    LOOP = "several stages per rank"
+    UNEQUAL_CHUNKS = "different stage count per rank"
+    V_PLACEMENT = "V placement"
+    ANY_PLACEMENT = "wave or arbitrary placement"
+    CUSTOM_ORDER = "custom order of actions"
+    SPLIT_BACKWARD = "backward split in two"
+    ENDS_APART = "embedding or head on a stage of their own"
+    MTP = "multi-token prediction layers"
+    RECOMPUTE_ALL = "recompute all blocks, or none"
+    RECOMPUTE_FIRST = "recompute the first k blocks of every stage"
+    RECOMPUTE_MODULES = "recompute parts of every block"
+    RECOMPUTE_ANY = "recompute any set of blocks"
+    RECOMPUTE_MIXED = "recompute parts of some blocks"
+    ZERO_1 = "ZeRO 1"
+    ZERO_2 = "ZeRO 2 without pipeline"
+    ZERO_3 = "ZeRO 3 without pipeline"
+    ZERO_2_PIPELINE = "ZeRO 2 with pipeline"
+    ZERO_3_PIPELINE = "ZeRO 3 with pipeline"
+    UNSHARDED_BESIDE = "ZeRO 0 beside context or expert parallel"
+    UNSHARDED_TENSOR = "ZeRO 0 replicas beside tensor parallel"
+    HYBRID_SHARD = "state sharded inside groups of replicas"
+    HYBRID_SHARD_EXPERTS = "such groups with ZeRO 2 or 3 beside split experts"
+    OFFLOAD = "optimizer state on the host"
+    TENSOR = "tensor parallel"
+    SEQUENCE_PARALLEL = "sequence parallel beside it"
+    NO_SEQUENCE_PARALLEL = "tensor parallel without sequence parallel"
+    CONTEXT = "context parallel"
+    EXPERT = "expert parallel"
+    EXPERTS_CUT = "experts cut as the rest"
+    EXPERTS_WHOLE = "experts whole beside tensor parallel"
+    EXPERT_TENSOR = "experts cut in another way"
+    EXPERT_GROUPS = "a token limited to groups of experts"
+    DISPATCH_ONCE = "a token sent once to a node"
+    DISPATCH_ONCE_CUT = "a token sent once to a node, to experts that are cut"
+    NARROW_DISPATCH = "tokens sent in another format than activations"
+    DEGREES_PER_STAGE = "degrees that differ between stages"
+
+
+# The capability table itself: rows are features, columns the targets in the order of `TARGETS`
+# ---------------------------------------------------------------------------------------------
+
+_LAYOUT = "yes pipeline_model_parallel_layout"
+_FQNS = "yes module_fqns_per_model_part"
+_STAGES = "yes stages.json"
+_MODEL = "code the user's model"
+_NO_PP = "no has no pipeline"
+_FIXED = "no runs 1F1B and interleaved 1F1B only"
+_FIXED_HERE = "no orders its pipeline itself"
+_ONE_CHUNK = "no runs one stage per rank"
+_PER_STAGE = "no runs the same degrees on every stage"
+_NO_MTP = "no has no multi-token prediction layers"
+_CORE_FSDP = "yes --use-megatron-fsdp"
+_WITH_PP = "no is not known to shard gradients or parameters beside a pipeline"
+_EACH_COPY = "no sends a copy of a token for each of its experts"
+_AS_ACTIVATIONS = "no sends tokens to experts in the format of activations"
+_BLOCK = "yes recompute_method block"
+_ONE_SET = "no recomputes one set of layers in every stage"
+
+# megatron, megatron-bridge, primus, torchtitan@0.2, torchtitan@0.3, pytorch, deepspeed, accelerate,
+# nanotron
+_ROWS: Final[dict[Feature, tuple[str, ...]]] = {
+    Feature.PIPELINE: (
+        "yes",
+        "yes",
+        "yes",
+        "yes",
+        "yes",
+        "yes",
+        "code PipelineModule",
+        _NO_PP,
+        "yes",
+    ),
+    Feature.UNEVEN_STAGES: (
+        *(_LAYOUT,) * 3,
+        *(_FQNS,) * 2,
+        _STAGES,
+        "code bounds set by a subclass of PipelineModule",
+        _NO_PP,
+        "no splits the layers itself",
+    ),
+    Feature.LOOP: (*("yes",) * 6, _ONE_CHUNK, _NO_PP, _ONE_CHUNK),
+    Feature.UNEQUAL_CHUNKS: (
+        *("no gives every rank the same number of stages",) * 5,
+        "yes schedule.csv",
+        _ONE_CHUNK,
+        _NO_PP,
+        _ONE_CHUNK,
+    ),
+    Feature.V_PLACEMENT: (
+        *("no places stages in a loop only",) * 2,
+        "yes for zbv-formatted, v-half and v-min",
+        *("yes 2 stages per rank",) * 2,
+        "yes schedule.csv",
+        _ONE_CHUNK,
+        _NO_PP,
+        _ONE_CHUNK,
+    ),
+    Feature.ANY_PLACEMENT: (
+        *("no places stages in a loop only",) * 2,
+        *("no places stages in a loop or a V only",) * 3,
+        "yes schedule.csv",
+        _ONE_CHUNK,
+        _NO_PP,
+        _ONE_CHUNK,
+    ),
+    Feature.CUSTOM_ORDER: (
+        *(_FIXED,) * 2,
+        "no runs named families only",
+        *("yes pipeline_parallel_schedule_csv",) * 2,
+        "yes schedule.csv",
+        _FIXED_HERE,
+        _NO_PP,
+        _FIXED_HERE,
+    ),
+    Feature.SPLIT_BACKWARD: (
+        *(_FIXED,) * 2,
+        *("yes",) * 4,
+        _FIXED_HERE,
+        _NO_PP,
+        _FIXED_HERE,
+    ),
+    Feature.ENDS_APART: (
+        *("yes E or L alone in the layout",) * 3,
+        *(_FQNS,) * 2,
+        _STAGES,
+        "code bounds set by a subclass of PipelineModule",
+        _NO_PP,
+        "no splits the layers itself",
+    ),
+    Feature.MTP: (
+        *("yes m in the layout",) * 3,
+        *("no does not split multi-token prediction layers off",) * 2,
+        _MODEL,
+        *(_NO_MTP,) * 3,
+    ),
+    Feature.RECOMPUTE_ALL: (*("yes",) * 9,),
+    Feature.RECOMPUTE_FIRST: (
+        *(_BLOCK,) * 2,
+        "yes recompute_layer_ids",
+        *("no recomputes all blocks or none",) * 2,
+        _STAGES,
+        *("no recomputes all blocks or none",) * 3,
+    ),
+    Feature.RECOMPUTE_MODULES: (
+        *("global recompute_modules",) * 3,
+        *("global per operator, by its own policy",) * 2,
+        _MODEL,
+        *("no recomputes whole blocks",) * 3,
+    ),
+    Feature.RECOMPUTE_ANY: (
+        *(_ONE_SET,) * 2,
+        "yes recompute_layer_ids",
+        *("no recomputes all blocks or none",) * 2,
+        _STAGES,
+        *("no recomputes all blocks or none",) * 3,
+    ),
+    Feature.RECOMPUTE_MIXED: (
+        *("no recomputes the same parts in every block",) * 5,
+        _STAGES,
+        *("no recomputes whole blocks",) * 3,
+    ),
+    Feature.ZERO_1: (
+        *("yes use_distributed_optimizer",) * 3,
+        *("no shards gradients with the optimizer state (ZeRO 2 or 3), or nothing",) * 3,
+        "yes zero_optimization.stage",
+        "no shards gradients with the optimizer state (ZeRO 2 or 3), or nothing",
+        "yes optimizer.zero_stage",
+    ),
+    Feature.ZERO_2: (
+        *(_CORE_FSDP,) * 3,
+        *("yes fsdp_reshard_after_forward never",) * 2,
+        "yes fully_shard",
+        "yes zero_optimization.stage",
+        "yes fsdp_reshard_after_forward false",
+        "no shards optimizer state only",
+    ),
+    Feature.ZERO_3: (
+        *(_CORE_FSDP,) * 3,
+        *("yes fsdp_reshard_after_forward always",) * 2,
+        "yes fully_shard",
+        "yes zero_optimization.stage",
+        "yes fsdp_reshard_after_forward true",
+        "no shards optimizer state only",
+    ),
+    Feature.ZERO_2_PIPELINE: (
+        *(_WITH_PP,) * 3,
+        *("yes fsdp_reshard_after_forward never",) * 2,
+        "yes fully_shard",
+        "no refuses ZeRO 2 and 3 beside a pipeline",
+        _NO_PP,
+        "no shards optimizer state only",
+    ),
+    Feature.ZERO_3_PIPELINE: (
+        *(_WITH_PP,) * 3,
+        *("yes fsdp_reshard_after_forward always",) * 2,
+        "yes fully_shard",
+        "no refuses ZeRO 2 and 3 beside a pipeline",
+        _NO_PP,
+        "no shards optimizer state only",
+    ),
+    Feature.UNSHARDED_BESIDE: (
+        *("yes",) * 3,
+        *("no shards parameters over context and expert ranks",) * 2,
+        *("yes",) * 2,
+        "no needs sharded replicas beside context parallel",
+        "yes",
+    ),
+    Feature.UNSHARDED_TENSOR: (
+        *("yes",) * 7,
+        "no needs sharded replicas beside tensor parallel",
+        "yes",
+    ),
+    Feature.HYBRID_SHARD: (
+        *("yes num_distributed_optimizer_instances",) * 3,
+        *("yes data_parallel_replicate_degree",) * 2,
+        "yes a mesh of two axes",
+        "no copies sharded state with MiCS only, which is not exported",
+        "yes parallelism_config_dp_replicate_size",
+        "no shards over all replicas",
+    ),
+    Feature.HYBRID_SHARD_EXPERTS: (
+        *("no copies what its FSDP shards on the mesh of dense layers only",) * 3,
+        *("yes data_parallel_replicate_degree",) * 2,
+        "yes a mesh of two axes",
+        "no copies sharded state with MiCS only, which is not exported",
+        "no has no expert parallelism",
+        "no shards over all replicas",
+    ),
+    Feature.OFFLOAD: (
+        *("yes optimizer_cpu_offload",) * 3,
+        *("yes enable_cpu_offload",) * 2,
+        "yes CPUOffloadPolicy",
+        "yes offload_optimizer",
+        "yes fsdp_offload_params",
+        "no keeps optimizer state on the device",
+    ),
+    Feature.TENSOR: (
+        *("yes",) * 5,
+        _MODEL,
+        "code the model's own tensor parallelism",
+        "yes parallelism_config_tp_size",
+        "yes",
+    ),
+    Feature.SEQUENCE_PARALLEL: (
+        *("yes sequence_parallel",) * 3,
+        "yes always beside tensor parallel",
+        "yes enable_sequence_parallel",
+        _MODEL,
+        _MODEL,
+        "code the model's tensor-parallel plan",
+        "yes tp_mode REDUCE_SCATTER",
+    ),
+    Feature.NO_SEQUENCE_PARALLEL: (
+        *("yes",) * 3,
+        "no always runs sequence parallel beside tensor parallel",
+        "yes enable_sequence_parallel",
+        _MODEL,
+        _MODEL,
+        "code the model's tensor-parallel plan",
+        "yes tp_mode ALL_REDUCE",
+    ),
+    Feature.CONTEXT: (
+        *("yes",) * 5,
+        _MODEL,
+        "no has no context parallelism of the kind planned",
+        "yes parallelism_config_cp_size",
+        "yes context_parallel_size",
+    ),
+    Feature.EXPERT: (
+        *("yes",) * 5,
+        _MODEL,
+        "code ep_size of its MoE layer",
+        "no has no expert parallelism",
+        "yes expert_parallel_size",
+    ),
+    Feature.EXPERTS_CUT: (
+        *("yes",) * 3,
+        "yes expert_tensor_parallel_degree",
+        "no does not cut experts; choose --etp 1",
+        _MODEL,
+        "code the MoE layer",
+        "code the model's tensor-parallel plan",
+        "yes",
+    ),
+    Feature.EXPERT_TENSOR: (
+        *("yes expert_tensor_parallel_size",) * 3,
+        *("no takes experts whole or cut as the rest",) * 2,
+        _MODEL,
+        *("no cuts experts as the rest",) * 3,
+    ),
+    Feature.EXPERTS_WHOLE: (
+        *("yes expert_tensor_parallel_size",) * 3,
+        *("yes",) * 2,
+        _MODEL,
+        *("no cuts experts as the rest",) * 3,
+    ),
+    Feature.EXPERT_GROUPS: (
+        *("yes moe_router_group_topk",) * 3,
+        *("code num_limited_groups of the model",) * 2,
+        _MODEL,
+        *("code the model's own router",) * 2,
+        "no chooses among all experts",
+    ),
+    Feature.DISPATCH_ONCE: (
+        *("yes moe_token_dispatcher_type flex",) * 3,
+        "yes expert_parallel_comm_backend",
+        "code moe_comm_backend of the model",
+        _MODEL,
+        _EACH_COPY,
+        "no has no expert parallelism",
+        _EACH_COPY,
+    ),
+    Feature.DISPATCH_ONCE_CUT: (
+        *("yes moe_token_dispatcher_type flex",) * 3,
+        "no sends a token once to a node only where experts are whole; choose --etp 1",
+        "no does not cut experts; choose --etp 1",
+        _MODEL,
+        _EACH_COPY,
+        "no has no expert parallelism",
+        _EACH_COPY,
+    ),
+    Feature.NARROW_DISPATCH: (
+        *(_AS_ACTIVATIONS,) * 5,
+        _MODEL,
+        _AS_ACTIVATIONS,
+        "no has no expert parallelism",
+        _AS_ACTIVATIONS,
+    ),
+    Feature.DEGREES_PER_STAGE: (*(_PER_STAGE,) * 9,),
+}
+CELLS: Final[Mapping[Feature, tuple[str, ...]]] = MappingProxyType(_ROWS)
+
+_OF_MEGATRON = {"1f1b": "1F1B", "interleaved": "interleaved 1F1B"}
+_OF_TORCHTITAN = {"gpipe": "GPipe", "1f1b": "1F1B"}
+# The framework's own name of a family that it orders alike.
+SCHEDULES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "megatron": _OF_MEGATRON,
+        "megatron-bridge": _OF_MEGATRON,
+        "primus": {
+            "1f1b": "1f1b",
+            "interleaved": "1f1b-interleaved",
+            "zb-1p": "zero-bubble",
+            "zb-v": "zbv-formatted",
+            "v-zb": "zbv-formatted",
+            "v-half": "v-half",
+            "v-min": "v-min",
+        },
+        "torchtitan@0.2": _OF_TORCHTITAN,
+        "torchtitan@0.3": _OF_TORCHTITAN,
+        "pytorch": {},
+        "deepspeed": {"1f1b": "TrainSchedule"},
+        "accelerate": {},
+        "nanotron": {"1f1b": "1f1b", "gpipe": "afab"},
+    }
+)
+
+# How ranks are numbered, from the axis whose neighbours are closest.
+AXIS_ORDERS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("megatron", "megatron-bridge", "primus"), (DATA_INSIDE, PIPELINE_INSIDE)),
+        **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3", "pytorch"), (DATA_INSIDE,)),
+        **dict.fromkeys(("deepspeed", "accelerate", "nanotron"), (DATA_INSIDE,)),
+    }
+)
+
+_OF_CORE = ("adam", "sgd", "momentum", "muon")
+_ANY_OPTIMIZER = ("adam", "sgd", "momentum", "muon")
+OPTIMIZERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("megatron", "megatron-bridge", "primus"), _OF_CORE),
+        **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3"), ("adam",)),
+        **dict.fromkeys(("pytorch", "accelerate"), _ANY_OPTIMIZER),
+        "deepspeed": ("adam",),
+        "nanotron": ("adam", "sgd", "momentum"),
+    }
+)
+
+
+_OF_MEGATRON_MODULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "attention_core": "core_attn",
+        "norm": "layernorm",
+        "latent_up_projection": "mla_up_proj",
+        "expert_activation": "moe_act",
+    }
+)
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+# What "selective" can recompute alike, by the framework's name; None: it decides itself.
+MODULES: Final[Mapping[str, Mapping[str, str] | None]] = MappingProxyType(
+    {
+        **dict.fromkeys(("megatron", "megatron-bridge", "primus"), _OF_MEGATRON_MODULES),
+        **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3", "pytorch"), None),
+        **dict.fromkeys(("deepspeed", "accelerate", "nanotron"), _NOTHING),
+    }
+)

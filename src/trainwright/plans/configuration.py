@@ -1,0 +1,356 @@
+"""A training run as its launcher states it: degrees, batch, schedule, recipe, kernels.
+
+This is what `estimate` prices and what measured runs are compared by. Stages hold equal numbers of
+blocks, with the embedding before the first and norm, head and loss after the last block; where the
+blocks do not divide, the ends hold fewer (`stage_blocks`), unless the split is stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.model import DEFAULT_RECIPE, PRECISIONS, Recipe, RunShape
+from trainwright.plans.parallelism import Parallelism, mapping_name
+from trainwright.profile import Recompute
+from trainwright.units import MIB
+
+if TYPE_CHECKING:
+    from trainwright.cluster import Accelerator, Pool
+    from trainwright.model import TransformerConfig
+
+
+# How far communication hides under compute, and what a device keeps free
+# -----------------------------------------------------------------------
+# A transfer that may hide is exposed by max(0, time - share · window): 0.9 of the compute beside it
+# where a run overlaps, 0 where it does not. The defaults are those of current frameworks: gradients
+# and parameters of data parallelism overlap, tensor and expert exchanges do not, pipeline transfers
+# run beside compute.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Shares, from 0 to 1, of the compute that a kind of communication may hide under.
+
+    `gradients` hide under the backward pass that makes them, `parameters` (gathered by ZeRO) under
+    the forward pass that needs them or the layer before, `tensor` exchanges under the other
+    operators of their phase, `experts` likewise, `pipeline` is the share of a transfer during
+    which sender and receiver compute.
+    """
+
+    gradients: float = 0.9
+    parameters: float = 0.9
+    tensor: float = 0.0
+    experts: float = 0.0
+    pipeline: float = 1.0
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        for field in fields(self):
+            if not 0 <= (share := getattr(self, field.name)) <= 1:
+                yield Fault(f"overlap.{field.name}", f"must be from 0 to 1, got {share!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOverheads:
+    """Bytes beside the model's own, on every device.
+
+    `workspace_bytes` is what matrix libraries keep (two of 32 MiB on Hopper), `reserve_bytes` what
+    the user wants free, `fragmentation` the share by which the allocator reserves more than it
+    gives out; the last two count for the verdict, not for the predicted peak. `buffers` says
+    whether communication buffers are counted.
+    """
+
+    workspace_bytes: float = 64.0 * MIB
+    reserve_bytes: float = 0.0
+    fragmentation: float = 0.05
+    buffers: bool = True
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def needed_bytes(self, peak_bytes: float) -> float:
+        """What must be usable of a device for a run of that peak, workspaces in it."""
+        return peak_bytes * (1 + self.fragmentation) + self.reserve_bytes
+
+    def room_bytes(self, usable_bytes: float) -> float:
+        """What a peak may reach without workspaces: the inverse of `needed_bytes`."""
+        return (usable_bytes - self.reserve_bytes) / (1 + self.fragmentation) - self.workspace_bytes
+
+    def _faults(self) -> Iterator[Fault]:
+        for name in ("workspace_bytes", "reserve_bytes"):
+            if not 0 <= (value := getattr(self, name)) < float("inf"):
+                yield Fault(name, f"must be finite and >= 0, got {value!r}")
+        if not 0 <= (share := self.fragmentation) < 1:
+            yield Fault("fragmentation", f"must be a share from 0 to below 1, got {share!r}")
+
+
+DEFAULT_OVERLAP: Final = Overlap()
+DEFAULT_OVERHEADS: Final = MemoryOverheads()
+NO_OVERHEADS: Final = MemoryOverheads(workspace_bytes=0.0, fragmentation=0.0, buffers=False)
+
+
+# Which combinations of degrees, batch and kernels can run at all: every rule, each with its
+# fault
+# ------------------------------------------------------------------------------------------
+# The rules are those of the common launchers (Megatron-LM, DeepSpeed, torchtitan), and of
+# arithmetic. What a model's sizes allow is said by the model (`TransformerConfig.faults_at`), what
+# a schedule allows by its family.
+
+
+def broken_rules(
+    configuration: Configuration, model: TransformerConfig, pool: Pool
+) -> tuple[Fault, ...]:
+    """Every rule that the configuration breaks for `model` on `pool`, in a fixed order."""
+    found: list[Fault] = []
+    for rule in RULES:
+        found += rule(configuration, model, pool)
+    return tuple(dict.fromkeys(found))
+
+
+def run_shape(configuration: Configuration, *, precision: str) -> RunShape:
+    """One microbatch of the configuration; raises `InvalidInput` where it cannot be cut so."""
+    degrees, recipe = configuration.parallelism, configuration.recipe
+    return RunShape(
+        microbatch_size=configuration.microbatch_size,
+        sequence_length=configuration.sequence_length,
+        tensor_parallel=degrees.tensor,
+        sequence_parallel=degrees.sequence_parallel,
+        precision=recipe.numbers(precision),
+        fused_attention=configuration.fused_attention,
+        fused_cross_entropy=configuration.fused_cross_entropy,
+        vocabulary_multiple=configuration.vocabulary_multiple,
+        context_parallel=degrees.context,
+        context_exchange=recipe.context_exchange,
+        context_balanced=recipe.context_balanced,
+        expert_parallel=degrees.expert,
+        expert_tensor_parallel=degrees.expert_tensor,
+        expert_imbalance=recipe.expert_imbalance,
+        capacity_factor=recipe.capacity_factor,
+        token_dispatcher=recipe.token_dispatcher,
+    )
+
+
+def _devices(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """The degrees multiply to no more devices than there are."""
+    used = configuration.parallelism.num_devices
+    if used > pool.num_devices:
+        wanted = f"tp x pp x dp x cp must be at most the {pool.num_devices} devices"
+        nodes = -(-used // pool.devices_per_node)
+        enough = f"; {nodes} nodes hold as many" if nodes > pool.num_nodes else ""
+        yield Fault("devices", f"{wanted}, got {used}{enough}")
+
+
+def _batch(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """Every replica runs the same number of whole microbatches."""
+    size, data = configuration.microbatch_size, configuration.parallelism.data
+    if configuration.global_batch % (size * data):
+        wanted = f"must be a multiple of micro-batch x dp ({size} x {data})"
+        yield Fault("global_batch", f"{wanted}, got {configuration.global_batch}")
+
+
+def _pipeline(
+    configuration: Configuration, model: TransformerConfig, pool: Pool
+) -> Iterator[Fault]:
+    """Every virtual stage holds a block, and a stated split holds all of them."""
+    degrees, blocks = configuration.parallelism, model.num_layers
+    if configuration.num_stages > blocks:
+        wanted = f"x virtual stages must be at most the {blocks} blocks"
+        yield Fault("pipeline", f"{wanted}, got {degrees.pipeline} x {degrees.virtual_stages}")
+    if degrees.pipeline == 1 and degrees.virtual_stages > 1:
+        wanted = "must be 1 without pipeline stages"
+        yield Fault("virtual_stages", f"{wanted}, got {degrees.virtual_stages}")
+    split = configuration.blocks_per_stage
+    if split is not None and sum(split) != blocks:
+        yield Fault("blocks_per_stage", f"must add up to the {blocks} blocks, got {sum(split)}")
+
+
+def _experts(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """Experts are dealt out over whole groups of the devices of one pipeline rank."""
+    degrees = configuration.parallelism
+    spanned = degrees.expert * degrees.expert_shards
+    if degrees.devices_per_rank % spanned:
+        wanted = f"x expert-tensor must divide tp x cp x dp ({degrees.devices_per_rank})"
+        yield Fault("expert", f"{wanted}, got {degrees.expert} x {degrees.expert_shards}")
+    elif model.experts is not None and degrees.adjacent_devices % spanned:
+        inside = degrees.adjacent_devices
+        wanted = f"x expert-tensor must divide the {inside} devices that lie inside the pipeline"
+        order = mapping_name(degrees.axis_order)
+        given = f"got {degrees.expert} x {degrees.expert_shards} with {order}"
+        yield Fault("expert", f"{wanted}, {given}")
+
+
+def _copies(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """Groups that each hold all sharded state are equal, and there is state that is sharded."""
+    degrees = configuration.parallelism
+    copies = degrees.state_copies
+    if copies == 1:
+        return
+    if degrees.zero_stage == 0:
+        yield Fault("state_copies", f"must be 1 without ZeRO, got {copies}; choose ZeRO 1, 2 or 3")
+    if degrees.data % copies:
+        yield Fault("state_copies", f"must divide dp ({degrees.data}), got {copies}")
+    elif copies == degrees.data:
+        unsharded = f"must be below dp ({degrees.data}), for one replica shards nothing"
+        yield Fault("state_copies", f"{unsharded}, got {copies}; choose ZeRO 0")
+    elif model.experts is not None and degrees.expert_data % copies:
+        wanted = f"must divide the {degrees.expert_data} replicas of each expert"
+        yield Fault("state_copies", f"{wanted}, got {copies}")
+
+
+def _context(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+    """Balanced context parallelism gives every rank an early and a late part."""
+    c, s = configuration.parallelism.context, configuration.sequence_length
+    if c > 1 and configuration.recipe.context_balanced and model.causal and s % (2 * c):
+        yield Fault("sequence_length", f"must be a multiple of 2 x cp ({2 * c}), got {s}")
+
+
+def _recompute(
+    configuration: Configuration, model: TransformerConfig, pool: Pool
+) -> Iterator[Fault]:
+    """No stage recomputes more blocks than there are."""
+    blocks = configuration.recompute_blocks
+    if blocks is not None and blocks > model.num_layers:
+        yield Fault("recompute_blocks", f"must be <= {model.num_layers}, got {blocks}")
+
+
+def _precision(
+    configuration: Configuration, model: TransformerConfig, pool: Pool
+) -> Iterator[Fault]:
+    """The device multiplies in the formats of the recipe."""
+    yield from precision_faults(configuration.recipe.precision, pool.accelerator)
+
+
+def precision_faults(precision: str | None, device: Accelerator) -> Iterator[Fault]:
+    """A precision nobody models, or its formats that the device does not multiply in.
+
+    That of the device where absent.
+    """
+    wanted = PRECISIONS.get(precision or device.default_precision)
+    if wanted is None:
+        yield Fault("precision", f'must be one of {", ".join(PRECISIONS)}, got "{precision}"')
+        return
+    for dtype in dict.fromkeys((wanted.matmul_dtype, wanted.base_dtype)):
+        if dtype not in device.dtypes:
+            offered = ", ".join(device.dtypes)
+            yield Fault("precision", f"{device.name} multiplies in {offered}, not in {dtype}")
+
+
+def _shape(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterable[Fault]:
+    """The sizes of the model can be cut as the degrees say."""
+    name = configuration.recipe.precision or pool.accelerator.default_precision
+    if name not in PRECISIONS:
+        return ()  # `_precision` says so, and nothing has a size without
+    faults: tuple[Fault, ...] = ()
+    try:
+        run = run_shape(configuration, precision=name)
+    except InvalidInput as error:
+        faults, degrees = error.faults, configuration.parallelism
+        # A sequence that can be cut: the model's own rules are asked all the same.
+        cut = replace(configuration, sequence_length=degrees.tensor * degrees.context)
+        run = run_shape(cut, precision=name)
+    return (*faults, *model.faults_at(run))
+
+
+Rule = Callable[["Configuration", "TransformerConfig", "Pool"], Iterable[Fault]]
+RULES: Final[tuple[Rule, ...]] = (
+    _devices,
+    _batch,
+    _pipeline,
+    _experts,
+    _copies,
+    _context,
+    _recompute,
+    _precision,
+    _shape,
+)
+
+
+# A training run as its launcher states it: degrees, batch, schedule, recipe, kernels
+# -----------------------------------------------------------------------------------
+
+LARGEST_BATCH: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """One run. `recompute` holds for the first `recompute_blocks` blocks of each virtual stage.
+
+    It holds for all blocks where that is absent; `recompute_modules` is what "selective" repeats
+    (`costing.Estimator` has the default). `blocks_per_stage` lists the blocks of each
+    virtual stage in pipeline order, where the split is not the default one.
+    """
+
+    parallelism: Parallelism
+    microbatch_size: int
+    global_batch: int
+    sequence_length: int
+    schedule: str = "1f1b"
+    recompute: Recompute = Recompute.NONE
+    recompute_blocks: int | None = None
+    recompute_modules: tuple[str, ...] | None = None
+    blocks_per_stage: tuple[int, ...] | None = None
+    fused_attention: bool = True
+    fused_cross_entropy: bool = False
+    vocabulary_multiple: int = 128
+    recipe: Recipe = DEFAULT_RECIPE
+    overlap: Overlap = DEFAULT_OVERLAP
+    overheads: MemoryOverheads = DEFAULT_OVERHEADS
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        for name in ("microbatch_size", "global_batch", "sequence_length", "vocabulary_multiple"):
+            if not 1 <= (value := getattr(self, name)) <= LARGEST_BATCH:
+                yield Fault(name, f"must be from 1 to {LARGEST_BATCH}, got {value}")
+        if self.recompute_blocks is not None and self.recompute_blocks < 0:
+            yield Fault("recompute_blocks", f"must be >= 0, got {self.recompute_blocks}")
+        if self.blocks_per_stage is not None:
+            if len(self.blocks_per_stage) != self.num_stages:
+                count = len(self.blocks_per_stage)
+                wanted = f"must list {self.num_stages} virtual stages"
+                yield Fault("blocks_per_stage", f"{wanted}, got {count}")
+            if any(blocks < 0 for blocks in self.blocks_per_stage):
+                yield Fault("blocks_per_stage", "must be >= 0")
+
+    @property
+    def num_stages(self) -> int:
+        """Virtual stages of the pipeline, p·v."""
+        return self.parallelism.pipeline * self.parallelism.virtual_stages
+
+    @property
+    def num_microbatches(self) -> int:
+        """Microbatches of a step on each replica; a batch that does not divide is rounded down."""
+        return self.global_batch // (self.microbatch_size * self.parallelism.data)
+
+
+def even_blocks(num_blocks: int, num_stages: int) -> tuple[int, ...]:
+    """Blocks of each stage: equal numbers, or else the embedding and the loss count as one each.
+
+    Where even that does not divide, the rest goes to the stages in the middle, one each. Source:
+    Megatron-LM's account of embedding and loss in the pipeline split.
+    """
+    if num_blocks % num_stages == 0:
+        return (num_blocks // num_stages,) * num_stages
+    share, rest = divmod(num_blocks + 2, num_stages)
+    counts = [share] * num_stages
+    first = (num_stages - rest) // 2
+    for stage in range(first, first + rest):
+        counts[stage] += 1
+    counts[0] -= 1
+    counts[-1] -= 1
+    if min(counts) >= 0:
+        return tuple(counts)
+    share, rest = divmod(num_blocks, num_stages)
+    return tuple(share + (stage < rest) for stage in range(num_stages))

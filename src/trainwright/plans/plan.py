@@ -1,0 +1,198 @@
+"""A plan: the stages of a pipeline, in order, and how a batch flows through them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.plans.parallelism import Parallelism
+
+# A pipeline stage: its layers, how each is run, and on which devices
+# -------------------------------------------------------------------
+
+ANY_DEVICE: Final = "device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGroup:
+    """`count` replicas of a stage, each on `tensor_parallel` devices of one kind.
+
+    `share` is the fraction of the stage's microbatches that this group processes, `pool` the index
+    of the cluster's pool that holds it, and `options` those of its layers where they are not the
+    stage's.
+    """
+
+    count: int
+    tensor_parallel: int = 1
+    device_kind: str = ANY_DEVICE
+    share: float = 1.0
+    pool: int = 0
+    options: tuple[str, ...] = ()
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the whole group."""
+        return self.count * self.tensor_parallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Layers (ids of the input), the option of each (ids too), and the stage's replicas.
+
+    Mixed clusters have several replica groups; the scalar degrees are those of the uniform case.
+    """
+
+    layers: tuple[int, ...]
+    options: tuple[str, ...]
+    replicas: tuple[ReplicaGroup, ...]
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        if not self.layers:
+            yield Fault("layers", "must have at least 1 entry, got 0")
+        if len(set(self.layers)) < len(self.layers):
+            yield Fault("layers", "must be unique")
+        if len(self.options) != len(self.layers):
+            yield Fault("options", f"must name {len(self.layers)} options, got {len(self.options)}")
+        if not self.replicas:
+            yield Fault("replicas", "must have at least 1 entry, got 0")
+        for index, group in enumerate(self.replicas):
+            if group.count < 1 or group.tensor_parallel < 1:
+                yield Fault(f"replicas[{index}]", "must have count and tensor_parallel >= 1")
+            if group.options and len(group.options) != len(self.layers):
+                wanted = f"must name {len(self.layers)} options, got {len(group.options)}"
+                yield Fault(f"replicas[{index}].options", wanted)
+
+    @classmethod
+    def uniform(
+        cls,
+        layers: tuple[int, ...],
+        options: tuple[str, ...],
+        *,
+        data_parallel: int,
+        tensor_parallel: int,
+    ) -> Stage:
+        """Build a stage whose replicas are all alike."""
+        group = ReplicaGroup(count=data_parallel, tensor_parallel=tensor_parallel)
+        return cls(layers=layers, options=options, replicas=(group,))
+
+    @property
+    def data_parallel(self) -> int:
+        """Replicas over all groups."""
+        return sum(group.count for group in self.replicas)
+
+    @property
+    def tensor_parallel(self) -> int:
+        """The tensor-parallel degree, where all groups share one."""
+        degrees = {group.tensor_parallel for group in self.replicas}
+        if len(degrees) > 1:
+            raise UnsupportedFeature(f"this stage mixes tensor-parallel degrees {sorted(degrees)}")
+        return degrees.pop()
+
+    @property
+    def num_devices(self) -> int:
+        """Devices over all groups."""
+        return sum(group.num_devices for group in self.replicas)
+
+    @property
+    def option_of(self) -> dict[int, str]:
+        """Option id by layer id."""
+        return dict(zip(self.layers, self.options, strict=True))
+
+
+# An order of actions that a search found, as a plan and its document carry it
+# ----------------------------------------------------------------------------
+# Microbatches of a stage follow each other, so a rank's order is a *word*: kinds and stages in the
+# order in which the rank runs them, without microbatches. Written `0F*3 7F 7I 0F`, where `*3`
+# stands for three of them in a row; letters are those of `plans.schedule`.
+
+SEARCHED: Final = "searched"  # the schedule of a plan that carries such an order
+_STEP: Final = r"\d{1,9}[FIW](?:\*[1-9]\d{0,8})?"
+_WORD: Final = re.compile(rf"{_STEP}(?: {_STEP})*", re.ASCII)
+_LONGEST_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedOrder:
+    """`words` of the ranks, and the named family whose order the search began with.
+
+    Only the writing is checked here; what orders a plan can have, `scheduling.orders` knows.
+    """
+
+    family: str
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        if not self.words:
+            yield Fault("words", "must have at least 1 entry, got 0")
+        for rank, word in enumerate(self.words):
+            if not _WORD.fullmatch(word):
+                shown = word[:_LONGEST_SHOWN] + ("…" if len(word) > _LONGEST_SHOWN else "")
+                yield Fault(f"words[{rank}]", f'must look like "0F*3 7F 7I", got "{shown}"')
+
+
+# A plan: the stages of a pipeline, in order, and how a batch flows through them
+# ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Stages in pipeline order. `num_microbatches` counts those of a batch over all replicas.
+
+    `parallelism` is present where all stages agree on it. With virtual stages, `stages` lists all
+    of them, and the schedule says which rank runs which. An `order` that a search found is there
+    where, and only where, the schedule is "searched".
+    """
+
+    stages: tuple[Stage, ...]
+    num_microbatches: int
+    microbatch_size: int | None = None
+    schedule: str = "1f1b"
+    parallelism: Parallelism | None = None
+    order: SearchedOrder | None = None
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        if not self.stages:
+            yield Fault("stages", "must have at least 1 entry, got 0")
+        if self.num_microbatches < 1:
+            yield Fault("num_microbatches", f"must be >= 1, got {self.num_microbatches}")
+        if (self.order is not None) != (self.schedule == SEARCHED):
+            wanted = "must come with" if self.order is None else "must be missing without"
+            yield Fault("order", f'{wanted} the schedule "{SEARCHED}", got "{self.schedule}"')
+        elif self.order is not None:
+            words, ranks = len(self.order.words), (self.parallelism or Parallelism()).pipeline
+            if words != ranks:
+                yield Fault("order.words", f"must be of {ranks} pipeline ranks, got {words}")
+        seen: dict[int, int] = {}
+        for index, stage in enumerate(self.stages):
+            for layer in stage.layers:
+                if layer in seen:
+                    yield Fault(
+                        f"stages[{index}].layers",
+                        f"layer {layer} must be in one stage, is also in stages[{seen[layer]}]",
+                    )
+                seen[layer] = index
+
+    @property
+    def devices_used(self) -> int:
+        """Devices over all ranks."""
+        if self.parallelism is not None:
+            return self.parallelism.num_devices
+        return sum(stage.num_devices for stage in self.stages)

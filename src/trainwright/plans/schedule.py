@@ -1,0 +1,346 @@
+"""A pipeline schedule: for each rank the order of its actions, without times.
+
+Letters are PyTorch's: F forward, I gradient of the input, W gradient of the weights, B the fused
+backward (I and W as one action), R recomputation of dropped activations. The zero-bubble papers
+write B for our I.
+
+Orders are kept as one array, an action per row, because 64 ranks × 512 microbatches × 2 chunks are
+196,608 actions; `Action` objects are made on demand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from trainwright.errors import Fault, InvalidInput
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from numpy.typing import NDArray
+
+    from trainwright.arrays import Floats
+
+    PerStage: TypeAlias = float | Sequence[float] | Floats
+    Actions = NDArray[np.int32]
+
+
+# Arrays with one entry per stage or rank: broadcast, checked, read-only
+# ----------------------------------------------------------------------
+
+
+def broadcast(value: PerStage, size: int, *, name: str) -> Floats:
+    """One value for all, or exactly `size` of them; raises InvalidInput on another length."""
+    array = np.asarray(value, np.float64)
+    if array.ndim == 0:
+        return np.full(size, float(array))
+    if array.shape != (size,):
+        raise InvalidInput.of(name, f"must be 1 value or {size} values, got {array.size}")
+    return array.copy()
+
+
+def freeze_arrays(value: DataclassInstance) -> None:
+    """Make every array of a frozen dataclass read-only."""
+    for each in fields(value):
+        array = getattr(value, each.name)
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+
+
+def is_finite_and_not_negative(array: Floats) -> bool:
+    """Whether every entry is finite and >= 0."""
+    return bool((np.isfinite(array) & (array >= 0)).all())
+
+
+# Which rank runs which virtual stage of a pipeline
+# -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """`rank_of_stage[s]` is the rank of virtual stage s; ranks may own different numbers of stages.
+
+    Stage 0 takes the input, the last stage computes the loss. Any total function is a placement;
+    the named ones are loop, V and wave.
+    """
+
+    rank_of_stage: tuple[int, ...]
+    num_ranks: int
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        if self.num_ranks < 1:
+            yield Fault("num_ranks", f"must be >= 1, got {self.num_ranks}")
+        if not self.rank_of_stage:
+            yield Fault("rank_of_stage", "must have at least 1 entry, got 0")
+        for stage, rank in enumerate(self.rank_of_stage):
+            if not 0 <= rank < self.num_ranks:
+                yield Fault(
+                    f"rank_of_stage[{stage}]",
+                    f"must be a rank from 0 to {self.num_ranks - 1}, got {rank}",
+                )
+
+    @classmethod
+    def loop(cls, num_ranks: int, *, virtual_stages: int = 1) -> Placement:
+        """Stage s on rank s mod p: every pass over the ranks starts again at rank 0."""
+        down = tuple(range(num_ranks))
+        return cls(rank_of_stage=down * virtual_stages, num_ranks=num_ranks)
+
+    @classmethod
+    def v(cls, num_ranks: int) -> Placement:
+        """Rank r owns stages r and 2p-1-r, so that first and last stage share rank 0."""
+        return cls.wave(num_ranks, virtual_stages=2)
+
+    @classmethod
+    def wave(cls, num_ranks: int, *, virtual_stages: int) -> Placement:
+        """A loop whose direction flips every p stages: V repeated."""
+        down = tuple(range(num_ranks))
+        passes = (down if chunk % 2 == 0 else down[::-1] for chunk in range(virtual_stages))
+        return cls(rank_of_stage=sum(passes, ()), num_ranks=num_ranks)
+
+    @classmethod
+    def from_ranks(cls, stages_of_rank: Sequence[Sequence[int]]) -> Placement:
+        """Build from the stages each rank owns; every stage 0..S-1 must be named exactly once."""
+        owner: dict[int, int] = {}
+        faults = []
+        for rank, stages in enumerate(stages_of_rank):
+            for stage in stages:
+                if stage in owner:
+                    problem = f"stage {stage} must be on one rank, is also on rank {owner[stage]}"
+                    faults.append(Fault(f"placement[{rank}]", problem))
+                owner.setdefault(stage, rank)
+        num_stages = max(owner, default=-1) + 1
+        missing = next((stage for stage in range(num_stages) if stage not in owner), None)
+        if missing is not None:
+            faults.append(Fault("placement", f"misses stage {missing}; no rank owns it"))
+        if min(owner, default=0) < 0:
+            faults.append(Fault("placement", f"stages count from 0, got {min(owner)}"))
+        if faults:
+            raise InvalidInput(faults)
+        ranks = tuple(owner[stage] for stage in range(num_stages))
+        return cls(rank_of_stage=ranks, num_ranks=len(stages_of_rank))
+
+    @property
+    def num_stages(self) -> int:
+        """S: virtual stages over all ranks."""
+        return len(self.rank_of_stage)
+
+    @property
+    def stages_of_rank(self) -> tuple[tuple[int, ...], ...]:
+        """For each rank the stages it owns, ascending."""
+        owned: list[list[int]] = [[] for _ in range(self.num_ranks)]
+        for stage, rank in enumerate(self.rank_of_stage):
+            owned[rank].append(stage)
+        return tuple(map(tuple, owned))
+
+    @property
+    def is_v(self) -> bool:
+        """Whether rank r owns exactly stages r and 2p-1-r."""
+        return self == Placement.v(self.num_ranks)
+
+
+# Orders of the ranks as arrays, a row a step: what schedules and lowered schedules share
+# ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankOrders:
+    """Per-rank orders of n steps.
+
+    `actions` has shape [n, 3]: kind, stage, microbatch; rows of rank r are
+    `rank_offsets[r]` to `rank_offsets[r + 1]`, in the order the rank runs them. `pairs` holds rows
+    (ascending) of forwards that run together with the backward in the next row.
+    """
+
+    placement: Placement
+    num_microbatches: int
+    actions: NDArray[np.int32]
+    rank_offsets: NDArray[np.int64]
+    pairs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        for name in ("actions", "rank_offsets", "pairs"):
+            dtype = np.int32 if name == "actions" else np.int64
+            array = np.ascontiguousarray(getattr(self, name), dtype=dtype)
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        faults = list(self._layout_faults())
+        if self.actions.ndim == 2 and self.actions.shape[1] == 3:
+            faults += self._faults()
+        if faults:
+            raise InvalidInput(faults)
+
+    def _layout_faults(self) -> Iterator[Fault]:
+        if self.num_microbatches < 1:
+            yield Fault("num_microbatches", f"must be >= 1, got {self.num_microbatches}")
+        if self.actions.ndim != 2 or self.actions.shape[1] != 3:
+            yield Fault("actions", f"must have shape [n, 3], got {self.actions.shape}")
+            return
+        offsets, ends = self.rank_offsets, (0, len(self.actions))
+        if len(offsets) != self.num_ranks + 1 or (offsets[0], offsets[-1]) != ends:
+            yield Fault("rank_offsets", f"must run from 0 to {ends[1]}, one per rank and an end")
+        elif (offsets[1:] < offsets[:-1]).any():
+            yield Fault("rank_offsets", "must ascend")
+        # Checked here because tables of this size are made.
+        num_stages = self.placement.num_stages
+        if num_stages * self.num_microbatches > len(self.actions):
+            problem = f"must hold F of {num_stages} stages x {self.num_microbatches} microbatches"
+            yield Fault("actions", f"{problem}, got {len(self.actions)} rows")
+
+    def _faults(self) -> Iterator[Fault]:
+        """What else is wrong with the rows, asked where `actions` has its shape."""
+        return iter(())
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, type(self))
+            and self.placement == other.placement
+            and self.num_microbatches == other.num_microbatches
+            and np.array_equal(self.rank_offsets, other.rank_offsets)
+            and np.array_equal(self.actions, other.actions)
+            and np.array_equal(self.pairs, other.pairs)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def num_ranks(self) -> int:
+        """p: pipeline positions."""
+        return self.placement.num_ranks
+
+    @property
+    def rank_of_row(self) -> NDArray[np.int64]:
+        """The rank that runs each row, shape [n]."""
+        return np.repeat(np.arange(self.num_ranks), np.diff(self.rank_offsets))
+
+    def rows_of(self, rank: int) -> slice:
+        """The rows of one rank."""
+        return slice(int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1]))
+
+
+# A pipeline schedule: for each rank the order of its actions, without times
+# --------------------------------------------------------------------------
+
+
+class ActionKind(IntEnum):
+    """What a rank computes; also the row of every table by kind."""
+
+    F = 0
+    I = 1  # noqa: E741
+    W = 2
+    B = 3
+    R = 4
+
+
+class Action(NamedTuple):
+    """One computation of one microbatch on one virtual stage, printed as PyTorch does: `3F0`."""
+
+    kind: ActionKind
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind.name}{self.microbatch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Action:
+        """Read `3F0`; the whole text must match."""
+        match = re.fullmatch(r"(\d{1,9})([FIWBR])(\d{1,9})", text, re.ASCII)
+        if match is None:
+            raise InvalidInput.of("action", f'must look like "3F0", got "{text}"')
+        return cls(ActionKind[match[2]], int(match[1]), int(match[3]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Schedule(RankOrders):
+    """Per-rank orders of n actions: [n, 3] `ActionKind`, stage, microbatch.
+
+    The forwards of `pairs` may overlap with the backward in the next row, as DualPipeV does; they
+    run one after the other unless the costs say how long a pair takes.
+
+    Only the shape is checked here; whether the orders are a legal schedule is
+    `scheduling.validate`'s question.
+    """
+
+    def _faults(self) -> Iterator[Fault]:
+        sizes = (len(ActionKind), self.placement.num_stages, self.num_microbatches)
+        if len(self.actions):
+            unsigned = self.actions.view(np.uint32)  # a negative number is too large a one
+            for column, (name, size) in enumerate(zip(Action._fields, sizes, strict=True)):
+                if (worst := int(unsigned[:, column].max())) >= size:
+                    got = int(np.uint32(worst).astype(np.int32))
+                    yield Fault("actions", f"{name} must be from 0 to {size - 1}, got {got}")
+
+    @classmethod
+    def of_ranks(
+        cls,
+        orders: Sequence[Actions],
+        *,
+        placement: Placement,
+        num_microbatches: int,
+        pairs: NDArray[np.int64] | None = None,
+    ) -> Schedule:
+        """Build from one [n_r, 3] array per rank."""
+        offsets = np.zeros(len(orders) + 1, np.int64)
+        np.cumsum([len(order) for order in orders], out=offsets[1:])
+        return cls(
+            placement=placement,
+            num_microbatches=num_microbatches,
+            actions=np.concatenate(orders) if orders else np.zeros((0, 3), np.int32),
+            rank_offsets=offsets,
+            pairs=np.zeros(0, np.int64) if pairs is None else pairs,
+        )
+
+    @classmethod
+    def from_orders(
+        cls, orders: Sequence[Sequence[Action]], *, pairs: Sequence[int] = ()
+    ) -> Schedule:
+        """Build from written orders; the placement follows from which rank runs which stage."""
+        stages = [sorted({action.stage for action in order}) for order in orders]
+        last = max((action.microbatch for order in orders for action in order), default=-1)
+        return cls.of_ranks(
+            [np.array(order, np.int32).reshape(-1, 3) for order in orders],
+            placement=Placement.from_ranks(stages),
+            num_microbatches=last + 1,
+            pairs=np.array(pairs, np.int64),
+        )
+
+    @property
+    def num_actions(self) -> int:
+        """Actions over all ranks."""
+        return len(self.actions)
+
+    def action(self, row: int) -> Action:
+        """The action in one row."""
+        kind, stage, microbatch = self.actions[row].tolist()
+        return Action(ActionKind(kind), stage, microbatch)
+
+    def order(self, rank: int) -> tuple[Action, ...]:
+        """The actions of one rank, in the order it runs them."""
+        rows = self.actions[self.rows_of(rank)].tolist()
+        return tuple(Action(ActionKind(kind), stage, mb) for kind, stage, mb in rows)
+
+    def forward_order(self, stage: int) -> NDArray[np.int32]:
+        """The microbatches of a stage in the order in which it runs their forwards."""
+        forwards = (self.actions[:, 0] == ActionKind.F) & (self.actions[:, 1] == stage)
+        microbatches: NDArray[np.int32] = self.actions[forwards, 2]
+        return microbatches
+
+    @property
+    def peak_activations(self) -> tuple[int, ...]:
+        """Most chunk activations each rank holds at once: F adds one, W or B releases one.
+
+        A rank runs its actions one after the other, so this needs no times.
+        """
+        step = np.array([1, 0, -1, -1, 0])[self.actions[:, 0]]
+        slices = map(self.rows_of, range(self.num_ranks))
+        return tuple(int(np.cumsum(step[rows]).max(initial=0)) for rows in slices)

@@ -1,0 +1,113 @@
+"""How much a result claims; one enumeration for every command."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from trainwright.plans.timeline import Timeline
+
+OPTIMAL_TOLERANCE: Final = 1e-9
+
+
+class Status(StrEnum):
+    """`optimal` is proved; `gap` is a plan with a proved bound; `infeasible` is proved."""
+
+    OPTIMAL = "optimal"
+    GAP = "gap"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+    @property
+    def exit_code(self) -> int:
+        """The process exit code of a command that ends with this status."""
+        return {Status.INFEASIBLE: 3, Status.UNKNOWN: 5}.get(self, 0)
+
+
+class BoundKind(StrEnum):
+    """Whether a bound is proved here or taken from a publication unproved."""
+
+    PROVED = "proved"
+    PUBLISHED = "published"
+
+
+def relative_gap(value: float, lower_bound: float) -> float:
+    """(value − bound) / value, 0 where the value is 0; both finite and >= 0."""
+    if value <= 0 or not math.isfinite(value):
+        return 0.0
+    return max(0.0, (value - lower_bound) / value)
+
+
+# How short a schedule can be, and why
+# ------------------------------------
+
+
+class Objective(StrEnum):
+    """What a schedule is judged by.
+
+    MAKESPAN is the window of all ranks, from the first start to the last end; SPAN is the window of
+    the rank whose own is longest.
+    """
+
+    MAKESPAN = "makespan"
+    SPAN = "span"
+
+    def of(self, timeline: Timeline) -> float:
+        """The objective's value, in seconds."""
+        return timeline.span_s if self is Objective.SPAN else timeline.makespan_s
+
+
+class BoundName(StrEnum):
+    """The argument behind a lower bound."""
+
+    RANK_WORK = "rank-work"
+    MEMORY_AREA = "memory-area"
+    MEMORY_PATH = "memory-path"
+    WINDOW = "window"
+    SOLVER = "solver"
+
+
+class Bound(NamedTuple):
+    """No schedule takes less than `value_s`."""
+
+    value_s: float
+    name: BoundName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxation:
+    """One change that, alone, makes a plan fit; `value` is in the unit of what is changed.
+
+    `step_time_s` and `devices_used` are those of the best plan found under it, for a model.
+    """
+
+    change: str  # "devices", "memory", or the option that allows or sets it, such as "recompute"
+    description: str
+    value: float | None = None
+    time_per_sample_s: float | None = None
+    step_time_s: float | None = None
+    devices_used: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What cannot fit: a layer or a stage (layer ids), and the bytes it misses."""
+
+    kind: str  # "layer", "stage", "devices", "schedule"
+    layers: tuple[int, ...]
+    missing_bytes: float
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Another planner or a restricted mode on the same problem; `slowdown` is relative to ours."""
+
+    name: str
+    status: Status
+    time_per_sample_s: float | None = None
+    slowdown: float | None = None
+    num_stages: int | None = None

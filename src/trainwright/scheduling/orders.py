@@ -1,0 +1,206 @@
+"""Between the orders of a schedule and the words of a `SearchedOrder`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plans.plan import SearchedOrder
+from trainwright.plans.schedule import ActionKind, Placement, Schedule
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.scheduling.validate import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from trainwright.arrays import Floats
+    from trainwright.plans.schedule import Actions
+
+    Rows = NDArray[np.int64]
+
+
+# Orders as arrays of actions, one per row: the small algebra that families are written in
+# ----------------------------------------------------------------------------------------
+
+
+def actions(kind: ActionKind, stage: ArrayLike, microbatch: ArrayLike) -> Actions:
+    """Rows of one kind; stage and microbatch broadcast against each other."""
+    rows = np.empty((max(np.size(stage), np.size(microbatch)), 3), np.int32)
+    rows[:, 0], rows[:, 1], rows[:, 2] = kind, stage, microbatch
+    return rows
+
+
+def counted(word: ArrayLike, streams: Sequence[tuple[ActionKind, int]]) -> Actions:
+    """A word over streams as rows: letter i is an action of `streams[i]`, a kind and a stage.
+
+    A letter's microbatch is how many of its kind came before it.
+    """
+    letters = np.asarray(word, np.int64)
+    rows = np.empty((len(letters), 3), np.int32)
+    rows[:, :2] = np.array(streams, np.int32)[letters]
+    for letter in range(len(streams)):
+        places = np.flatnonzero(letters == letter)
+        rows[places, 2] = np.arange(len(places))
+    return rows
+
+
+def in_turn(*orders: Actions) -> Actions:
+    """First rows of all, then second rows of all, …; the orders have equal length."""
+    return np.stack(orders, axis=1).reshape(-1, 3)
+
+
+def one_after_another(*orders: Actions) -> Actions:
+    """All of the first, then all of the second, …"""
+    return np.concatenate(orders)
+
+
+def split_backward(order: Actions) -> Actions:
+    """Replace each fused backward by its two halves, one right after the other."""
+    repeats = np.where(order[:, 0] == ActionKind.B, 2, 1)
+    rows = np.repeat(order, repeats, axis=0)
+    fused = np.flatnonzero(rows[:, 0] == ActionKind.B)
+    rows[fused[0::2], 0] = ActionKind.I
+    rows[fused[1::2], 0] = ActionKind.W
+    return rows
+
+
+def by_time(order: Actions, time: NDArray[np.generic]) -> Actions:
+    """Rows sorted by a time each; rows of equal time stay as they are."""
+    return order[np.argsort(time, kind="stable")]
+
+
+# Between the orders of a schedule and the words of a `SearchedOrder`
+# -------------------------------------------------------------------
+
+
+def words_of(schedule: Schedule, *, family: str) -> SearchedOrder:
+    """The orders as words; stages must run F, I and W each in the order of microbatches."""
+    return SearchedOrder(
+        family=family,
+        words=tuple(_word(schedule, rank) for rank in range(schedule.num_ranks)),
+    )
+
+
+def _word(schedule: Schedule, rank: int) -> str:
+    rows = schedule.actions[schedule.rows_of(rank), :2].tolist()
+    steps = []
+    for (kind, stage), run in groupby(rows):
+        count = sum(1 for _ in run)
+        step = f"{stage}{ActionKind(kind).name}"
+        steps.append(step if count == 1 else f"{step}*{count}")
+    return " ".join(steps)
+
+
+@lru_cache(maxsize=16)
+def schedule_of_words(order: SearchedOrder, *, num_stages: int, num_microbatches: int) -> Schedule:
+    """The orders of S stages and m microbatches.
+
+    Raises `InvalidInput` under `words` where a rank is without a stage, a stage without a rank, an
+    action missing or one too many, or where ranks wait for each other for ever.
+    """
+    steps = [_steps(word) for word in order.words]
+    _require_counts(steps, num_stages=num_stages, num_microbatches=num_microbatches)
+    rows = [np.repeat(of_rank[:, :2], of_rank[:, 2], axis=0) for of_rank in steps]
+    owned = [np.unique(of_rank[:, 1]).tolist() for of_rank in rows]
+    try:
+        schedule = Schedule.of_ranks(
+            [_numbered(of_rank) for of_rank in rows],
+            placement=Placement.from_ranks(owned),
+            num_microbatches=num_microbatches,
+        )
+        validate(schedule)
+    except InvalidInput as error:
+        raise InvalidInput(Fault("words", str(fault)) for fault in error.faults) from None
+    return schedule
+
+
+def _steps(word: str) -> Rows:
+    """Kind, stage and count of every step, shape [n, 3]."""
+    found = []
+    for step in word.split(" "):
+        name, _, count = step.partition("*")
+        found.append((ActionKind[name[-1]].value, int(name[:-1]), int(count or 1)))
+    return np.array(found, np.int64)
+
+
+def _require_counts(steps: list[Rows], *, num_stages: int, num_microbatches: int) -> None:
+    """Checked before tables are made of it: F, I and W of each of the rank's stages m times."""
+    faults = []
+    for rank, own in enumerate(steps):
+        if (last := int(own[:, 1].max())) >= num_stages:
+            problem = f"must name stages below {num_stages}, got {last}"
+            faults.append(Fault(f"words[{rank}]", problem))
+            continue
+        counts = np.zeros((num_stages, 3), np.int64)
+        np.add.at(counts, (own[:, 1], own[:, 0]), own[:, 2])
+        wrong = np.argwhere((counts != num_microbatches) & counts.any(axis=1, keepdims=True))
+        for stage, kind in wrong[:1].tolist():
+            name, count = f"{stage}{ActionKind(kind).name}", int(counts[stage, kind])
+            problem = f"must run {name} {num_microbatches} times, got {count}"
+            faults.append(Fault(f"words[{rank}]", problem))
+    named = {int(stage) for own in steps for stage in own[:, 1]}
+    missing = next((stage for stage in range(num_stages) if stage not in named), None)
+    if missing is not None and not faults:
+        faults.append(Fault("words", f"must run every stage, misses {missing}"))
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _numbered(rows: Rows) -> NDArray[np.int32]:
+    """With the microbatch of each row: how often its kind and stage came before, [n, 3]."""
+    stream = rows[:, 1] * len(ActionKind) + rows[:, 0]
+    by_stream = np.argsort(stream, kind="stable")
+    counted = stream[by_stream]
+    starts = np.flatnonzero(np.diff(counted, prepend=-1))
+    lengths = np.diff(np.append(starts, len(counted)))
+    microbatch = np.empty(len(rows), np.int64)
+    microbatch[by_stream] = np.arange(len(rows)) - np.repeat(starts, lengths)
+    return np.column_stack([rows, microbatch]).astype(np.int32)
+
+
+# The same model in more, smaller stages: equal parts of every stage
+# ------------------------------------------------------------------
+# Cutting a stage of time t and activation a into f parts gives stages of t/f and a/f. A tensor
+# between two parts of one stage is assumed as large as the one leaving the stage, the last stage's
+# as the one entering it. Per-action overheads stay: more chunks pay them more often.
+
+
+def cut_stages(costs: ScheduleCosts, parts: int) -> ScheduleCosts:
+    """Costs of S * `parts` stages, `parts` for each of the S described."""
+    if parts == 1:
+        return costs
+
+    def shared(table: Floats) -> Floats:
+        return np.repeat(table / parts, parts, axis=-1)
+
+    def whole(table: Floats) -> Floats:
+        return np.repeat(table, parts, axis=-1)
+
+    memory = costs.memory
+    return ScheduleCosts(
+        compute_s=shared(costs.compute_s),
+        overhead_s=whole(costs.overhead_s),
+        forward_transfer_s=_transfers(costs.forward_transfer_s, parts),
+        backward_transfer_s=_transfers(costs.backward_transfer_s, parts),
+        pair_s=shared(costs.pair_s),
+        memory=ScheduleMemory(
+            delta_bytes=shared(memory.delta_bytes),
+            transient_bytes=shared(memory.transient_bytes),
+            static_bytes=memory.static_bytes,
+            limit_bytes=memory.limit_bytes,
+        ),
+        transfer_model=costs.transfer_model,
+        blocking_fraction=costs.blocking_fraction,
+    )
+
+
+def _transfers(per_edge_s: Floats, parts: int) -> Floats:
+    """Edges of the finer model; with one stage there is nothing to go by, and parts send for 0."""
+    last = per_edge_s[-1:] if len(per_edge_s) else np.zeros(1)
+    return np.repeat(np.concatenate([per_edge_s, last]), parts)[:-1]

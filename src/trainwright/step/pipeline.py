@@ -1,0 +1,401 @@
+"""When each stage of a 1F1B pipeline ends, by the longest path through its actions.
+
+Every replica of a stage runs the 1F1B order (Narayanan et al., 2019): as many forwards as it may
+hold in flight, then backward and forward in turn. A forward waits for the forwards of the stages
+before it and their transfers, a backward for the backwards behind it; both wait for the device.
+With microbatches dealt round-robin to the replicas of a stage the order has no cycle for any
+degrees, so sweeping over the stages settles every action. See `native/pipeline_ends.hpp`; it is
+O(stages × microbatches), about 10 ns each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from trainwright._native import _core
+from trainwright.errors import Fault, InvalidInput
+from trainwright.plans.schedule import ActionKind
+from trainwright.plans.schedule_costs import ScheduleCosts, TransferModel
+from trainwright.scheduling.families import FamilyRequest, family_named
+from trainwright.scheduling.orders import schedule_of_words
+from trainwright.scheduling.simulate import native_orders
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainwright.arrays import Floats
+    from trainwright.plans.plan import SearchedOrder
+    from trainwright.plans.schedule import Placement, Schedule
+    from trainwright.plans.schedule_costs import ScheduleMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStage:
+    """One stage: seconds per microbatch, replicas, microbatches each may hold in flight.
+
+    `feeds` lists the later stages it sends to as (stage, seconds per transfer); gradients come
+    back in the same time.
+    """
+
+    forward_s: float
+    backward_s: float
+    in_flight: int
+    replicas: int = 1
+    feeds: tuple[tuple[int, float], ...] = ()
+
+
+def one_f_one_b_ends_s(
+    stages: Sequence[PipelineStage], *, num_microbatches: int
+) -> tuple[float, ...]:
+    """When each stage ends its last backward, from the start of the step.
+
+    `num_microbatches` counts those of the whole batch. Transfers delay the receiver and leave both
+    devices free to work.
+    """
+    feeds = [feed for stage in stages for feed in stage.feeds]
+    ends_s = _core.one_f_one_b_ends_s(
+        forward_s=np.array([stage.forward_s for stage in stages], dtype=np.float64),
+        backward_s=np.array([stage.backward_s for stage in stages], dtype=np.float64),
+        in_flight=np.array([stage.in_flight for stage in stages], dtype=np.int64),
+        replicas=np.array([stage.replicas for stage in stages], dtype=np.int64),
+        feed_offset=np.array(
+            list(accumulate((len(stage.feeds) for stage in stages), initial=0)), dtype=np.int64
+        ),
+        feed_target=np.array([target for target, _ in feeds], dtype=np.int32),
+        feed_s=np.array([transfer_s for _, transfer_s in feeds], dtype=np.float64),
+        num_microbatches=num_microbatches,
+    )
+    return tuple(ends_s.tolist())
+
+
+# A pipeline under any schedule family, through the native simulator
+# ------------------------------------------------------------------
+# Orders of a family that does not look at times depend on (p, v, m) alone and are kept. In a long
+# step a steady state repeats itself: a shorter step is simulated, and where its middle is steady,
+# the rest is added by multiplication; where it is not, the whole step is simulated.
+
+# Families whose orders depend on counts alone.
+TIMELESS: Final = frozenset(
+    {"gpipe", "1f1b", "eager-1f1b", "interleaved", "depth-first", "breadth-first", "zb-h1", "zb-h2"}
+)
+_ORDER_BITS: Final = 32  # of a time that a family looks at: 2e-10 of it
+# Those of them whose activations in flight stop growing with the microbatches.
+_BOUNDED: Final = frozenset({"1f1b", "eager-1f1b", "interleaved", "depth-first", "zb-h1", "zb-h2"})
+# Those of them that take microbatches in groups of p.
+_GROUPED: Final = frozenset({"interleaved", "depth-first"})
+ALWAYS_SIMULATED: Final = 5_000_000  # actions: a tenth of a second, 100 MB
+_MOST_FIXED: Final = 200_000  # actions: 4 MB
+_TOLERANCE: Final = 1e-12
+
+
+class _Steady(NamedTuple):
+    """Of p microbatches each: a long enough step, its drain, and how many can be in flight."""
+
+    long: int
+    drain: int
+    in_flight: int
+
+
+_LEAN: Final = _Steady(5, 1, 2)  # at most p in flight on every rank
+_USUAL: Final = _Steady(8, 2, 3)
+_WIDE: Final = _Steady(12, 4, 4)  # the last group may be nearly twice as large
+_STEADY: Final = dict.fromkeys(_BOUNDED, _USUAL) | {
+    "1f1b": _LEAN,
+    "zb-h1": _LEAN,
+    "depth-first": _WIDE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineShape:
+    """The orders of a family for p ranks, v chunks each and m microbatches; or that of `order`."""
+
+    family: str
+    num_ranks: int
+    num_microbatches: int
+    virtual_stages: int = 1
+    order: SearchedOrder | None = None
+
+    def with_microbatches(self, count: int) -> PipelineShape:
+        """The same with another number of microbatches."""
+        assert self.order is None, "an order that was found has its own number of microbatches"
+        return PipelineShape(
+            family=self.family,
+            num_ranks=self.num_ranks,
+            num_microbatches=count,
+            virtual_stages=self.virtual_stages,
+        )
+
+    @property
+    def request(self) -> FamilyRequest:
+        """As a family takes it."""
+        return FamilyRequest(
+            num_ranks=self.num_ranks,
+            num_microbatches=self.num_microbatches,
+            virtual_stages=self.virtual_stages,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PipelineTimes:
+    """Seconds of S virtual stages, per microbatch; the backward is I and W, recomputing first.
+
+    `transfer_s` [S-1] is the time of one tensor between neighbours, in either direction;
+    `blocking` the share of it during which sender and receiver do nothing else.
+    """
+
+    forward_s: Floats
+    input_grad_s: Floats
+    weight_grad_s: Floats
+    transfer_s: Floats
+    blocking: float = 0.0
+
+    def without_transfers(self) -> PipelineTimes:
+        """The same with free transfers."""
+        return PipelineTimes(
+            forward_s=self.forward_s,
+            input_grad_s=self.input_grad_s,
+            weight_grad_s=self.weight_grad_s,
+            transfer_s=np.zeros_like(self.transfer_s),
+        )
+
+    @property
+    def transfer_model(self) -> TransferModel:
+        """Whether ranks wait for their transfers."""
+        return TransferModel.BLOCKING if self.blocking else TransferModel.FREE
+
+    def schedule_costs(
+        self,
+        placement: Placement,
+        *,
+        memory: ScheduleMemory | None = None,
+        transfer_model: TransferModel = TransferModel.FREE,
+    ) -> ScheduleCosts:
+        """What the actions of a schedule cost; unit memory and transfers that hold nobody up."""
+        return ScheduleCosts.of(
+            placement,
+            forward_s=self.forward_s,
+            input_grad_s=self.input_grad_s,
+            weight_grad_s=self.weight_grad_s,
+            transfer_s=self.transfer_s,
+            memory=memory,
+            transfer_model=transfer_model,
+            blocking_fraction=0.0 if transfer_model is TransferModel.FREE else self.blocking,
+        )
+
+
+def placement_of(shape: PipelineShape) -> Placement:
+    """Which rank runs which virtual stage; raises `InvalidInput` for an unknown family."""
+    if shape.order is not None:
+        return _searched(shape, shape.order).placement
+    return family_named(shape.family).place(shape.request)
+
+
+def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
+    """The orders; a family that looks at times gets them. Raises `InvalidInput` by its rules.
+
+    It gets them rounded (`_ORDER_BITS`), so that an order hangs on no last bit: times that are
+    summed in another way, as a batch does, make the same order.
+    """
+    if shape.order is not None:
+        return _searched(shape, shape.order)
+    if shape.family in TIMELESS:
+        return _timeless(shape)
+    durations = (times.forward_s, times.input_grad_s, times.weight_grad_s, times.transfer_s)
+    return _timed(shape, *(_rounded(each).tobytes() for each in durations))
+
+
+def _searched(shape: PipelineShape, order: SearchedOrder) -> Schedule:
+    stages = shape.num_ranks * shape.virtual_stages
+    try:
+        return schedule_of_words(order, num_stages=stages, num_microbatches=shape.num_microbatches)
+    except InvalidInput as error:
+        raise InvalidInput(
+            Fault(f"order.{fault.path}", fault.problem) for fault in error.faults
+        ) from None
+
+
+def _rounded(times_s: Floats) -> Floats:
+    fraction, exponent = np.frexp(np.asarray(times_s, np.float64))
+    rounded: Floats = np.ldexp(np.round(np.ldexp(fraction, _ORDER_BITS)), exponent - _ORDER_BITS)
+    return rounded
+
+
+@lru_cache(maxsize=4)  # ends and memory of a step ask for the same order, which takes a while
+def _timed(
+    shape: PipelineShape, forward: bytes, input_grad: bytes, weight_grad: bytes, transfer: bytes
+) -> Schedule:
+    times = PipelineTimes(
+        forward_s=np.frombuffer(forward),
+        input_grad_s=np.frombuffer(input_grad),
+        weight_grad_s=np.frombuffer(weight_grad),
+        transfer_s=np.frombuffer(transfer),
+    )
+    request = replace(shape.request, costs=times.schedule_costs(placement_of(shape)))
+    schedule = family_named(shape.family).generate(request)
+    assert schedule is not None, "without limits every family has an order"
+    return schedule
+
+
+def pipeline_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats:
+    """When each rank ends its last action, shape [p].
+
+    Raises `InvalidInput` naming the rule of the family that the shape breaks.
+    """
+    actions = 2 * shape.num_ranks * shape.virtual_stages * shape.num_microbatches
+    return (quick_ends_s if actions > ALWAYS_SIMULATED else simulated_ends_s)(shape, times)
+
+
+def quick_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats:
+    """Like `pipeline_ends_s`, from a shorter step wherever that has a steady state."""
+    found = extrapolated_ends_s(shape, times)
+    return simulated_ends_s(shape, times) if found is None else found
+
+
+def simulated_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats:
+    """Every microbatch simulated."""
+    offsets, end_s = _simulated(shape, times)
+    ends: Floats = end_s[offsets[1:] - 1]
+    return ends
+
+
+def extrapolated_ends_s(shape: PipelineShape, times: PipelineTimes) -> Floats | None:
+    """From a shorter step with a steady state; None without one, or if it is hardly shorter."""
+    shorter = shorter_shape(shape)
+    if shorter is None:
+        return None
+    state = steady_state(shorter, times)
+    return None if state is None else state.ends_s(shape.num_microbatches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SteadyState:
+    """A step whose middle repeats: ends of its ranks [p], and what each more microbatch adds."""
+
+    num_microbatches: int
+    short_ends_s: Floats
+    microbatch_s: float
+
+    def ends_s(self, num_microbatches: int) -> Floats:
+        """Ends of the ranks in a longer step, a whole number of periods away."""
+        return self.short_ends_s + (num_microbatches - self.num_microbatches) * self.microbatch_s
+
+
+def shorter_shape(shape: PipelineShape) -> PipelineShape | None:
+    """A step long enough for a steady state, where that is at most two thirds of this one."""
+    if shape.family not in _BOUNDED:
+        return None
+    rest = shape.num_microbatches % shape.num_ranks if shape.family in _GROUPED else 0
+    count = _STEADY[shape.family].long * shape.num_ranks + rest
+    return shape.with_microbatches(count) if 3 * count < 2 * shape.num_microbatches else None
+
+
+def steady_state(shape: PipelineShape, times: PipelineTimes) -> SteadyState | None:
+    """What repeats in a step that is long enough, or None where nothing does.
+
+    The ends of a microbatch's actions follow from those of the microbatches in flight with it. Once
+    as many of them in a row as can be in flight follow their predecessors at one distance, on all
+    ranks, so do all others until the pipeline drains.
+    """
+    period = shape.num_ranks if shape.family in _GROUPED else 1
+    _, end_s = _simulated(shape, times)
+    of_rank = end_s.reshape(shape.num_ranks, -1)
+    steps_s = _steady_steps_s(of_rank, shape, period)
+    if not np.ptp(steps_s) <= _TOLERANCE * float(end_s.max()):
+        return None
+    return SteadyState(
+        num_microbatches=shape.num_microbatches,
+        short_ends_s=of_rank[:, -1],
+        microbatch_s=float(steps_s.mean()) / period,
+    )
+
+
+def _steady_steps_s(end_s: Floats, shape: PipelineShape, period: int) -> Floats:
+    """By how much actions of the ranks [p, n] follow those a period before, [p, k].
+
+    The last actions, which drain the pipeline, are left out, and so is its start.
+    """
+    rows = end_s.shape[1]
+    per_microbatch, p = rows // shape.num_microbatches, shape.num_ranks
+    steady = _STEADY[shape.family]
+    shift = per_microbatch * period
+    last = rows - per_microbatch * steady.drain * p
+    first = last - per_microbatch * steady.in_flight * p
+    follows: Floats = end_s[:, first:last] - end_s[:, first - shift : last - shift]
+    return follows
+
+
+def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.int64], Floats]:
+    """Where the rows of each rank begin, and when every row ends."""
+    if shape.family in TIMELESS and not times.blocking:
+        fixed = _fixed(shape)
+        if fixed is not None:
+            return fixed[0], _fixed_ends_s(fixed[1], times)
+    if shape.family in TIMELESS:
+        offsets, orders = _native(shape)
+    else:
+        schedule = schedule_of(shape, times)
+        offsets, orders = schedule.rank_offsets, native_orders(schedule)
+    simulation = _core.simulate(orders, _native_times(times))
+    assert simulation.complete, "a family's orders do not deadlock"
+    return offsets, simulation.end_s
+
+
+@lru_cache(maxsize=512)
+def _timeless(shape: PipelineShape) -> Schedule:
+    schedule = family_named(shape.family).generate(shape.request)
+    assert schedule is not None, "without limits every family has an order"
+    return schedule
+
+
+@lru_cache(maxsize=512)
+def _native(shape: PipelineShape) -> tuple[NDArray[np.int64], _core.Orders]:
+    schedule = _timeless(shape)
+    return schedule.rank_offsets, native_orders(schedule)
+
+
+@lru_cache(maxsize=512)
+def _fixed(shape: PipelineShape) -> tuple[NDArray[np.int64], _core.FixedOrder] | None:
+    """Orders of a few MB at most, ready for many times; None for longer ones."""
+    offsets, orders = _native(shape)
+    return (offsets, _core.FixedOrder(orders)) if int(offsets[-1]) <= _MOST_FIXED else None
+
+
+def _fixed_ends_s(order: _core.FixedOrder, times: PipelineTimes) -> Floats:
+    return order.ends_s(_durations(times), times.transfer_s, times.transfer_s)
+
+
+def _durations(times: PipelineTimes) -> Floats:
+    """By kind of action and stage, [5, S]."""
+    duration = np.zeros((len(ActionKind), len(times.forward_s)))
+    duration[ActionKind.F] = times.forward_s
+    duration[ActionKind.I] = times.input_grad_s
+    duration[ActionKind.W] = times.weight_grad_s
+    duration[ActionKind.B] = times.input_grad_s + times.weight_grad_s
+    return duration
+
+
+def _native_times(times: PipelineTimes) -> _core.ActionCosts:
+    return _core.ActionCosts(
+        duration_s=_durations(times),
+        forward_transfer_s=times.transfer_s,
+        backward_transfer_s=times.transfer_s,
+        pair_s=np.full(len(times.forward_s), np.inf),
+        model=times.transfer_model.value,
+        blocking_fraction=times.blocking,
+    )
+
+
+def peak_shape(shape: PipelineShape) -> PipelineShape:
+    """A shape with as many activations in flight and not many more microbatches."""
+    if shape.family not in _BOUNDED:
+        return shape
+    rest = shape.num_microbatches % shape.num_ranks if shape.family in _GROUPED else 0
+    enough = 6 * shape.num_ranks + rest
+    return shape.with_microbatches(min(shape.num_microbatches, enough))

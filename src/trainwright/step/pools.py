@@ -1,0 +1,500 @@
+"""Where a plan lies on the pools of a cluster, and which networks lie between its parts.
+
+A plan is a few *chains*: replicas of the whole pipeline that pass the same pools and run as many
+microbatches each. Replica k of every stage belongs to one chain, in the order of the stage's
+groups. In each pool, ranks take consecutive devices in order, and inside a rank the replicas; so a
+plan on a single pool lies as `placement` says.
+
+The replicas of a rank sum their gradients. Where they lie in several pools, either in one ring over
+all, as slow as its slowest link, or pool by pool: all pools scatter side by side, the parts cross
+`joint` over as many devices as the smallest pool has there, and all gather.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise, product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.cluster import Hop, crossed_level, group_hops
+from trainwright.costing.communication import (
+    all_gather_lines,
+    all_reduce_lines,
+    point_to_point_time_s,
+)
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.model import precision_named
+from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
+from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.prediction import ChainPrediction, MixedPrediction
+from trainwright.step.pipeline import PipelineShape, placement_of
+from trainwright.step.places import group_axis_hops, group_replicas
+from trainwright.step.predict import (
+    Layout,
+    RankPlace,
+    StepWork,
+    assemble_step,
+    gathered_input_bytes,
+)
+from trainwright.step.stages import StageWork, cut_bytes, stage_works
+from trainwright.step.zero import Replicas, shared_gradient_time_s
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trainwright.cluster import Cluster, NetworkLevel
+    from trainwright.costing.communication import Lines
+    from trainwright.plans import Plan, ReplicaGroup
+    from trainwright.plans.configuration import MemoryOverheads, Overlap
+    from trainwright.profile import Profile, ProfilePoint
+
+_WHOLE = 1e-6  # of a microbatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """`count` replicas of the pipeline from replica `first` on, of `num_microbatches` each.
+
+    `groups` has the group of each stage that they belong to.
+    """
+
+    first: int
+    count: int
+    num_microbatches: int
+    groups: tuple[ReplicaGroup, ...]
+
+
+def chains_of(plan: Plan) -> tuple[Chain, ...]:
+    """The chains of a plan, in the order of its replicas.
+
+    Raises `UnsupportedFeature` where stages differ in replicas or tensor degrees, and
+    `InvalidInput` where shares are no whole microbatches or not the same in all stages.
+    """
+    _refuse_unequal(plan)
+    ends = [list(accumulate(group.count for group in s.replicas)) for s in plan.stages]
+    cuts = sorted({0, *(end for own in ends for end in own)})
+    chains, faults = [], []
+    for first, after in pairwise(cuts):
+        groups = tuple(
+            stage.replicas[next(i for i, end in enumerate(own) if end > first)]
+            for stage, own in zip(plan.stages, ends, strict=True)
+        )
+        shares = [plan.num_microbatches * group.share / group.count for group in groups]
+        whole = round(shares[0])
+        for number, share in enumerate(shares):
+            if whole < 1 or abs(share - whole) > _WHOLE:
+                wanted = f"must give replica {first} as many whole microbatches in every stage"
+                faults.append(Fault(f"stages[{number}].replicas.share", f"{wanted}, got {share:g}"))
+        chains.append(
+            Chain(first=first, count=after - first, num_microbatches=whole, groups=groups)
+        )
+    if not faults and sum(c.count * c.num_microbatches for c in chains) != plan.num_microbatches:
+        faults.append(Fault("stages.replicas.share", f"must add up to {plan.num_microbatches}"))
+    if faults:
+        raise InvalidInput(faults)
+    return tuple(chains)
+
+
+def _refuse_unequal(plan: Plan) -> None:
+    first = plan.stages[0]
+    tensor = first.replicas[0].tensor_parallel
+    for number, stage in enumerate(plan.stages):
+        if stage.data_parallel != first.data_parallel:
+            raise UnsupportedFeature(
+                f"stages[{number}].replicas: {stage.data_parallel} replicas behind "
+                f"{first.data_parallel} are not priced on several pools",
+                alternative="give all stages as many replicas",
+            )
+        for index, group in enumerate(stage.replicas):
+            if group.tensor_parallel != tensor:
+                raise UnsupportedFeature(
+                    f"stages[{number}].replicas[{index}].tensor_parallel: degrees {tensor} and "
+                    f"{group.tensor_parallel} in one plan are not priced on several pools",
+                    alternative="give all groups one tensor degree",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: what is asked for each rank is kept
+class MixedPlacement:
+    """A plan laid on the pools of a cluster."""
+
+    plan: Plan
+    cluster: Cluster
+
+    @cached_property
+    def chains(self) -> tuple[Chain, ...]:
+        """The replicas of the pipeline; raises like `chains_of`."""
+        return chains_of(self.plan)
+
+    @cached_property
+    def degrees(self) -> Parallelism:
+        """Those of the plan, or what its stages say."""
+        first = self.plan.stages[0]
+        return self.plan.parallelism or Parallelism(
+            pipeline=len(self.plan.stages),
+            data=first.data_parallel,
+            tensor=first.tensor_parallel,
+        )
+
+    @cached_property
+    def rank_of_stage(self) -> tuple[int, ...]:
+        """The pipeline rank of each virtual stage."""
+        return placement_of(self.shape(self.chains[0])).rank_of_stage
+
+    def shape(self, chain: Chain) -> PipelineShape:
+        """The pipeline of one chain."""
+        p = self.degrees.pipeline
+        return PipelineShape(
+            family=self.plan.schedule,
+            num_ranks=p,
+            num_microbatches=chain.num_microbatches,
+            virtual_stages=max(1, len(self.plan.stages) // p),
+        )
+
+    def pool_of(self, chain: Chain, rank: int) -> int:
+        """The pool of a rank of a chain."""
+        return chain.groups[self.rank_of_stage.index(rank)].pool
+
+    def members(self, rank: int) -> dict[int, int]:
+        """Replicas of a rank by pool."""
+        found: dict[int, int] = {}
+        for chain in self.chains:
+            pool = self.pool_of(chain, rank)
+            found[pool] = found.get(pool, 0) + chain.count
+        return dict(sorted(found.items()))
+
+    def replicas(self, rank: int) -> Replicas:
+        """How the replicas of a rank spread over pools and networks."""
+        return mixed_replicas(self.cluster, self.degrees, self.members(rank))
+
+    @cached_property
+    def _starts(self) -> dict[tuple[int, int], int]:
+        """First device in its pool of (number of the chain, rank)."""
+        size = self.degrees.tensor * self.degrees.context
+        used = [0] * len(self.cluster.pools)
+        starts = {}
+        for rank in range(self.degrees.pipeline):
+            for number, chain in enumerate(self.chains):
+                pool = self.pool_of(chain, rank)
+                starts[number, rank] = used[pool]
+                used[pool] += chain.count * size
+        return starts
+
+    @cached_property
+    def devices_used(self) -> tuple[int, ...]:
+        """Devices of each pool that the plan occupies."""
+        size, used = self.degrees.tensor * self.degrees.context, [0] * len(self.cluster.pools)
+        for rank in range(self.degrees.pipeline):
+            for pool, count in self.members(rank).items():
+                used[pool] += count * size
+        return tuple(used)
+
+    def level_between(self, chain: Chain, sender: int, receiver: int) -> NetworkLevel | None:
+        """The outermost level that a message of a chain from rank to rank crosses."""
+        if sender == receiver:
+            return None
+        pool, other = self.pool_of(chain, sender), self.pool_of(chain, receiver)
+        if pool != other:
+            return self.cluster.joint
+        number = self.chains.index(chain)
+        step = np.arange(chain.count * self.degrees.tensor * self.degrees.context)
+        return crossed_level(
+            self.cluster.pools[pool].levels,
+            self._starts[number, sender] + step,
+            self._starts[number, receiver] + step,
+        )
+
+    def faults(self) -> Iterator[Fault]:
+        """Pools that are too small, and ranks whose chunks lie in several pools."""
+        for index, (pool, used) in enumerate(
+            zip(self.cluster.pools, self.devices_used, strict=True)
+        ):
+            if used > pool.num_devices:
+                wanted = f"must use at most the {pool.num_devices} {pool.accelerator.name}"
+                yield Fault("stages.replicas", f"{wanted} of pool {index}, got {used}")
+        for chain in self.chains:
+            for number, rank in enumerate(self.rank_of_stage):
+                if chain.groups[number].pool != self.pool_of(chain, rank):
+                    wanted = f"must lie in the pool of the other stages of rank {rank}"
+                    yield Fault(f"stages[{number}].replicas.pool", wanted)
+
+    def refuse_coupled(self) -> None:
+        """Raise `UnsupportedFeature` for exchanges inside microbatches between unequal chains."""
+        degrees = self.degrees
+        for rank in range(degrees.pipeline):
+            if len(self.members(rank)) == 1 and len({c.num_microbatches for c in self.chains}) == 1:
+                continue
+            if degrees.zero_stage > 1:
+                raise UnsupportedFeature(
+                    f"parallelism.zero_stage: ZeRO {degrees.zero_stage} exchanges with every "
+                    "microbatch, and replicas on several pools run at their own pace",
+                    alternative="use ZeRO 0 or 1",
+                )
+            if degrees.tensor * degrees.context % (degrees.expert * degrees.expert_shards):
+                raise UnsupportedFeature(
+                    "parallelism.expert: experts dealt out over several replicas exchange with "
+                    "every microbatch, and replicas on several pools run at their own pace",
+                    alternative="deal them out inside a replica, or use one pool per stage",
+                )
+
+
+def mixed_replicas(cluster: Cluster, degrees: Parallelism, members: Mapping[int, int]) -> Replicas:
+    """The groups of a pipeline rank with so many replicas in each pool."""
+    data = sum(members.values())
+    if len(members) == 1:
+        (pool,) = members
+        return group_replicas(cluster.pools[pool], replace(degrees, data=data))
+    t, c, stride = degrees.tensor, degrees.context, degrees.expert * degrees.expert_shards
+    groups = []
+    for step, devices in ((t, t * c), (stride, t * c)):
+        groups.append(
+            [
+                group_hops(
+                    cluster.pools[pool].levels, ranks=max(1, devices * n // step), stride=step
+                )
+                for pool, n in members.items()
+            ]
+        )
+    dense, expert = groups
+    joint = cluster.joint
+    assert joint is not None, "several pools are joined"
+    return Replicas(
+        sizes=(data * c, max(1, t * c * data // stride)),
+        reduce=(_reduce_lines(dense, joint), _reduce_lines(expert, joint)),
+        gather=(_gather_lines(dense, joint), _gather_lines(expert, joint)),
+        zero_stage=degrees.zero_stage,
+    )
+
+
+def _reduce_lines(pools: list[tuple[Hop, ...]], joint: NetworkLevel) -> Lines:
+    """Start and seconds per byte of each way to all-reduce over pools."""
+    across = all_reduce_lines((Hop(level=joint, ranks=len(pools)),))
+    least = min(map(_size, pools))
+    return (
+        *all_reduce_lines((_ring(pools, joint),)),
+        *((2 * s + a, 2 * x + b / least) for s, x in _inside(pools) for a, b in across),
+    )
+
+
+def _gather_lines(pools: list[tuple[Hop, ...]], joint: NetworkLevel) -> Lines:
+    """Start and seconds per byte of each way to gather over pools, or to scatter."""
+    across = all_gather_lines((Hop(level=joint, ranks=len(pools)),))
+    least = min(map(_size, pools))
+    return (
+        *all_gather_lines((_ring(pools, joint),)),
+        *((s + a, x + b / least) for s, x in _inside(pools) for a, b in across),
+    )
+
+
+def _ring(pools: list[tuple[Hop, ...]], joint: NetworkLevel) -> Hop:
+    """All members in one group, on links as slow as the slowest and as late as the latest."""
+    levels = [joint, *(hop.level for hops in pools for hop in hops)]
+    slowest = min(levels, key=lambda level: level.effective_bytes_per_s)
+    latency_s = max(level.latency_s for level in levels)
+    return Hop(level=replace(slowest, latency_s=latency_s), ranks=sum(map(_size, pools)))
+
+
+def _inside(pools: list[tuple[Hop, ...]]) -> Iterator[tuple[float, float]]:
+    """One pass inside all pools side by side: start and seconds per byte of each choice."""
+    for ways in product(*(all_gather_lines(hops) or ((0.0, 0.0),) for hops in pools)):
+        yield max(start_s for start_s, _ in ways), max(byte_s for _, byte_s in ways)
+
+
+def _size(hops: tuple[Hop, ...]) -> int:
+    return math.prod(hop.ranks for hop in hops)
+
+
+# A plan on several kinds of devices, priced: every chain as a pipeline of its own
+# --------------------------------------------------------------------------------
+#     step = max over chains and ranks (end in the pipeline + exposed gradient synchronisation)
+#            + the slowest optimizer + the longest overhead of a step
+#
+# Each chain is assembled and simulated by `assemble` as a uniform plan is, with the times of the
+# device that each of its ranks runs on; a plan on one pool costs what `step.predict_step` says.
+# Chains meet where replicas sum their gradients: the last one to come there ends the step.
+
+
+def predict_mixed_step(
+    plan: Plan,
+    profiles: Mapping[int, Profile],
+    cluster: Cluster,
+    *,
+    model_flops_per_sequence: float | None = None,
+    overlap: Overlap = DEFAULT_OVERLAP,
+    overheads: MemoryOverheads = NO_OVERHEADS,
+) -> MixedPrediction:
+    """Price one training step; `profiles` has one of the same layers for each pool in use.
+
+    Raises `InvalidInput` where the plan breaks a rule or does not fit on the pools' devices,
+    `UnsupportedFeature` naming the field for what cannot be priced on several pools. Not fitting
+    into memory is no error.
+    """
+    placement = MixedPlacement(plan=plan, cluster=cluster)
+    chains = []
+    for chain, work, layout in _works(placement, profiles, overlap, overheads):
+        step = assemble_step(work, layout)
+        chains.append(
+            ChainPrediction(
+                count=chain.count,
+                num_microbatches=chain.num_microbatches,
+                pools=tuple(placement.pool_of(chain, rank) for rank in range(len(layout.places))),
+                step=step,
+            )
+        )
+    priced = _together(tuple(chains), cluster)
+    point = next(iter(profiles.values())).point
+    return _with_throughput(priced, placement, point, model_flops_per_sequence)
+
+
+def mixed_works(
+    plan: Plan,
+    profiles: Mapping[int, Profile],
+    cluster: Cluster,
+    *,
+    overlap: Overlap = DEFAULT_OVERLAP,
+    overheads: MemoryOverheads = NO_OVERHEADS,
+) -> tuple[tuple[Chain, StepWork, Layout], ...]:
+    """What `predict_mixed_step` simulates of each chain; raises like that."""
+    placement = MixedPlacement(plan=plan, cluster=cluster)
+    return tuple(_works(placement, profiles, overlap, overheads))
+
+
+def _works(
+    placement: MixedPlacement,
+    profiles: Mapping[int, Profile],
+    overlap: Overlap,
+    overheads: MemoryOverheads,
+) -> Iterator[tuple[Chain, StepWork, Layout]]:
+    pools = placement.cluster.pools
+    faults = [*placement.faults(), *_layer_faults(placement.plan, profiles)]
+    if faults:
+        raise InvalidInput(faults)
+    placement.refuse_coupled()
+    replicas = [placement.replicas(rank) for rank in range(placement.degrees.pipeline)]
+    for chain in placement.chains:
+        places = (
+            RankPlace(accelerator=pools[placement.pool_of(chain, rank)].accelerator, replicas=own)
+            for rank, own in enumerate(replicas)
+        )
+        layout = Layout(
+            shape=placement.shape(chain),
+            places=tuple(places),
+            overlap=overlap,
+            overheads=overheads,
+        )
+        yield chain, _work(placement, chain, profiles), layout
+
+
+def _layer_faults(plan: Plan, profiles: Mapping[int, Profile]) -> Iterator[Fault]:
+    """Layers that the profiles do not have; those that no stage has."""
+    placed = [layer for stage in plan.stages for layer in stage.layers]
+    for index, profile in profiles.items():
+        missing = sorted(set(profile.structure.ids) ^ set(placed))
+        if missing:
+            names = ", ".join(map(str, missing))
+            yield Fault("stages", f"must hold every layer of profile {index} once; see {names}")
+
+
+def _together(chains: tuple[ChainPrediction, ...], cluster: Cluster) -> MixedPrediction:
+    steps = [chain.step for chain in chains]
+    synced_s = max(step.pipeline_s + step.exposed_gradient_sync_s for step in steps)
+    pipeline_s = max(step.pipeline_s for step in steps)
+    optimizer_s = max(step.optimizer_s for step in steps)
+    used = {pool for chain in chains for pool in chain.pools}
+    overhead_s = max(cluster.pools[pool].accelerator.step_overhead_s for pool in used)
+    return MixedPrediction(
+        step_time_s=synced_s + optimizer_s + overhead_s,
+        pipeline_s=pipeline_s,
+        exposed_gradient_sync_s=synced_s - pipeline_s,
+        optimizer_s=optimizer_s,
+        chains=chains,
+    )
+
+
+def _work(placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profile]) -> StepWork:
+    works = _stage_works(placement, chain, profiles)
+    profile = profiles[chain.groups[0].pool]
+    ranks = placement.rank_of_stage
+    sent = cut_bytes(_as_run_by(placement.plan, chain), profile)
+    last = len(works) - 1
+    sizes = [sent.get((stage, stage + 1), 0.0) for stage in range(last)]
+    levels = [
+        placement.level_between(chain, ranks[stage], ranks[stage + 1]) for stage in range(last)
+    ]
+    times_s = [point_to_point_time_s(b, level) for b, level in zip(sizes, levels, strict=True)]
+    return StepWork(
+        stages=works,
+        rank_of_stage=ranks,
+        transfer_s=np.array(times_s),
+        transfer_bytes=np.array(sizes),
+        tied_s=_tied_s(placement, chain, works, profile),
+        gathered_input_bytes=gathered_input_bytes(placement.degrees, profile),
+    )
+
+
+def _as_run_by(plan: Plan, chain: Chain) -> Plan:
+    """The plan with the options of one chain's groups."""
+    stages = (
+        replace(
+            stage, options=group.options or stage.options, replicas=(replace(group, options=()),)
+        )
+        for stage, group in zip(plan.stages, chain.groups, strict=True)
+    )
+    return replace(plan, stages=tuple(stages))
+
+
+def _stage_works(
+    placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profile]
+) -> tuple[StageWork, ...]:
+    """Each stage at the prices of the pool that it runs in."""
+    plan, pools = _as_run_by(placement.plan, chain), placement.cluster.pools
+    of_pool = {
+        pool: stage_works(plan, profiles[pool], group_axis_hops(pools[pool], placement.degrees))
+        for pool in {group.pool for group in chain.groups}
+    }
+    return tuple(of_pool[group.pool][stage] for stage, group in enumerate(chain.groups))
+
+
+def _tied_s(
+    placement: MixedPlacement, chain: Chain, works: Sequence[StageWork], profile: Profile
+) -> tuple[float, ...]:
+    """Per stage, the all-reduce of tied parameters with the other stage that holds them."""
+    ids, ranks = profile.structure.ids, placement.rank_of_stage
+    stage_of = {layer: n for n, stage in enumerate(placement.plan.stages) for layer in stage.layers}
+    times_s = [0.0] * len(works)
+    for group in profile.structure.shared_parameters:
+        holders = sorted({stage_of[ids[layer]] for layer in group.layers})
+        level = placement.level_between(chain, ranks[holders[0]], ranks[holders[-1]])
+        if level is None:
+            continue
+        for number in holders:
+            hops = (Hop(level=level, ranks=len(holders)),)
+            times_s[number] = shared_gradient_time_s(works[number], hops)
+    return tuple(times_s)
+
+
+def _with_throughput(
+    step: MixedPrediction,
+    placement: MixedPlacement,
+    point: ProfilePoint,
+    model_flops_per_sequence: float | None,
+) -> MixedPrediction:
+    size = placement.plan.microbatch_size
+    if size is None or point.sequence_length is None or step.step_time_s <= 0:
+        return step
+    sequences = placement.plan.num_microbatches * size
+    mfu = None
+    if model_flops_per_sequence is not None and point.precision is not None:
+        dtype = precision_named(point.precision).matmul_dtype
+        peak = sum(
+            used * pool.accelerator.peak(dtype)
+            for pool, used in zip(placement.cluster.pools, placement.devices_used, strict=True)
+            if used
+        )
+        mfu = sequences * model_flops_per_sequence / (step.step_time_s * peak)
+    return replace(step, tokens_per_s=sequences * point.sequence_length / step.step_time_s, mfu=mfu)

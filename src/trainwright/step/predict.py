@@ -1,0 +1,763 @@
+"""A plan on a cluster, priced: how long a step takes and what each rank keeps in memory.
+
+    step = max over ranks (end in the pipeline + exposed gradient synchronisation)
+           + optimizer of the slowest rank
+
+The pipeline is simulated under the plan's schedule on the times of its own stages. Peak memory of a
+rank = static bytes by ZeRO stage + what its order of actions holds at its fullest + overheads.
+Ignored: contention between transfers of different kinds, the norm of the gradients, data loading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainwright.cluster import Hop
+from trainwright.costing.communication import point_to_point_time_s
+from trainwright.costing.estimate import (
+    FUSED_ATTENTION,
+    FUSED_CROSS_ENTROPY,
+    UNFUSED_ATTENTION,
+    UNFUSED_CROSS_ENTROPY,
+    Estimator,
+    flat_setting,
+)
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.model import LayerKind, layer_graph, model_flops_per_sequence, precision_named
+from trainwright.partitioning.evaluate import find_layer_faults, read_prices
+from trainwright.plans import (
+    CommunicationTime,
+    Plan,
+    Stage,
+    StageMemory,
+    StagePrediction,
+    StepPrediction,
+)
+from trainwright.plans.configuration import (
+    DEFAULT_OVERLAP,
+    NO_OVERHEADS,
+    broken_rules,
+    even_blocks,
+    run_shape,
+)
+from trainwright.profile import ProfilePoint, Recompute, TimeKind
+from trainwright.scheduling.families import family_named
+from trainwright.step.memory import RankPeak, StageActivations, rank_peaks
+from trainwright.step.pipeline import (
+    PipelineShape,
+    PipelineStage,
+    PipelineTimes,
+    one_f_one_b_ends_s,
+    peak_shape,
+    pipeline_ends_s,
+    placement_of,
+    schedule_of,
+)
+from trainwright.step.places import Placement
+from trainwright.step.stages import StageWork, cut_bytes, stage_works
+from trainwright.step.zero import (
+    DataParallelTimes,
+    RankState,
+    Replicas,
+    data_parallel_times,
+    optimizer_time_s,
+    shared_gradient_time_s,
+    static_shards,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trainwright.arrays import Floats
+    from trainwright.cluster import Accelerator, Cluster
+    from trainwright.model import TransformerConfig
+    from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
+    from trainwright.plans.parallelism import Parallelism
+    from trainwright.profile import Profile, Structure
+
+    Feeds = tuple[tuple[int, float, float], ...]  # (stage, seconds of one transfer, bytes)
+
+
+# A step from the sums of its stages: the same for one plan and for thousands of layouts
+# --------------------------------------------------------------------------------------
+# Everything of a rank is a sum over its virtual stages, except the pipeline itself, which is
+# simulated, and the memory in flight, which follows from the order of actions.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Where a pipeline rank runs: the kind of its devices, and the groups that replicate it."""
+
+    accelerator: Accelerator
+    replicas: Replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The pipeline's shape, where each rank runs, and what overlaps."""
+
+    shape: PipelineShape
+    places: tuple[RankPlace, ...]
+    overlap: Overlap
+    overheads: MemoryOverheads
+
+    @property
+    def step_overhead_s(self) -> float:
+        """What the slowest device of a step does once."""
+        return max(place.accelerator.step_overhead_s for place in self.places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepWork:
+    """S virtual stages and what passes between them.
+
+    `transfer_s` and `transfer_bytes` [S-1] are of one message per device; `tied_s` of each stage,
+    the reduction of tied parameters; `gathered_input_bytes` what a tensor group gathers of a layer.
+    """
+
+    stages: tuple[StageWork, ...]
+    rank_of_stage: tuple[int, ...]
+    transfer_s: Floats
+    transfer_bytes: Floats
+    tied_s: tuple[float, ...]
+    gathered_input_bytes: float = 0.0
+
+    @classmethod
+    def alone(cls, stage: StageWork, *, tied_s: float) -> StepWork:
+        """A single stage without neighbours."""
+        return cls(
+            stages=(stage,),
+            rank_of_stage=(0,),
+            transfer_s=np.zeros(0),
+            transfer_bytes=np.zeros(0),
+            tied_s=(tied_s,),
+        )
+
+    def chunks_of(self, rank: int) -> list[int]:
+        """The stages of a rank."""
+        return [stage for stage, owner in enumerate(self.rank_of_stage) if owner == rank]
+
+
+def assemble_step(work: StepWork, layout: Layout) -> StepPrediction:
+    """Price the step; raises `InvalidInput` where the schedule breaks a rule of its family."""
+    step = simulated_step(work, layout)
+    return replace(step, communication=_communication(work, layout, step))
+
+
+def simulated_step(work: StepWork, layout: Layout) -> StepPrediction:
+    """Like `assemble_step` without what is spent on communication, for which orders that look at
+    times are made again, without transfers.
+    """
+    m, p = layout.shape.num_microbatches, layout.shape.num_ranks
+    sharing = sharing_times(work, layout)
+    times = pipeline_times(work, sharing, layout.overlap)
+    ends_s = pipeline_ends_s(layout.shape, times)
+    peaks = _peaks(work, layout.shape, times)
+    stages = tuple(_rank(work, sharing, layout, rank, peaks[rank]) for rank in range(p))
+    synced = ends_s + np.array([stage.exposed_gradient_sync_s for stage in stages])
+    pipeline_s, synced_s = float(ends_s.max()), float(synced.max())
+    optimizer_s = max(stage.optimizer_s for stage in stages)
+    busy_s = max(m * (stage.forward_s + stage.backward_s) for stage in stages)
+    return StepPrediction(
+        step_time_s=synced_s + optimizer_s + layout.step_overhead_s,
+        pipeline_s=pipeline_s,
+        exposed_gradient_sync_s=synced_s - pipeline_s,
+        optimizer_s=optimizer_s,
+        bubble_of_makespan=1 - busy_s / pipeline_s if pipeline_s > 0 else 0.0,
+        stages=stages,
+    )
+
+
+def sharing_times(work: StepWork, layout: Layout) -> tuple[DataParallelTimes, ...]:
+    """What synchronising each virtual stage over the replicas of its rank costs."""
+    return tuple(
+        data_parallel_times(
+            (stage,),
+            layout.places[rank].replicas,
+            layout.overlap,
+            num_microbatches=layout.shape.num_microbatches,
+        )[0]
+        for stage, rank in zip(work.stages, work.rank_of_stage, strict=True)
+    )
+
+
+def pipeline_times(
+    work: StepWork, sharing: Sequence[DataParallelTimes], overlap: Overlap
+) -> PipelineTimes:
+    """Seconds of each virtual stage with what data parallelism adds per microbatch."""
+    shared = list(zip(work.stages, sharing, strict=True))
+    return PipelineTimes(
+        forward_s=np.array([w.forward_s + s.added_forward_s for w, s in shared]),
+        input_grad_s=np.array([w.input_grad_s + s.added_backward_s for w, s in shared]),
+        weight_grad_s=np.array([w.weight_grad_s for w in work.stages]),
+        transfer_s=work.transfer_s,
+        blocking=1 - overlap.pipeline,
+    )
+
+
+def _peaks(work: StepWork, shape: PipelineShape, times: PipelineTimes) -> tuple[RankPeak, ...]:
+    return rank_peaks(schedule_of(peak_shape(shape), times), activations_of(work))
+
+
+def activations_of(work: StepWork) -> StageActivations:
+    """What each virtual stage keeps of a microbatch."""
+    return StageActivations(
+        until_input_grad=np.array([w.until_input_grad_bytes for w in work.stages]),
+        until_weight_grad=np.array([w.until_weight_grad_bytes for w in work.stages]),
+        transient=np.array([w.transient_bytes for w in work.stages]),
+        logits=np.array([w.logits_bytes for w in work.stages]),
+    )
+
+
+def _rank(
+    work: StepWork,
+    sharing: Sequence[DataParallelTimes],
+    layout: Layout,
+    rank: int,
+    peak: RankPeak,
+) -> StagePrediction:
+    chunks = work.chunks_of(rank)
+    own = [work.stages[chunk] for chunk in chunks]
+    shared = [sharing[chunk] for chunk in chunks]
+    tied_s = sum(work.tied_s[chunk] for chunk in chunks)
+    place = layout.places[rank]
+    exposed_s = np.sum([w.exposed_s for w in own], axis=0)
+    return StagePrediction(
+        forward_s=sum(w.forward_s + s.added_forward_s for w, s in zip(own, shared, strict=True)),
+        backward_s=sum(w.backward_s + s.added_backward_s for w, s in zip(own, shared, strict=True)),
+        recompute_s=sum(w.recompute_s for w in own),
+        tensor_parallel_s=float(exposed_s[TimeKind.TENSOR_PARALLEL]),
+        context_parallel_s=float(exposed_s[TimeKind.CONTEXT_PARALLEL]),
+        expert_parallel_s=float(exposed_s[TimeKind.EXPERT_PARALLEL]),
+        send_s=float(
+            sum(work.transfer_s[chunk] for chunk in chunks if chunk < len(work.transfer_s))
+        ),
+        gradient_sync_s=sum(s.sync_s for s in shared) + tied_s,
+        exposed_gradient_sync_s=sum(s.exposed_sync_s for s in shared) + tied_s,
+        optimizer_s=optimizer_time_s(RankState.of(own), place.replicas, place.accelerator),
+        memory=_memory(work, own, chunks, layout, rank, peak),
+    )
+
+
+def _memory(
+    work: StepWork,
+    own: list[StageWork],
+    chunks: list[int],
+    layout: Layout,
+    rank: int,
+    peak: RankPeak,
+) -> StageMemory:
+    state, replicas = RankState.of(own), layout.places[rank].replicas
+    weight, gradient, optimizer, gathered = static_shards(state, replicas)
+    overheads = layout.overheads
+    return StageMemory(
+        weight_bytes=weight,
+        gradient_bytes=gradient,
+        optimizer_bytes=optimizer,
+        opaque_bytes=sum(w.opaque_bytes for w in own),
+        activation_bytes=peak.activation_bytes,
+        transient_bytes=peak.transient_bytes + gathered,
+        microbatches_in_flight=peak.microbatches_in_flight,
+        logits_bytes=peak.logits_bytes,
+        buffer_bytes=buffer_bytes(work, chunks) if overheads.buffers else 0.0,
+        workspace_bytes=overheads.workspace_bytes,
+    )
+
+
+def buffer_bytes(work: StepWork, chunks: list[int]) -> float:
+    """A tensor and its gradient at each of the rank's boundaries, and one gathered layer input."""
+    boundaries = sum(
+        2 * float(work.transfer_bytes[edge])
+        for chunk in chunks
+        for edge in (chunk - 1, chunk)
+        if 0 <= edge < len(work.transfer_bytes)
+        and work.rank_of_stage[edge] != work.rank_of_stage[edge + 1]
+    )
+    return boundaries + work.gathered_input_bytes
+
+
+def _communication(
+    work: StepWork, layout: Layout, step: StepPrediction
+) -> tuple[CommunicationTime, ...]:
+    """What the busiest rank spends on each purpose in a step.
+
+    Of pipeline transfers, exposed is what the whole pipeline gains where they are free.
+    """
+    sharing = sharing_times(work, layout)
+    times = pipeline_times(work, sharing, layout.overlap)
+    rank = int(np.argmax([stage.forward_s + stage.backward_s for stage in step.stages]))
+    m, chunks = layout.shape.num_microbatches, work.chunks_of(rank)
+    found = []
+    for kind, name in _LAYER_KINDS.items():
+        exposed_s = m * sum(float(work.stages[chunk].exposed_s[kind]) for chunk in chunks)
+        total_s = m * sum(float(work.stages[chunk].communication_s[kind]) for chunk in chunks)
+        found.append(_split(name, exposed_s, total_s))
+    sent_s = 2 * m * float(sum(work.transfer_s[c] for c in chunks if c < len(work.transfer_s)))
+    free_s = step.pipeline_s
+    if work.transfer_s.any():
+        free_s = float(pipeline_ends_s(layout.shape, times.without_transfers()).max())
+    found.append(_split("pipeline", max(0.0, step.pipeline_s - free_s), sent_s))
+    shared = [sharing[chunk] for chunk in chunks]
+    tied_s = sum(work.tied_s[chunk] for chunk in chunks)
+    gradients_s = sum(s.gradients_s for s in shared) + tied_s
+    exposed_s = sum(s.exposed_gradients_s for s in shared) + tied_s
+    found.append(_split("gradients", exposed_s, gradients_s))
+    exposed_s = sum(s.exposed_parameters_s for s in shared)
+    found.append(_split("parameters", exposed_s, sum(s.parameters_s for s in shared)))
+    return tuple(found)
+
+
+_ROUNDING = 1e-12
+_LAYER_KINDS = {
+    TimeKind.TENSOR_PARALLEL: "tensor",
+    TimeKind.CONTEXT_PARALLEL: "context",
+    TimeKind.EXPERT_PARALLEL: "expert",
+}
+
+
+def _split(kind: str, exposed_s: float, total_s: float) -> CommunicationTime:
+    hidden_s = total_s - exposed_s
+    if hidden_s < _ROUNDING * total_s:  # both are sums, in another order
+        hidden_s = 0.0
+    return CommunicationTime(kind=kind, exposed_s=exposed_s, hidden_s=hidden_s)
+
+
+# A plan on a cluster, priced: how long a step takes and what each rank keeps in memory
+# -------------------------------------------------------------------------------------
+
+
+def predict_step(
+    plan: Plan,
+    profile: Profile,
+    cluster: Cluster,
+    *,
+    model_flops_per_sequence: float | None = None,
+    hardware_flops_per_sequence: float | None = None,
+    overlap: Overlap = DEFAULT_OVERLAP,
+    overheads: MemoryOverheads = NO_OVERHEADS,
+) -> StepPrediction:
+    """Price one training step of `plan` under its schedule.
+
+    `model_flops_per_sequence` (forward and backward, attention in full, no recomputation) gives
+    MFU, `hardware_flops_per_sequence` (recomputation included) HFU. Raises `InvalidInput` where the
+    plan breaks a rule of the profile or its schedule or does not fit on the devices,
+    `UnsupportedFeature` for a cluster of several pools. Not fitting into memory is no error:
+    compare `peak_memory_bytes` with the device.
+    """
+    placement = Placement(plan=plan, pool=cluster.pool_of())
+    _require_legal(plan, profile, cluster)
+    tensor = plan.stages[0].tensor_parallel
+    works = stage_works(plan, profile, placement.axis_hops(tensor))
+    feeds = _feeds(placement, profile)
+    if placement.is_uniform and _is_chain(feeds):
+        step = _simulated(placement, works, feeds, profile, overlap, overheads)
+    else:
+        step = _longest_path(placement, works, feeds, profile, overlap, overheads)
+    return with_throughput(
+        step,
+        profile.point,
+        num_sequences=_sequences(plan, profile.point),
+        num_devices=plan.devices_used,
+        cluster=cluster,
+        model_flops_per_sequence=model_flops_per_sequence,
+        hardware_flops_per_sequence=hardware_flops_per_sequence,
+    )
+
+
+def with_throughput(
+    step: StepPrediction,
+    point: ProfilePoint,
+    *,
+    num_sequences: int | None,
+    num_devices: int,
+    cluster: Cluster,
+    model_flops_per_sequence: float | None,
+    hardware_flops_per_sequence: float | None,
+) -> StepPrediction:
+    """The step with tokens per second and the shares of the devices' peak, where known."""
+    if num_sequences is None or point.sequence_length is None or step.step_time_s <= 0:
+        return step
+
+    def share(flops_per_sequence: float | None) -> float | None:
+        if flops_per_sequence is None or point.precision is None:
+            return None
+        peak = cluster.accelerator.peak(precision_named(point.precision).matmul_dtype)
+        return num_sequences * flops_per_sequence / (step.step_time_s * peak * num_devices)
+
+    return replace(
+        step,
+        tokens_per_s=num_sequences * point.sequence_length / step.step_time_s,
+        mfu=share(model_flops_per_sequence),
+        hfu=share(hardware_flops_per_sequence),
+    )
+
+
+def _sequences(plan: Plan, point: ProfilePoint) -> int | None:
+    size = point.microbatch_size
+    return None if size is None else plan.num_microbatches * size
+
+
+def _require_legal(plan: Plan, profile: Profile, cluster: Cluster) -> None:
+    setting = flat_setting(cluster, num_microbatches=plan.num_microbatches)
+    faults = [*find_layer_faults(plan, read_prices(profile), setting)]
+    if plan.devices_used > setting.num_devices:
+        wanted = f"must use at most {setting.num_devices} devices"
+        faults.append(Fault("stages", f"{wanted}, got {plan.devices_used}"))
+    degrees = plan.parallelism
+    if degrees is not None and len(plan.stages) % degrees.pipeline:
+        wanted = f"must be a multiple of the {degrees.pipeline} pipeline ranks"
+        faults.append(Fault("stages", f"{wanted}, got {len(plan.stages)}"))
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _is_chain(feeds: list[Feeds]) -> bool:
+    return all(target == index + 1 for index, sent in enumerate(feeds) for target, *_ in sent)
+
+
+def _simulated(
+    placement: Placement,
+    works: Sequence[StageWork],
+    feeds: list[Feeds],
+    profile: Profile,
+    overlap: Overlap,
+    overheads: MemoryOverheads,
+) -> StepPrediction:
+    return assemble_step(*_laid_out(placement, works, feeds, profile, overlap, overheads))
+
+
+def work_of_plan(
+    plan: Plan,
+    profile: Profile,
+    cluster: Cluster,
+    *,
+    overlap: Overlap = DEFAULT_OVERLAP,
+    overheads: MemoryOverheads = NO_OVERHEADS,
+) -> tuple[StepWork, Layout]:
+    """What `predict_step` simulates, for a closer look at it; raises like that.
+
+    Raises `UnsupportedFeature` for stages that branch or differ in degrees, too.
+    """
+    placement = Placement(plan=plan, pool=cluster.pool_of())
+    _require_legal(plan, profile, cluster)
+    works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
+    feeds = _feeds(placement, profile)
+    if not (placement.is_uniform and _is_chain(feeds)):
+        raise UnsupportedFeature("stages that branch or differ in degrees have no timeline")
+    return _laid_out(placement, works, feeds, profile, overlap, overheads)
+
+
+def _laid_out(
+    placement: Placement,
+    works: Sequence[StageWork],
+    feeds: list[Feeds],
+    profile: Profile,
+    overlap: Overlap,
+    overheads: MemoryOverheads,
+) -> tuple[StepWork, Layout]:
+    place = RankPlace(accelerator=placement.pool.accelerator, replicas=placement.replicas(0))
+    layout = Layout(
+        shape=placement.shape,
+        places=(place,) * placement.shape.num_ranks,
+        overlap=overlap,
+        overheads=overheads,
+    )
+    sent = [{target: (s, b) for target, s, b in each} for each in feeds]
+    pairs = [sent[i].get(i + 1, (0.0, 0.0)) for i in range(len(works) - 1)]
+    work = StepWork(
+        stages=tuple(works),
+        rank_of_stage=placement.rank_of_stage,
+        transfer_s=np.array([time_s for time_s, _ in pairs]),
+        transfer_bytes=np.array([size for _, size in pairs]),
+        tied_s=tuple(_tied_s(placement, works, profile)),
+        gathered_input_bytes=gathered_input_bytes(placement.degrees, profile),
+    )
+    return work, layout
+
+
+def gathered_input_bytes(degrees: Parallelism, profile: Profile) -> float:
+    """What sequence parallelism gathers for one layer: the whole of what neighbours send."""
+    if not degrees.sequence_parallel or degrees.tensor == 1 or not profile.structure.edges:
+        return 0.0
+    return profile.structure.edges[0].bytes * degrees.tensor
+
+
+def _longest_path(
+    placement: Placement,
+    works: Sequence[StageWork],
+    feeds: list[Feeds],
+    profile: Profile,
+    overlap: Overlap,
+    overheads: MemoryOverheads,
+) -> StepPrediction:
+    """Stages that differ in degrees, or branch: 1F1B without a simulator."""
+    plan = placement.plan
+    if plan.schedule != "1f1b" or len(works) != placement.degrees.pipeline:
+        raise UnsupportedFeature(
+            f"stages that branch or differ in degrees are not priced under {plan.schedule}",
+            alternative="use the schedule 1f1b without virtual stages",
+        )
+    single = [
+        assemble_step(
+            StepWork.alone(work, tied_s=tied_s),
+            Layout(
+                shape=replace(
+                    placement.shape,
+                    family="1f1b",
+                    num_ranks=1,
+                    num_microbatches=plan.num_microbatches // d,
+                    virtual_stages=1,
+                ),
+                places=(
+                    RankPlace(
+                        accelerator=placement.pool.accelerator, replicas=placement.replicas(index)
+                    ),
+                ),
+                overlap=overlap,
+                overheads=overheads,
+            ),
+        ).stages[0]
+        for index, (work, d, tied_s) in enumerate(
+            zip(works, placement.data_parallel, _tied_s(placement, works, profile), strict=True)
+        )
+    ]
+    stages = tuple(
+        replace(
+            stage,
+            send_s=sum(time_s for _, time_s, _ in sent),
+            memory=replace(
+                stage.memory,
+                activation_bytes=stage.memory.activation_bytes * held,
+                logits_bytes=stage.memory.logits_bytes * held,
+                microbatches_in_flight=held,
+            ),
+        )
+        for stage, sent, held in zip(single, feeds, placement.in_flight, strict=True)
+    )
+    ends_s = one_f_one_b_ends_s(
+        [
+            PipelineStage(
+                forward_s=stage.forward_s,
+                backward_s=stage.backward_s,
+                in_flight=held,
+                replicas=d,
+                feeds=tuple((target, time_s) for target, time_s, _ in sent),
+            )
+            for stage, held, d, sent in zip(
+                stages, placement.in_flight, placement.data_parallel, feeds, strict=True
+            )
+        ],
+        num_microbatches=plan.num_microbatches,
+    )
+    pipeline_s = max(ends_s)
+    synced_s = max(e + s.exposed_gradient_sync_s for e, s in zip(ends_s, stages, strict=True))
+    optimizer_s = max(stage.optimizer_s for stage in stages)
+    busiest_s = max(
+        (stage.forward_s + stage.backward_s) * (plan.num_microbatches // d)
+        for stage, d in zip(stages, placement.data_parallel, strict=True)
+    )
+    return StepPrediction(
+        step_time_s=synced_s + optimizer_s + placement.pool.accelerator.step_overhead_s,
+        pipeline_s=pipeline_s,
+        exposed_gradient_sync_s=synced_s - pipeline_s,
+        optimizer_s=optimizer_s,
+        bubble_of_makespan=1 - busiest_s / pipeline_s if pipeline_s > 0 else 0.0,
+        stages=stages,
+    )
+
+
+def _feeds(placement: Placement, profile: Profile) -> list[Feeds]:
+    """For each stage the stages it feeds, with seconds and bytes of one transfer."""
+    feeds: list[list[tuple[int, float, float]]] = [[] for _ in placement.plan.stages]
+    for (sender, receiver), size in sorted(cut_bytes(placement.plan, profile).items()):
+        level = placement.level_between(sender, receiver)
+        feeds[sender].append((receiver, point_to_point_time_s(size, level), size))
+    return [tuple(feed) for feed in feeds]
+
+
+def _tied_s(placement: Placement, works: Sequence[StageWork], profile: Profile) -> list[float]:
+    """Per stage, the all-reduce of tied parameters with the other stage that holds them."""
+    ids = profile.structure.ids
+    stage_of = {
+        layer: number
+        for number, stage in enumerate(placement.plan.stages)
+        for layer in stage.layers
+    }
+    times_s = [0.0] * len(works)
+    for group in profile.structure.shared_parameters:
+        holders = sorted({stage_of[ids[layer]] for layer in group.layers})
+        level = placement.level_between(holders[0], holders[-1]) if len(holders) > 1 else None
+        if level is None:
+            continue
+        hops = (Hop(level=level, ranks=len(holders)),)
+        for number in holders:
+            times_s[number] = shared_gradient_time_s(works[number], hops)
+    return times_s
+
+
+# From a configuration to a predicted step: lay the model out as stated, then price it
+# ------------------------------------------------------------------------------------
+
+
+def price_configuration(
+    model: TransformerConfig, cluster: Cluster, configuration: Configuration
+) -> StepPrediction:
+    """Time and memory of one step. Raises `InvalidInput` with every rule that is broken."""
+    require_legal(model, cluster, configuration)
+    estimator = estimator_of(model, cluster, configuration)
+    profile = estimator.profile(point_of(configuration))
+    return price_profiled(model, cluster, configuration, profile)
+
+
+def price_profiled(
+    model: TransformerConfig, cluster: Cluster, configuration: Configuration, profile: Profile
+) -> StepPrediction:
+    """The same on a profile at hand, estimated or measured, at the configuration's point."""
+    plan = plan_of(configuration, profile.structure)
+    return predict_step(
+        plan,
+        profile,
+        cluster,
+        model_flops_per_sequence=model_flops_per_sequence(model, configuration.sequence_length),
+        hardware_flops_per_sequence=hardware_flops_per_sequence(model, cluster, configuration),
+        overlap=configuration.overlap,
+        overheads=configuration.overheads,
+    )
+
+
+def estimator_of(
+    model: TransformerConfig, cluster: Cluster, configuration: Configuration
+) -> Estimator:
+    """What prices the layers of the configuration."""
+    return Estimator(
+        model=model,
+        cluster=cluster,
+        recipe=configuration.recipe,
+        overlap=configuration.overlap,
+        selective_modules=configuration.recompute_modules,
+        vocabulary_multiple=configuration.vocabulary_multiple,
+    )
+
+
+def point_of(configuration: Configuration) -> ProfilePoint:
+    """The circumstances under which the configuration runs its layers."""
+    degrees = configuration.parallelism
+    attention = FUSED_ATTENTION if configuration.fused_attention else UNFUSED_ATTENTION
+    entropy = FUSED_CROSS_ENTROPY if configuration.fused_cross_entropy else UNFUSED_CROSS_ENTROPY
+    modes = dict.fromkeys((str(Recompute.NONE), str(configuration.recompute)))
+    return ProfilePoint(
+        microbatch_size=configuration.microbatch_size,
+        sequence_length=configuration.sequence_length,
+        tensor_parallel=(degrees.tensor,),
+        context_parallel=degrees.context,
+        expert_parallel=degrees.expert,
+        expert_tensor_parallel=degrees.expert_tensor,
+        sequence_parallel=degrees.sequence_parallel,
+        precision=configuration.recipe.precision,
+        recompute=tuple(modes),
+        kernels=(attention, entropy),
+    )
+
+
+def plan_of(configuration: Configuration, structure: Structure) -> Plan:
+    """The layers dealt out: blocks as the configuration says, the ends to the outer stages."""
+    degrees = configuration.parallelism
+    names = [layer.name for layer in structure.layers]
+    blocks = [index for index, name in enumerate(names) if name == LayerKind.BLOCK]
+    counts = configuration.blocks_per_stage or even_blocks(len(blocks), configuration.num_stages)
+    cuts = [blocks[0] + count for count in accumulate(counts, initial=0)]
+    cuts[0], cuts[-1] = 0, len(names)
+    limit = configuration.recompute_blocks
+    heads = [i for i, name in enumerate(names) if name == LayerKind.MTP and limit is None]
+    stages = []
+    for first, last in pairwise(cuts):
+        own = range(first, last)
+        again = {*[i for i in own if names[i] == LayerKind.BLOCK][:limit], *heads}
+        stages.append(
+            Stage.uniform(
+                tuple(structure.layers[i].id for i in own),
+                tuple(str(configuration.recompute if i in again else Recompute.NONE) for i in own),
+                data_parallel=degrees.data,
+                tensor_parallel=degrees.tensor,
+            )
+        )
+    return Plan(
+        stages=tuple(stages),
+        num_microbatches=configuration.num_microbatches * degrees.data,
+        microbatch_size=configuration.microbatch_size,
+        schedule=configuration.schedule,
+        parallelism=degrees,
+    )
+
+
+def hardware_flops_per_sequence(
+    model: TransformerConfig, cluster: Cluster, configuration: Configuration
+) -> float:
+    """FLOPs of a step on one sequence by the convention of HFU: recomputation counts as work."""
+    whole = replace(
+        configuration,
+        microbatch_size=1,
+        global_batch=1,
+        parallelism=type(configuration.parallelism)(),
+        blocks_per_stage=None,
+    )
+    device = cluster.pool_of().accelerator
+    precision = configuration.recipe.precision or device.default_precision
+    graph = layer_graph(model, run_shape(whole, precision=precision))
+    rule = estimator_of(model, cluster, configuration).rule(
+        configuration.recompute, fused_attention=configuration.fused_attention
+    )
+    repeated = [
+        sum(op.model_flops for op in c.operators if rule.repeats(op)) for c in graph.classes
+    ]
+    blocks = [c for c, kind in zip(graph.layers, graph.kinds, strict=True) if _is_block(kind)]
+    counts = configuration.blocks_per_stage or even_blocks(len(blocks), configuration.num_stages)
+    again, first = 0.0, 0
+    for count in counts:
+        own = blocks[first : first + count][: configuration.recompute_blocks]
+        again += sum(repeated[c] for c in own)
+        first += count
+    return model_flops_per_sequence(model, configuration.sequence_length) + again
+
+
+def _is_block(kind: LayerKind) -> bool:
+    return kind is LayerKind.BLOCK
+
+
+def require_legal(model: TransformerConfig, cluster: Cluster, configuration: Configuration) -> None:
+    """Raise `InvalidInput` with every rule that is broken: of arithmetic, model and schedule."""
+    faults = list(broken_rules(configuration, model, cluster.pool_of()))
+    faults += schedule_faults(configuration)
+    if faults:
+        raise InvalidInput(faults)
+
+
+def shape_of(configuration: Configuration) -> PipelineShape:
+    """The pipeline of the configuration."""
+    degrees = configuration.parallelism
+    return PipelineShape(
+        family=configuration.schedule,
+        num_ranks=degrees.pipeline,
+        num_microbatches=max(1, configuration.num_microbatches),
+        virtual_stages=degrees.virtual_stages,
+    )
+
+
+def schedule_faults(configuration: Configuration) -> Iterator[Fault]:
+    """What the schedule family forbids, and chunks that it does not make."""
+    shape = shape_of(configuration)
+    try:
+        family = family_named(shape.family)
+    except InvalidInput as error:
+        for fault in error.faults:
+            yield Fault("schedule", fault.problem)
+        return
+    yield from family.rules(shape.request)
+    made = len(placement_of(shape).rank_of_stage) // shape.num_ranks
+    if made != shape.virtual_stages:
+        wanted = f"must be {made} for the schedule {shape.family}"
+        yield Fault("virtual_stages", f"{wanted}, got {shape.virtual_stages}")

@@ -1,1 +1,0 @@
-"""Predictions against measured runs: fill in what a table leaves open, predict, score."""
