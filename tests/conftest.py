@@ -3,7 +3,11 @@ from __future__ import annotations
 import gc
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from small_profiles import transformer, write_json
+from trainwright.formats.piper_json import read_piper
 
 # What is started in the background ignores Ctrl-C, and so do the programs that it starts in turn;
 # some tests press it.
@@ -32,3 +36,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+@pytest.fixture
+def noun():
+    """A small profile."""
+    return read_piper(transformer(), source="small.json")
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A small profile as a file."""
+    return write_json(tmp_path / "small.json", transformer())

@@ -10,7 +10,8 @@ import io
 import sys
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import click
 import typer
@@ -20,25 +21,36 @@ from trainwright._version import __version__
 from trainwright.errors import InvalidInput, TrainwrightError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-_COMMANDS = (
-    "plan",
-    "estimate",
-    "schedule",
-    "codesign",
-    "explain",
-    "export",
-    "verify",
-    "improve",
-    "diff",
-    "whatif",
-    "report",
-    "serve",
-    "validate",
-    "calibrate",
-    "profile",
-    "catalog",
+# What each command is for, said here too so that `--help` loads none of them (a test compares).
+COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "plan": "Find the best plan, and prove it.",
+        "estimate": "Predict time and memory of a run: does it fit, and how long does a step take?",
+        "schedule": "Order the work of a pipeline: by name, by search, or as given.",
+        "codesign": "Find the best accelerator and its plans within an area, and prove it.",
+        "explain": (
+            "Show a plan or schedule as a table: times, memory, what binds; of a "
+            "model's plan also why."
+        ),
+        "export": "Write the files that make a training framework run a plan.",
+        "verify": "Prove on this machine that a plan's schedule trains the same model.",
+        "improve": (
+            "How far is a job from the best plan, and what is the smallest change "
+            "that gets most of it?"
+        ),
+        "diff": "Compare two documents: what was asked differently, what came out differently.",
+        "whatif": (
+            "Plan the request of a document again with something different, beside the old plan."
+        ),
+        "report": "Show documents on one HTML page that needs nothing else.",
+        "serve": "Explore plans on a local page: choose a model and a cluster, move sliders.",
+        "validate": "Score predictions against measured runs.",
+        "calibrate": "Fit a few efficiencies from measured runs or training logs.",
+        "profile": "Time a model's layers on the device at hand; write a profile that `plan` takes.",
+        "catalog": "List what is built in, with where each figure comes from.",
+    }
 )
 
 
@@ -47,10 +59,17 @@ class _Program(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = {name: click.Command(name) for name in _COMMANDS}
+        self.commands = {name: click.Command(name, help=text) for name, text in COMMANDS.items()}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return _command(cmd_name) if cmd_name in self.commands else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List all commands with what each is for, without loading any."""
+        width = formatter.width - 6 - max(map(len, self.commands))
+        rows = [(name, each.get_short_help_str(width)) for name, each in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 @cache

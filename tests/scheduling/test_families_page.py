@@ -12,7 +12,7 @@ from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
 
-PAGE = Path(__file__).parents[3] / "docs" / "schedules.md"
+PAGE = Path(__file__).parents[2] / "docs" / "schedules.md"
 _ROW = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
 
 # What each cell says of p ranks, m microbatches, v chunks and k activations.

@@ -1,4 +1,4 @@
-"""The command line in process, in a folder of its own that holds a small profile."""
+"""Commands in process: in a folder of its own that holds a small profile."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_the_parser_makes_of_the_flags_what_was_planned(name: str) -> None:
 
 
 def test_the_flags_of_the_tutorial_are_all_that_is_missing() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
     started = page.split("bash job/launch.sh", 1)[1].split("```")[0].replace("\\\n", " ")
     given = tuple(started.split())
     assert {"--rotary-base", "--tokenizer-type", "--vocab-size", "--lr"} <= {*given}
