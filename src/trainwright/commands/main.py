@@ -48,7 +48,9 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "serve": "Explore plans on a local page: choose a model and a cluster, move sliders.",
         "validate": "Score predictions against measured runs.",
         "calibrate": "Fit a few efficiencies from measured runs or training logs.",
-        "profile": "Time a model's layers on the device at hand; write a profile that `plan` takes.",
+        "profile": (
+            "Time a model's layers on the device at hand; write a profile that `plan` takes."
+        ),
         "catalog": "List what is built in, with where each figure comes from.",
     }
 )
