@@ -244,7 +244,7 @@ def answer_of(exit_code: int, out: str, err: str, written: Mapping[str, str]) ->
     elif out.strip():
         answer["rest"] = hash_of(_text(out) if document is None else canonical(document))
     if err.strip():
-        text = _text(err).strip()
+        text = _plain(err).strip()
         if exit_code:
             digest = f" … {hash_of(text)}" if len(text) > LONGEST_ERROR else ""
             answer["error"] = text[:LONGEST_ERROR] + digest
@@ -269,7 +269,11 @@ def _file(text: str) -> Any:
 
 def _text(text: str) -> str:
     """Without hashes, versions and the lines that say how long or how much was searched."""
-    return _VERSION.sub("trainwright", _HEX.sub("HASH", _SEARCHED.sub("", text)))
+    return _plain(_SEARCHED.sub("", text))
+
+
+def _plain(text: str) -> str:
+    return _VERSION.sub("trainwright", _HEX.sub("HASH", text))
 
 
 # Comparison
