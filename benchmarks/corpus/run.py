@@ -53,7 +53,9 @@ WALL_LIMIT_S: Final = 300  # ends a question that hangs; such a question has no 
 LONGEST_ERROR: Final = 300
 
 # What a run may change without changing the answer.
-EFFORT_SECONDS: Final = frozenset({"search_s", "solver_s", "elapsed_s", "cpu_s", "wall_s"})
+EFFORT_SECONDS: Final = frozenset(
+    {"search_s", "solver_s", "front_s", "stage_s", "elapsed_s", "cpu_s", "wall_s"}
+)
 SOURCES: Final = frozenset(
     {"trainwright_version", "version", "sha256", "plan_sha256", "source_sha256", "bytes"}
 )
