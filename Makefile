@@ -9,6 +9,7 @@
 #   make test-laws  the fast tests on many more random cases, new ones on every run
 #   make check      format, lint, types, architecture
 #   make bench      the smoke benchmarks
+#   make corpus     many questions, their answers compared with the stored ones
 #   make docs       the site, into build/docs
 #   make pages      the pictures and tables that pages of the site store
 #   make wheel      a wheel and a source archive, tried where there is no compiler
@@ -54,7 +55,7 @@ DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench docs pages wheel sanitize clean venv
+.PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench corpus docs pages wheel sanitize clean venv
 
 venv: $(VENV)/.installed
 
@@ -148,6 +149,10 @@ format: venv $(VENV)/.check
 
 bench: venv $(VENV)/.bench
 	$(PYTEST) benchmarks/smoke --benchmark-only --override-ini addopts=''
+
+# Exit code 1 where an answer changed; see benchmarks/corpus/README.md.
+corpus: venv
+	$(BIN)/python benchmarks/corpus/run.py
 
 # What pages of the site show and is stored beside them: pictures, tables of targets and accuracy.
 pages: venv
