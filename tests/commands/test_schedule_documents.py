@@ -66,7 +66,7 @@ def test_an_edited_figure_is_refused_by_name(edited):
 
 
 def test_a_claim_that_does_not_follow_is_refused(edited):
-    assert "lower_bound_s: must be from 0 to the 20.0 of the schedule" in edited(lower_bound_s=21.0)
+    assert "lower_bound_s: must be from 0 to the 20.0 found, got 21.0" in edited(lower_bound_s=21.0)
     assert "gap: must be 0.5" in edited(lower_bound_s=10.0)
     assert 'status: must be "gap"' in edited(lower_bound_s=10.0, gap=0.5, status="optimal")
     assert "status: must fit a document without orders" in edited(orders=[], rank_of_stage=[])

@@ -169,6 +169,10 @@ class ProfileReport(Report[LayerProfileResult]):
         """The profile itself."""
         return self.document.file.profiles[0]
 
+    def renderable(self) -> RenderableType:
+        """The table of its layers."""
+        return layer_profile_report(self.document)
+
     def to_dict(self) -> dict[str, Any]:
         """The profile file as JSON values."""
         from trainwright.formats.profile_json import write_profile

@@ -9,7 +9,17 @@ from trainwright._version import __version__
 from trainwright.documents.printing import add_row, counted, ranges, table
 from trainwright.documents.profile_plan import check_stage
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.phaze_json import read_phaze
 from trainwright.options.inputs import PlacementInput, inside, setting_record
+from trainwright.partitioning.placement import (
+    PlacedPlan,
+    fits,
+    placement_rules,
+    price_placement,
+    simulated_time_s,
+)
+from trainwright.partitioning.placement_planner import plan_placement as answer
+from trainwright.partitioning.placement_planner import price_strategy
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest, SpaceRecord
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
 from trainwright.units import format_bytes, format_percent_up, format_seconds
@@ -20,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from trainwright.execution import Budget
-    from trainwright.partitioning.placement import PlacedCost, PlacedPlan
+    from trainwright.partitioning.placement import PlacedCost
     from trainwright.partitioning.placement_planner import PricedStrategy
     from trainwright.partitioning.problem import Restrictions
     from trainwright.profile.placement_case import PlacementCase
@@ -127,9 +137,6 @@ class PlacementQuestion:
 
 def plan_placement(question: PlacementQuestion, budget: Budget) -> PlacementResult:
     """Search, price the fixed strategy, and say what is missing where nothing fits."""
-    from trainwright.partitioning.placement import placement_rules
-    from trainwright.partitioning.placement_planner import plan_placement as answer
-
     started_s = budget.cpu_s
     case, restrictions = question.given.case, question.restrictions
     rules = placement_rules(question.cost_model)
@@ -160,8 +167,6 @@ def with_figures(
     document: PlacementResult, plan: PlacedPlan, cost: PlacedCost, case: PlacementCase
 ) -> PlacementResult:
     """The document with every figure that follows from its plan."""
-    from trainwright.partitioning.placement import simulated_time_s
-
     return replace(
         document,
         time_per_batch_s=cost.time_s,
@@ -192,14 +197,13 @@ def with_figures(
     )
 
 
-def recompute_placement(document: PlacementResult) -> PlacementResult:
-    """The document with every figure that follows from its stages and its request.
+def remake_placement(document: PlacementResult) -> PlacementResult:
+    """The document with every figure that follows from its stages, if any, and its request.
 
     Raises `InvalidInput` where the input cannot be read or the plan breaks a rule or a limit.
     """
-    from trainwright.partitioning.placement import fits, placement_rules, price_placement
-    from trainwright.partitioning.placement_planner import price_strategy
-
+    if not document.stages:
+        return document
     case = _stated_case(document.request)
     rules = placement_rules(document.request.cost_model or "")
     plan = _stated_plan(document)
@@ -212,8 +216,6 @@ def recompute_placement(document: PlacementResult) -> PlacementResult:
 
 
 def _stated_case(request: PlanRequest) -> PlacementCase:
-    from trainwright.formats.phaze_json import read_phaze
-
     if request.setting is None:
         raise InvalidInput.of("request.setting", "required field is missing")
     setting = request.setting
@@ -229,8 +231,6 @@ def _stated_case(request: PlanRequest) -> PlacementCase:
 
 
 def _stated_plan(document: PlacementResult) -> PlacedPlan:
-    from trainwright.partitioning.placement import PlacedPlan
-
     if document.tensor_parallel is None or document.data_parallel is None:
         raise InvalidInput(
             Fault(name, "required field is missing") for name in ("tensor_parallel",)

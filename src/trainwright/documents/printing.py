@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from importlib import import_module
 from io import StringIO
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from trainwright.cluster.efficiency import UNFITTED
+from trainwright.documents.registry import kind_of, part
+from trainwright.formats.atomic_file import write_text
+from trainwright.formats.document_json import encode
 from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
 from trainwright.provenance import Origin
 
@@ -197,45 +199,9 @@ def unfitted_line(assumptions: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-# From a document to its table, by type. Only the table that is printed is loaded
-# -------------------------------------------------------------------------------
-
-# By name of the document's type: the module here and its function.
-REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "PlanResult": ("documents.profile_plan", "plan_report"),
-        "PlacementResult": ("documents.placement", "placement_report"),
-        "EstimateResult": ("documents.profile_plan", "estimate_report"),
-        "Difference": ("documents.difference", "difference_report"),
-        "ModelPlanResult": ("documents.model_plan", "model_plan_report"),
-        "MixedPlanResult": ("documents.mixed_plan", "mixed_plan_report"),
-        "ModelSweepResult": ("documents.sweep", "model_sweep_report"),
-        "WhatIfResult": ("documents.difference", "what_if_report"),
-        "ModelExplanation": ("documents.explanation", "model_explanation_report"),
-        "ModelEstimateResult": ("documents.model_estimate", "model_estimate_report"),
-        "ScheduleResult": ("documents.schedule", "schedule_report"),
-        "CodesignResult": ("chips.tables", "codesign_report"),
-        "StageResult": ("chips.tables", "stage_report"),
-        "CatalogResult": ("commands.catalog", "catalog_report"),
-        "ValidationResult": ("documents.validation", "validation_report"),
-        "CalibrationResult": ("documents.calibration", "calibration_report"),
-        "ImprovementResult": ("documents.improvement", "improvement_report"),
-        "ExportResult": ("documents.export", "export_report"),
-        "VerificationResult": ("documents.verification", "verification_report"),
-        "ConstantsResult": ("documents.calibration", "constants_report"),
-        "ReportResult": ("commands.report", "report_table"),
-        "LayerProfileResult": ("commands.profile", "layer_profile_report"),
-    }
-)
-
-
 def render(document: object) -> RenderableType:
-    """The table of a result document."""
-    name = type(document).__name__
-    if name not in REPORTS:
-        raise TypeError(f"no table is known for {name}")
-    module, function = REPORTS[name]
-    found: RenderableType = getattr(import_module(f"trainwright.{module}"), function)(document)
+    """The table of a document; raises `TypeError` for what is none."""
+    found: RenderableType = part(kind_of(document).table)(document)
     return found
 
 
@@ -261,20 +227,14 @@ class Report(Generic[Document]):
 
     def to_dict(self) -> dict[str, Any]:
         """The document as JSON values."""
-        from trainwright.formats.document_json import encode
-
         return encode(self.document)
 
     def to_json(self) -> str:
         """The document as JSON text, one line."""
-        import json
-
         return json.dumps(self.to_dict(), allow_nan=False) + "\n"
 
     def save(self, path: str | Path) -> None:
         """Write the document; nothing is left behind where that fails."""
-        from trainwright.formats.atomic_file import write_text
-
         write_text(path, self.to_json())
 
     def __str__(self) -> str:

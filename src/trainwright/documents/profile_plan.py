@@ -6,28 +6,33 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from trainwright._version import __version__
 from trainwright.documents.printing import add_row, counted, ranges, table
 from trainwright.errors import Fault, InvalidInput
-from trainwright.formats.document_json import decode
+from trainwright.formats.document_json import decode, encode
 from trainwright.formats.json_text import show_typed
+from trainwright.formats.profile_json import read_profile
 from trainwright.options.inputs import ProfileInput, inside, setting_record
-from trainwright.plans.plan import Stage
+from trainwright.partitioning.equal import BLOCK_LAYER
+from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
+from trainwright.partitioning.profile_planner import baselines, diagnose, search, slowdown
+from trainwright.plans.plan import Plan, Stage
 from trainwright.plans.prediction import TimeBreakdown
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest, SettingRecord, SpaceRecord
 from trainwright.plans.status import Baseline, Binding, BoundKind, Relaxation, Status, relative_gap
-from trainwright.profile import Setting
+from trainwright.profile import Recompute, Setting
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from rich.console import RenderableType
 
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.execution import Budget
     from trainwright.partitioning.problem import Restrictions
-    from trainwright.plans.plan import Plan
     from trainwright.plans.prediction import StageCost
     from trainwright.profile import Profile
 
@@ -330,8 +335,6 @@ class ProfileQuestion:
 
 def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
     """Search, and where nothing fits say why; compare with the baselines if asked."""
-    from trainwright.partitioning.profile_planner import baselines, diagnose, search
-
     started_s = budget.cpu_s
     profile, setting = question.given.profile, question.setting
     block_layer = _block_layer(question) if question.splits_equally else None
@@ -387,8 +390,6 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
 
 def _block_layer(question: ProfileQuestion) -> str | None:
     """The name of the layers to deal out equally; `None` for all."""
-    from trainwright.partitioning.equal import BLOCK_LAYER
-
     chosen = question.block_layer
     if chosen == ALL_LAYERS:
         return None
@@ -403,8 +404,6 @@ def _block_layer(question: ProfileQuestion) -> str | None:
 
 def _refuse_endless_times(profile: Profile, setting: Setting) -> None:
     """Times beyond all floats have no order, so a search over them would prove nothing."""
-    import numpy as np
-
     costs, edges = profile.costs, profile.structure.edges
     longest_s, most_bytes = 0.0, 2 * sum(edge.bytes for edge in edges)
     with np.errstate(over="ignore"):
@@ -485,8 +484,6 @@ def stage_records(
 
 def overflow_records(costs: tuple[StageCost, ...], setting: Setting) -> tuple[OverflowRecord, ...]:
     """The stages that do not fit, as a document carries them."""
-    from trainwright.partitioning.evaluate import find_overflows
-
     return tuple(
         OverflowRecord(stage=over.stage, missing_bytes=over.missing_bytes)
         for over in find_overflows(costs, setting)
@@ -495,8 +492,6 @@ def overflow_records(costs: tuple[StageCost, ...], setting: Setting) -> tuple[Ov
 
 def count_recomputed(stage: Stage, profile: Profile) -> int:
     """How many layers of the stage run under an option that recomputes."""
-    from trainwright.profile import Recompute
-
     table = profile.costs
     class_of = {layer.id: layer.layer_class for layer in profile.structure.layers}
 
@@ -515,14 +510,13 @@ def count_recomputed(stage: Stage, profile: Profile) -> int:
 # ------------------------------------------------------------------------------
 
 
-def recompute_plan(document: PlanResult) -> PlanResult:
-    """The document with every figure that follows from its plan; it has stages.
+def remake_plan(document: PlanResult) -> PlanResult:
+    """The document with every figure that follows from its plan, if it has one.
 
     Raises `InvalidInput` where the profile cannot be read or the plan breaks a rule or a limit.
     """
-    from trainwright.partitioning.evaluate import find_overflows, time_per_sample_s
-    from trainwright.partitioning.profile_planner import slowdown
-
+    if not document.stages:
+        return document
     plan, profile, setting, costs = _price(document)
     overflows = find_overflows(costs, setting)
     if overflows:
@@ -548,10 +542,8 @@ def recompute_plan(document: PlanResult) -> PlanResult:
     )
 
 
-def recompute_estimate(document: EstimateResult) -> EstimateResult:
-    """The document with every figure that follows from its plan; see `recompute_plan`."""
-    from trainwright.partitioning.evaluate import time_per_sample_s
-
+def remake_estimate(document: EstimateResult) -> EstimateResult:
+    """The document with every figure that follows from its plan; see `remake_plan`."""
     plan, profile, setting, costs = _price(document)
     overflows = overflow_records(costs, setting)
     return replace(
@@ -566,9 +558,6 @@ def recompute_estimate(document: EstimateResult) -> EstimateResult:
 
 
 def _price(document: PlanResult | EstimateResult) -> Priced:
-    from trainwright.partitioning.evaluate import evaluate
-    from trainwright.plans import Plan
-
     profile, setting = profile_of_request(document.request), _setting(document.request)
     plan = Plan(stages=read_plan(document), num_microbatches=setting.num_microbatches)
     return plan, profile, setting, evaluate(plan, profile, setting)
@@ -576,8 +565,6 @@ def _price(document: PlanResult | EstimateResult) -> Priced:
 
 def profile_of_request(request: PlanRequest) -> Profile:
     """The one profile that a request carries."""
-    from trainwright.formats.profile_json import read_profile
-
     with inside("request.model.content"):
         file = read_profile(request.model.content)
     if len(file.profiles) != 1:
@@ -595,16 +582,7 @@ def _setting(request: PlanRequest) -> Setting:
 
 def read_plan(document: PlanResult | ModelPlanResult | EstimateResult) -> tuple[Stage, ...]:
     """The decisions of a document."""
-    from trainwright.formats.document_json import encode
-
     return read_stages({"stages": [encode(stage) for stage in document.stages]})
-
-
-def refuse(found: Iterable[Fault]) -> None:
-    """Raise `InvalidInput` with these faults, if there are any."""
-    faults = tuple(found)
-    if faults:
-        raise InvalidInput(faults)
 
 
 # A plan as a table a tired engineer understands: what runs where, and what binds

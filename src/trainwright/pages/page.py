@@ -6,11 +6,10 @@ Each document has its sections; several share a comparison and one time scale of
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.difference import change_texts
+from trainwright.documents.registry import kind_of, part
 from trainwright.errors import InvalidInput
 from trainwright.pages.blocks import Bar, BarChart, Cell, Column, Gantt, Part, Section, Table
 from trainwright.pages.gantt import DARK, LIGHT, label_ink
@@ -26,7 +25,7 @@ from trainwright.pages.gantt_html import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainwright.documents.difference import Change, Difference
     from trainwright.pages.gantt import GanttPanel
@@ -108,36 +107,16 @@ def _properties(index: int) -> str:
     return " ".join((*parts, *inks, *tones))
 
 
-# What the page says about a document, by its type: one module per kind
-# ---------------------------------------------------------------------
-# A further kind of document is a further module with a function from subject to content.
-
-# By name of the document's type: the module here and its function.
-CONTENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "ModelPlanResult": ("model_plan", "model_plan_content"),
-        "MixedPlanResult": ("mixed_plan", "mixed_plan_content"),
-        "ModelExplanation": ("model_plan", "model_explanation_content"),
-        "ModelEstimateResult": ("model_estimate", "model_estimate_content"),
-        "PlanResult": ("profile_plan", "profile_plan_content"),
-        "EstimateResult": ("profile_plan", "profile_plan_content"),
-        "ModelSweepResult": ("model_sweep", "model_sweep_content"),
-        "CodesignResult": ("codesign", "codesign_content"),
-        "PlacementResult": ("placement", "placement_content"),
-        "ImprovementResult": ("improvement", "improvement_content"),
-        "ValidationResult": ("validation", "validation_content"),
-        "ScheduleResult": ("schedule", "schedule_content"),
-    }
-)
+# What the page says about a document, by its kind
+# ------------------------------------------------
 
 
 def content_of(subject: Subject[Any]) -> Content:
     """Title, figures and sections; raises TypeError for a document without a page."""
-    name = type(subject.document).__name__
-    if name not in CONTENTS:
-        raise TypeError(f"no page is known for {name}")
-    module, function = CONTENTS[name]
-    found: Content = getattr(import_module(f"trainwright.pages.{module}"), function)(subject)
+    page = kind_of(subject.document).page
+    if page is None:
+        raise TypeError(f"no page is known for {subject.document.kind}")
+    found: Content = part(page)(subject)
     if subject.verification is None:
         return found
     from trainwright.pages.verification import with_verification
