@@ -14,7 +14,7 @@ def test_every_part_of_a_kind_exists_and_its_record_has_that_kind(kind):
     parts = KINDS[kind]
     assert part(parts.record) in document_types()
     assert heading(part(parts.record)) == kind
-    for name in (parts.table, parts.remake, parts.page):
+    for name in (parts.view, parts.remake, parts.page):
         assert name is None or callable(part(name))
 
 

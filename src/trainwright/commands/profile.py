@@ -12,7 +12,8 @@ import typer
 
 from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit, parse_count
-from trainwright.documents.printing import Report, add_row, table
+from trainwright.documents.printing import Report
+from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.units import format_bytes, format_seconds
 

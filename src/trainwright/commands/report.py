@@ -13,9 +13,10 @@ from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit, save
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.open import opened
-from trainwright.documents.printing import Report, add_row, counted, table
+from trainwright.documents.printing import Report, counted
 from trainwright.documents.registry import READABLE
 from trainwright.documents.verification import VerificationResult
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plans.request import FORMAT_VERSION
 

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster.calibration import Calibration
-from trainwright.documents.printing import add_row, table
+from trainwright.documents.view import add_row, table
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.provenance import UNSTATED, Origin
 from trainwright.units import format_bandwidth, format_bytes, format_seconds

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.model_plan import ModelPlanResult, proof, relaxation_lines
-from trainwright.documents.printing import add_row, layout_line, ranges, table
+from trainwright.documents.printing import layout_line, ranges
+from trainwright.documents.view import add_row, table
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.units import (
     TimeUnit,

@@ -14,14 +14,8 @@ from trainwright.documents.model_plan import (
     profile_of,
 )
 from trainwright.documents.open import open_document
-from trainwright.documents.printing import (
-    Report,
-    add_row,
-    layout_cells,
-    layout_columns,
-    layout_line,
-    table,
-)
+from trainwright.documents.printing import Report, layout_cells, layout_columns, layout_line
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget as NoLimit
 from trainwright.planning.reasons.why import memory_gain, repriced_gains, uses, without

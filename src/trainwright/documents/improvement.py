@@ -18,9 +18,10 @@ from trainwright.documents.model_estimate import (
     price_request,
 )
 from trainwright.documents.model_plan import predicted, profile_of
-from trainwright.documents.printing import add_row, layout_line, table
+from trainwright.documents.printing import layout_line
 from trainwright.documents.profile_plan import count_recomputed
 from trainwright.documents.runs import gaps_of_run, model_and_cluster
+from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.inputs import naming_options
 from trainwright.options.question import QUESTION_OPTION_OF

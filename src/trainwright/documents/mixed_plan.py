@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.model_plan import memory_assumption, mfu_in_words
-from trainwright.documents.printing import add_row, layout_line, ranges, table
+from trainwright.documents.printing import layout_line, ranges
+from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import precision_named
 from trainwright.options.inputs import naming_options

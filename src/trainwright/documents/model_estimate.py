@@ -14,8 +14,9 @@ from trainwright.documents.model_plan import (
     overlap_in_words,
     state_in_words,
 )
-from trainwright.documents.printing import add_row, sharding_words, table, unfitted_line
+from trainwright.documents.printing import sharding_words, unfitted_line
 from trainwright.documents.runs import gaps_of_run, model_and_cluster
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import encode
 from trainwright.options.inputs import embed, naming_options

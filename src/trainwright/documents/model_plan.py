@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.printing import (
     NEGLIGIBLE,
-    add_row,
     layout_cells,
     layout_columns,
     layout_line,
     main_losses,
     ranges,
-    table,
     unfitted_line,
 )
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
 from trainwright.documents.runs import layer_kinds, stage_part
+from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
 from trainwright.model import DEFAULT_RECIPE, model_flops_per_sequence, precision_named

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from trainwright.cluster.efficiency import UNFITTED
 from trainwright.documents.registry import kind_of, part
+from trainwright.documents.view import to_terminal
 from trainwright.formats.atomic_file import write_text
 from trainwright.formats.document_json import encode
 from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
 from trainwright.provenance import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from rich.console import RenderableType
-    from rich.table import Table
 
     from trainwright.documents.model_plan import Alternative
     from trainwright.plans.parallelism import Parallelism
@@ -29,27 +30,6 @@ if TYPE_CHECKING:
 # -------------------------------------------------------------------------------
 
 TEXT_WIDTH = 120
-
-
-def table(title: str | None, columns: Sequence[tuple[str, str]]) -> Table:
-    """An empty table; `columns` are (header, "left" or "right")."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for header, justify in columns:
-        left = justify == "left"
-        made.add_column(
-            header, justify="left" if left else "right", no_wrap=not left, overflow="fold"
-        )
-    return made
-
-
-def add_row(made: Table, *cells: str) -> None:
-    """Add cells as they are: brackets in the name of a file are no markup."""
-    from rich.text import Text
-
-    made.add_row(*map(Text, cells))
 
 
 def to_text(renderable: RenderableType, *, width: int = TEXT_WIDTH) -> str:
@@ -200,9 +180,10 @@ def unfitted_line(assumptions: Mapping[str, str]) -> Iterator[str]:
 
 
 def render(document: object) -> RenderableType:
-    """The table of a document; raises `TypeError` for what is none."""
-    found: RenderableType = part(kind_of(document).table)(document)
-    return found
+    """What the terminal shows of a document; raises `TypeError` for what is none."""
+    found = part(kind_of(document).view)(document)
+    shown: RenderableType = to_terminal(found) if isinstance(found, Iterable) else found
+    return shown
 
 
 # A document that prints and saves itself: what every call returns

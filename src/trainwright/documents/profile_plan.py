@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright._version import __version__
-from trainwright.documents.printing import add_row, counted, ranges, table
+from trainwright.documents.printing import counted, ranges
+from trainwright.documents.view import (
+    MARKS,
+    Cell,
+    Table,
+    column,
+    percent,
+    recomputed_of,
+    seconds,
+    size,
+    table_of,
+    warning_lines,
+    words,
+)
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.json_text import show_typed
@@ -28,9 +41,8 @@ from trainwright.units import format_bytes, format_percent_up, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
-
     from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.documents.view import Line
     from trainwright.execution import Budget
     from trainwright.partitioning.problem import Restrictions
     from trainwright.plans.prediction import StageCost
@@ -588,77 +600,67 @@ def read_plan(document: PlanResult | ModelPlanResult | EstimateResult) -> tuple[
 # A plan as a table a tired engineer understands: what runs where, and what binds
 # -------------------------------------------------------------------------------
 
-_COLUMNS = (
-    ("stage", "right"),
-    ("layers", "left"),
-    ("d", "right"),
-    ("t", "right"),
-    ("recomp", "right"),
-    ("time", "right"),
-    ("compute", "right"),
-    ("traffic", "right"),
-    ("sync", "right"),
-    ("memory", "right"),
-    ("of limit", "right"),
-    ("held", "right"),
-    ("", "left"),
+_STAGE_COLUMNS: Final = (
+    column("stage"),
+    words("layers"),
+    column("data", "data_parallel", "d"),
+    column("tensor", "tensor_parallel", "t"),
+    column("recomputed", "num_recomputed", "recomp"),
+    column("time", "time_per_sample_s"),
+    column("compute", "compute_s"),
+    column("traffic", "edge_traffic_s"),
+    column("sync", "gradient_sync_s"),
+    column("memory", "memory_bytes"),
+    column("of limit", "memory_share"),
+    column("held", "microbatches_in_flight"),
+    MARKS,
 )
 
 
-def plan_report(document: PlanResult) -> RenderableType:
+def plan_view(document: PlanResult) -> Iterator[Line]:
     """Headline, stages, what binds or what would make it fit, and the baselines."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(line) for line in _headline(document)]
-    parts.extend(_stage_parts(document.stages, document.request))
-    parts.extend(Text(line) for line in _reasons(document))
+    yield from _headline(document)
+    yield from _stages(document.stages, document.request)
+    yield from _reasons(document)
     if document.baselines:
-        parts.append(_baseline_table(document.baselines))
-    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
-    return Group(*parts)
+        yield baseline_table(document.baselines)
+    yield from warning_lines(document.warnings)
 
 
-def estimate_report(document: EstimateResult) -> RenderableType:
+def estimate_view(document: EstimateResult) -> Iterator[Line]:
     """The price of a given plan, and which stages overflow."""
-    from rich.console import Group
-    from rich.text import Text
-
     verdict = "fits" if document.fits else "does NOT fit"
-    headline = (
+    yield (
         f"{document.request.model.name}: {format_seconds(document.time_per_sample_s)} per "
         f"microbatch on {counted(document.devices_used, 'device')}, "
         f"{counted(document.num_stages, 'stage')}: {verdict}"
     )
-    parts: list[RenderableType] = [Text(headline)]
-    parts.extend(_stage_parts(document.stages, document.request))
-    parts.extend(
-        Text(f"stage {over.stage} overflows by {format_bytes(over.missing_bytes)}")
-        for over in document.overflows
-    )
-    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
-    return Group(*parts)
+    yield from _stages(document.stages, document.request)
+    yield from overflow_lines(document)
+    yield from warning_lines(document.warnings)
 
 
-def _stage_parts(stages: tuple[StageRecord, ...], request: PlanRequest) -> Iterator[RenderableType]:
-    from rich.text import Text
+def overflow_lines(document: EstimateResult) -> Iterator[str]:
+    """Which stages do not fit, and by how much."""
+    for over in document.overflows:
+        yield f"stage {over.stage} overflows by {format_bytes(over.missing_bytes)}"
 
-    if not stages:
-        return
-    limit_bytes = request.setting.memory_bytes if request.setting else None
-    yield _stage_table(stages, limit_bytes)
-    for line in _what_binds(explain_stages(stages, limit_bytes), limit_bytes):
-        yield Text(line)
+
+def _stages(stages: tuple[StageRecord, ...], request: PlanRequest) -> Iterator[Line]:
+    if stages:
+        limit_bytes = request.setting.memory_bytes if request.setting else None
+        yield stage_table(stages, limit_bytes)
+        yield from _what_binds(explain_stages(stages, limit_bytes), limit_bytes)
 
 
 def _headline(document: PlanResult) -> Iterator[str]:
     name = document.request.model.name
     if document.time_per_sample_s is None:
-        yield f"{name}: {_verdict(document)}"
+        yield f"{name}: {plan_verdict(document)}"
         return
     yield (
         f"{name}: {format_seconds(document.time_per_sample_s)} per microbatch on "
-        f"{_used(document)}, {counted(len(document.stages), 'stage')}: {_verdict(document)}"
+        f"{_used(document)}, {counted(len(document.stages), 'stage')}: {plan_verdict(document)}"
     )
 
 
@@ -669,7 +671,8 @@ def _used(document: PlanResult) -> str:
     return f"{document.devices_used} of {setting.num_devices} devices"
 
 
-def _verdict(document: PlanResult) -> str:
+def plan_verdict(document: PlanResult) -> str:
+    """What is proved of the plan, or of there being none."""
     if document.request.space.planner == "equal":
         return "the best equal split" if document.stages else "no equal split fits; others may"
     if document.status is Status.OPTIMAL:
@@ -681,36 +684,42 @@ def _verdict(document: PlanResult) -> str:
     return "unknown: the limit was reached before a plan or a proof was found"
 
 
-def _stage_table(stages: tuple[StageRecord, ...], limit_bytes: float | None) -> RenderableType:
-    made = table(None, _COLUMNS)
+def stage_table(stages: tuple[StageRecord, ...], limit_bytes: float | None) -> Table:
+    """One row per stage."""
     slowest_s = max(stage.time_per_sample_s for stage in stages)
-    for index, stage in enumerate(stages):
-        add_row(made, *_stage_row(index, stage, slowest_s, limit_bytes))
-    return made
-
-
-def _stage_row(
-    index: int, stage: StageRecord, slowest_s: float, limit_bytes: float | None
-) -> tuple[str, ...]:
-    parts = stage.breakdown
-    marks = ["slowest"] if stage.time_per_sample_s == slowest_s else []
-    if limit_bytes is not None and stage.memory_bytes > limit_bytes * (1 + 1e-12):
-        marks.append("over")
-    return (
-        str(index),
-        ranges(stage.layers),
-        str(stage.data_parallel),
-        str(stage.tensor_parallel),
-        f"{stage.num_recomputed}/{len(stage.layers)}",
-        format_seconds(stage.time_per_sample_s),
-        format_seconds(parts.compute_s),
-        format_seconds(parts.edge_traffic_s),
-        format_seconds(parts.gradient_sync_s),
-        format_bytes(stage.memory_bytes),
-        f"{stage.memory_bytes / limit_bytes:.1%}" if limit_bytes else "",
-        str(stage.microbatches_in_flight),
-        ", ".join(marks),
+    slowest = [at for at, stage in enumerate(stages) if stage.time_per_sample_s == slowest_s]
+    return table_of(
+        "Plan",
+        _STAGE_COLUMNS,
+        (
+            (
+                index,
+                ranges(stage.layers),
+                stage.data_parallel,
+                stage.tensor_parallel,
+                recomputed_of(stage.num_recomputed, len(stage.layers)),
+                seconds(stage.time_per_sample_s),
+                seconds(stage.breakdown.compute_s),
+                seconds(stage.breakdown.edge_traffic_s),
+                seconds(stage.breakdown.gradient_sync_s),
+                size(stage.memory_bytes),
+                percent(stage.memory_bytes / limit_bytes if limit_bytes else None),
+                stage.microbatches_in_flight,
+                ", ".join(
+                    ["slowest"] * (index in slowest)
+                    + ["over"] * is_over(stage.memory_bytes, limit_bytes)
+                ),
+            )
+            for index, stage in enumerate(stages)
+        ),
+        marked=slowest,
+        note="Times of one microbatch, over all replicas of a stage. Marked: the slowest stage.",
     )
+
+
+def is_over(memory_bytes: float, limit_bytes: float | None) -> bool:
+    """Whether a device needs more than there is, beyond rounding."""
+    return limit_bytes is not None and memory_bytes > limit_bytes * (1 + 1e-12)
 
 
 def _reasons(document: PlanResult) -> Iterator[str]:
@@ -737,18 +746,28 @@ def _what_binds(found: Explanation, limit_bytes: float | None) -> Iterator[str]:
         )
 
 
-def _baseline_table(baselines: tuple[Baseline, ...]) -> RenderableType:
-    made = table(
-        "compared with",
-        (("plan", "left"), ("time", "right"), ("slowdown", "right"), ("stages", "right")),
+def baseline_table(baselines: tuple[Baseline, ...]) -> Table:
+    """Restricted modes and equal splits, each beside the plan."""
+    return table_of(
+        "Restricted modes and equal splits",
+        (
+            words("plan"),
+            column("time", "time_per_sample_s"),
+            column("slowdown"),
+            column("stages", "num_stages"),
+        ),
+        (
+            (
+                other.name,
+                str(other.status)
+                if other.time_per_sample_s is None
+                else seconds(other.time_per_sample_s),
+                None
+                if other.slowdown is None
+                else Cell(text=f"{other.slowdown:.3f}x", value=other.slowdown),
+                other.num_stages or "",
+            )
+            for other in baselines
+        ),
+        caption="compared with",
     )
-    for baseline in baselines:
-        time_s, slowdown = baseline.time_per_sample_s, baseline.slowdown
-        add_row(
-            made,
-            baseline.name,
-            format_seconds(time_s) if time_s is not None else str(baseline.status),
-            f"{slowdown:.3f}x" if slowdown is not None else "",
-            str(baseline.num_stages or ""),
-        )
-    return made

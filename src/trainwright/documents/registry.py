@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 class Kind:
     """Where the parts of a kind stand, each as "module:name" below the package.
 
-    `table` takes a document and returns what the terminal prints. `remake` takes a document and
+    `view` takes a document and returns what the terminal prints of it, lines and tables, or a
+    renderable of rich. `remake` takes a document and
     returns it as its own request and decisions give it, with what only a search knows taken over;
     absent where nothing follows from the rest. `page` takes a `pages.subject.Subject`.
     `is_estimated` says that its own figures belong to the version that estimated them.
     """
 
     record: str
-    table: str
+    view: str
     remake: str | None = None
     page: str | None = None
     is_estimated: bool = False
@@ -37,7 +38,7 @@ class Kind:
 def _kind(
     module: str,
     record: str,
-    table: str,
+    view: str,
     *,
     remake: str | None = None,
     page: str | None = None,
@@ -46,7 +47,7 @@ def _kind(
     """A kind whose parts stand in one module, but for its page."""
     return Kind(
         record=f"{module}:{record}",
-        table=f"{module}:{table}",
+        view=f"{module}:{view}",
         remake=None if remake is None else f"{module}:{remake}",
         page=None if page is None else f"pages.{page}",
         is_estimated=is_estimated,
@@ -58,7 +59,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "plan": _kind(
             "documents.profile_plan",
             "PlanResult",
-            "plan_report",
+            "plan_view",
             remake="remake_plan",
             page="profile_plan:profile_plan_content",
         ),
@@ -73,14 +74,14 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "estimate": _kind(
             "documents.profile_plan",
             "EstimateResult",
-            "estimate_report",
+            "estimate_view",
             remake="remake_estimate",
             page="profile_plan:profile_plan_content",
         ),
         "placement": _kind(
             "documents.placement",
             "PlacementResult",
-            "placement_report",
+            "placement_view",
             remake="remake_placement",
             page="placement:placement_content",
         ),
@@ -134,7 +135,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         ),
         "codesign": Kind(
             record="formats.codesign_document:CodesignResult",
-            table="chips.tables:codesign_report",
+            view="chips.tables:codesign_report",
             page="pages.codesign:codesign_content",
         ),
         "validation": _kind(
@@ -151,7 +152,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "calibration": _kind("documents.calibration", "CalibrationResult", "calibration_report"),
         "constants": _kind("documents.calibration", "ConstantsResult", "constants_report"),
         "codesign-stage": Kind(
-            record="formats.codesign_document:StageResult", table="chips.tables:stage_report"
+            record="formats.codesign_document:StageResult", view="chips.tables:stage_report"
         ),
         "catalog": _kind("commands.catalog", "CatalogResult", "catalog_report"),
         "report": _kind("commands.report", "ReportResult", "report_table"),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright._version import __version__
-from trainwright.documents.printing import add_row, ranges, table
+from trainwright.documents.printing import ranges
 from trainwright.documents.verification import GradientCheck
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode, encode_compact
 from trainwright.formats.schedule_json import ScheduleSpec, order_rows, read_order_rows

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.model_plan import ModelPlanResult, model_plan_report
-from trainwright.documents.printing import add_row, layout_cells, layout_columns, table
+from trainwright.documents.printing import layout_cells, layout_columns
+from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import DEFAULT_RECIPE, count_parameters
 from trainwright.options.inputs import inside, naming_options

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.difference import change_texts
 from trainwright.documents.registry import kind_of, part
+from trainwright.documents.view import Cell, Column, Table
 from trainwright.errors import InvalidInput
-from trainwright.pages.blocks import Bar, BarChart, Cell, Column, Gantt, Part, Section, Table
+from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section
 from trainwright.pages.gantt import DARK, LIGHT, label_ink
 from trainwright.pages.gantt_html import (
     SCRIPTS,
