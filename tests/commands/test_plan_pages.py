@@ -1,4 +1,4 @@
-"""The pages on `plan` and `explain` name every key of their documents, and no others."""
+"""The page on `plan` and `explain` names every key of their documents, and no others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def section(page: str, title: str) -> str:
 
 def test_every_key_of_a_plan_is_on_the_page():
     keys = {field.name for field in fields(ModelPlanResult)} - EVERY_DOCUMENT
-    text = section("plan-command.md", "The document")
+    text = section("plan.md", "The document")
     first = {
         w for line in text.splitlines() if line.startswith("| `") for w in names(line.split("|")[1])
     }
@@ -56,7 +56,7 @@ def test_a_plan_has_the_keys_that_were_promised():
 
 
 def test_every_option_of_the_space_is_on_the_page():
-    text = section("plan-command.md", "Fix, bound, forbid")
+    text = section("plan.md", "Fix, bound, forbid")
     for option in (*SPANS.values(), "zero", "recompute", "schedule", "framework"):
         assert f"`--{option}`" in text
     assert {option.replace("-", "_") for option in SPANS.values()} <= set(
@@ -66,4 +66,4 @@ def test_every_option_of_the_space_is_on_the_page():
 
 def test_every_key_of_an_explanation_is_on_the_page():
     keys = {field.name for field in fields(ModelExplanation)} - EVERY_DOCUMENT - {"search_s"}
-    assert keys <= names(section("explain.md", "`explain` of a model's plan"))
+    assert keys <= names(section("plan.md", "`explain` of a model's plan"))

@@ -94,7 +94,7 @@ def test_published_orders_have_the_published_prices(costs):
         assert list(found.peak_activations_per_rank) == row[costs]["peak_chunks"], row["file"]
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "schedule.md"
+PAGE = Path(__file__).parents[2] / "docs" / "schedules.md"
 
 
 def told_keys() -> dict[str, str]:

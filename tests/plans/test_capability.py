@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.targets_page import targets_page
 from trainwright.plans.capability import (
     FAMILY_SHAPES,
     TARGETS,
@@ -27,7 +26,6 @@ from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.schedule import ActionKind, Placement
 from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest
 
-PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
 
 degrees = st.builds(
     Parallelism,
@@ -200,7 +198,3 @@ def test_versions_may_be_left_out_or_hyphenated(given_name: str, name: str) -> N
 def test_an_unknown_target_lists_the_known_ones(name: str) -> None:
     with pytest.raises(InvalidInput, match="must be one of megatron, megatron-bridge"):
         target_named(name)
-
-
-def test_the_page_of_targets_is_the_table() -> None:
-    assert PAGE.read_text(encoding="utf-8") == targets_page(), "run: python docs/write_targets.py"
