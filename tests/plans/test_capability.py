@@ -1,7 +1,6 @@
 """What frameworks can run: the table agrees with itself, the schedules and the documentation."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,7 +24,6 @@ from trainwright.plans.capability_table import AXIS_ORDERS, CELLS, OPTIMIZERS, S
 from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.schedule import ActionKind, Placement
 from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest
-
 
 degrees = st.builds(
     Parallelism,
