@@ -1,8 +1,8 @@
 """The figures of the page on accuracy, from the document of `validate`.
 
 Its data are public tables of measured runs that are not part of this repository, so this part is
-stored in `docs/accuracy.md` between two marks: `docs/write_accuracy.py FOLDER` writes it, and a test
-holds it against the data where they are.
+stored in `docs/accuracy.md` between two marks: `docs/write_accuracy.py FOLDER` writes it, and a
+test holds it against the data where they are.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _QUANTITIES = (
 BEGIN, END = "<!-- begin: figures -->\n", "<!-- end: figures -->\n"
 
 _INTRODUCTION = """\
-{tables} public tables have {rows:,} measured rows, of which {modelled:,} can be modelled. The shipped
-constants were fitted to these rows; errors on rows that a fit has not seen are in the
+{tables} public tables have {rows:,} measured rows, of which {modelled:,} can be modelled. The
+shipped constants were fitted to these rows; errors on rows that a fit has not seen are in the
 [reports](benchmarks.md). All figures are percent.
 
 ![Mean error of step time by table](pictures/charts/accuracy-figures.svg)
 
-Two measurements of one plan differ by a few percent themselves, and by 16 % in the median on the tiny
-models of Megatron's tests, whose time is the start of kernels.
+Two measurements of one plan differ by a few percent themselves, and by 16 % in the median on the
+tiny models of Megatron's tests, whose time is the start of kernels.
 
 | table | rows | quantity | n | mean | median | p90 | largest | bias |
 | --- | --: | --- | --: | --: | --: | --: | --: | --: |"""
 _RANKING = """
-*Tau* is Kendall's, *regret* how much slower the layout predicted fastest was than the fastest. A *false
-fit* needs 5 % more memory than predicted. Over all tables {coverage} % of the steps lie in their *range*,
-which shall hold nine of ten.
+*Tau* is Kendall's, *regret* how much slower the layout predicted fastest was than the fastest. A
+*false fit* needs 5 % more memory than predicted. Over all tables {coverage} % of the steps lie in
+their *range*, which shall hold nine of ten.
 
 | table | tau | regret, mean | largest | false fits | in the range | its width |
 | --- | --: | --: | --: | --: | --: | --: |"""
