@@ -430,7 +430,7 @@ class ModelSearch:
 # In the order in which it pays: further splits of candidates that were priced (`finish`); splits in
 # V that are outside the bounded space, so that they may only improve on it (`v_uneven`); where
 # there is no plan at all, every split in V of small spaces (`v_space`); and a second, slower bound
-# on splits in V (`splits.vee`) where it may raise the least. All of it ends early with the budget, and
+# on splits in V where it may raise the least. All of it ends early with the budget, and
 # leaves a search whose plans and bounds hold.
 
 _UNEVEN_ACTIONS: Final = 6000  # of orders of uneven splits that are simulated, but always one
