@@ -30,8 +30,8 @@ def best_family_split(question: SplitQuestion, *, limit_s: float = math.inf) -> 
 
     In V the bound is on splits that fit with what the family's published order holds; see
     `question.families`. It is infinite where no split fits into memory or the family's rules forbid
-    the shape; a bound above the limit is cut down to it. The split that comes along is a good one, and
-    all but certain to fit for families that ignore times; those in V may order it in a way that
+    the shape; a bound above the limit is cut down to it. The split that comes along is a good one,
+    and all but certain to fit for families that ignore times; those in V may order it in a way that
     does not. Raises `UnsupportedFeature` for a family outside `SEARCHED`, and for virtual stages
     that it has not.
     """
