@@ -1,4 +1,4 @@
-"""How long a rank of a loop works at least, plainly: the reference of `native/loop_ranks.hpp`."""
+"""How long a rank of a loop works at least: plain reference of `native/chain/loop_ranks.hpp`."""
 
 from __future__ import annotations
 

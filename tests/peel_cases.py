@@ -1,4 +1,4 @@
-"""Random chains for the V peel (`native/peel.hpp`), and what one of their ranks can do."""
+"""Random chains for the V peel (`native/chain/peel.hpp`), and what one of their ranks can do."""
 
 from __future__ import annotations
 

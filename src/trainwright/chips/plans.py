@@ -8,7 +8,7 @@ is passed over unless
 
 holds for some design: p ranks share the work W of a microbatch, whatever the order. They share what
 is kept too: the state, and a microbatch on its way back. What is left is cut, simulated and
-compared by `native/family_plan.hpp`.
+compared by `native/chain/family_plan.hpp`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # stages recompute alike, or each takes the quickest choice that fits it; the cut makes the longest
 # stage as short as memory allows. The schedule is run action by action; optimizer states are
 # sharded over the replicas (ZeRO 1); gradients are synchronised after a rank's last backward. The
-# recurrence is in `native/uniform_plan.hpp`; `family_plans` tries other schedules.
+# recurrence is in `native/chain/uniform_plan.hpp`; `family_plans` tries other schedules.
 
 IN_V: Final = ("v-half", "v-min")
 

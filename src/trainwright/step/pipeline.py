@@ -4,8 +4,8 @@ Every replica of a stage runs the 1F1B order (Narayanan et al., 2019): as many f
 hold in flight, then backward and forward in turn. A forward waits for the forwards of the stages
 before it and their transfers, a backward for the backwards behind it; both wait for the device.
 With microbatches dealt round-robin to the replicas of a stage the order has no cycle for any
-degrees, so sweeping over the stages settles every action. See `native/pipeline_ends.hpp`; it is
-O(stages × microbatches), about 10 ns each.
+degrees, so sweeping over the stages settles every action. See `native/chain/pipeline_ends.hpp`; it
+is O(stages × microbatches), about 10 ns each.
 """
 
 from __future__ import annotations

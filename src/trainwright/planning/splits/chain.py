@@ -429,7 +429,7 @@ def _decoded(
 #
 # k W come after the last I; i I and j W lie between the last forward and it. A rank ends its k W
 # later. See `split_bound`, which this is for 1F1B, for what follows. The recurrence is native
-# (`native/chain_cuts.hpp`).
+# (`native/chain/chain_cuts.hpp`).
 
 _CHAIN_HAIR = 1e-9
 _FIRST_LIMITS = (1.15, 1.4, 2.0)  # times the work of the busiest rank

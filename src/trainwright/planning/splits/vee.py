@@ -1,4 +1,4 @@
-"""What one candidate asks of the peel (`native/peel.hpp`): V placement, cut from both ends.
+"""What one candidate asks of the peel (`native/chain/peel.hpp`): V placement, cut from both ends.
 
 Rank r owns stages r and 2p-1-r. A family orders a V by the times of its stages, and what its order
 holds is known only then. A split is in the space if it is nearly even and fits with what the
@@ -243,8 +243,9 @@ def solved(values: Floats) -> Mix:
 #
 # These are sums of times of stages, and so is what ranks take by themselves. The least
 # over all splits of the largest of them is no less than the least of any mean of them, which the
-# peel finds (`native/peel.hpp`, `peel_weighted`). The best mean is that of a game between splits
-# and sums (`matrix_game`), solved for the splits that were met; its mean asks for the next one.
+# peel finds (`native/chain/peel.hpp`, `peel_weighted`). The best mean is that of a game between
+# splits and sums (`matrix_game`), solved for the splits that were met; its mean asks for the next
+# one.
 #
 # Reference: J. Little. *A Proof for the Queuing Formula L = λW.* Operations Research 9(3), 1961.
 

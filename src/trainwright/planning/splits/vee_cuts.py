@@ -1,11 +1,11 @@
 """Every split in V of a small space, with a bound on each: nearly even, fitting as published.
 
 The space is that of `VProblem.published`. Each cut is bounded by a peel of this cut alone
-(`native/peel.hpp`), which recomputes as little as memory allows; other ways to recompute lengthen
-ranks by what they take longer. Ways are those of the fronts (`stage_kinds`): none that keeps fewer
-bytes is as fast. Cuts are a few hundred where stages are as many as half of the blocks, ways two or
-three to a stage: what is left of the product once a plan is known and memory is short can be tried
-one by one.
+(`native/chain/peel.hpp`), which recomputes as little as memory allows; other ways to recompute
+lengthen ranks by what they take longer. Ways are those of the fronts (`stage_kinds`): none that
+keeps fewer bytes is as fast. Cuts are a few hundred where stages are as many as half of the blocks,
+ways two or three to a stage: what is left of the product once a plan is known and memory is short
+can be tried one by one.
 """
 
 from __future__ import annotations

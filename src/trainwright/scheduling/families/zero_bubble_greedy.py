@@ -1,8 +1,8 @@
 """ZB-1p and ZB-2p: the zero-bubble heuristic with real times, at the memory of p or 2p forwards.
 
-Eight variants of the heuristic (`native/zero_bubble.hpp`; Qi et al., ICLR 2024) are generated; the
-best is reordered, and its weight gradients are placed anew. Times are per stage and limits per rank
-throughout.
+Eight variants of the heuristic (`native/schedule/zero_bubble.hpp`; Qi et al., ICLR 2024) are
+generated; the best is reordered, and its weight gradients are placed anew. Times are per stage and
+limits per rank throughout.
 """
 
 from __future__ import annotations
