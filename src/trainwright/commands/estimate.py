@@ -295,7 +295,7 @@ def command(
     lora_targets: Annotated[
         str | None,
         typer.Option(
-            help="Products with adapters, as query,value (the default); see docs/models.md.",
+            help="Products with adapters, as query,value (the default); see docs/formats.md.",
             metavar="NAMES",
         ),
     ] = None,

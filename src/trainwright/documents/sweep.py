@@ -164,7 +164,7 @@ _OPTION_OF: Final = {
 
 
 class SweepOptions(ModelOptions, total=False):
-    """What to prefer, and what a training costs beside its steps; see `docs/plan-command.md`.
+    """What to prefer, and what a training costs beside its steps; see `docs/plan.md`.
 
     `price` is per device and hour, `power` in watts per device; `deadline`, `mtbf` (of a device)
     and `restart` are seconds or text with a unit, `checkpoint_bandwidth` of one device likewise.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Colours of bars and tones on the page, beside those of schedules
 # ----------------------------------------------------------------
 # Neighbours in a bar differ in lightness, and every part is named in words, so that nothing is said
-# by hue alone. Hues follow Okabe and Ito as in `gantt_palette`.
+# by hue alone. Hues follow Okabe and Ito as in `pages.gantt`.
 
 # By kind of part, on a light and on a dark page.
 PARTS: Final = {
