@@ -243,7 +243,7 @@ class Peeler {
     const double m = static_cast<double>(x_.num_microbatches);
     const double least_s = fastest_s(near) + fastest_s(far);
     if (m * least_s > enough_s) return {};
-    const double idle_s = wait_s(r, a, a2, b2, b, near, far);
+    const double idle_s = wait_s(r, a, a2, b, near, far);
     if (m * least_s + idle_s > enough_s) return {};
     const Points points = fastest(r, a, b2, near, far);
     if (points.near < 0) return {};
@@ -304,8 +304,7 @@ class Peeler {
   }
 
   // Idle time of the rank, and what follows its work in the step.
-  double wait_s(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b, int64_t near,
-                int64_t far) const {
+  double wait_s(int64_t r, int64_t a, int64_t a2, int64_t b, int64_t near, int64_t far) const {
     const double m = static_cast<double>(x_.num_microbatches);
     const double places = static_cast<double>(x_.max_activations);
     const double across_s = reached_[p_ - 1];
