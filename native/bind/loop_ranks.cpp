@@ -1,77 +1,74 @@
-// Binding of the ranks of a loop: one array per property in, the least times of all ranks out.
+// Binding of the ranks of a loop: structs of arrays in, the least times of all ranks out.
+#include "chain/loop_ranks.hpp"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include "bind/fields.hpp"
 #include "bind/numpy_arrays.hpp"
-#include "chain/loop_ranks.hpp"
 
 namespace nb = nanobind;
-using trainwright::numpy::Array;
-using trainwright::numpy::span_of;
-using trainwright::numpy::Table;
+using namespace trainwright;
+using trainwright::numpy::Fields;
+using trainwright::numpy::Given;
 using trainwright::numpy::to_numpy;
 
 void bind_loop_ranks(nb::module_& module) {
+  Fields<LoopBlocks>()
+      .number("forward_s", &LoopBlocks::forward_s)
+      .number("static_bytes", &LoopBlocks::static_bytes)
+      .number("optimizer_s", &LoopBlocks::optimizer_s)
+      .number("transient_bytes", &LoopBlocks::transient_bytes)
+      .array("time_s", &LoopBlocks::time_s)
+      .array("kept_bytes", &LoopBlocks::kept_bytes)
+      .bind(module, "LoopBlocks");
+  Fields<LoopEdges>()
+      .array("forward_s", &LoopEdges::forward_s)
+      .array("time_s", &LoopEdges::time_s)
+      .array("kept_bytes", &LoopEdges::kept_bytes)
+      .array("static_bytes", &LoopEdges::static_bytes)
+      .array("optimizer_s", &LoopEdges::optimizer_s)
+      .bind(module, "LoopEdges");
+  Fields<LoopSharing>()
+      .number("under_backward", &LoopSharing::under_backward)
+      .array("offset", &LoopSharing::offset)
+      .array("forward_s", &LoopSharing::forward_s)
+      .array("backward_s", &LoopSharing::backward_s)
+      .array("tail_s", &LoopSharing::tail_s)
+      .bind(module, "LoopSharing");
+  Fields<LoopOrder>()
+      .array("instant_offset", &LoopOrder::instant_offset)
+      .table("held", &LoopOrder::held)
+      .table("running", &LoopOrder::running)
+      .table("warm", &LoopOrder::warm)
+      .table("drain", &LoopOrder::drain)
+      .table("turns", &LoopOrder::turns)
+      .array("waits_twice", &LoopOrder::waits_twice)
+      .bind(module, "LoopOrder");
+  Fields<LoopRanks>()
+      .number("num_ranks", &LoopRanks::num_ranks)
+      .number("num_microbatches", &LoopRanks::num_microbatches)
+      .number("forward_all_s", &LoopRanks::forward_all_s)
+      .number("backward_all_s", &LoopRanks::backward_all_s)
+      .number("usable_bytes", &LoopRanks::usable_bytes)
+      .number("gathered_bytes", &LoopRanks::gathered_bytes)
+      .array("least", &LoopRanks::least)
+      .array("most", &LoopRanks::most)
+      .array("transfer_s", &LoopRanks::transfer_s)
+      .part("blocks", &LoopRanks::blocks)
+      .part("edges", &LoopRanks::edges)
+      .part("sharing", &LoopRanks::sharing)
+      .part("order", &LoopRanks::order)
+      .bind(module, "LoopRanks");
   module.def(
       "loop_rank_times_s",
-      [](int64_t num_ranks, int64_t num_microbatches, double block_forward_s,
-         double block_static_bytes, double block_optimizer_s, double forward_all_s,
-         double backward_all_s, double usable_bytes, double gathered_bytes, double transient_bytes,
-         double under_backward, Array<double> option_time_s, Array<double> option_kept_bytes,
-         Array<int64_t> least, Array<int64_t> most, Array<double> edge_forward_s,
-         Array<double> edge_time_s, Array<double> edge_kept_bytes, Array<double> edge_static_bytes,
-         Array<double> edge_optimizer_s, Array<double> transfer_s, Array<int64_t> extra_offset,
-         Array<double> shared_forward_s, Array<double> shared_backward_s,
-         Array<double> shared_tail_s, Array<int64_t> instant_offset, Table<double> held,
-         Table<double> running, Table<double> warm, Table<double> drain, Table<int64_t> turns,
-         Array<int64_t> waits_twice) {
-        const trainwright::LoopRanks loop{num_ranks,
-                                          num_microbatches,
-                                          block_forward_s,
-                                          block_static_bytes,
-                                          block_optimizer_s,
-                                          forward_all_s,
-                                          backward_all_s,
-                                          usable_bytes,
-                                          gathered_bytes,
-                                          transient_bytes,
-                                          under_backward,
-                                          span_of(option_time_s),
-                                          span_of(option_kept_bytes),
-                                          span_of(least),
-                                          span_of(most),
-                                          span_of(edge_forward_s),
-                                          span_of(edge_time_s),
-                                          span_of(edge_kept_bytes),
-                                          span_of(edge_static_bytes),
-                                          span_of(edge_optimizer_s),
-                                          span_of(transfer_s),
-                                          span_of(extra_offset),
-                                          span_of(shared_forward_s),
-                                          span_of(shared_backward_s),
-                                          span_of(shared_tail_s),
-                                          span_of(instant_offset),
-                                          span_of(held),
-                                          span_of(running),
-                                          span_of(warm),
-                                          span_of(drain),
-                                          span_of(turns),
-                                          span_of(waits_twice)};
+      [](const Given<LoopRanks>& loop) {
         std::vector<double> times_s;
         {
           nb::gil_scoped_release release;
-          times_s = trainwright::loop_rank_times_s(loop);
+          times_s = loop_rank_times_s(loop.value);
         }
         return to_numpy(std::move(times_s));
       },
-      nb::kw_only(), nb::arg("num_ranks"), nb::arg("num_microbatches"), nb::arg("block_forward_s"),
-      nb::arg("block_static_bytes"), nb::arg("block_optimizer_s"), nb::arg("forward_all_s"),
-      nb::arg("backward_all_s"), nb::arg("usable_bytes"), nb::arg("gathered_bytes"),
-      nb::arg("transient_bytes"), nb::arg("under_backward"), nb::arg("option_time_s"),
-      nb::arg("option_kept_bytes"), nb::arg("least"), nb::arg("most"), nb::arg("edge_forward_s"),
-      nb::arg("edge_time_s"), nb::arg("edge_kept_bytes"), nb::arg("edge_static_bytes"),
-      nb::arg("edge_optimizer_s"), nb::arg("transfer_s"), nb::arg("extra_offset"),
-      nb::arg("shared_forward_s"), nb::arg("shared_backward_s"), nb::arg("shared_tail_s"),
-      nb::arg("instant_offset"), nb::arg("held"), nb::arg("running"), nb::arg("warm"),
-      nb::arg("drain"), nb::arg("turns"), nb::arg("waits_twice"));
+      nb::arg("loop"));
 }

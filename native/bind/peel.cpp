@@ -1,103 +1,106 @@
-// Binding of the V peel: one array per property of the kinds in, the best split out.
+// Binding of the V peel: structs of arrays in, the best split out.
+#include "chain/peel.hpp"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
 #include <stdexcept>
 
+#include "bind/fields.hpp"
 #include "bind/numpy_arrays.hpp"
-#include "chain/peel.hpp"
 
 namespace nb = nanobind;
-using trainwright::PeelProblem;
-using trainwright::numpy::Array;
-using trainwright::numpy::span_of;
-using trainwright::numpy::Table;
-using trainwright::numpy::to_numpy;
+using namespace trainwright;
+using trainwright::numpy::column;
+using trainwright::numpy::Fields;
+using trainwright::numpy::Given;
 
 namespace {
 
-template <typename... Aim, typename Search>
-auto bound(Search search) {
-  return [search](int64_t num_ranks, int64_t num_microbatches, int64_t max_activations,
-                  double usable_bytes, double gathered_share, double floor_s, double limit_s,
-                  Table<int64_t> kind_of, Array<double> forward_s, Array<double> input_grad_s,
-                  Array<double> weight_grad_s, Array<double> tail_s, Array<double> optimizer_s,
-                  Array<double> static_bytes, Array<double> weight_bytes,
-                  Array<double> largest_weight_bytes, Array<int64_t> level_offset,
-                  Array<double> transient_bytes, Array<double> beside_bytes,
-                  Array<int64_t> front_offset, Array<double> front_bytes,
-                  Array<double> front_time_s, Array<double> forward_before_s,
-                  Array<double> input_grad_before_s, Array<double> transfer_s,
-                  Table<double> near_in_flight, Table<double> far_in_flight, Aim... aim) {
-    const trainwright::PeelProblem problem{num_ranks,
-                                           static_cast<int64_t>(kind_of.shape(0)),
-                                           num_microbatches,
-                                           max_activations,
-                                           usable_bytes,
-                                           gathered_share,
-                                           floor_s,
-                                           limit_s,
-                                           span_of(kind_of),
-                                           span_of(forward_s),
-                                           span_of(input_grad_s),
-                                           span_of(weight_grad_s),
-                                           span_of(tail_s),
-                                           span_of(optimizer_s),
-                                           span_of(static_bytes),
-                                           span_of(weight_bytes),
-                                           span_of(largest_weight_bytes),
-                                           span_of(level_offset),
-                                           span_of(transient_bytes),
-                                           span_of(beside_bytes),
-                                           span_of(front_offset),
-                                           span_of(front_bytes),
-                                           span_of(front_time_s),
-                                           span_of(forward_before_s),
-                                           span_of(input_grad_before_s),
-                                           span_of(transfer_s),
-                                           span_of(near_in_flight),
-                                           span_of(far_in_flight)};
-    trainwright::PeelResult found;
-    {
-      nb::gil_scoped_release release;
-      found = search(problem, aim...);
-    }
-    return nb::make_tuple(found.cost, to_numpy(std::move(found.near)),
-                          to_numpy(std::move(found.far)), to_numpy(std::move(found.near_point)),
-                          to_numpy(std::move(found.far_point)), to_numpy(std::move(found.rank_s)),
-                          to_numpy(std::move(found.ends_s)));
-  };
+// Every stage and rank has a weight.
+void check(const PeelWeights& weights, int64_t num_ranks) {
+  const auto p = static_cast<size_t>(num_ranks);
+  if (weights.forwards.size() != 2 * p || weights.input_grads.size() != 2 * p ||
+      weights.weight_grads.size() != 2 * p || weights.ranks.size() != p || weights.ends.size() != p)
+    throw std::invalid_argument("weights must be given for every stage and rank");
 }
 
 }  // namespace
 
 void bind_peel(nb::module_& module) {
-  const auto define = [&](const char* name, auto search, auto... more) {
-    module.def(name, search, nb::kw_only(), nb::arg("num_ranks"), nb::arg("num_microbatches"),
-               nb::arg("max_activations"), nb::arg("usable_bytes"), nb::arg("gathered_share"),
-               nb::arg("floor_s"), nb::arg("limit_s"), nb::arg("kind_of"), nb::arg("forward_s"),
-               nb::arg("input_grad_s"), nb::arg("weight_grad_s"), nb::arg("tail_s"),
-               nb::arg("optimizer_s"), nb::arg("static_bytes"), nb::arg("weight_bytes"),
-               nb::arg("largest_weight_bytes"), nb::arg("level_offset"), nb::arg("transient_bytes"),
-               nb::arg("beside_bytes"), nb::arg("front_offset"), nb::arg("front_bytes"),
-               nb::arg("front_time_s"), nb::arg("forward_before_s"), nb::arg("input_grad_before_s"),
-               nb::arg("transfer_s"), nb::arg("near_in_flight"), nb::arg("far_in_flight"), more...);
-  };
-  define("peel", bound<>(trainwright::peel));
-  define("peel_evenly", bound<double>(trainwright::peel_evenly), nb::arg("chunk_s"));
-  using Weights = Array<double>;
-  const auto weighted = [](const PeelProblem& problem, const Weights& forwards,
-                           const Weights& input_grads, const Weights& weight_grads,
-                           const Weights& ranks, const Weights& ends) {
-    const auto p = static_cast<size_t>(problem.num_ranks);
-    if (forwards.size() != 2 * p || input_grads.size() != 2 * p || weight_grads.size() != 2 * p ||
-        ranks.size() != p || ends.size() != p)
-      throw std::invalid_argument("weights must be given for every stage and rank");
-    return trainwright::peel_weighted(
-        problem, {span_of(forwards), span_of(input_grads), span_of(weight_grads), span_of(ranks),
-                  span_of(ends)});
-  };
-  define("peel_weighted", bound<Weights, Weights, Weights, Weights, Weights>(weighted),
-         nb::arg("forwards"), nb::arg("input_grads"), nb::arg("weight_grads"), nb::arg("ranks"),
-         nb::arg("ends"));
+  Fields<PeelKinds>()
+      .array("forward_s", &PeelKinds::forward_s)
+      .array("input_grad_s", &PeelKinds::input_grad_s)
+      .array("weight_grad_s", &PeelKinds::weight_grad_s)
+      .array("tail_s", &PeelKinds::tail_s)
+      .array("optimizer_s", &PeelKinds::optimizer_s)
+      .array("static_bytes", &PeelKinds::static_bytes)
+      .array("weight_bytes", &PeelKinds::weight_bytes)
+      .array("largest_weight_bytes", &PeelKinds::largest_weight_bytes)
+      .bind(module, "PeelKinds");
+  Fields<PeelFronts>()
+      .array("level_offset", &PeelFronts::level_offset)
+      .array("transient_bytes", &PeelFronts::transient_bytes)
+      .array("beside_bytes", &PeelFronts::beside_bytes)
+      .array("point_offset", &PeelFronts::point_offset)
+      .array("kept_bytes", &PeelFronts::kept_bytes)
+      .array("time_s", &PeelFronts::time_s)
+      .bind(module, "PeelFronts");
+  Fields<PeelProblem>()
+      .number("num_ranks", &PeelProblem::num_ranks)
+      .number("num_microbatches", &PeelProblem::num_microbatches)
+      .number("max_activations", &PeelProblem::max_activations)
+      .number("usable_bytes", &PeelProblem::usable_bytes)
+      .number("gathered_share", &PeelProblem::gathered_share)
+      .number("floor_s", &PeelProblem::floor_s)
+      .number("limit_s", &PeelProblem::limit_s)
+      .table("kind_of", &PeelProblem::kind_of)
+      .array("forward_before_s", &PeelProblem::forward_before_s)
+      .array("input_grad_before_s", &PeelProblem::input_grad_before_s)
+      .array("transfer_s", &PeelProblem::transfer_s)
+      .table("near_in_flight", &PeelProblem::near_in_flight)
+      .table("far_in_flight", &PeelProblem::far_in_flight)
+      .part("kinds", &PeelProblem::kinds)
+      .part("fronts", &PeelProblem::fronts)
+      .bind(module, "PeelProblem");
+  Fields<PeelWeights>()
+      .array("forwards", &PeelWeights::forwards)
+      .array("input_grads", &PeelWeights::input_grads)
+      .array("weight_grads", &PeelWeights::weight_grads)
+      .array("ranks", &PeelWeights::ranks)
+      .array("ends", &PeelWeights::ends)
+      .bind(module, "PeelWeights");
+
+  const auto own = nb::rv_policy::reference_internal;
+  nb::class_<PeelResult>(module, "PeelResult")
+      .def_ro("cost", &PeelResult::cost)
+      .def_prop_ro("near", &column<&PeelResult::near>, own)
+      .def_prop_ro("far", &column<&PeelResult::far>, own)
+      .def_prop_ro("near_point", &column<&PeelResult::near_point>, own)
+      .def_prop_ro("far_point", &column<&PeelResult::far_point>, own)
+      .def_prop_ro("rank_s", &column<&PeelResult::rank_s>, own)
+      .def_prop_ro("ends_s", &column<&PeelResult::ends_s>, own);
+
+  module.def(
+      "peel",
+      [](const Given<PeelProblem>& problem) {
+        nb::gil_scoped_release release;
+        return peel(problem.value);
+      },
+      nb::arg("problem"));
+  module.def(
+      "peel_evenly",
+      [](const Given<PeelProblem>& problem, double chunk_s) {
+        nb::gil_scoped_release release;
+        return peel_evenly(problem.value, chunk_s);
+      },
+      nb::arg("problem"), nb::kw_only(), nb::arg("chunk_s"));
+  module.def(
+      "peel_weighted",
+      [](const Given<PeelProblem>& problem, const Given<PeelWeights>& weights) {
+        check(weights.value, problem.value.num_ranks);
+        nb::gil_scoped_release release;
+        return peel_weighted(problem.value, weights.value);
+      },
+      nb::arg("problem"), nb::arg("weights"));
 }

@@ -15,51 +15,66 @@
 
 namespace trainwright {
 
-// Blocks have K options on the lower hull of bytes and seconds, fastest first. Of the S = p·v
-// stages number s lies on rank s mod p; `edge_*` [2] are what the first and the last hold beside
-// blocks.
-struct LoopRanks {
-  int64_t num_ranks;
-  int64_t num_microbatches;
-  double block_forward_s;
-  double block_static_bytes;
-  double block_optimizer_s;
-  double forward_all_s;  // of one microbatch through all layers
-  double backward_all_s;
-  double usable_bytes;
-  double gathered_bytes;   // beside everything on every rank
-  double transient_bytes;  // beside, while blocks run
-  double under_backward;   // the share of recomputation that exchanges hide under
-  std::span<const double> option_time_s;
-  std::span<const double> option_kept_bytes;
-  std::span<const int64_t> least;  // [S] blocks
-  std::span<const int64_t> most;   // [S]
-  std::span<const double> edge_forward_s;
-  std::span<const double> edge_time_s;
-  std::span<const double> edge_kept_bytes;
-  std::span<const double> edge_static_bytes;
-  std::span<const double> edge_optimizer_s;
-  std::span<const double> transfer_s;  // [S - 1]
-  // Of rank r with e extra blocks at extra_offset[r] + e: exchanges with replicas.
-  std::span<const int64_t> extra_offset;  // [p + 1]
-  std::span<const double> shared_forward_s;
-  std::span<const double> shared_backward_s;
-  std::span<const double> shared_tail_s;
-  // Instants of rank r are rows instant_offset[r] .. instant_offset[r + 1], of v each.
-  std::span<const int64_t> instant_offset;  // [p + 1]
-  std::span<const double> held;
-  std::span<const double> running;
-  // Of the order, by rank: own forwards before the first backward and backwards after the last
-  // forward by chunk [p, v]; stages of the first action, first backward, last forward, last action
-  // [p, 4]; whether it waits in between.
-  std::span<const double> warm;
-  std::span<const double> drain;
-  std::span<const int64_t> turns;
-  std::span<const int64_t> waits_twice;
+// One block. It has K options on the lower hull of bytes and seconds, fastest first.
+struct LoopBlocks {
+  double forward_s = 0;
+  double static_bytes = 0;
+  double optimizer_s = 0;
+  double transient_bytes = 0;          // beside everything while blocks run
+  std::span<const double> time_s;      // [K] forward and backward
+  std::span<const double> kept_bytes;  // [K]
 };
 
-// Least seconds of each rank and number of extra blocks, as `extra_offset` says; infinite where
-// these do not fit.
+// What the first and the last stage hold beside blocks, [2] each.
+struct LoopEdges {
+  std::span<const double> forward_s;
+  std::span<const double> time_s;
+  std::span<const double> kept_bytes;
+  std::span<const double> static_bytes;
+  std::span<const double> optimizer_s;
+};
+
+// Exchanges with replicas: of rank r with e extra blocks at offset[r] + e.
+struct LoopSharing {
+  double under_backward = 0;        // the share of recomputation that they hide under
+  std::span<const int64_t> offset;  // [p + 1]
+  std::span<const double> forward_s;
+  std::span<const double> backward_s;
+  std::span<const double> tail_s;
+};
+
+// What an order says of each rank. Its fullest instants are rows instant_offset[r] ..
+// instant_offset[r + 1], of v each.
+struct LoopOrder {
+  std::span<const int64_t> instant_offset;  // [p + 1]
+  std::span<const double> held;             // microbatches that are kept
+  std::span<const double> running;          // and those whose transients lie beside
+  std::span<const double> warm;          // [p, v] own forwards before the first backward, by chunk
+  std::span<const double> drain;         // [p, v] own backwards after the last forward
+  std::span<const int64_t> turns;        // [p, 4] stages of the first action, first backward, last
+                                         // forward and last action
+  std::span<const int64_t> waits_twice;  // [p] whether it waits in between
+};
+
+// Of the S = p·v stages number s lies on rank s mod p.
+struct LoopRanks {
+  int64_t num_ranks = 0;
+  int64_t num_microbatches = 0;
+  double forward_all_s = 0;  // of one microbatch through all layers
+  double backward_all_s = 0;
+  double usable_bytes = 0;
+  double gathered_bytes = 0;           // beside everything on every rank
+  std::span<const int64_t> least;      // [S] blocks
+  std::span<const int64_t> most;       // [S]
+  std::span<const double> transfer_s;  // [S - 1]
+  LoopBlocks blocks;
+  LoopEdges edges;
+  LoopSharing sharing;
+  LoopOrder order;
+};
+
+// Least seconds of each rank and number of extra blocks, as `LoopSharing::offset` says; infinite
+// where these do not fit.
 std::vector<double> loop_rank_times_s(const LoopRanks& loop);
 
 }  // namespace trainwright

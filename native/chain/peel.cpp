@@ -50,8 +50,8 @@ struct Even {
   double chunk_s;
   Weights weights(int64_t) const { return {}; }
   double own(const PeelProblem& x, const RankTime& rank) const {
-    return square(x.front_time_s[rank.points.near] / chunk_s - 1) +
-           square(x.front_time_s[rank.points.far] / chunk_s - 1);
+    return square(x.fronts.time_s[rank.points.near] / chunk_s - 1) +
+           square(x.fronts.time_s[rank.points.far] / chunk_s - 1);
   }
   double with(double own, double later) const { return own + later; }
   double enough(double, double limit_s) const { return limit_s; }
@@ -63,10 +63,10 @@ struct Even {
 double ends_s(const PeelProblem& x, int64_t near, int64_t far) {
   const double places =
       std::min(static_cast<double>(x.max_activations), 2 * static_cast<double>(x.num_microbatches));
-  const double between_s = std::min(x.forward_s[near], x.forward_s[far]) +
-                           std::min(x.weight_grad_s[near], x.weight_grad_s[far]);
-  return (places - 1) / 2 * between_s + x.tail_s[near] + x.tail_s[far] + x.optimizer_s[near] +
-         x.optimizer_s[far];
+  const double between_s = std::min(x.kinds.forward_s[near], x.kinds.forward_s[far]) +
+                           std::min(x.kinds.weight_grad_s[near], x.kinds.weight_grad_s[far]);
+  return (places - 1) / 2 * between_s + x.kinds.tail_s[near] + x.kinds.tail_s[far] +
+         x.kinds.optimizer_s[near] + x.kinds.optimizer_s[far];
 }
 
 // A weighted sum counts. What a front's point takes but for forward and weight gradient is its
@@ -82,9 +82,9 @@ struct Weighted {
   double own(const PeelProblem& x, const RankTime& rank) const {
     const int64_t r = rank.rank, far = far_stage(r);
     const auto chunk = [&](int64_t stage, int64_t kind, int64_t point) {
-      const double forward_s = x.forward_s[kind], weight_s = x.weight_grad_s[kind];
+      const double forward_s = x.kinds.forward_s[kind], weight_s = x.kinds.weight_grad_s[kind];
       return w.forwards[stage] * forward_s + w.weight_grads[stage] * weight_s +
-             w.input_grads[stage] * (x.front_time_s[point] - forward_s - weight_s);
+             w.input_grads[stage] * (x.fronts.time_s[point] - forward_s - weight_s);
     };
     return chunk(r, rank.near, rank.points.near) + chunk(far, rank.far, rank.points.far) +
            w.ranks[r] * rank.step_s + w.ends[r] * ends_s(x, rank.near, rank.far);
@@ -100,14 +100,15 @@ template <typename Aim>
 class Peeler {
  public:
   Peeler(const PeelProblem& problem, Aim aim)
-      : x_(problem), aim_(aim), p_(problem.num_ranks), size_(problem.num_layers) {
+      : x_(problem), aim_(aim), p_(problem.num_ranks), size_(problem.num_layers()) {
     reached_.assign(p_, 0.0);
     for (int64_t r = 1; r < p_; ++r) reached_[r] = reached_[r - 1] + x_.transfer_s[r - 1];
     measure_lengths();
   }
 
   PeelResult run() {
-    PeelResult result{kInfinite, {}, {}, {}, {}, {}, {}};
+    PeelResult result;
+    result.cost = kInfinite;
     if (most_ * p_ < size_) return result;
     list_stages();
     const size_t states = static_cast<size_t>((size_ + 1) * (size_ + 1));
@@ -132,16 +133,18 @@ class Peeler {
     return x_.kind_of[static_cast<size_t>(first * (size_ + 1) + after)];
   }
 
-  bool can_run(int64_t kind) const { return x_.level_offset[kind] < x_.level_offset[kind + 1]; }
+  bool can_run(int64_t kind) const {
+    return x_.fronts.level_offset[kind] < x_.fronts.level_offset[kind + 1];
+  }
 
-  int64_t last_level(int64_t kind) const { return x_.level_offset[kind + 1] - 1; }
+  int64_t last_level(int64_t kind) const { return x_.fronts.level_offset[kind + 1] - 1; }
 
   double fastest_s(int64_t kind) const {
-    return x_.front_time_s[x_.front_offset[last_level(kind) + 1] - 1];
+    return x_.fronts.time_s[x_.fronts.point_offset[last_level(kind) + 1] - 1];
   }
 
   double leanest_bytes(int64_t kind) const {
-    return x_.front_bytes[x_.front_offset[last_level(kind)]];
+    return x_.fronts.kept_bytes[x_.fronts.point_offset[last_level(kind)]];
   }
 
   // The most layers of a chunk and of a rank by their least time and memory.
@@ -152,7 +155,7 @@ class Peeler {
         const int64_t k = kind(first, after);
         if (!can_run(k)) continue;
         const double least_s = x_.num_microbatches * fastest_s(k);
-        const double held = x_.static_bytes[k] + leanest_bytes(k);
+        const double held = x_.kinds.static_bytes[k] + leanest_bytes(k);
         time_s[after - first] = std::min(time_s[after - first], least_s);
         bytes[after - first] = std::min(bytes[after - first], held);
       }
@@ -243,24 +246,25 @@ class Peeler {
     const double m = static_cast<double>(x_.num_microbatches);
     const double least_s = fastest_s(near) + fastest_s(far);
     if (m * least_s > enough_s) return {};
-    const double idle_s = wait_s(r, a, a2, b2, b, near, far);
+    const double idle_s = wait_s(r, a, a2, b, near, far);
     if (m * least_s + idle_s > enough_s) return {};
     const Points points = fastest(r, a, b2, near, far);
     if (points.near < 0) return {};
-    const double time_s = x_.front_time_s[points.near] + x_.front_time_s[points.far];
+    const double time_s = x_.fronts.time_s[points.near] + x_.fronts.time_s[points.far];
     return {m * time_s + idle_s, r, near, far, points};
   }
 
   // Points count from the first of all kinds.
   Points fastest(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far) const {
     Points found;
-    const double whole = x_.weight_bytes[near] + x_.weight_bytes[far];
-    const double heaviest = std::max(x_.largest_weight_bytes[near], x_.largest_weight_bytes[far]);
-    const double room = x_.usable_bytes - x_.static_bytes[near] - x_.static_bytes[far] -
+    const double whole = x_.kinds.weight_bytes[near] + x_.kinds.weight_bytes[far];
+    const double heaviest =
+        std::max(x_.kinds.largest_weight_bytes[near], x_.kinds.largest_weight_bytes[far]);
+    const double room = x_.usable_bytes - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far] -
                         std::min(x_.gathered_share * heaviest, whole);
     const Weights weights = aim_.weights(r);
-    for (int64_t u = last_level(near); u >= x_.level_offset[near]; --u) {
-      for (int64_t v = last_level(far); v >= x_.level_offset[far]; --v) {
+    for (int64_t u = last_level(near); u >= x_.fronts.level_offset[near]; --u) {
+      for (int64_t v = last_level(far); v >= x_.fronts.level_offset[far]; --v) {
         const Points own = fastest_of_levels(r, a, b2, u, v, room, weights);
         if (own.time_s < found.time_s) found = own;
       }
@@ -271,17 +275,18 @@ class Peeler {
   Points fastest_of_levels(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far, double room,
                            const Weights& weights) const {
     Points found;
-    const double once = room - x_.transient_bytes[far];
+    const double once = room - x_.fronts.transient_bytes[far];
     const double many =
-        room - std::max({x_.beside_bytes[near], x_.beside_bytes[far],
-                         std::min(x_.transient_bytes[near], x_.transient_bytes[far])});
+        room -
+        std::max({x_.fronts.beside_bytes[near], x_.fronts.beside_bytes[far],
+                  std::min(x_.fronts.transient_bytes[near], x_.fronts.transient_bytes[far])});
     const auto row = [&](std::span<const double> held, int64_t instant, int64_t layer) {
       return held[static_cast<size_t>((instant * p_ + r) * (size_ + 1) + layer)];
     };
     const int64_t instants = static_cast<int64_t>(x_.near_in_flight.size()) / (p_ * (size_ + 1));
     const auto fits = [&](int64_t i, int64_t j) {
-      const double own = x_.front_bytes[i], other = x_.front_bytes[j];
-      if (own + x_.transient_bytes[near] > room || own + other > once) return false;
+      const double own = x_.fronts.kept_bytes[i], other = x_.fronts.kept_bytes[j];
+      if (own + x_.fronts.transient_bytes[near] > room || own + other > once) return false;
       for (int64_t k = 0; k < instants; ++k) {
         const double near_held = row(x_.near_in_flight, k, a);
         const double far_held = row(x_.far_in_flight, k, b2);
@@ -289,13 +294,13 @@ class Peeler {
       }
       return true;
     };
-    int64_t j = x_.front_offset[far + 1] - 1;
-    const int64_t first = x_.front_offset[far], last = x_.front_offset[near + 1] - 1;
+    int64_t j = x_.fronts.point_offset[far + 1] - 1;
+    const int64_t first = x_.fronts.point_offset[far], last = x_.fronts.point_offset[near + 1] - 1;
     const auto time_s = [&](int64_t i, int64_t j) {
-      return weights.near * x_.front_time_s[i] + weights.far * x_.front_time_s[j];
+      return weights.near * x_.fronts.time_s[i] + weights.far * x_.fronts.time_s[j];
     };
     if (fits(last, j)) return {time_s(last, j), last, j};
-    for (int64_t i = x_.front_offset[near]; i <= last; ++i) {
+    for (int64_t i = x_.fronts.point_offset[near]; i <= last; ++i) {
       while (j >= first && !fits(i, j)) --j;
       if (j < first) break;
       if (time_s(i, j) < found.time_s) found = {time_s(i, j), i, j};
@@ -304,14 +309,13 @@ class Peeler {
   }
 
   // Idle time of the rank, and what follows its work in the step.
-  double wait_s(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b, int64_t near,
-                int64_t far) const {
+  double wait_s(int64_t r, int64_t a, int64_t a2, int64_t b, int64_t near, int64_t far) const {
     const double m = static_cast<double>(x_.num_microbatches);
     const double places = static_cast<double>(x_.max_activations);
     const double across_s = reached_[p_ - 1];
-    const double forward_s = x_.forward_s[near] + x_.forward_s[far];
-    const double input_s = x_.input_grad_s[near] + x_.input_grad_s[far];
-    const double weight_s = x_.weight_grad_s[near] + x_.weight_grad_s[far];
+    const double forward_s = x_.kinds.forward_s[near] + x_.kinds.forward_s[far];
+    const double input_s = x_.kinds.input_grad_s[near] + x_.kinds.input_grad_s[far];
+    const double weight_s = x_.kinds.weight_grad_s[near] + x_.kinds.weight_grad_s[far];
     const double backward_s = input_s + weight_s;
     const double head_s = x_.forward_before_s[a] + reached_[r];
     const double behind_forward_s = x_.forward_before_s[size_] - x_.forward_before_s[b];
@@ -322,10 +326,10 @@ class Peeler {
     const double through_s =
         x_.input_grad_before_s[b] - x_.input_grad_before_s[a2] + 2 * (across_s - reached_[r]);
 
-    const double per_place_s = std::max(x_.forward_s[near], forward_s / 2);
-    const double near_back_s = x_.input_grad_s[near] + x_.weight_grad_s[near];
-    const double back_per_place_s =
-        std::max({near_back_s, backward_s / 2, x_.weight_grad_s[near], x_.weight_grad_s[far]});
+    const double per_place_s = std::max(x_.kinds.forward_s[near], forward_s / 2);
+    const double near_back_s = x_.kinds.input_grad_s[near] + x_.kinds.weight_grad_s[near];
+    const double back_per_place_s = std::max(
+        {near_back_s, backward_s / 2, x_.kinds.weight_grad_s[near], x_.kinds.weight_grad_s[far]});
     const double filled_s = std::min(places * per_place_s, m * forward_s);
     const double left_s = std::min(places * back_per_place_s, m * backward_s);
 
@@ -335,13 +339,13 @@ class Peeler {
 
     const double own_end_s = turn_s - left_s + through_s + near_back_s;
     const double step_end_s =
-        own_end_s - x_.weight_grad_s[near] + x_.input_grad_before_s[a] + reached_[r];
-    const double tail_s = x_.tail_s[near] + x_.tail_s[far];
+        own_end_s - x_.kinds.weight_grad_s[near] + x_.input_grad_before_s[a] + reached_[r];
+    const double tail_s = x_.kinds.tail_s[near] + x_.kinds.tail_s[far];
     const double after_s = std::max(std::max(0.0, own_end_s) + tail_s, step_end_s);
     const double late_start_s = first_back_s - filled_s + std::max(trips - 1, 0.0) * trip_s;
     double waited_s = head_s + trips * trip_s + after_s;
     waited_s = std::max(waited_s, late_start_s + (2 * m > places ? after_s : tail_s));
-    return waited_s + x_.optimizer_s[near] + x_.optimizer_s[far];
+    return waited_s + x_.kinds.optimizer_s[near] + x_.kinds.optimizer_s[far];
   }
 
   void decode(PeelResult& result) const {

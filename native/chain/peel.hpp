@@ -19,18 +19,8 @@
 
 namespace trainwright {
 
-// Kinds are indexed as in `kind_of`; a kind without levels cannot be run. Its levels ascend, and
-// the last has the fastest way and that which keeps least.
-struct PeelProblem {
-  int64_t num_ranks;
-  int64_t num_layers;
-  int64_t num_microbatches;
-  int64_t max_activations;
-  double usable_bytes;
-  double gathered_share;             // of the heaviest layer's weights, 0 where none are gathered
-  double floor_s;                    // no split is shorter, so that what is no longer is as good
-  double limit_s;                    // longer ranks are of no interest
-  std::span<const int64_t> kind_of;  // [L, L + 1] by first layer and the one after the last
+// Stages by kind, [K] each; the last three are bytes on a device.
+struct PeelKinds {
   std::span<const double> forward_s;
   std::span<const double> input_grad_s;
   std::span<const double> weight_grad_s;
@@ -39,25 +29,45 @@ struct PeelProblem {
   std::span<const double> static_bytes;
   std::span<const double> weight_bytes;          // all weights, whole
   std::span<const double> largest_weight_bytes;  // of one layer, whole
-  std::span<const int64_t> level_offset;         // [K + 1] levels of each kind
-  std::span<const double> transient_bytes;       // of a level: lies beside one microbatch
-  std::span<const double> beside_bytes;      // of a level: lies beside all in flight in any case
-  std::span<const int64_t> front_offset;     // points of each level
-  std::span<const double> front_bytes;       // ascending, of one microbatch
-  std::span<const double> front_time_s;      // descending, forward and backward of one microbatch
-  std::span<const double> forward_before_s;  // [L + 1] of all layers before one
+};
+
+// How kinds can be run. A kind without levels cannot be. Its levels ascend, and the last has the
+// fastest way and that which keeps least.
+struct PeelFronts {
+  std::span<const int64_t> level_offset;    // [K + 1] levels of each kind
+  std::span<const double> transient_bytes;  // of a level: lies beside one microbatch
+  std::span<const double> beside_bytes;     // of a level: lies beside all in flight in any case
+  std::span<const int64_t> point_offset;    // points of each level
+  std::span<const double> kept_bytes;       // of a point: ascending, of one microbatch
+  std::span<const double> time_s;  // of a point: descending, forward and backward of one microbatch
+};
+
+struct PeelProblem {
+  int64_t num_ranks = 0;
+  int64_t num_microbatches = 0;
+  int64_t max_activations = 0;
+  double usable_bytes = 0;
+  double gathered_share = 0;         // of the heaviest layer's weights, 0 where none are gathered
+  double floor_s = 0;                // no split is shorter, so that what is no longer is as good
+  double limit_s = 0;                // longer ranks are of no interest
+  std::span<const int64_t> kind_of;  // [L, L + 1] by first layer and the one after the last
+  std::span<const double> forward_before_s;     // [L + 1] of all layers before one
   std::span<const double> input_grad_before_s;  // [L + 1]
   std::span<const double> transfer_s;           // [p - 1] from each rank to the next
   // At each of N instants: [N, p, L + 1] of stage r, and of 2p-1-r, by its first layer.
   std::span<const double> near_in_flight;
   std::span<const double> far_in_flight;
+  PeelKinds kinds;
+  PeelFronts fronts;
+
+  int64_t num_layers() const { return static_cast<int64_t>(forward_before_s.size()) - 1; }
 };
 
 // `cost` is infinite where no split stays within the limit. Else `near` and `far` [p] count the
 // layers of both chunks, and the points [p], counted from the first of all kinds, say how they run;
 // `rank_s` [p] is what each rank takes by itself in a step, `ends_s` [p] as in `PeelWeights`.
 struct PeelResult {
-  double cost;
+  double cost = 0;
   std::vector<int64_t> near;
   std::vector<int64_t> far;
   std::vector<int64_t> near_point;

@@ -17,8 +17,8 @@
 namespace trainwright {
 
 struct FilledOrders {
-  std::vector<ActionRow> actions;
-  std::vector<int64_t> rank_offsets;
+  std::vector<ActionRow> actions{};
+  std::vector<int64_t> rank_offsets{};
   double span_s = 0.0;
   double makespan_s = 0.0;
   double largest_idle_s = 0.0;  // of any rank, between its first and its last action

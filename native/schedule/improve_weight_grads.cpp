@@ -23,9 +23,9 @@ struct Problem {
     int64_t least, greatest;  // weight gradients done before it
     int64_t now;              // in the current word
   };
-  std::vector<Token> tokens;
-  Word weight_grads;                  // in the order their I run
-  std::vector<double> work_before_s;  // of the first c weight gradients
+  std::vector<Token> tokens{};
+  Word weight_grads{};                  // in the order their I run
+  std::vector<double> work_before_s{};  // of the first c weight gradients
   double deadline_s = 0.0;
 };
 

@@ -303,8 +303,8 @@ def _rank_ends(schedule: Schedule, rank: int) -> RankEnds:
 class LoopChain:
     """Blocks between a head and a tail, laid over S stages in a loop of p ranks.
 
-    What lies before the blocks is in the first stage, what follows them in the last: `edge_*` [2]
-    of both. `least` [S] and `most` [S] blocks are in each stage. `forward_all_s` and
+    What lies before the blocks is in the first stage, what follows them in the last: `edges` of
+    both. `least` [S] and `most` [S] blocks are in each stage. `forward_all_s` and
     `backward_all_s` are of one microbatch through all layers, `optimizer_s` of one block.
     `gathered_bytes` lie beside on every rank; `sharing` is of each rank with its least blocks, one
     more, ..., and hides under the share `under_backward` of what they recompute.
@@ -315,11 +315,7 @@ class LoopChain:
     num_microbatches: int
     least: Ints
     most: Ints
-    edge_forward_s: Floats
-    edge_time_s: Floats
-    edge_kept_bytes: Floats
-    edge_static_bytes: Floats
-    edge_optimizer_s: Floats
+    edges: _core.LoopEdges
     optimizer_s: float
     forward_all_s: float
     backward_all_s: float
@@ -394,43 +390,45 @@ def rank_times_s(
     running: list[Floats],
 ) -> list[Floats]:
     """The bound from each rank alone with its least blocks, one more, ...; see `least_step_s`."""
-    blocks, p = chain.blocks, chain.num_ranks
-    offset = np.cumsum([0, *(len(own.tail_s) for own in chain.sharing)])
-    times_s = _core.loop_rank_times_s(
-        num_ranks=p,
+    blocks, sharing = chain.blocks, chain.sharing
+    offset = np.cumsum([0, *(len(own.tail_s) for own in sharing)])
+    loop = _core.LoopRanks(
+        num_ranks=chain.num_ranks,
         num_microbatches=chain.num_microbatches,
-        block_forward_s=blocks.forward_s,
-        block_static_bytes=blocks.static_bytes,
-        block_optimizer_s=chain.optimizer_s,
         forward_all_s=chain.forward_all_s,
         backward_all_s=chain.backward_all_s,
         usable_bytes=chain.usable_bytes,
         gathered_bytes=chain.gathered_bytes,
-        transient_bytes=blocks.transient_bytes,
-        under_backward=chain.under_backward,
-        option_time_s=blocks.time_s,
-        option_kept_bytes=blocks.kept_bytes,
         least=chain.least,
         most=chain.most,
-        edge_forward_s=chain.edge_forward_s,
-        edge_time_s=chain.edge_time_s,
-        edge_kept_bytes=chain.edge_kept_bytes,
-        edge_static_bytes=chain.edge_static_bytes,
-        edge_optimizer_s=chain.edge_optimizer_s,
         transfer_s=chain.transfer_s,
-        extra_offset=offset,
-        shared_forward_s=np.concatenate([own.forward_s for own in chain.sharing]),
-        shared_backward_s=np.concatenate([own.backward_s for own in chain.sharing]),
-        shared_tail_s=np.concatenate([own.tail_s for own in chain.sharing]),
-        instant_offset=np.cumsum([0, *map(len, instants)]),
-        held=np.concatenate(instants),
-        running=np.concatenate(running),
-        warm=np.stack([own.warm for own in ends]),
-        drain=np.stack([own.drain for own in ends]),
-        turns=np.array([own[2:6] for own in ends], dtype=np.int64),
-        waits_twice=np.array([own.waits_twice for own in ends], dtype=np.int64),
+        blocks=_core.LoopBlocks(
+            forward_s=blocks.forward_s,
+            static_bytes=blocks.static_bytes,
+            optimizer_s=chain.optimizer_s,
+            transient_bytes=blocks.transient_bytes,
+            time_s=blocks.time_s,
+            kept_bytes=blocks.kept_bytes,
+        ),
+        edges=chain.edges,
+        sharing=_core.LoopSharing(
+            under_backward=chain.under_backward,
+            offset=offset,
+            forward_s=np.concatenate([own.forward_s for own in sharing]),
+            backward_s=np.concatenate([own.backward_s for own in sharing]),
+            tail_s=np.concatenate([own.tail_s for own in sharing]),
+        ),
+        order=_core.LoopOrder(
+            instant_offset=np.cumsum([0, *map(len, instants)]),
+            held=np.concatenate(instants),
+            running=np.concatenate(running),
+            warm=np.stack([own.warm for own in ends]),
+            drain=np.stack([own.drain for own in ends]),
+            turns=np.array([own[2:6] for own in ends], dtype=np.int64),
+            waits_twice=np.array([own.waits_twice for own in ends], dtype=np.int64),
+        ),
     )
-    return np.split(times_s, offset[1:-1])
+    return np.split(_core.loop_rank_times_s(loop), offset[1:-1])
 
 
 # The best nearly even split over v chunks per rank in a loop, with a bound on all such splits
@@ -572,11 +570,13 @@ class Loop:
             num_microbatches=self.shape.num_microbatches,
             least=np.maximum(even.least - missing, 0),
             most=even.most,
-            edge_forward_s=edges(times.forward_s),
-            edge_time_s=edges(times.total_s),
-            edge_kept_bytes=edges(least_kept),
-            edge_static_bytes=edges(static),
-            edge_optimizer_s=edges(update_s),
+            edges=_core.LoopEdges(
+                forward_s=edges(times.forward_s),
+                time_s=edges(times.total_s),
+                kept_bytes=edges(least_kept),
+                static_bytes=edges(static),
+                optimizer_s=edges(update_s),
+            ),
             optimizer_s=float(update_s[main]),
             forward_all_s=float(times.forward_before_s[-1]),
             backward_all_s=float((times.total_before_s - times.forward_before_s)[-1]),
