@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from codesign.jobs import BERT, GPT3, SPACE, question, some_designs
+from chips.jobs import BERT, GPT3, SPACE, question, some_designs
 
 from trainwright.chips.descending import (
     INFEASIBLE,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from codesign.jobs import GPT3, job, question, some_designs
+from chips.jobs import GPT3, job, question, some_designs
 
 from trainwright.chips.plans import IN_V, Shape, UniformPlan, order_of, ratios
 from trainwright.chips.price import JobPricer
