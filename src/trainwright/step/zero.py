@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     Hops = tuple[Hop, ...]
     Stage = int | Ints  # a ZeRO stage, 0 to 3, or an array of them
-    Seconds = float | Floats
+    Seconds = Floats  # of one stage plain numbers, too: arrays without axes to all who compute
 
 NUM_STAGES: Final = 4
 
@@ -196,7 +196,7 @@ class Exposed(NamedTuple):
 def _at(table: tuple[float, ...], zero_stage: Stage) -> Seconds:
     """The entry of a stage, or of an array of them. One row is plain numbers: ten times quicker."""
     if isinstance(zero_stage, int):
-        return table[zero_stage]
+        return cast("Seconds", table[zero_stage])
     found: Floats = np.array(table)[zero_stage]
     return found
 
@@ -204,7 +204,10 @@ def _at(table: tuple[float, ...], zero_stage: Stage) -> Seconds:
 def _beyond(time_s: Seconds, under_s: Seconds) -> Seconds:
     """What of a time does not hide."""
     left_s = time_s - under_s
-    return max(0.0, left_s) if isinstance(left_s, float) else np.maximum(0.0, left_s)
+    if isinstance(left_s, float):
+        return max(0.0, left_s)
+    found: Floats = np.maximum(0.0, left_s)
+    return found
 
 
 def gathered(zero_stage: Stage, weights: ArrayLike, trained: ArrayLike) -> Floats:
@@ -313,7 +316,8 @@ def _times(
 ) -> DataParallelTimes:
     stage, m = replicas.zero_stage, num_microbatches
     traffic = _traffic_of(work, replicas)
-    under = Windows(overlap.parameters * work.forward_s, overlap.gradients * work.backward_s)
+    under_s = overlap.parameters * work.forward_s, overlap.gradients * work.backward_s
+    under = Windows(*(cast("Seconds", each) for each in under_s))
     found = exposed(stage, traffic, under)
     reduced_s = _REDUCES[stage] * traffic.reduce_s + _SHARDS[stage] * traffic.between_s
     scatters = m if _SCATTERS_EVERY[stage] else _SHARDS[stage]
@@ -345,11 +349,12 @@ def _traffic_of(work: StageWork, replicas: Replicas) -> Traffic:
     )
 
 
-def _time_s(lines: tuple[Lines, Lines], sizes: Sequence[float]) -> float:
-    """Of the dense and the expert group, one after the other; nothing to send takes no time."""
+def _time_s(lines: tuple[Lines, Lines], sizes: Sequence[float]) -> Seconds:
+    """`lines_s` of one row."""
     dense, expert = sizes
     time_s = fastest_s(lines[0], dense) if dense > 0 else 0.0
-    return time_s + fastest_s(lines[1], expert) if expert > 0 else time_s
+    time_s = time_s + fastest_s(lines[1], expert) if expert > 0 else time_s
+    return cast("Seconds", time_s)
 
 
 def shared_gradient_time_s(work: StageWork, hops: Hops) -> float:

@@ -30,6 +30,7 @@ from trainwright.planning.splits.vee import (
     least_step_of_v_s,
     rows_of,
 )
+from trainwright.step import zero
 from trainwright.step.predict import simulated_step, work_of_plan
 
 if TYPE_CHECKING:
@@ -187,7 +188,8 @@ class _Ways:
         whole = x["weight_bytes"][near] + x["weight_bytes"][far]
         heaviest = max(x["largest_weight_bytes"][near], x["largest_weight_bytes"][far])
         state = x["static_bytes"][near] + x["static_bytes"][far]
-        room = x["usable_bytes"] - state - min(x["gathered_share"] * heaviest, whole)
+        gathered = zero.gathered_bytes(x["gathered_share"], heaviest, whole)
+        room = x["usable_bytes"] - state - gathered
         own, other = (x["front_bytes"][point] for point in points)
         beside = [x["transient_bytes"][level] for level in levels]
         least_beside = max(min(beside), *(x["beside_bytes"][level] for level in levels))
