@@ -44,6 +44,7 @@ from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.plans.parallelism import DATA_INSIDE, Parallelism
 from trainwright.profile.structure import divisors
+from trainwright.step import zero
 from trainwright.step.pools import mixed_replicas
 from trainwright.step.stages import stage_works
 from trainwright.step.zero import Replicas, data_parallel_times
@@ -437,13 +438,9 @@ class MixedWork:
     def held_bytes(self, point: Point, replicas: Ints, zero_stage: int) -> Floats:
         """State of all layers for so many replicas in all."""
         sizes = (replicas * point.context, replicas * point.devices // point.expert_devices)
-        held: Floats = np.zeros(len(replicas))
-        for static, size in zip(self.works[0].static_bytes.tolist(), sizes, strict=True):
-            parts = np.maximum(1, size)
-            weight, gradient, optimizer = static
-            held = held + weight / (parts if zero_stage >= 3 else 1)
-            held = held + gradient / (parts if zero_stage >= 2 else 1)
-            held = held + optimizer / (parts if zero_stage >= 1 else 1)
+        groups = np.maximum(1, np.stack(sizes, axis=-1))
+        static = self.works[0].static_bytes
+        held: Floats = zero.state_bytes(np.array(zero_stage), groups, static).sum(axis=-1)
         return held
 
 

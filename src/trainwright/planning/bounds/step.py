@@ -34,11 +34,11 @@ from trainwright.planning.bounds.layers import (
     split_backward_s,
     undivided_work_s,
 )
-from trainwright.planning.bounds.stages import TOUCHED, LayerTimes, optimizer_s
+from trainwright.planning.bounds.stages import LayerTimes, optimizer_s
 from trainwright.planning.question.families import CHAIN, IN_V, ONE_F_ONE_B, WARM_UP
 from trainwright.planning.question.layouts import ReplicaGroups
 from trainwright.plans.configuration import DEFAULT_OVERLAP
-from trainwright.profile import StaticKind
+from trainwright.step import zero
 from trainwright.step.places import group_replicas
 
 if TYPE_CHECKING:
@@ -64,42 +64,30 @@ def exchanged_s(
     shared: SharedTimes, batch: Batch, forward_s: float, backward_s: Floats, *, overlap: Overlap
 ) -> tuple[Floats, Floats]:
     """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
-    zero, group = batch.zero_stage, batch.group
-    under_s = overlap.gradients * backward_s
-    gather_s = np.where(zero == 3, shared.gather_s[group], shared.update_s[group])
-    scatter_s, between_s = shared.scatter_s[group], shared.between_s[group]
-    gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
-    scattered_s = np.maximum(0.0, scatter_s - under_s)
-    both_s = gathered_s + np.maximum(0.0, gather_s + scatter_s - under_s)
-    reduced_s = np.maximum(0.0, shared.reduce_s[group] - under_s)
-    # Scattering of every microbatch may leave all of what hides to what follows the last.
-    left_s = np.maximum(0.0, between_s - under_s)
-    last_s = np.maximum(0.0, scatter_s + between_s - under_s)
-    added_s = np.select([zero == 2, zero == 3], [scattered_s, both_s], 0.0)
-    after_s = [reduced_s, last_s + gathered_s, gathered_s + left_s]
-    return added_s, np.select([zero == 0, zero == 1, zero == 2], after_s, left_s)
+    traffic = shared.traffic(batch.zero_stage, batch.group)
+    under = zero.Windows(np.array(overlap.parameters * forward_s), overlap.gradients * backward_s)
+    return zero.least_exposed(batch.zero_stage, traffic, under)
 
 
 def tail_of(like: LikeLayers, shared: SharedTimes, batch: Batch, overlap: Overlap) -> Tail:
     """What a rank with some of these layers exchanges after the last microbatch, at least."""
-    zero, group = batch.zero_stage, batch.group
     sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)
-    reduced_s, scattered_s, between_s, gathered_s = (
-        (byte_s @ own)[group]
-        for byte_s, own in (
-            (shared.reduce_byte_s, sync),
-            (shared.gather_byte_s, sync),
-            (shared.between_byte_s, sync),
-            (shared.gather_byte_s, gather),
+    traffic = zero.Traffic(
+        *(
+            (byte_s @ own)[batch.group]
+            for byte_s, own in (
+                (shared.reduce_byte_s, sync),
+                (shared.gather_byte_s, sync),
+                (shared.gather_byte_s, gather),
+                (shared.between_byte_s, sync),
+            )
         )
     )
-    last_s = scattered_s + between_s
-    gradients_s = np.select([zero == 0, zero == 1], [reduced_s, last_s], between_s)
-    parameters_s = np.where((zero == 1) | (zero == 2), gathered_s, 0.0)
+    once = zero.last_microbatch(batch.zero_stage, traffic.once(batch.zero_stage))
     return Tail(
         (
-            (gradients_s, overlap.gradients * like.longest.backward_s),
-            (parameters_s, overlap.parameters * like.longest.forward_s),
+            (once.backward_s, overlap.gradients * like.longest.backward_s),
+            (once.forward_s, overlap.parameters * like.longest.forward_s),
         )
     )
 
@@ -332,10 +320,9 @@ class CoarseBounds:
         shared = SharedTimes.of(work, self._groups.of_point(point, batch.groups))
         if layouts.inside.any():
             shared = shared.nearer_and_farther(work, self.cluster.levels)
-        shards = shared.shards()
         p, m = layouts.pipeline, layouts.num_microbatches
         gathered = batch.of_pairs(shared.gathered())
-        held_bytes = batch.of_pairs((work.static_bytes / shards).sum(axis=(2, 3)))
+        held_bytes = batch.of_pairs(shared.state_bytes(work.static_bytes))
         work_s = recomputed_work_s(work, chain, batch, gathered, held_bytes, device.usable_bytes)
         backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
         added_s, sync_s = exchanged_s(
@@ -343,7 +330,7 @@ class CoarseBounds:
         )
         total_s = work_s + added_s
         bounds_s = (m * total_s + sync_s) / p
-        bounds_s = np.maximum(bounds_s, self._busiest_s(work, batch, shared, shards, gathered))
+        bounds_s = np.maximum(bounds_s, self._busiest_s(work, batch, shared, gathered))
         way_s = np.full(layouts.size, work.way_s)
         for family, own in batch.families:
             ramp_s = _ramp_s(work, chain, work_s[own], layouts.at(own), family)
@@ -355,15 +342,15 @@ class CoarseBounds:
         sent_s = 2 * self._transfers_s(work, point, layouts)
         bounds_s = np.maximum(bounds_s, way_s + sent_s)
         ends_s = self._ends_s(work, point, batch, shared, sent_s, below_s=bounds_s)
-        update_s = self._update_s(work, batch, shards)
+        update_s = self._update_s(work, batch, shared)
         found: Floats = np.maximum(bounds_s, ends_s) + update_s + device.step_overhead_s
         return found
 
     def _busiest_s(
-        self, work: PointWork, batch: Batch, shared: SharedTimes, shards: Floats, gathered: Floats
+        self, work: PointWork, batch: Batch, shared: SharedTimes, gathered: Floats
     ) -> Floats:
         """Of the rank that holds most layers of a class, whichever that is, [N]."""
-        layer_held = np.tensordot(1 / shards, work.layer_static_bytes, axes=([2, 3], [1, 2]))
+        layer_held = shared.layer_bytes(work.layer_static_bytes)
         usable_bytes = self.cluster.accelerator.usable_bytes
         ramp, warm_up = batch.ramp(work.shares), batch.warm_up()
         most_s = np.zeros(batch.layouts.size)
@@ -410,13 +397,11 @@ class CoarseBounds:
                 passed_s[own] += after.of_family(family, at, layouts.pipeline[own], tied_s[own])
         return passed_s
 
-    def _update_s(self, work: PointWork, batch: Batch, shards: Floats) -> Floats:
+    def _update_s(self, work: PointWork, batch: Batch, shared: SharedTimes) -> Floats:
         """Of the rank with most to update: no less than the mean, nor than any layer's, [N]."""
-        device, parts = self.cluster.accelerator, shards[:, :, :, StaticKind.OPTIMIZER]
-        written = work.static_bytes @ TOUCHED + work.trained_bytes
-        of_layers = work.layer_static_bytes @ TOUCHED + work.ends.first.trained_bytes
-        touched = (written / parts).sum(axis=2)
-        largest = (parts**-1 @ of_layers.T).max(axis=2)
+        device, of_layers = self.cluster.accelerator, work.layer_static_bytes
+        touched = shared.touched_bytes(work.static_bytes, work.trained_bytes)
+        largest = shared.touched_bytes(of_layers, work.ends.first.trained_bytes).max(axis=2)
         update_s, largest_s = (
             np.array([[memory_time_s(b, device) if b else 0.0 for b in row] for row in rows])
             for rows in (touched.tolist(), largest.tolist())

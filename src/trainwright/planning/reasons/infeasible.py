@@ -41,7 +41,8 @@ from trainwright.planning.search.plans import (
     state_bytes,
 )
 from trainwright.plans.status import Binding, Relaxation
-from trainwright.profile import Recompute, StaticKind
+from trainwright.profile import Recompute
+from trainwright.step import zero
 from trainwright.step.places import group_replicas
 from trainwright.units import format_bytes, format_bytes_up
 
@@ -181,8 +182,8 @@ def _state_per_device(
 ) -> float:
     """What the fullest device holds at least: an even share of the ranks."""
     replicas = group_replicas(question.cluster.pool_of(), candidate.degrees)
-    shards = [[replicas.shards(group, kind) for kind in StaticKind] for group in range(2)]
-    return float((state_bytes / np.array(shards)).sum()) / candidate.pipeline
+    held = zero.state_bytes(replicas.zero_stage, replicas.sizes, state_bytes)
+    return float(held.sum()) / candidate.pipeline
 
 
 def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candidate]:

@@ -37,6 +37,7 @@ from trainwright.plans import Plan, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.profile import StaticKind
+from trainwright.step import zero
 from trainwright.step.pipeline import PipelineShape
 from trainwright.step.places import group_replicas
 from trainwright.step.predict import predict_step
@@ -67,18 +68,17 @@ def candidate_restrictions(candidate: Candidate) -> Restrictions:
 
 def roomy_problem(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Problem:
     """What fits here fits with transients, gathered weights and tied parameters too."""
-    replicas, gathers = _replicas(candidate)[0], _gathers(candidate)
-    gathered = _weights(profile) * (2 * (1 - 1 / replicas)) if gathers else None
+    sizes = _replicas(candidate)
+    layers = zero.gathered_layers(candidate.zero_stage, sizes[0])
+    gathered = _weights(profile) * layers if layers else None
     held = hold_tied_once(profile) if candidate.pipeline == 1 else profile
     setting = candidate_setting(question, candidate, profile)
     restrictions = candidate_restrictions(candidate)
     sharded = _sharded(held, candidate)
+    # Each rank is one stage of the partitioner.
+    beside = float(zero.beside_layers_bytes(candidate.zero_stage, sizes))
+    setting = replace(setting, memory_bytes=max(1.0, setting.memory_bytes - beside))
     return reserve_transients(sharded, setting, restrictions, gathered_bytes=gathered)
-
-
-def _gathers(candidate: Candidate) -> bool:
-    """Whether devices gather weights: a layer's and the next one's, or all they run if less."""
-    return candidate.zero_stage == 3 and _replicas(candidate)[0] > 1
 
 
 def _replicas(candidate: Candidate) -> tuple[int, int]:
@@ -167,14 +167,7 @@ def hold_tied_once(profile: Profile) -> Profile:
 
 def _sharded(profile: Profile, candidate: Candidate) -> Profile:
     """State divided over the replicas by ZeRO, and no gradient synchronisation."""
-    costs, shards = profile.costs, np.ones((2, len(StaticKind)))
-    for first_stage, kind in (
-        (1, StaticKind.OPTIMIZER),
-        (2, StaticKind.GRADIENT),
-        (3, StaticKind.WEIGHT),
-    ):
-        if candidate.zero_stage >= first_stage:
-            shards[:, kind] = _replicas(candidate)
+    costs, shards = profile.costs, zero.shards(candidate.zero_stage, _replicas(candidate))
     surrogate = replace(
         costs,
         static_bytes=costs.static_bytes / shards,

@@ -31,6 +31,7 @@ from trainwright.planning.splits.vee import (
     only_stages,
     rows_of,
 )
+from trainwright.step import zero
 from trainwright.step.predict import simulated_step, work_of_plan
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ class _Ways:
         whole = of_kind.weight_bytes[near] + of_kind.weight_bytes[far]
         heaviest = max(of_kind.largest_weight_bytes[near], of_kind.largest_weight_bytes[far])
         state = of_kind.static_bytes[near] + of_kind.static_bytes[far]
-        room = x.usable_bytes - state - min(x.gathered_share * heaviest, whole)
+        gathered = zero.gathered_bytes(x.gathered_share, heaviest, whole)
+        room = x.usable_bytes - state - gathered
         own, other = (fronts.kept_bytes[point] for point in points)
         beside = [fronts.transient_bytes[level] for level in levels]
         least_beside = max(min(beside), *(fronts.beside_bytes[level] for level in levels))
