@@ -13,6 +13,7 @@ from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import CHROME_TRACE, TARGETS, unsupported
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.job import Job, StagePart, Stamp
     from trainwright.plans.request import PlanRequest
+    from trainwright.plans.schedule import FamilyShape
     from trainwright.profile import Profile, Recompute
+    from trainwright.step.pipeline import PipelineShape
 
 Jobbed = ModelPlanResult | ModelEstimateResult
 
@@ -93,13 +96,14 @@ def job_of_configuration(
     from trainwright.step.pipeline import placement_of
     from trainwright.step.predict import shape_of
 
-    pool = cluster.pool_of()
+    pool, shape = cluster.pool_of(), shape_of(run)
     return Job(
         model=model,
         model_name=model_name,
         parallelism=run.parallelism,
         stages=_stages_of(run, model),
-        placement=placement_of(shape_of(run)),
+        placement=placement_of(shape),
+        shape=_family_shape(shape),
         microbatch_size=run.microbatch_size,
         global_batch=run.global_batch,
         sequence_length=run.sequence_length,
@@ -168,7 +172,7 @@ def _planned(document: ModelPlanResult, model: TransformerConfig, cluster: Clust
         stages.append(_part(kinds[first : last + 1], modes, kinds, first))
     degrees = document.parallelism
     shape = PipelineShape(
-        family=document.schedule or "1f1b",
+        family=document.schedule or DEFAULT_SCHEDULE,
         num_ranks=len(stages) if degrees is None else degrees.pipeline,
         num_microbatches=1 if degrees is None else workload.global_batch // (size * degrees.data),
         virtual_stages=(degrees or Parallelism()).virtual_stages,
@@ -181,6 +185,7 @@ def _planned(document: ModelPlanResult, model: TransformerConfig, cluster: Clust
         parallelism=degrees,
         stages=tuple(stages),
         placement=placement_of(shape),
+        shape=_family_shape(shape),
         microbatch_size=size,
         global_batch=workload.global_batch,
         sequence_length=workload.sequence_length,
@@ -191,6 +196,17 @@ def _planned(document: ModelPlanResult, model: TransformerConfig, cluster: Clust
         overheads=document.request.overheads or NO_OVERHEADS,
         devices_per_node=pool.devices_per_node,
     )
+
+
+def _family_shape(shape: PipelineShape) -> FamilyShape:
+    """Placing of the orders, and whether they split backwards; one that was found may do so."""
+    from trainwright.plans.schedule import FamilyShape
+    from trainwright.scheduling.families import family_named
+    from trainwright.step.pipeline import placement_of
+
+    if shape.order is not None:
+        return FamilyShape(placement_of(shape).placing, split_backward=True)
+    return family_named(shape.family).shape(shape.virtual_stages)
 
 
 def _part(

@@ -12,6 +12,7 @@ from trainwright.model import precision_named
 from trainwright.options.inputs import naming_options
 from trainwright.options.question import call_of, request_of
 from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_name
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import BoundKind, Status, relative_gap
@@ -550,7 +551,7 @@ def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
         stages=tuple(stages),
         num_microbatches=total,
         microbatch_size=size,
-        schedule=document.schedule or "1f1b",
+        schedule=document.schedule or DEFAULT_SCHEDULE,
         parallelism=document.parallelism,
     )
 

@@ -26,7 +26,7 @@ from trainwright.options.space import schedule_words
 from trainwright.planning.splits.vee_cuts import is_uneven
 from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.plans.parallelism import Parallelism, mapping_name
-from trainwright.plans.plan import SEARCHED, SearchedOrder
+from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
 from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
@@ -85,7 +85,7 @@ class Alternative:
 
     parallelism: Parallelism
     micro_batch: int
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
     num_recomputed: int | None = None
     devices_used: int | None = None
     step_time_s: float
@@ -551,7 +551,7 @@ def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
         stages=read_plan(document),
         num_microbatches=question.workload.global_batch // size,
         microbatch_size=size,
-        schedule=document.schedule or "1f1b",
+        schedule=document.schedule or DEFAULT_SCHEDULE,
         order=document.order,
         parallelism=_parallelism(document, question),
     )
