@@ -15,7 +15,7 @@ from trainwright.documents.printing import (
     unfitted_line,
 )
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
-from trainwright.documents.runs import layer_kinds, stage_part
+from trainwright.documents.runs import family_shape, layer_kinds, stage_part
 from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
@@ -40,7 +40,7 @@ from trainwright.plans.capability import unsupported
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Configuration
 from trainwright.plans.job import Job
 from trainwright.plans.parallelism import Parallelism, mapping_name
-from trainwright.plans.plan import SEARCHED, SearchedOrder
+from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
 from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
@@ -106,7 +106,7 @@ class Alternative:
 
     parallelism: Parallelism
     micro_batch: int
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
     num_recomputed: int | None = None
     devices_used: int | None = None
     step_time_s: float
@@ -518,7 +518,7 @@ def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cl
         stages.append(stage_part(kinds[first : last + 1], modes, kinds, first))
     degrees = document.parallelism
     shape = PipelineShape(
-        family=document.schedule or "1f1b",
+        family=document.schedule or DEFAULT_SCHEDULE,
         num_ranks=len(stages) if degrees is None else degrees.pipeline,
         num_microbatches=1 if degrees is None else workload.global_batch // (size * degrees.data),
         virtual_stages=(degrees or Parallelism()).virtual_stages,
@@ -531,6 +531,7 @@ def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cl
         parallelism=degrees,
         stages=tuple(stages),
         placement=placement_of(shape),
+        shape=family_shape(shape),
         microbatch_size=size,
         global_batch=workload.global_batch,
         sequence_length=workload.sequence_length,
@@ -588,7 +589,7 @@ def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
         stages=read_plan(document),
         num_microbatches=question.workload.global_batch // size,
         microbatch_size=size,
-        schedule=document.schedule or "1f1b",
+        schedule=document.schedule or DEFAULT_SCHEDULE,
         order=document.order,
         parallelism=_parallelism(document, question),
     )

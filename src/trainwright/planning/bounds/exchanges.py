@@ -28,7 +28,7 @@ import numpy as np
 
 from trainwright.cluster import Hop
 from trainwright.costing.communication import all_reduce_time_s, fastest_s
-from trainwright.planning.question.families import CHAIN, IN_V, ONE_F_ONE_B
+from trainwright.planning.question.families import CHAIN, IN_V, WHOLE_BACKWARD
 from trainwright.planning.question.layouts import exchanges_no_nearer
 from trainwright.profile import StaticKind
 from trainwright.step import zero
@@ -459,7 +459,7 @@ class AfterWay:
         return found
 
     def _first_s(self, family: str, *, least: int = 1, most: int | None = None) -> Floats:
-        ends, fused = self.ends, family == ONE_F_ONE_B
+        ends, fused = self.ends, family in WHOLE_BACKWARD
         key = (fused, least, most)
         if key not in self._firsts:
             passed_s = ends.whole_s if fused else ends.way_s

@@ -35,7 +35,13 @@ from trainwright.planning.bounds.layers import (
     undivided_work_s,
 )
 from trainwright.planning.bounds.stages import LayerTimes, optimizer_s
-from trainwright.planning.question.families import CHAIN, IN_V, ONE_F_ONE_B, WARM_UP
+from trainwright.planning.question.families import (
+    CHAIN,
+    SPLIT_BACKWARD,
+    WARM_UP,
+    WHOLE_BACKWARD,
+    WHOLE_GROUPS,
+)
 from trainwright.planning.question.layouts import ReplicaGroups
 from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.step import zero
@@ -111,7 +117,6 @@ def tail_of(like: LikeLayers, shared: SharedTimes, batch: Batch, overlap: Overla
 # rank r counts, but for a split backward only the share φ that is forward.
 
 _HAIR = 1e-9
-_SPLIT_BACKWARD = ("zb-h1", "zb-h2", *IN_V)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,13 +175,13 @@ def family_step_bound_s(
     the least that follows the pipeline; see `least_optimizer_s`.
     """
     p, m = np.asarray(pipeline, dtype=np.int64), np.asarray(num_microbatches, dtype=np.float64)
-    around_s = work.ahead_s if family in _SPLIT_BACKWARD else work.around_s
+    around_s = work.ahead_s if family in SPLIT_BACKWARD else work.around_s
     bound_s = m * work.total_s / p + around_s[p]
     depths, index = np.unique(p, return_inverse=True)
     busiest_s = undivided_work_s(work.class_s, work.counts, depths)[index].reshape(p.shape)
     bound_s = np.maximum(bound_s, m * busiest_s)
     if family in CHAIN:
-        share = work.forward_share if family in _SPLIT_BACKWARD else 1.0
+        share = work.forward_share if family in SPLIT_BACKWARD else 1.0
         unfinished = (1 - share / m) ** p
         bound_s = np.maximum(bound_s, share * work.total_s / (1 - unfinished))
     total: Floats = bound_s + overhead_s + after_s
@@ -266,7 +271,7 @@ def recomputed_work_s(
             m = layouts.num_microbatches[own]
             room_bytes = _room_in_warm_up(p, m, held, usable_bytes, family)
         work_s[own] = work.trade.least_s(room_bytes)
-        if family == "interleaved":
+        if family in WHOLE_GROUPS:
             chunks = layouts.virtual_stages[own]
             looped_s = loop_work_s(chain, pipeline=p, virtual_stages=chunks, room_bytes=room_bytes)
             work_s[own] = np.maximum(work_s[own], looped_s)
@@ -335,7 +340,7 @@ class CoarseBounds:
         for family, own in batch.families:
             ramp_s = _ramp_s(work, chain, work_s[own], layouts.at(own), family)
             bounds_s[own] = np.maximum(bounds_s[own], ramp_s)
-            if family == ONE_F_ONE_B:
+            if family in WHOLE_BACKWARD:
                 full_s = total_s[own] / (1 - (1 - 1 / m[own]) ** p[own])
                 bounds_s[own] = np.maximum(bounds_s[own], full_s)
                 way_s[own] = work.forward_s + backward_s[own]
@@ -382,7 +387,7 @@ class CoarseBounds:
         tied_s = ends.tied_s(self.cluster.pool_of().levels, size, layouts.pipeline)
         passed_s = np.full(layouts.size, work.way_s)
         for family, own in batch.families:
-            if family == ONE_F_ONE_B:
+            if family in WHOLE_BACKWARD:
                 passed_s[own] = ends.whole_way_s
         passed_s += sent_s
         most_s = tied_s + ends.own_weight_grad_s + 2 * shared.most_s

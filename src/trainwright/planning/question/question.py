@@ -26,6 +26,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.model import DEFAULT_RECIPE, ContextExchange, Recipe, RunShape
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Overlap
 from trainwright.plans.parallelism import AXIS_ORDERS, DATA_INSIDE, AxisOrder, Parallelism
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import ProfilePoint, Recompute
 from trainwright.profile.structure import divisors
 
@@ -391,7 +392,7 @@ class Candidate:
     expert: int = 1
     expert_tensor: int | None = None
     zero_stage: int = 1
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
     virtual_stages: int = 1
     axis_order: AxisOrder = DATA_INSIDE
     state_copies: int = 1

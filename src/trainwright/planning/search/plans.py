@@ -20,7 +20,7 @@ from trainwright.costing.estimate import flat_setting
 from trainwright.model import LayerKind, model_flops_per_sequence
 from trainwright.partitioning.downset_dp import recompute_least, solve
 from trainwright.partitioning.problem import Restrictions, surviving_rows
-from trainwright.planning.question.families import IN_V, ONE_F_ONE_B
+from trainwright.planning.question.families import IN_V, WHOLE_BACKWARD
 from trainwright.planning.question.question import Point, estimate_profile
 from trainwright.planning.question.room import room_of_candidate, room_of_devices
 from trainwright.planning.splits.chain import Site, fastest_ways
@@ -247,7 +247,7 @@ def price_split(
             tried = fastest_in_rooms(again, tries, tried, limit_s=limit_s, but=frozenset(every))
         return None if tried.plan is None else _priced(question, candidate, profile, tried.plan)
     found = [_priced(question, candidate, profile, plan) for plan in plans]
-    if candidate.schedule == ONE_F_ONE_B and not _is_near(found, split.bound_s):
+    if candidate.schedule in WHOLE_BACKWARD and not _is_near(found, split.bound_s):
         found.append(_partitioned(question, candidate, profile, budget))
     return min(
         (each for each in found if each is not None),

@@ -420,7 +420,7 @@ class Site:
 
 
 def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """Like `split_bound.best_split`, for a family of `step.pipeline.TIMELESS`."""
+    """Like `split_bound.best_split`, for a family whose orders read no costs."""
     kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
     p = degrees.pipeline
     if kinds.num_layers < p:
