@@ -48,6 +48,12 @@ def model_and_cluster(document: Jobbed) -> tuple[TransformerConfig, Cluster]:
     request = document.request
     if request.cluster is None:
         raise InvalidInput.of("request.cluster", "required field is missing")
+    if request.model.kind == "profile":
+        raise UnsupportedFeature(
+            f"{request.model.name} is a profile: it says what layers cost, not what they are, and "
+            "no framework can be told to build them",
+            alternative="plan the model itself, by its config.json or its name in the catalog",
+        )
     model = decode(TransformerConfig, request.model.content, path="request.model.content")
     return model, decode(Cluster, request.cluster.content, path="request.cluster.content")
 
@@ -183,7 +189,7 @@ def _planned(document: ModelPlanResult, model: TransformerConfig, cluster: Clust
         placement=placement_of(shape),
         microbatch_size=size,
         global_batch=workload.global_batch,
-        sequence_length=workload.sequence_length,
+        sequence_length=workload.sequence_length or 1,
         precision=workload.precision or pool.accelerator.default_precision,
         schedule=shape.family,
         recipe=document.request.recipe or DEFAULT_RECIPE,

@@ -555,7 +555,7 @@ def _tokens_per_step(document: ModelSweepResult) -> float:
     workload = document.request.workload
     if workload is None:
         raise InvalidInput.of("request.workload", "required field is missing")
-    return float(workload.global_batch * workload.sequence_length)
+    return float(workload.global_batch * (workload.sequence_length or 1))
 
 
 def _faults(document: ModelSweepResult, goal: Goal) -> Iterator[Fault]:
