@@ -392,7 +392,7 @@ def _range(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> TimeRa
         schedule=plan.schedule,
     )
     pools = sorted({pool for chain in step.chains for pool in chain.pools})
-    found = [time_range(question.model, question.cluster.alone(pool), run) for pool in pools]
+    found = [time_range(question.config, question.cluster.alone(pool), run) for pool in pools]
     return replace(
         found[0],
         low_ratio=min(each.low_ratio for each in found),

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from trainwright.cluster import Cluster
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode
 from trainwright.model import LayerKind, RunShape, TransformerConfig, layer_graph
 from trainwright.planning.search.plans import own_split
@@ -34,6 +34,12 @@ def model_and_cluster(
     """What a request carries of model and cluster; raises `InvalidInput` under its keys."""
     if request.cluster is None:
         raise InvalidInput.of("request.cluster", "required field is missing")
+    if request.model.kind == "profile":
+        raise UnsupportedFeature(
+            f"{request.model.name} is a profile: it says what layers cost, not what they are, and "
+            "no framework can be told to build them",
+            alternative="plan the model itself, by its config.json or its name in the catalog",
+        )
     model = decode(TransformerConfig, request.model.content, path="request.model.content")
     return model, decode(Cluster, request.cluster.content, path="request.cluster.content")
 

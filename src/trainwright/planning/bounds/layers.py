@@ -569,12 +569,12 @@ class LeastLayers(NamedTuple):
 
 def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ...]:
     """Every class of layers, however the experts of `point` are dealt out."""
-    experts = question.model.experts
+    experts = question.config.experts
     assert experts is not None, "a model without experts has a profile per point"
     pool = question.cluster.pool_of()
     dealt = replace(point, expert=experts.num_experts, expert_tensor=1)
     run = _run_at(question, dealt)
-    graph = layer_graph(question.settings.recipe.applied(question.model), run)
+    graph = layer_graph(question.settings.recipe.applied(question.config), run)
     hops = axis_hops(pool, tensor=point.tensor, context=point.context, expert=1, expert_tensor=1)
     overlap = question.settings.overlap
     spare = least_share(run, experts.experts_per_token)
@@ -674,7 +674,7 @@ def _run_at(question: ModelQuestion, point: Point) -> RunShape:
 
 def _exchange_s(question: ModelQuestion, point: Point) -> float:
     """Seconds of one layer that tokens travel to other devices; 0 where that may hide."""
-    model, pool = question.model, question.cluster.pool_of()
+    model, pool = question.config, question.cluster.pool_of()
     assert model.experts is not None
     run = _run_at(question, point)
     if not run.shares_tokens_to_experts or question.settings.overlap.experts > 0:

@@ -28,7 +28,7 @@ from trainwright.planning.question.question import (
     dense_points,
     estimate_profile,
     expert_points,
-    microbatch_sizes,
+    sizes_of,
 )
 from trainwright.planning.question.room import room_of_devices
 from trainwright.planning.search.framework import plan_runnable
@@ -142,7 +142,7 @@ def _layouts(question: ModelQuestion, budget: Budget, limit: _Limit) -> Iterator
     """
     workload = question.workload
     usable_bytes = room_of_devices(question).accelerator.usable_bytes
-    size = min(microbatch_sizes(workload, question.allowed.microbatch_size))
+    size = min(sizes_of(question))
     estimator = question.estimator()
     points = [
         dealt

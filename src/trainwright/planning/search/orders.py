@@ -16,7 +16,6 @@ import numpy as np
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget, Progress
-from trainwright.model import model_flops_per_sequence
 from trainwright.planning.question.families import CHAIN, IN_V, LOOPED
 from trainwright.planning.question.layouts import SEARCHED_UNLESS_NAMED as BY_DEFAULT
 from trainwright.planning.question.question import Span
@@ -283,12 +282,11 @@ def _listening(budget: Budget, start: _Start, *, best_s: float) -> Budget:
 def _priced(question: ModelQuestion, start: Priced, schedule: Schedule) -> Priced | None:
     order = words_of(schedule, family=start.candidate.schedule)
     plan = replace(start.plan, schedule=SEARCHED, order=order)
-    length = question.workload.sequence_length
     step = predict_step(
         plan,
         start.profile,
         question.cluster,
-        model_flops_per_sequence=model_flops_per_sequence(question.model, length),
+        model_flops_per_sequence=question.flops_per_sequence,
         overlap=question.settings.overlap,
         overheads=question.overheads,
     )

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.costing.estimate import flat_setting
-from trainwright.model import LayerKind, model_flops_per_sequence
+from trainwright.model import LayerKind
 from trainwright.partitioning.downset_dp import recompute_least, solve
 from trainwright.partitioning.problem import Restrictions, surviving_rows
 from trainwright.planning.question.families import IN_V, WHOLE_BACKWARD
+from trainwright.planning.question.measured import MeasuredModel
 from trainwright.planning.question.question import Point, estimate_profile
 from trainwright.planning.question.room import room_of_candidate, room_of_devices
 from trainwright.planning.splits.chain import Site, fastest_ways
@@ -194,6 +195,8 @@ def is_more_than_all_devices_hold(question: ModelQuestion) -> bool:
 
 def least_state_bytes(question: ModelQuestion) -> float:
     """Weights, gradients and optimizer states over all devices, each once."""
+    if isinstance(question.model, MeasuredModel):
+        return question.model.least_state_bytes()
     expert_tensor = None if question.model.experts is None else 1
     whole = Point(microbatch_size=1, tensor=1, expert_tensor=expert_tensor)
     return float(state_bytes(estimate_profile(question.estimator(), question, whole)).sum())
@@ -343,12 +346,11 @@ def _priced(
     question: ModelQuestion, candidate: Candidate, profile: Profile, plan: Plan
 ) -> Priced | None:
     """The plan priced; None where it does not fit."""
-    length = question.workload.sequence_length
     step = predict_step(
         plan,
         profile,
         question.cluster,
-        model_flops_per_sequence=model_flops_per_sequence(question.model, length),
+        model_flops_per_sequence=question.flops_per_sequence,
         overlap=question.settings.overlap,
         overheads=question.overheads,
     )
@@ -400,7 +402,7 @@ def price_own_stages(
     `kinds` may be those of another profile of the same costs.
     """
     workload, degrees = question.workload, candidate.degrees
-    blocks = own_split(question.model, candidate.pipeline)
+    blocks = own_split(question.config, candidate.pipeline)
     if not all(blocks[:-1]):
         return None
     cuts = cuts_of(profile, blocks)
@@ -435,7 +437,7 @@ def price_own_stages(
         plan,
         profile,
         question.cluster,
-        model_flops_per_sequence=model_flops_per_sequence(question.model, workload.sequence_length),
+        model_flops_per_sequence=question.flops_per_sequence,
         overlap=question.settings.overlap,
         overheads=question.overheads,
     )
