@@ -157,7 +157,6 @@ corpus: venv
 # What pages of the site show and is stored beside them: pictures, tables of targets and accuracy.
 pages: venv
 	$(BIN)/python docs/pictures/draw.py
-	$(BIN)/python docs/write_targets.py
 	$(if $(TRAINWRIGHT_SHARED),$(BIN)/python docs/write_accuracy.py $(TRAINWRIGHT_SHARED)/data/measured)
 
 # Nothing is fetched while the site is built, nor when it is read.

@@ -1,14 +1,12 @@
 """What frameworks can run: the table agrees with itself, the schedules and the documentation."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.targets_page import targets_page
 from trainwright.plans.capability import (
     FAMILY_SHAPES,
     TARGETS,
@@ -26,8 +24,6 @@ from trainwright.plans.capability_table import AXIS_ORDERS, CELLS, OPTIMIZERS, S
 from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.schedule import ActionKind, Placement
 from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest
-
-PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
 
 degrees = st.builds(
     Parallelism,
@@ -200,7 +196,3 @@ def test_versions_may_be_left_out_or_hyphenated(given_name: str, name: str) -> N
 def test_an_unknown_target_lists_the_known_ones(name: str) -> None:
     with pytest.raises(InvalidInput, match="must be one of megatron, megatron-bridge"):
         target_named(name)
-
-
-def test_the_page_of_targets_is_the_table() -> None:
-    assert PAGE.read_text(encoding="utf-8") == targets_page(), "run: python docs/write_targets.py"

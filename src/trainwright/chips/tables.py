@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainwright.documents.printing import add_row, table
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput, MissingExtra
 from trainwright.plans.status import Status
 from trainwright.units import format_bandwidth, format_bytes, format_seconds

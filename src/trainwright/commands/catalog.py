@@ -9,7 +9,8 @@ import typer
 
 from trainwright.commands import command_line as options
 from trainwright.commands.output import emit
-from trainwright.documents.printing import Report, add_row, table
+from trainwright.documents.printing import Report
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.units import format_bandwidth, format_bytes

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.export import Nearest, PricedLayout
-from trainwright.documents.jobs import able_targets, gaps_of, job_of_configuration
+from trainwright.documents.runs import able_targets, gaps_of, job_of_configuration
 from trainwright.errors import Inexpressible, Infeasible, InvalidInput
 from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import (

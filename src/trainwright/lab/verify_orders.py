@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -160,7 +160,7 @@ def _(document: ModelPlanResult) -> Pipeline | Replicas:
     job = job_of(document)
     if job.parallelism is None:
         return of_own_degrees(document, job)
-    plan, profile, cluster = plan_and_profile(document, job)
+    plan, profile, cluster = plan_and_profile(document)
     return Pipeline(
         timeline=step_timeline(
             plan, profile, cluster, overlap=job.overlap, overheads=job.overheads
@@ -180,7 +180,7 @@ def _(document: ModelEstimateResult) -> Pipeline:
     from trainwright.step.account import step_timeline
 
     job = job_of(document)
-    plan, profile, cluster = plan_and_profile(document, job)
+    plan, profile, cluster = plan_and_profile(document)
     return Pipeline(
         timeline=step_timeline(
             plan, profile, cluster, overlap=job.overlap, overheads=job.overheads
@@ -388,17 +388,11 @@ def check_document(document: Verifiable) -> tuple[Check, Verifiable]:
 
     The document comes back with figures that its version did not have yet.
     """
-    from trainwright.documents.recheck import recheck, recheck_estimate
-    from trainwright.documents.schedule import recheck_schedule
+    from trainwright.documents.recheck import recheck
 
     detail = "hashes, decisions, prices and claims follow from its request"
     try:
-        if isinstance(document, ScheduleResult):
-            known: Verifiable = recheck_schedule(document)
-        elif isinstance(document, ModelEstimateResult):
-            known = recheck_estimate(document)
-        else:
-            known = cast("Verifiable", recheck(document))
+        known = recheck(document)
     except InvalidInput as error:
         return check(0, "document", detail, error), document
     said = "; ".join((detail, *known.warnings[len(document.warnings) :]))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RecipeOptions(TypedDict, total=False):
-    """Number formats, optimizer, dropout, exchanges; see `docs/costs.md` for the defaults.
+    """Number formats, optimizer, dropout, exchanges; `docs/cli-reference.md` has the defaults.
 
     `overlap` maps gradients, parameters, tensor, experts or pipeline to a share.
     """
@@ -163,7 +163,7 @@ def recipe_words(recipe: Recipe | None, overlap: Overlap | None) -> Iterator[str
 
 
 class RunOptions(RecipeOptions, total=False):
-    """Everything about a run but model and cluster; see `docs/costs.md` for the defaults.
+    """Everything about a run but model and cluster; `docs/cli-reference.md` has the defaults.
 
     `recompute` is none, selective, full, or full:N for the first N blocks of each stage; sizes are
     bytes or text with a unit.

@@ -1,7 +1,7 @@
 """What each training framework can express, as data: planner, exporters and docs read one table.
 
 A cell holds how the framework says it, or why it cannot. Facts are those of the versions in
-`TARGETS`, from their sources and manuals; `docs/targets.md` is this table, written out.
+`TARGETS`, from their sources and manuals; `docs/jobs.md` has this table, written out.
 """
 
 from __future__ import annotations

@@ -74,9 +74,9 @@ class Shape:
 # --------------------------------------------------------------------------------
 # Two shapes use several pools. *Across*: all replicas alike, the pipeline runs from pool to pool.
 # *Beside*: whole pipelines in each pool, all cut alike, with as many microbatches as their pool is
-# fast. Plans on one pool are those of `model_planner`.
+# fast. Plans on one pool are those of `search.search`.
 
-# Orders of one stage per rank that do not look at times; see `chain_split`.
+# Orders of one stage per rank that do not look at times; see `splits.chain`.
 FAMILIES: Final = tuple(family for family in WARM_UP if family in CHAIN)
 
 

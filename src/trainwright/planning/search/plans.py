@@ -4,7 +4,7 @@ The partitioner adds bytes up, layer by layer. Three things of a stage do not ad
 count at their largest, weights that ZeRO-3 gathers likewise, and parameters tied between layers are
 held once by a stage with both. What fits the *roomy* problem fits with all of them; beside it
 stand two changes of a profile that take no plan away, for proofs that none fits. Gradient
-synchronisation is left out; `pricing` knows how much of it hides.
+synchronisation is left out; `step` knows how much of it hides.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All cuts of a chain into one stage per rank whose bounds are below a limit.
 
-The bound is that of `chain_split`. Its recurrence runs from the last rank backwards; here the first
+The bound is that of `chain`. Its recurrence runs from the last rank backwards; here the first
 ranks are cut first, and those behind them count at the least of all their cuts. So each rank more
 that is cut raises the bound, and what reaches the limit is dropped with all that begins like it.
 O(p²) for each beginning that is kept.

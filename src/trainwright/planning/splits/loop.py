@@ -1,7 +1,7 @@
 """The best nearly even split over v chunks per rank in a loop, with a bound on all such splits.
 
 The chunks of a rank are coupled by its work and its memory, so no chain DP finds the best split.
-`loop_bound` says how many blocks each rank can hold within the least step; how these are dealt to
+The bound says how many blocks each rank can hold within the least step; how these are dealt to
 its chunks is tried in a few ways: what a chunk has more than another at the loss end, at the other,
 or spread. Where memory runs out a rank recomputes what frees most per second, the chunks that wait
 longest first. The way that runs shortest in the simulator is returned, with the even split beside

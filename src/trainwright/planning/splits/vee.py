@@ -2,7 +2,7 @@
 
 Rank r owns stages r and 2p-1-r. A family orders a V by the times of its stages, and what its order
 holds is known only then. A split is in the space if it is nearly even and fits with what the
-published order of its family holds (`v_memory`).
+published order of its family holds (`question.families`).
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def solved(values: Floats) -> Mix:
 # other (`PeelWeights`). What other ranks recompute counts here, which no bound of a rank by itself
 # sees: of V-Min with little memory it is most of the step.
 #
-# These are sums of times of stages, and so is what ranks take by themselves (`v_bound`). The least
+# These are sums of times of stages, and so is what ranks take by themselves. The least
 # over all splits of the largest of them is no less than the least of any mean of them, which the
 # peel finds (`native/chain/peel.hpp`, `peel_weighted`). The best mean is that of a game between
 # splits and sums (`matrix_game`), solved for the splits that were met; its mean asks for the next
@@ -413,7 +413,7 @@ def shortest_split(v: VProblem, space: _core.PeelProblem) -> _core.PeelResult:
 # chain
 # ------------------------------------------------------------------------------------------
 # Two splits are found. One is even and has room for as many activations as its family allows at
-# most, so that it fits whatever order is found. The other attains the bound of `v_bound`, with room
+# most, so that it fits whatever order is found. The other attains the bound, with room
 # for what the published order of its family holds. Which of them steps faster the simulation tells.
 
 _LIKELY_LIMITS: Final = (1.02, 1.06)  # times a bound: the first, and from one to the next

@@ -1,4 +1,4 @@
-"""The capability table as a page of the documentation."""
+"""What each framework can run: the capability table, for the page on jobs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ from trainwright.plans.capability import TARGETS, Cell, Support, capability_of
 from trainwright.plans.capability_table import Feature
 
 _MARKS = {Support.YES: "yes", Support.GLOBAL: "one value", Support.CODE: "in code", Support.NO: "–"}
-_TOP = """\
-# What each framework can run
-
-Written from `trainwright.plans.capability` by `docs/write_targets.py`; a test keeps it true. *yes*:
-the exported files say it; *one value*: for the whole model; *in code*: in your model or script; –:
-`trainwright export` raises `UnsupportedFeature` and names the targets that can.
-"""
 
 
-def targets_page() -> str:
-    """The page, as Markdown."""
-    return "\n".join((_TOP, *_table(), "", *_schedules(), "", *_reasons(), ""))
+def targets_part() -> str:
+    """The table, the schedules of each target and the reasons, as Markdown."""
+    return "\n".join((*_table(), "", *_schedules(), "", *_reasons(), ""))
 
 
 def _table() -> Iterator[str]:
@@ -40,7 +33,7 @@ def _orders(target: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _schedules() -> Iterator[str]:
-    yield "## Schedules by name\n"
+    yield "### Schedules by name\n"
     yield "Where a custom order of actions is possible, every other family goes into a file.\n"
     for target in TARGETS:
         own = capability_of(target).schedules
@@ -49,7 +42,7 @@ def _schedules() -> Iterator[str]:
 
 
 def _reasons() -> Iterator[str]:
-    yield "## How, and why not\n"
+    yield "### How, and why not\n"
     for feature in Feature:
         found: dict[Cell, list[str]] = {}
         for target in TARGETS:
