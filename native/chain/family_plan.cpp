@@ -6,12 +6,13 @@
 #include <limits>
 #include <utility>
 
+#include "chain/fill.hpp"
+
 namespace trainwright {
 
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kSameSum = 1e-12;  // sums of the same layers in another order
 
 struct Layer {
   double forward_s, input_grad_s, weight_grad_s, update_s;
@@ -59,22 +60,8 @@ class Planner {
     const double least_s = m * std::max(work_s_ / ranks, heaviest_s_);
     FamilyPlan none{kInfinity, {}};
     if (least_s * (1 - kSameSum) >= cutoff_s || !fill(kInfinity).fits) return none;
-    Filling cut = fill(cutoff_s / m);
-    if (!cut.fits) return none;
-    double low_s = heaviest_s_;
-    while (low_s < cut.longest_s * (1 - kSameSum)) {
-      Filling tighter = fill((low_s + cut.longest_s) / 2);
-      if (tighter.fits) {
-        cut = std::move(tighter);
-        continue;
-      }
-      if (tighter.next_s >= cut.longest_s * (1 - kSameSum)) break;
-      low_s = tighter.next_s;
-      Filling exact = fill(low_s);
-      if (!exact.fits) continue;
-      cut = std::move(exact);
-      break;
-    }
+    const Filling cut =
+        shortest_filling(heaviest_s_, cutoff_s / m, [&](double limit_s) { return fill(limit_s); });
     if (!cut.whole) return none;  // fewer ranks hold all layers: another order's plan
     const double step_s = run(cut, cutoff_s);
     if (step_s >= cutoff_s) return none;
@@ -82,14 +69,6 @@ class Planner {
   }
 
  private:
-  struct Filling {
-    bool fits = false;   // all layers are on some rank
-    bool whole = false;  // and every stage has one
-    double longest_s = 0;
-    double next_s = kInfinity;    // the least sum that a higher limit would admit
-    std::vector<int64_t> starts;  // of stages in order of the chain
-  };
-
   int64_t num_stages() const { return order_.orders.num_stages(); }
 
   // Whether a rank with these chunks fits into memory at its fullest instant.
@@ -122,54 +101,42 @@ class Planner {
             .transient = std::max(chunk.transient, layer.running)};
   }
 
-  // In V from both ends. With one stage per rank from the front; where that leaves a rank whose
-  // first layer does not fit beside what it holds, from the back: later ranks hold less.
   Filling fill(double limit_s) const {
-    Filling found = fill_from_front(limit_s);
-    if (found.fits || order_.num_chunks == 2) return found;
-    const double front_next_s = found.next_s;
-    found = fill_from_back(limit_s);
-    found.next_s = std::min(found.next_s, front_next_s);
-    return found;
+    if (order_.num_chunks == 2) return fill_from_both_ends(limit_s);
+    return fill_chain(layers_.size(), order_.orders.num_ranks(),
+                      [&](int64_t rank, size_t from, int64_t step, size_t most) {
+                        return grow(rank, from, step, most, limit_s);
+                      });
   }
 
-  // Rank before rank, one chunk each, takes layers off the back while they fit.
-  Filling fill_from_back(double limit_s) const {
-    Filling filling;
-    size_t left = layers_.size();
-    for (int64_t rank = order_.orders.num_ranks() - 1; rank >= 0 && left > 0; --rank) {
-      std::array<Chunk, 2> chunks{};
-      while (left > 0) {
-        const std::array<Chunk, 2> grown{with(chunks[0], left - 1), Chunk{}};
-        if (!fits(rank, grown)) break;
-        if (grown[0].work_s > limit_s) {
-          filling.next_s = std::min(filling.next_s, grown[0].work_s);
-          break;
-        }
-        chunks = grown;
-        --left;
+  // The one chunk of a rank, as long as time and memory allow.
+  FilledStage grow(int64_t rank, size_t from, int64_t step, size_t most, double limit_s) const {
+    FilledStage stage;
+    std::array<Chunk, 2> chunks{};
+    for (size_t at = from; stage.count < most; at += static_cast<size_t>(step)) {
+      chunks[0] = with(chunks[0], at);
+      if (!fits(rank, chunks)) break;
+      if (chunks[0].work_s > limit_s) {
+        stage.next_s = chunks[0].work_s;
+        break;
       }
-      if (chunks[0].count == 0) return filling;
-      filling.starts.push_back(static_cast<int64_t>(left));
-      filling.longest_s = std::max(filling.longest_s, chunks[0].work_s);
+      stage.work_s = chunks[0].work_s;
+      ++stage.count;
     }
-    std::reverse(filling.starts.begin(), filling.starts.end());
-    filling.fits = left == 0;
-    filling.whole = static_cast<int64_t>(filling.starts.size()) == order_.orders.num_ranks();
-    return filling;
+    return stage;
   }
 
-  // Rank after rank takes layers off the front, and in V off the back too, while they fit.
-  Filling fill_from_front(double limit_s) const {
+  // Rank after rank takes layers off both ends of what is left, from the end it has fewer of.
+  Filling fill_from_both_ends(double limit_s) const {
     Filling filling;
-    filling.whole = true;
+    bool every_stage = true;
     const int64_t ranks = order_.orders.num_ranks();
     std::vector<int64_t> near, far;
     int64_t first = 0, last = static_cast<int64_t>(layers_.size());  // what is left: [first, last)
     for (int64_t rank = 0; rank < ranks && first < last; ++rank) {
       std::array<Chunk, 2> chunks{};
       near.push_back(first);
-      std::array<bool, 2> open{true, order_.num_chunks == 2};
+      std::array<bool, 2> open{true, true};
       while (first < last && (open[0] || open[1])) {
         size_t side = open[0] ? 0 : 1;
         if (open[0] && open[1] && chunks[1].count < chunks[0].count) side = 1;
@@ -191,12 +158,12 @@ class Planner {
         }
       }
       if (chunks[0].count == 0) return filling;
-      if (order_.num_chunks == 2) far.push_back(last);
+      far.push_back(last);
       filling.longest_s = std::max(filling.longest_s, chunks[0].work_s + chunks[1].work_s);
-      filling.whole &= chunks[order_.num_chunks == 2 ? 1 : 0].count > 0;
+      every_stage &= chunks[1].count > 0;
     }
     filling.fits = first == last;
-    filling.whole &= static_cast<int64_t>(near.size()) == ranks;
+    filling.whole = filling.fits && every_stage && static_cast<int64_t>(near.size()) == ranks;
     filling.starts = near;
     filling.starts.insert(filling.starts.end(), far.rbegin(), far.rend());
     return filling;

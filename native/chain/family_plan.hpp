@@ -1,10 +1,8 @@
 // The fastest plan of a chain under given orders: a schedule family, d replicas, p ranks.
 //
-// A family with one stage per rank fills ranks from the front, and from the back where the front
-// fails; one in V, where rank r owns stages r and 2p-1-r, peels layers off both ends, the end with
-// fewer layers first. Either way a rank takes
-// as many layers as a limit on its time and the memory allow, and the limit is bisected over the
-// sums that occur. Orders are known, so memory is exact:
+// Ranks are filled within a limit on their time that is bisected (fill.hpp). In V, where rank r
+// owns stages r and 2p-1-r, they take layers off both ends of the chain, the end with fewer layers
+// first. Orders are known, so memory is exact:
 //
 //   static + Σ over chunks (before · saved + pending · weight inputs + running · transient)
 //

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "chain/fill.hpp"
 #include "chain/pipeline_ends.hpp"
 
 namespace trainwright {
@@ -13,7 +14,6 @@ namespace trainwright {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kSameSum = 1e-12;  // sums of the same layers in another order
 
 class Cutter {
  public:
@@ -50,37 +50,17 @@ class Cutter {
   }
 
  private:
-  struct Filling {
-    bool fits = false;
-    double longest_s = 0;
-    double next_s = kInfinity;  // the least sum that a higher limit would admit
-    std::vector<int64_t> starts;
-    std::vector<int64_t> options;
-    std::vector<size_t> places;  // of these among the options of this cutter
-  };
-
   void offer(UniformPlan& best, int64_t d, int64_t p, int64_t m) const {
     const double share = 1 - std::pow(1 - 1 / static_cast<double>(m), static_cast<double>(p));
     const double least_s = std::max(work_s_ / share, static_cast<double>(m) * heaviest_s_);
     if (least_s * (1 - kSameSum) >= best.step_s) return;
-    Filling cut = fill(best.step_s / static_cast<double>(m), d, p, m);
-    if (!cut.fits) return;
-    double low_s = heaviest_s_;
-    while (low_s < cut.longest_s * (1 - kSameSum)) {
-      Filling tighter = fill((low_s + cut.longest_s) / 2, d, p, m);
-      if (tighter.fits) {
-        cut = std::move(tighter);
-      } else {
-        if (tighter.next_s >= cut.longest_s * (1 - kSameSum)) break;
-        low_s = tighter.next_s;
-        Filling exact = fill(low_s, d, p, m);
-        if (exact.fits) {
-          cut = std::move(exact);
-          break;
-        }
-      }
-    }
-    if (static_cast<int64_t>(cut.starts.size()) < p) return;  // a shallower plan is the same
+    const auto fill = [&](double limit_s) {
+      return fill_chain(num_layers_, p, [&](int64_t rank, size_t from, int64_t step, size_t most) {
+        return grow(from, step, most, static_cast<double>(std::min(p - rank, m)), limit_s, d);
+      });
+    };
+    const Filling cut = shortest_filling(heaviest_s_, best.step_s / static_cast<double>(m), fill);
+    if (!cut.whole) return;  // nothing fits, or a shallower plan is the same
     price(best, cut, d, m);
   }
 
@@ -91,15 +71,9 @@ class Cutter {
   };
 
   // A stage as long as time and memory allow, from one layer on to the last or back to the first.
-  struct Grown {
-    size_t count = 0, chosen = 0;
-    double work_s = 0;
-    double next_s = kInfinity;  // with one layer more, where only the limit forbids it
-  };
-
-  Grown grow(size_t from, int64_t step, size_t most, double in_flight, double limit_s,
-             int64_t d) const {
-    Grown grown;
+  FilledStage grow(size_t from, int64_t step, size_t most, double in_flight, double limit_s,
+                   int64_t d) const {
+    FilledStage grown;
     const size_t count = options_.size();
     std::vector<Growing> growing(count);
     double held = 0;
@@ -124,44 +98,10 @@ class Cutter {
         break;
       }
       grown.work_s = quickest_s;
-      grown.chosen = quickest;
+      grown.option = quickest;
       ++grown.count;
     }
     return grown;
-  }
-
-  // From the front; where that leaves a stage whose first layer does not fit beside so many
-  // microbatches, from the back: there a layer only ever moves to stages that hold fewer.
-  Filling fill(double limit_s, int64_t d, int64_t p, int64_t m) const {
-    Filling front = fill_from(limit_s, d, p, m, false);
-    if (front.fits) return front;
-    Filling back = fill_from(limit_s, d, p, m, true);
-    back.next_s = std::min(front.next_s, back.next_s);
-    return back;
-  }
-
-  Filling fill_from(double limit_s, int64_t d, int64_t p, int64_t m, bool back) const {
-    Filling filling;
-    size_t left = num_layers_;
-    for (int64_t k = 0; k < p && left > 0; ++k) {
-      const auto in_flight = static_cast<double>(std::min(back ? k + 1 : p - k, m));
-      const size_t from = back ? left - 1 : num_layers_ - left;
-      const Grown stage = grow(from, back ? -1 : 1, left, in_flight, limit_s, d);
-      filling.next_s = std::min(filling.next_s, stage.next_s);
-      if (stage.count == 0) return filling;
-      left -= stage.count;
-      filling.starts.push_back(static_cast<int64_t>(back ? left : from));
-      filling.options.push_back(static_cast<int64_t>(options_[stage.chosen]));
-      filling.places.push_back(stage.chosen);
-      filling.longest_s = std::max(filling.longest_s, stage.work_s);
-    }
-    filling.fits = left == 0;
-    if (back) {
-      std::reverse(filling.starts.begin(), filling.starts.end());
-      std::reverse(filling.options.begin(), filling.options.end());
-      std::reverse(filling.places.begin(), filling.places.end());
-    }
-    return filling;
   }
 
   struct Stages {
@@ -179,7 +119,7 @@ class Cutter {
       double forward_s = 0, backward_s = 0, update_s = 0, sync = 0;
       for (size_t layer = first; layer < end; ++layer) {
         forward_s += forward_s_[layer];
-        backward_s += backward_s_[layer * options_.size() + cut.places[i]];
+        backward_s += backward_s_[layer * options_.size() + cut.options[i]];
         update_s += update_s_[layer];
         sync += sync_[layer];
       }
@@ -201,7 +141,9 @@ class Cutter {
     for (size_t i = 0; i < ends_s.size(); ++i)
       step_s = std::max(step_s, ends_s[i] + stages.after_s[i]);
     if (step_s >= best.step_s) return;
-    best = {step_s, d, cut.starts, cut.options};
+    best = {step_s, d, cut.starts, {}};
+    for (const size_t place : cut.options)
+      best.options.push_back(static_cast<int64_t>(options_[place]));
   }
 
   // A stage works for m microbatches between the first's way to it and the last's way back, and

@@ -6,12 +6,10 @@
 //   λ* = min over cuts of max_i w_i,   w_i = Σ (forward + backward) of stage i,
 //   Σ static + min(p − i, m) Σ saved + max transient <= memory,
 //
-// found by filling stages from the front up to a limit that is bisected over the sums that occur,
-// and from the back where the front fails: a stage that fits stays within limits when it loses a
-// layer, and from the back layers only move to stages that hold fewer microbatches. The plan is
-// then run action by action (pipeline_ends), and each stage synchronises its gradients over a ring
-// (as far as that does not hide under its last backward) and updates its weights at its own end.
-// Passed over are plans that cannot beat the best:
+// found by filling stages within a limit that is bisected (fill.hpp). The plan is then run action
+// by action (pipeline_ends), and each stage synchronises its gradients over a ring (as far as that
+// does not hide under its last backward) and updates its weights at its own end. Passed over are
+// plans that cannot beat the best:
 //
 //   time >= W / (1 − (1 − 1/m)^p)        W the work of one microbatch on all stages
 //   time >= Σ_{j<i} (w_j + 2 x_j) + m w_i + waits_i   for every stage i

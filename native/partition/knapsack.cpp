@@ -39,22 +39,7 @@ void Knapsack::finish_layer() {
   fastest_s_ += choices_[begin].time_s;
   fastest_bytes_ += choices_[begin].memory_bytes;
   least_bytes_ += choices_[end - 1].memory_bytes;
-  // Lower convex hull: ratios strictly ascend within a layer.
-  const size_t own = steps_.size();
-  for (int32_t i = begin + 1; i < end; ++i) {
-    int32_t from = begin;
-    while (true) {
-      from = steps_.size() > own ? begin + steps_.back().choice : begin;
-      const double extra = choices_[i].time_s - choices_[from].time_s;
-      const double saving = choices_[from].memory_bytes - choices_[i].memory_bytes;
-      const Step step{extra / saving, extra, saving, layer, i - begin};
-      if (steps_.size() == own || step.ratio > steps_.back().ratio) {
-        steps_.push_back(step);
-        break;
-      }
-      steps_.pop_back();
-    }
-  }
+  append_hull_steps<Choice>(std::span(choices_).subspan(begin), layer, steps_);
 }
 
 KnapsackAnswer Knapsack::decide(double capacity_bytes, double limit_s, int64_t max_states) {
@@ -90,7 +75,7 @@ bool Knapsack::bracket(double capacity_bytes, double limit_s, KnapsackAnswer& an
 
 // Walks the hull steps by ratio. False when the bound exceeds the limit.
 bool Knapsack::relax(double need, double limit_s, KnapsackAnswer& answer) {
-  std::sort(steps_.begin(), steps_.end(), [](const Step& a, const Step& b) {
+  std::sort(steps_.begin(), steps_.end(), [](const HullStep& a, const HullStep& b) {
     if (a.ratio != b.ratio) return a.ratio < b.ratio;
     return a.layer != b.layer ? a.layer < b.layer : a.choice < b.choice;
   });
@@ -101,7 +86,7 @@ bool Knapsack::relax(double need, double limit_s, KnapsackAnswer& answer) {
     extra += steps_[i].extra_s;
     picked_[steps_[i].layer] = steps_[i].choice;
   }
-  const Step& last = steps_[i];
+  const HullStep& last = steps_[i];
   multiplier_ = last.ratio;
   answer.lower_s = fastest_s_ + extra + last.ratio * std::min(need - saved, last.saving_bytes);
   if (answer.lower_s > limit_s) return false;
@@ -110,7 +95,7 @@ bool Knapsack::relax(double need, double limit_s, KnapsackAnswer& answer) {
   picked_[last.layer] = last.choice;
   // The last step often saves more than is needed: undo what fits, dearest first.
   for (size_t back = i; back-- > 0 && saved > need;) {
-    const Step& step = steps_[back];
+    const HullStep& step = steps_[back];
     if (picked_[step.layer] != step.choice || saved - step.saving_bytes < need) continue;
     size_t before = back;  // the layer's previous hull step, or its fastest choice
     while (before-- > 0 && steps_[before].layer != step.layer) {

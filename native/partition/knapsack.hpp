@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "partition/lower_hull.hpp"
+
 namespace trainwright {
 
 struct KnapsackAnswer {
@@ -40,10 +42,6 @@ class Knapsack {
     double time_s, memory_bytes;
     int64_t row;
   };
-  struct Step {  // along a layer's hull, to a slower choice that needs less memory
-    double ratio, extra_s, saving_bytes;
-    int32_t layer, choice;
-  };
   struct State {
     double saving_bytes, extra_s;
     int32_t previous, choice;
@@ -63,7 +61,7 @@ class Knapsack {
 
   std::vector<Choice> choices_;
   std::vector<int32_t> first_;  // per layer, into choices_
-  std::vector<Step> steps_;
+  std::vector<HullStep> steps_;
   std::vector<int32_t> picked_;  // per layer, index of its choice from first_
   std::vector<int64_t> chosen_rows_;
   std::vector<State> states_, merged_;

@@ -6,14 +6,9 @@
 #include <vector>
 
 #include "partition/instance.hpp"
+#include "partition/lower_hull.hpp"
 
 namespace trainwright {
-
-// Along a layer's lower convex hull, to a slower option that needs less memory.
-struct HullStep {
-  double ratio, extra_s, saving_bytes;
-  int32_t layer;
-};
 
 // What a stage of one degree and y holds of a layer.
 struct PricedLayer {

@@ -687,9 +687,8 @@ class Loop:
         for _ in range(-missing):  # the bound allows ranks fewer of its class than they must hold
             counts[int((counts - least.sum(axis=0)).argmax())] -= 1
         late, early = np.arange(v)[::-1], np.arange(v)
-        spread = np.argsort([int(f"{chunk:06b}"[::-1], 2) for chunk in range(v)], kind="stable")
         found: list[Ints] = []
-        for order in (late, early, spread):
+        for order in (late, early, spread_order(v)):
             blocks = np.stack(
                 [_dealt_evenly(int(counts[r]), least[:, r], most[:, r], order) for r in range(p)],
                 axis=1,
@@ -714,6 +713,17 @@ class Loop:
             transfer_s=self.transfer_s,
         )
         return float(quick_ends_s(self.shape, times).max())
+
+
+def spread_order(count: int) -> Ints:
+    """0 to `count` - 1 with bits reversed: 0, then the middle, the quarters, the eighths, ...
+
+    Whatever number of them is taken from the front lies about evenly over all.
+    """
+    order = np.zeros(1, dtype=np.int64)
+    while len(order) < count:
+        order = np.concatenate((2 * order, 2 * order + 1))
+    return order[order < count]
 
 
 def _dealt_evenly(count: int, least: Ints, most: Ints, order: Ints) -> Ints:
