@@ -74,7 +74,6 @@ def test_defaults_written_out_are_no_foreign_options(run):
 @pytest.mark.parametrize(
     ("option", "value", "instead"),
     [
-        ("--cluster", "dgx-h100", "the machine is given as --devices, --memory and --bandwidth"),
         ("--nodes", "3", "the machine is given as --devices, --memory and --bandwidth"),
         ("--global-batch", "8", "the batch is given as --microbatches"),
         ("--micro-batch", "1", "the batch is given as --microbatches"),
@@ -93,6 +92,37 @@ def test_options_of_models_are_refused_for_a_profile(run, option, value, instead
     run("plan", "small.json", "-o", "plan.json")
     done = run("estimate", "small.json", "--plan", "plan.json", option, value)
     assert is_refused(done, wanted)
+
+
+ON_A_CLUSTER = ("plan", "small.json", "--cluster", "dgx-h100", "--nodes", "1")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("--bandwidth", "25GB/s", "bandwidth: must be given for a profile without --cluster only"),
+        ("--microbatches", "8", "microbatches: must be given for a profile without --cluster only"),
+        ("--planner", "equal", "planner: must be given for a profile without --cluster only"),
+        ("--framework", "megatron", "framework: must be given for a model only"),
+        ("--optimizer", "sgd", "optimizer: must be given for a model only"),
+        ("--zero", "1", "zero: must hold 0: the profile does not tell weights"),
+        ("--micro-batch", "2", "micro-batch: must hold one of 1, which the profile has"),
+        ("--cp", "2", "cp: must hold 1: the profile has no other"),
+        ("--exclude-option", "vanilla", None),
+    ],
+)
+def test_a_profile_on_a_cluster_takes_what_means_something_there(run, option, value, wanted):
+    done = run(*ON_A_CLUSTER, "--global-batch", "8", option, value)
+    assert done.code == 0 if wanted is None else is_refused(done, wanted)
+
+
+def test_a_profile_on_a_cluster_is_followed_like_a_model(run):
+    assert run(*ON_A_CLUSTER, "--global-batch", "8", "-o", "plan.json").code == 0
+    assert run("explain", "plan.json").code == 0
+    assert run("whatif", "plan.json", "--memory", "20GiB").code == 0
+    assert run("report", "plan.json", "-o", "plan.html").code == 0
+    done = run("export", "plan.json", "--to", "pytorch", "-o", "run")
+    assert is_refused(done, "small.json is a profile: it says what layers cost")
 
 
 @pytest.mark.parametrize("flag", ["--no-flash-attention", "--flash-attention"])

@@ -18,11 +18,13 @@ from codesign_questions import codesign_questions
 from placement_questions import placement_questions
 from profile_questions import profile_questions
 from question_lines import compact
+from road_questions import road_questions
 from schedule_questions import schedule_questions
 
 SUBJECTS: Final = {
     "profile": profile_questions,
     "placement": placement_questions,
+    "road": road_questions,
     "codesign": codesign_questions,
     "schedule": schedule_questions,
 }

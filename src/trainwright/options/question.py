@@ -97,6 +97,11 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
     )
 
 
+def _one_if_none(length: int | None) -> int:
+    """A length for layers whose times say nothing of it; 0 stays, to be refused."""
+    return 1 if length is None else length
+
+
 def known_length(question: ModelQuestion) -> int | None:
     """Tokens of a sequence; None where a profile does not say."""
     if isinstance(question.model, MeasuredModel):
@@ -137,7 +142,7 @@ def call_of(request: PlanRequest) -> ModelCall:
             cluster=cluster,
             workload=Workload(
                 global_batch=stated.global_batch,
-                sequence_length=stated.sequence_length or 1,
+                sequence_length=_one_if_none(stated.sequence_length),
                 precision=stated.precision,
             ),
             num_devices=request.num_devices or cluster.num_devices,
@@ -284,7 +289,7 @@ def model_call(
     else:
         refuse_several_pools(cluster, "cluster", alternative="plan a profile on each pool alone")
         trained = measured_by(given.points, sequence=sequence, excluded=excluded)
-        sequence = trained.sequence_length or 1
+        sequence = _one_if_none(trained.sequence_length)
     workload = resolve_workload(global_batch=batch, sequence=sequence)
     kinds = {"data": data_parallel, "tensor": tensor_parallel}
     allowed = allowed_by(
@@ -310,7 +315,7 @@ def model_call(
             cluster=cluster,
             workload=Workload(
                 global_batch=workload.global_batch,
-                sequence_length=workload.sequence_length or 1,
+                sequence_length=_one_if_none(workload.sequence_length),
                 precision=settings.recipe.precision,
             ),
             num_devices=num_devices,
