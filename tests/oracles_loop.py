@@ -47,7 +47,7 @@ def rank_times_s(chain, rank, ends, instants, running):
     count = int(least.sum()) + extra
     held = static + count * chain.blocks.static_bytes
     runs_blocks = running @ (least > 0) > 0
-    beside = chain.gathered_bytes + chain.blocks.transient_bytes * runs_blocks
+    beside = chain.beside_bytes + chain.blocks.transient_bytes * runs_blocks
     room = chain.usable_bytes - beside - held[:, np.newaxis] - kept
     recomputed_s = least_recompute_s(chain.blocks, least, most - least, instants, room)
     fits = (room.min(axis=1) >= 0) & np.isfinite(recomputed_s)

@@ -89,6 +89,7 @@ def plan(
     from trainwright.options.inputs import (
         ModelInput,
         PlacementInput,
+        ProfileInput,
         resolve_input,
         resolve_setting,
         setting_overrides,
@@ -102,11 +103,14 @@ def plan(
     overrides = setting_overrides(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
-    given = resolve_input(model, point=point, given=overrides, time_unit=time_unit)
+    on_cluster = options.get("cluster") is not None
+    given = resolve_input(
+        model, point=point, given=overrides, time_unit=time_unit, on_cluster=on_cluster
+    )
     exclude_options = tuple(exclude_options)
     partly = {} if isinstance(recompute, bool) else {"recompute": recompute}
     refuse_foreign(
-        kind_of(given),
+        kind_of(given, on_cluster=on_cluster),
         {
             "bandwidth": bandwidth,
             "microbatches": microbatches,
@@ -120,7 +124,7 @@ def plan(
         },
         {**options, **partly},
     )
-    if isinstance(given, ModelInput):
+    if isinstance(given, ModelInput) or (on_cluster and isinstance(given, ProfileInput)):
         from trainwright.options.question import model_call
 
         call = model_call(

@@ -225,7 +225,7 @@ def unrunnable(priced: PricedPlan, question: ModelQuestion) -> tuple[str, ...]:
         recompute_blocks=None,
         blocks_per_stage=None,
     )
-    return gaps_of_run(plain, question.model, question.cluster, target)
+    return gaps_of_run(plain, question.config, question.cluster, target)
 
 
 def not_taken_over(run: Configuration) -> Iterator[str]:

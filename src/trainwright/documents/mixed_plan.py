@@ -24,6 +24,7 @@ from trainwright.planning.search.pools import plan_mixed, priced_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_name
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import BoundKind, Status, relative_gap
@@ -391,7 +392,7 @@ def _range(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> TimeRa
         schedule=plan.schedule,
     )
     pools = sorted({pool for chain in step.chains for pool in chain.pools})
-    found = [time_range(question.model, question.cluster.alone(pool), run) for pool in pools]
+    found = [time_range(question.config, question.cluster.alone(pool), run) for pool in pools]
     return replace(
         found[0],
         low_ratio=min(each.low_ratio for each in found),
@@ -545,7 +546,7 @@ def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
         stages=tuple(stages),
         num_microbatches=total,
         microbatch_size=size,
-        schedule=document.schedule or "1f1b",
+        schedule=document.schedule or DEFAULT_SCHEDULE,
         parallelism=document.parallelism,
     )
 

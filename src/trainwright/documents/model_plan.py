@@ -15,15 +15,16 @@ from trainwright.documents.printing import (
     unfitted_line,
 )
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
-from trainwright.documents.runs import layer_kinds, stage_part
+from trainwright.documents.runs import family_shape, layer_kinds, stage_part
 from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
-from trainwright.model import DEFAULT_RECIPE, model_flops_per_sequence, precision_named
+from trainwright.model import DEFAULT_RECIPE, precision_named
 from trainwright.options.inputs import content_hash, inside, naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, call_of, request_of
 from trainwright.options.run import without_effect
 from trainwright.options.space import schedule_words
+from trainwright.planning.question.measured import MeasuredModel
 from trainwright.planning.question.question import (
     Point,
     estimate_profile_of_degrees,
@@ -40,7 +41,7 @@ from trainwright.plans.capability import unsupported
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Configuration
 from trainwright.plans.job import Job
 from trainwright.plans.parallelism import Parallelism, mapping_name
-from trainwright.plans.plan import SEARCHED, SearchedOrder
+from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
 from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
@@ -106,7 +107,7 @@ class Alternative:
 
     parallelism: Parallelism
     micro_batch: int
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
     num_recomputed: int | None = None
     devices_used: int | None = None
     step_time_s: float
@@ -222,12 +223,13 @@ def with_plan(
 ) -> ModelPlanResult:
     """The document with the plan's decisions and prices; its gap is to the document's bound."""
     spread = step_range(question, plan)
+    low, high = (None, None) if spread is None else (spread.low_ratio, spread.high_ratio)
     tokens_per_s = step.tokens_per_s
     return replace(
         document,
         step_time_s=step.step_time_s,
-        step_time_low_s=spread.low_ratio * step.step_time_s,
-        step_time_high_s=spread.high_ratio * step.step_time_s,
+        step_time_low_s=None if low is None else low * step.step_time_s,
+        step_time_high_s=None if high is None else high * step.step_time_s,
         gap=relative_gap(step.step_time_s, document.lower_bound_s or 0.0),
         gap_all=None
         if document.lower_bound_all_s is None
@@ -301,11 +303,14 @@ def rank_of_stage(question: ModelQuestion, plan: Plan) -> Sequence[int]:
     return placement.rank_of_stage if placement.is_uniform else range(len(plan.stages))
 
 
-def step_range(question: ModelQuestion, plan: Plan) -> TimeRange:
+def step_range(question: ModelQuestion, plan: Plan) -> TimeRange | None:
     """The ratios to the predicted step that hold nine of ten measured ones.
 
-    Stages that differ count by their narrowest tensor group, which scatters most.
+    Stages that differ count by their narrowest tensor group, which scatters most. None where layers
+    were measured: how far such steps are from real ones nobody has counted yet.
     """
+    if isinstance(question.model, MeasuredModel):
+        return None
     narrowest = Parallelism(
         tensor=min(stage.tensor_parallel for stage in plan.stages),
         pipeline=len(plan.stages),
@@ -318,7 +323,7 @@ def step_range(question: ModelQuestion, plan: Plan) -> TimeRange:
         sequence_length=question.workload.sequence_length,
         schedule=plan.schedule,
     )
-    return time_range(question.model, question.cluster, run)
+    return time_range(question.config, question.cluster, run)
 
 
 def _stage_records(
@@ -373,8 +378,10 @@ def memory_assumption(device: Accelerator, overheads: MemoryOverheads) -> str:
 
 
 def _assumptions(
-    question: ModelQuestion, profile: Profile, plan: Plan, spread: TimeRange
+    question: ModelQuestion, profile: Profile, plan: Plan, spread: TimeRange | None
 ) -> dict[str, str]:
+    if spread is None or isinstance(question.model, MeasuredModel):
+        return _assumptions_of_measured(question, profile, plan)
     point, provenance = profile.point, profile.costs.provenance
     recipe, overlap = question.settings.recipe, question.settings.overlap
     numbers = recipe.numbers(str(point.precision))
@@ -397,6 +404,28 @@ def _assumptions(
         found["dispatch"] = recipe.dispatch_in_words
     if overlap != DEFAULT_OVERLAP:
         found["overlap"] = overlap_in_words(overlap)
+    return found
+
+
+def _assumptions_of_measured(
+    question: ModelQuestion, profile: Profile, plan: Plan
+) -> dict[str, str]:
+    """What is taken for granted about a profile: nothing of it was estimated."""
+    point, provenance = profile.point, profile.costs.provenance
+    told = question.model.assumptions if isinstance(question.model, MeasuredModel) else {}
+    found = {
+        "times": f"{provenance.origin}: {provenance.source}; taken as they are on this cluster",
+        "network": "exchanges between stages and replicas are estimated for the profile's bytes",
+        **told,
+        "range": "not known: no step made of measured layers was held against a real one",
+        "schedule": _schedule_in_words(plan),
+        "memory": memory_assumption(question.cluster.accelerator, question.overheads),
+        "overlap": overlap_in_words(question.settings.overlap),
+    }
+    if point.precision is not None:
+        found["precision"] = point.precision
+    if is_uneven(plan, profile):
+        found["schedule"] += f"; {UNEVEN_STAGES}"
     return found
 
 
@@ -475,7 +504,7 @@ def _gaps(document: ModelPlanResult, question: ModelQuestion) -> Iterator[str]:
     """What the framework that was named cannot express of the plan that was found."""
     framework = question.allowed.framework
     if framework is not None:
-        job = planned_job(document, question.model, question.cluster)
+        job = planned_job(document, question.config, question.cluster)
         for gap in unsupported(job.demands, framework):
             yield f"framework: {gap.fault}"
 
@@ -518,7 +547,7 @@ def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cl
         stages.append(stage_part(kinds[first : last + 1], modes, kinds, first))
     degrees = document.parallelism
     shape = PipelineShape(
-        family=document.schedule or "1f1b",
+        family=document.schedule or DEFAULT_SCHEDULE,
         num_ranks=len(stages) if degrees is None else degrees.pipeline,
         num_microbatches=1 if degrees is None else workload.global_batch // (size * degrees.data),
         virtual_stages=(degrees or Parallelism()).virtual_stages,
@@ -531,9 +560,10 @@ def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cl
         parallelism=degrees,
         stages=tuple(stages),
         placement=placement_of(shape),
+        shape=family_shape(shape),
         microbatch_size=size,
         global_batch=workload.global_batch,
-        sequence_length=workload.sequence_length,
+        sequence_length=workload.sequence_length or 1,
         precision=workload.precision or pool.accelerator.default_precision,
         schedule=shape.family,
         recipe=document.request.recipe or DEFAULT_RECIPE,
@@ -588,7 +618,7 @@ def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
         stages=read_plan(document),
         num_microbatches=question.workload.global_batch // size,
         microbatch_size=size,
-        schedule=document.schedule or "1f1b",
+        schedule=document.schedule or DEFAULT_SCHEDULE,
         order=document.order,
         parallelism=_parallelism(document, question),
     )
@@ -610,12 +640,11 @@ def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
 
 def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
     """The price of the plan."""
-    flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
     return predict_step(
         plan,
         profile,
         question.cluster,
-        model_flops_per_sequence=flops,
+        model_flops_per_sequence=question.flops_per_sequence,
         overlap=question.settings.overlap,
         overheads=question.overheads,
     )
@@ -698,7 +727,7 @@ def _tensor_degrees(plan: Plan, question: ModelQuestion) -> tuple[int, ...]:
     if plan.parallelism is not None:
         return (plan.stages[0].tensor_parallel,)
     return tensor_degrees(
-        question.model, question.cluster, question.workload, question.allowed.tensor
+        question.config, question.cluster, question.workload, question.allowed.tensor
     )
 
 
@@ -764,16 +793,8 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
     if document.step_time_s is None:
         yield f"{where}: {_VERDICTS[document.status]}"
         return
-    yield (
-        f"{where}: {format_seconds(document.step_time_s)} per step "
-        f"({format_seconds(document.step_time_low_s or 0)} to "
-        f"{format_seconds(document.step_time_high_s or 0)}, 90 %, {_confidence(document)})"
-    )
-    yield (
-        f"{document.tokens_per_s or 0:,.0f} tokens/s, "
-        f"{document.tokens_per_s_per_device or 0:,.0f} per device, MFU {document.mfu or 0:.1%}; "
-        f"{proof(document)}"
-    )
+    yield f"{where}: {format_seconds(document.step_time_s)} per step ({_range(document)})"
+    yield "; ".join((*_throughput(document), proof(document)))
     if document.parallelism is not None:
         yield (
             f"{layout_line(document.parallelism)}, microbatch {document.micro_batch}, "
@@ -790,6 +811,22 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
         yield f"uses {document.devices_used} of {request.num_devices} devices"
     yield f"the step: {_shares(document.time_by_part_s, document.step_time_s)}"
     yield from unfitted_line(document.assumptions)
+
+
+def _range(document: ModelPlanResult) -> str:
+    low_s, high_s = document.step_time_low_s, document.step_time_high_s
+    if low_s is None or high_s is None:
+        return "of the profile's layers"
+    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90 %, {_confidence(document)}"
+
+
+def _throughput(document: ModelPlanResult) -> Iterator[str]:
+    """Tokens and MFU, where the length of a sequence and the model's FLOPs are known."""
+    if document.tokens_per_s is None:
+        return
+    per_device = document.tokens_per_s_per_device or 0
+    mfu = "" if document.mfu is None else f", MFU {document.mfu:.1%}"
+    yield f"{document.tokens_per_s:,.0f} tokens/s, {per_device:,.0f} per device{mfu}"
 
 
 _VERDICTS = {

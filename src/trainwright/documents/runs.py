@@ -7,14 +7,16 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from trainwright.cluster import Cluster
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode
 from trainwright.model import LayerKind, RunShape, TransformerConfig, layer_graph
 from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import CHROME_TRACE, TARGETS, unsupported
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.job import Job, StagePart
+from trainwright.plans.schedule import FamilyShape
 from trainwright.profile import Recompute
+from trainwright.scheduling.families import family_named
 from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import shape_of
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from trainwright.plans.capability import Gap
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.request import PlanRequest
+    from trainwright.step.pipeline import PipelineShape
 
 
 def model_and_cluster(
@@ -31,6 +34,12 @@ def model_and_cluster(
     """What a request carries of model and cluster; raises `InvalidInput` under its keys."""
     if request.cluster is None:
         raise InvalidInput.of("request.cluster", "required field is missing")
+    if request.model.kind == "profile":
+        raise UnsupportedFeature(
+            f"{request.model.name} is a profile: it says what layers cost, not what they are, and "
+            "no framework can be told to build them",
+            alternative="plan the model itself, by its config.json or its name in the catalog",
+        )
     model = decode(TransformerConfig, request.model.content, path="request.model.content")
     return model, decode(Cluster, request.cluster.content, path="request.cluster.content")
 
@@ -39,13 +48,14 @@ def job_of_configuration(
     run: Configuration, model: TransformerConfig, cluster: Cluster, *, model_name: str
 ) -> Job:
     """The job of a run stated in degrees."""
-    pool = cluster.pool_of()
+    pool, shape = cluster.pool_of(), shape_of(run)
     return Job(
         model=model,
         model_name=model_name,
         parallelism=run.parallelism,
         stages=_stages_of(run, model),
-        placement=placement_of(shape_of(run)),
+        placement=placement_of(shape),
+        shape=family_shape(shape),
         microbatch_size=run.microbatch_size,
         global_batch=run.global_batch,
         sequence_length=run.sequence_length,
@@ -60,6 +70,13 @@ def job_of_configuration(
         overheads=run.overheads,
         devices_per_node=pool.devices_per_node,
     )
+
+
+def family_shape(shape: PipelineShape) -> FamilyShape:
+    """Placing of the orders, and whether they split backwards; one that was found may do so."""
+    if shape.order is not None:
+        return FamilyShape(placement_of(shape).placing, split_backward=True)
+    return family_named(shape.family).shape(shape.virtual_stages)
 
 
 def layer_kinds(model: TransformerConfig) -> tuple[LayerKind, ...]:

@@ -402,9 +402,6 @@ def _front_limits(question: SearchQuestion) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------
 
 
-_GROUPED = frozenset({"gis", "gis-h", "depth-first"})  # families that read `group`
-
-
 def answer_with(
     method: Method,
     case: ScheduleCase,
@@ -442,7 +439,7 @@ def _unused(method: Method, options: SearchOptions) -> Iterator[str]:
 
 def _unused_of_case(method: Method, case: ScheduleCase, family: str) -> Iterator[str]:
     is_family = method is Method.FAMILY
-    if case.group is not None and not (is_family and family in _GROUPED):
+    if case.group is not None and not (is_family and family_named(family).reads_group):
         yield "group"
     chunks = case.virtual_stages
     if chunks is not None and (

@@ -545,7 +545,7 @@ def _tokens_per_step(document: ModelSweepResult) -> float:
     workload = document.request.workload
     if workload is None:
         raise InvalidInput.of("request.workload", "required field is missing")
-    return float(workload.global_batch * workload.sequence_length)
+    return float(workload.global_batch * (workload.sequence_length or 1))
 
 
 # Plans on several numbers of devices, one row each

@@ -33,6 +33,7 @@ from trainwright.lab.token_replay import (
 )
 from trainwright.model.config import LayerKind
 from trainwright.plans.lowered import LoweredKind
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.profile import Recompute
 from trainwright.scheduling.lower import validate_lowered
@@ -261,7 +262,7 @@ def of_placement(document: PlacementResult) -> Replicas:
             for at, stage in enumerate(document.stages)
         ),
         num_microbatches=-(-setting.num_microbatches // replicas),
-        schedule="1f1b",
+        schedule=DEFAULT_SCHEDULE,
         stages=tuple(
             _generic(len(stage.layers), stage.num_recomputed) for stage in document.stages
         ),
@@ -284,7 +285,7 @@ def of_profile(document: PlanResult | EstimateResult) -> Replicas:
     return Replicas(
         replicated=tuple(map(_replicated, document.stages, feeds)),
         num_microbatches=setting.num_microbatches,
-        schedule="1f1b",
+        schedule=DEFAULT_SCHEDULE,
         stages=tuple(
             _generic(len(stage.layers), stage.num_recomputed) for stage in document.stages
         ),

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 class ProfileInput:
     """A profiled model: its profile, the setting its file states, and itself as embedded JSON.
 
-    `unit_assumed` says that its times were taken for seconds without the file saying so.
+    `unit_assumed` says that its times were taken for seconds without the file saying so; `points`
+    are the profiles that a plan on a cluster may choose from, beside the one.
     """
 
     profile: Profile
     setting: Setting | None
     embedded: Embedded
+    points: tuple[Profile, ...] = ()
     unit_assumed: bool = False
     warnings: tuple[str, ...] = ()
 
@@ -58,11 +60,25 @@ def content_hash(content: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def profile_input(file: ProfileFile, *, name: str, point: int | None) -> ProfileInput:
-    """Pick one point of a profile file; with several, `point` (an index) must say which."""
+def profile_input(
+    file: ProfileFile, *, name: str, point: int | None, on_cluster: bool = False
+) -> ProfileInput:
+    """Pick one point of a profile file; with several, `point` (an index) must say which.
+
+    On a cluster all points are offered unless one is picked, and the file's setting means nothing.
+    """
     from trainwright.formats.profile_json import write_profile
 
     count = len(file.profiles)
+    if on_cluster:
+        file = replace(file, setting=None)
+        if point is None:
+            return ProfileInput(
+                profile=file.profiles[0],
+                setting=None,
+                embedded=embed("profile", name, write_profile(file)),
+                points=file.profiles,
+            )
     if point is None and count > 1:
         raise InvalidInput.of("point", f"must say which of the {count} points (0 to {count - 1})")
     index = point or 0
@@ -73,6 +89,7 @@ def profile_input(file: ProfileFile, *, name: str, point: int | None) -> Profile
         profile=one.profiles[0],
         setting=one.setting,
         embedded=embed("profile", name, write_profile(one)),
+        points=one.profiles,
     )
 
 
@@ -126,6 +143,7 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "num_microbatches": ("a whole number", (int,)),
 }
 _HARMLESS = {"bandwidth_bytes_per_s": 1.0, "num_microbatches": 1}
+_NO_HEADER: Final = {"num_devices": 1, "memory_bytes": 1.0, **_HARMLESS}  # of a Piper profile
 
 
 def resolve_setting(stated: Setting | None, overrides: Mapping[str, float]) -> Setting:
@@ -271,9 +289,12 @@ def resolve_model(
     point: int | None = None,
     given: Mapping[str, float] | None = None,
     time_unit: str | None = None,
+    on_cluster: bool = False,
 ) -> ProfileInput | ModelInput:
     """Like `resolve_input`, for commands that do not read placement problems."""
-    found = resolve_input(model, point=point, given=given, time_unit=time_unit)
+    found = resolve_input(
+        model, point=point, given=given, time_unit=time_unit, on_cluster=on_cluster
+    )
     if isinstance(found, PlacementInput):
         raise UnsupportedFeature(
             f"{model} is a phaze file, which this command does not read",
@@ -288,11 +309,13 @@ def resolve_input(
     point: int | None = None,
     given: Mapping[str, float] | None = None,
     time_unit: str | None = None,
+    on_cluster: bool = False,
 ) -> ProfileInput | ModelInput | PlacementInput:
     """Read a file or a folder, take a noun as it is, or look a name up in the catalog.
 
     `given` are fields of `Setting` that stand in where a profile's header lacks them; `time_unit`
-    is that of a Piper profile, anything else says its own.
+    is that of a Piper profile, anything else says its own. `on_cluster` says that a profile is to
+    be planned on a cluster, which takes the place of its header.
     """
     unit_s = None if time_unit is None else parse_time_unit(time_unit)
     from trainwright.formats.atomic_file import exists
@@ -304,7 +327,9 @@ def resolve_input(
     if isinstance(model, Profile):
         model = ProfileFile(profiles=(model,))
     if isinstance(model, ProfileFile):
-        return _no_unit(profile_input(model, name="profile", point=point), unit_s)
+        return _no_unit(
+            profile_input(model, name="profile", point=point, on_cluster=on_cluster), unit_s
+        )
     if not isinstance(model, str | Path):
         problem = "must be a name, the path of a file or folder, or a Profile"
         raise InvalidInput.of("model", f"{problem}, got {type(model).__name__}")
@@ -313,14 +338,22 @@ def resolve_input(
         raise InvalidInput.of("model", "must be a file; for standard input name /dev/stdin")
     there = exists(path)
     if there and not (path.is_dir() and is_adapter(path)):
-        return _read_file(path, point=point, given=given or {}, unit_s=unit_s)
+        given = {**_NO_HEADER, **(given or {})} if on_cluster else given
+        return _read_file(
+            path, point=point, given=given or {}, unit_s=unit_s, on_cluster=on_cluster
+        )
     if there or is_hub_id(name):
         return _no_unit(_own(open_model(name)), unit_s)
     return _no_unit(_described(catalog_model(name)), unit_s)
 
 
 def _read_file(
-    path: Path, *, point: int | None, given: Mapping[str, float], unit_s: float | None
+    path: Path,
+    *,
+    point: int | None,
+    given: Mapping[str, float],
+    unit_s: float | None,
+    on_cluster: bool,
 ) -> ProfileInput | ModelInput | PlacementInput:
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.json_text import parse_json, scan_json
@@ -340,7 +373,7 @@ def _read_file(
                 given=given,
                 time_unit_s=unit_s or 1.0,
             )
-            made = profile_input(profiles, name=name, point=point)
+            made = profile_input(profiles, name=name, point=point, on_cluster=on_cluster)
             return replace(made, unit_assumed=unit_s is None)
         case ModelFormat.PROFILE:
             profiles = read_profile(text.value, source=source, text_faults=text.faults)
@@ -362,7 +395,8 @@ def _read_file(
                 f"{file} is a {other.value} file, which this command does not read",
                 alternative="it reads profiles, placement inputs and config.json",
             )
-    return _no_unit(profile_input(profiles, name=name, point=point), unit_s)
+    made = profile_input(profiles, name=name, point=point, on_cluster=on_cluster)
+    return _no_unit(made, unit_s)
 
 
 def _no_unit(made: Input, unit_s: float | None) -> Input:

@@ -28,17 +28,19 @@ from trainwright.options.space import (
     record_of,
     refuse_no_search,
 )
+from trainwright.planning.question.measured import MeasuredModel, measured_model
 from trainwright.planning.question.question import ANY
 from trainwright.plans.request import Embedded, PlanRequest, WorkloadRecord
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.cluster import Cluster
-    from trainwright.options.inputs import ModelInput
+    from trainwright.options.inputs import ModelInput, ProfileInput
     from trainwright.options.space import Degrees, Names, Stages
-    from trainwright.planning.question.question import ModelQuestion, RunSettings
+    from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings, Trained
+    from trainwright.profile import Profile
 
 
 # What `plan` was asked about a model, to and from the request of its document
@@ -78,7 +80,7 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
         cluster=embed("cluster", question.cluster.name, encode(question.cluster)),
         workload=WorkloadRecord(
             global_batch=workload.global_batch,
-            sequence_length=workload.sequence_length,
+            sequence_length=known_length(question),
             precision=workload.precision,
         ),
         num_devices=question.num_devices,
@@ -95,6 +97,13 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
     )
 
 
+def known_length(question: ModelQuestion) -> int | None:
+    """Tokens of a sequence; None where a profile does not say."""
+    if isinstance(question.model, MeasuredModel):
+        return question.model.sequence_length
+    return question.workload.sequence_length
+
+
 def _unless_usual(value: Noun, usual: Noun) -> Noun | None:
     return None if value == usual else value
 
@@ -103,7 +112,7 @@ def call_of(request: PlanRequest) -> ModelCall:
     """What was asked; raises `InvalidInput` under the keys of the document."""
     from trainwright.cluster import Cluster
     from trainwright.formats.document_json import decode
-    from trainwright.model import DEFAULT_RECIPE, TransformerConfig
+    from trainwright.model import DEFAULT_RECIPE
     from trainwright.planning.question.question import ModelQuestion, RunSettings, Workload
     from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
 
@@ -115,7 +124,7 @@ def call_of(request: PlanRequest) -> ModelCall:
     ]
     if missing or where is None or stated is None:
         raise InvalidInput(missing)
-    model = decode(TransformerConfig, request.model.content, path="request.model.content")
+    model = _model_in(request, stated)
     cluster = decode(Cluster, where.content, path="request.cluster.content")
     with inside("request.space"):
         allowed = allowed_of(space)
@@ -128,7 +137,7 @@ def call_of(request: PlanRequest) -> ModelCall:
             cluster=cluster,
             workload=Workload(
                 global_batch=stated.global_batch,
-                sequence_length=stated.sequence_length,
+                sequence_length=stated.sequence_length or 1,
                 precision=stated.precision,
             ),
             num_devices=request.num_devices or cluster.num_devices,
@@ -145,6 +154,35 @@ def call_of(request: PlanRequest) -> ModelCall:
         per_stage_degrees=space.per_stage_degrees,
         top=DEFAULT_TOP if request.top is None else request.top,
     )
+
+
+def _model_in(request: PlanRequest, stated: WorkloadRecord) -> Trained:
+    """What a request is about: a description, or a profile as the options left it."""
+    from trainwright.formats.document_json import decode
+    from trainwright.model import TransformerConfig
+
+    given = request.model
+    if given.kind == "profile":
+        from trainwright.formats.profile_json import read_profile
+
+        with inside("request.model.content"):
+            file = read_profile(given.content)
+        return measured_by(
+            file.profiles, sequence=stated.sequence_length, excluded=request.space.excluded_options
+        )
+    if stated.sequence_length is None:
+        raise InvalidInput.of("request.workload.sequence_length", "required field is missing")
+    return decode(TransformerConfig, given.content, path="request.model.content")
+
+
+def measured_by(
+    profiles: Sequence[Profile], *, sequence: int | None, excluded: Iterable[str]
+) -> MeasuredModel:
+    """Profiles of a file as the options leave them; raises `InvalidInput` naming options."""
+    found = measured_model(profiles)
+    if sequence is not None:
+        found = found.with_sequence(sequence)
+    return found.without(names) if (names := frozenset(excluded)) else found
 
 
 def refuse_empty_mixed_space(question: ModelQuestion) -> None:
@@ -209,7 +247,7 @@ class ModelOptions(RecipeOptions, total=False):
 
 
 def model_call(
-    given: ModelInput,
+    given: ModelInput | ProfileInput,
     options: ModelOptions,
     *,
     devices: int | None,
@@ -219,7 +257,11 @@ def model_call(
     recompute: bool | Names = True,
     exclude_options: Iterable[str] = (),
 ) -> ModelCall:
-    """The question that the options ask; raises `InvalidInput` naming options."""
+    """The question that the options ask; raises `InvalidInput` naming options.
+
+    Of a profile it has what was measured in place of the model.
+    """
+    from trainwright.options.inputs import ModelInput
     from trainwright.planning.question.question import ModelQuestion, Workload
 
     where = opened(options.get("cluster"))
@@ -234,11 +276,17 @@ def model_call(
 
         refuse_several_pools(cluster, "calibration")
         cluster = calibrated(cluster, calibration)
-    workload = resolve_workload(
-        global_batch=options.get("global_batch"), sequence=options.get("sequence")
-    )
-    kinds = {"data": data_parallel, "tensor": tensor_parallel}
     excluded = frozenset(exclude_options)
+    batch, sequence = options.get("global_batch"), options.get("sequence")
+    trained: Trained
+    if isinstance(given, ModelInput):
+        trained = given.config
+    else:
+        refuse_several_pools(cluster, "cluster", alternative="plan a profile on each pool alone")
+        trained = measured_by(given.points, sequence=sequence, excluded=excluded)
+        sequence = trained.sequence_length or 1
+    workload = resolve_workload(global_batch=batch, sequence=sequence)
+    kinds = {"data": data_parallel, "tensor": tensor_parallel}
     allowed = allowed_by(
         SpaceOptions(
             degrees={name: options.get(option.replace("-", "_")) for name, option in SPANS.items()},  # type: ignore[misc]
@@ -248,19 +296,21 @@ def model_call(
             schedules=options.get("schedule"),
             framework=options.get("framework"),
             forbidden=tuple(name for name, wanted in kinds.items() if not wanted),
-            excluded=excluded,
+            excluded=excluded if isinstance(given, ModelInput) else frozenset(),
         )
     )
+    if isinstance(trained, MeasuredModel):
+        allowed = _of_what_is_told_apart(trained, allowed, options.get("zero_stage"))
     settings = _settings(options, cluster)
     with naming_options(RUN_OPTION_OF):
         overheads = overheads_of(options)
     with naming_options(QUESTION_OPTION_OF):
         question = ModelQuestion(
-            model=given.config,
+            model=trained,
             cluster=cluster,
             workload=Workload(
                 global_batch=workload.global_batch,
-                sequence_length=workload.sequence_length,
+                sequence_length=workload.sequence_length or 1,
                 precision=settings.recipe.precision,
             ),
             num_devices=num_devices,
@@ -282,6 +332,19 @@ def model_call(
         top=DEFAULT_TOP if top is None else top,
         warnings=where.warnings,
     )
+
+
+def _of_what_is_told_apart(model: MeasuredModel, allowed: Allowed, stated: Stages) -> Allowed:
+    """ZeRO shards nothing of a profile that does not tell what its bytes are."""
+    if model.tells_state_apart:
+        return allowed
+    if stated is not None and 0 not in allowed.zero_stages:
+        problem = (
+            "must hold 0: the profile does not tell weights, gradients and optimizer states apart, "
+            "so that nothing can be sharded"
+        )
+        raise InvalidInput.of("zero", problem)
+    return replace(allowed, zero_stages=(0,))
 
 
 def _settings(options: ModelOptions, cluster: Cluster) -> RunSettings:
@@ -334,6 +397,10 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
 
     allowed, workload, model = question.allowed, question.workload, question.model
     limit = question.num_devices
+    if isinstance(model, MeasuredModel):
+        yield from _not_measured(question, model)
+        yield from _too_many(question)
+        return
     if not tensor_degrees(model, question.cluster, workload, allowed.tensor):
         offered = tensor_degrees(model, question.cluster, workload, ANY)
         yield _none_of("tp", allowed.tensor, offered, "the model and a node allow")
@@ -353,6 +420,50 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
             if getattr(allowed, name).least > 1:
                 yield Fault(SPANS[name], "must be 1: the model has no experts; leave it out")
     yield from _no_replicas(question, microbatch_sizes(workload, allowed.microbatch_size))
+    yield from _too_many(question)
+
+
+def _not_measured(question: ModelQuestion, model: MeasuredModel) -> Iterator[Fault]:
+    """Sizes, degrees and modes that the profile does not have."""
+    from trainwright.planning.question.question import dense_points, measured_sizes
+
+    allowed, workload = question.allowed, question.workload
+    sizes = measured_sizes(model, workload, allowed.microbatch_size)
+    if not sizes:
+        known = ", ".join(map(str, model.sizes()))
+        if allowed.microbatch_size == ANY:
+            problem = f"must be a multiple of a microbatch of the profile ({known} sequences)"
+            yield Fault("global-batch", f"{problem}, got {workload.global_batch}")
+        else:
+            span = shown(allowed.microbatch_size)
+            problem = f"must hold one of {known}, which the profile has and divides the batch"
+            yield Fault("micro-batch", f"{problem}, got {span}")
+        return
+    for name in ("context", "expert", "expert_tensor"):
+        if 1 not in getattr(allowed, name):
+            yield Fault(SPANS[name], "must hold 1: the profile has no other; leave it out")
+    degrees = sorted({t for size in sizes for t in model.degrees(size, allowed.recompute)})
+    if not degrees:
+        modes = ", ".join(allowed.recompute)
+        yield Fault("recompute", f"must leave every layer of the profile an option, got {modes}")
+    elif not any(
+        dense_points(
+            model,
+            question.cluster,
+            workload,
+            replace(allowed, context=ANY, expert_tensor=ANY),
+            num_devices=question.num_devices,
+        )
+    ):
+        yield _none_of(
+            "tp", allowed.tensor, degrees, "the profile has; one must fill a node evenly"
+        )
+    yield from _no_replicas(question, sizes)
+
+
+def _too_many(question: ModelQuestion) -> Iterator[Fault]:
+    """More stages than blocks, more devices than there are."""
+    allowed, model = question.allowed, question.model
     stages = allowed.pipeline.least * allowed.virtual_stages.least
     if stages > model.num_layers:
         both = "x virtual-stages " if allowed.virtual_stages.least > 1 else ""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.inputs import PlacementInput
+from trainwright.options.run import RecipeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from trainwright.options.inputs import ModelInput, ProfileInput
@@ -59,6 +60,8 @@ class Kind(StrEnum):
     MODEL = "a model"
     PROFILE = "a profile"
     PLACEMENT = "a placement problem"
+    MEASURED = "a profile on a cluster"
+    FLAT = "a profile without --cluster"
 
 
 # Of each kind of input, the options that are for another: whose they are, and what to do instead.
@@ -88,6 +91,17 @@ _NOT_OF_A_PLACEMENT: Final = {
 _NOT_OF_A_PROFILE: Final = {
     "cost_model": (Kind.PLACEMENT, "costs of a profile are its own; leave it out"),
 }
+_ON_A_CLUSTER: Final = "a profile on a cluster has one planner; leave out this or --cluster"
+_NOT_OF_A_PROFILE_ON_A_CLUSTER: Final = {
+    "bandwidth": (Kind.FLAT, "links are those of --cluster"),
+    "microbatches": (Kind.FLAT, "the batch is given as --global-batch"),
+    "planner": (Kind.FLAT, _ON_A_CLUSTER),
+    "block_layer": (Kind.FLAT, _ON_A_CLUSTER),
+    "compare": (Kind.FLAT, _ON_A_CLUSTER),
+    "cost_model": (Kind.PLACEMENT, "costs of a profile are its own; leave it out"),
+    "framework": (Kind.MODEL, "a profile does not say what a framework would build; leave it out"),
+    "per_stage_degrees": (Kind.MODEL, "without --cluster stages of a profile differ in degrees"),
+}
 _MACHINE: Final = "the machine is given as --devices, --memory and --bandwidth"
 _BATCH: Final = "the batch is given as --microbatches"
 _MEASURED: Final = "a file with times and sizes states how it trains; leave it out"
@@ -105,16 +119,21 @@ _OPTION_OF: Final = {
     "recompute_modules": "recompute-module",
     "exclude_options": "exclude-option",
 }
+_HOW_A_MODEL_TRAINS: Final = tuple(
+    name for name in RecipeOptions.__annotations__ if name != "overlap"
+)
 _DEFAULT_OF: Final = {"compare": False, "per_stage_degrees": False, "planner": "exact"}
 
 
-def kind_of(given: ModelInput | ProfileInput | PlacementInput) -> Kind:
-    """What was handed in."""
+def kind_of(given: ModelInput | ProfileInput | PlacementInput, *, on_cluster: bool = False) -> Kind:
+    """What was handed in; a profile that is planned on a cluster is asked another question."""
     from trainwright.options.inputs import ModelInput
 
     if isinstance(given, ModelInput):
         return Kind.MODEL
-    return Kind.PLACEMENT if isinstance(given, PlacementInput) else Kind.PROFILE
+    if isinstance(given, PlacementInput):
+        return Kind.PLACEMENT
+    return Kind.MEASURED if on_cluster else Kind.PROFILE
 
 
 def given_foreign(
@@ -132,8 +151,13 @@ def given_foreign(
             table = _NOT_OF_A_PROFILE
         case Kind.PLACEMENT:
             table = _NOT_OF_A_PLACEMENT
-    of_models = {} if kind is Kind.MODEL else of_models or {}
-    table = {name: (Kind.MODEL, _INSTEAD.get(name, _MEASURED)) for name in of_models} | table
+        case _:
+            table = _NOT_OF_A_PROFILE_ON_A_CLUSTER
+    of_models = of_models or {}
+    foreign: Iterable[str] = of_models
+    if kind in (Kind.MODEL, Kind.MEASURED):
+        foreign = () if kind is Kind.MODEL else _HOW_A_MODEL_TRAINS
+    table = {name: (Kind.MODEL, _INSTEAD.get(name, _MEASURED)) for name in foreign} | table
     return tuple(
         Fault(_option(name), f"must be given for {whose} only; {instead}")
         for name, (whose, instead) in table.items()

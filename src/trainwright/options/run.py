@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.clusters import LARGEST_CLUSTER
 from trainwright.options.inputs import embed, naming_options
+from trainwright.plans.plan import usual_schedule
 from trainwright.units import parse_memory
 
 if TYPE_CHECKING:
@@ -249,13 +250,12 @@ def configuration_of(options: RunOptions, *, num_devices: int | None) -> Configu
         "fused_cross_entropy": options.get("fused_cross_entropy"),
         "vocabulary_multiple": options.get("vocabulary_multiple"),
     }
-    default = "interleaved" if degrees.virtual_stages > 1 else "1f1b"
     return Configuration(
         parallelism=degrees,
         microbatch_size=options.get("micro_batch") or 1,
         global_batch=options["global_batch"] or 1,
         sequence_length=options["sequence"] or 1,
-        schedule=options.get("schedule") or default,
+        schedule=options.get("schedule") or usual_schedule(degrees.virtual_stages),
         recompute=mode,
         recompute_blocks=blocks,
         recipe=recipe_of(options),

@@ -205,8 +205,8 @@ def _workload_words(request: PlanRequest) -> list[str]:
     workload = request.workload
     if workload is None:
         return []
-    batch, sequence = workload.global_batch, workload.sequence_length
-    return ["--global-batch", str(batch), "--sequence", str(sequence)]
+    words, sequence = ["--global-batch", str(workload.global_batch)], workload.sequence_length
+    return words if sequence is None else [*words, "--sequence", str(sequence)]
 
 
 def _cluster_words(request: PlanRequest) -> list[str]:

@@ -198,18 +198,24 @@ def _subtitle(document: Planned, kind: str | None) -> str:
         parts.append(layout_line(document.parallelism))
         parts.append(f"microbatch {document.micro_batch}, schedule {document.schedule}")
     if workload is not None:
-        parts.append(
-            f"{workload.global_batch:,} sequences of {workload.sequence_length:,} tokens per step"
-        )
+        length = workload.sequence_length
+        tokens = "" if length is None else f" of {length:,} tokens"
+        parts.append(f"{workload.global_batch:,} sequences{tokens} per step")
     return " · ".join(parts)
 
 
 def throughput_cards(document: Planned, *, peak: str) -> Iterator[Card]:
-    """Tokens per second, and the share of `peak`, in words, that the model's products are."""
-    devices, tokens = document.devices_used or 1, document.tokens_per_s or 0.0
+    """Tokens per second, and the share of `peak`, in words, that the model's products are.
+
+    Nothing of a measured model that does not say how long its sequences are.
+    """
+    if document.tokens_per_s is None:
+        return
+    devices, tokens = document.devices_used or 1, document.tokens_per_s
     per_device = f"{tokens / devices:,.0f} per device"
     yield Card(label="tokens per second", value=f"{tokens:,.0f}", note=per_device)
-    yield Card(label="MFU", value=f"{document.mfu or 0:.1%}", note=f"of the {peak}")
+    if document.mfu is not None:
+        yield Card(label="MFU", value=f"{document.mfu:.1%}", note=f"of the {peak}")
 
 
 def cost_cards(document: Planned) -> Iterator[Card]:

@@ -76,10 +76,13 @@ class SpaceRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRecord:
-    """What one training step processes, for a model."""
+    """What one training step processes, for a model.
+
+    A measured model may not say how long its sequences are.
+    """
 
     global_batch: int
-    sequence_length: int
+    sequence_length: int | None = None
     precision: str | None = None
 
 

@@ -22,10 +22,18 @@ from trainwright.costing.estimate import (
     UNFUSED_CROSS_ENTROPY,
     Estimator,
 )
-from trainwright.errors import Fault, InvalidInput
-from trainwright.model import DEFAULT_RECIPE, ContextExchange, Recipe, RunShape
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.model import (
+    DEFAULT_RECIPE,
+    ContextExchange,
+    Recipe,
+    RunShape,
+    model_flops_per_sequence,
+)
+from trainwright.planning.question.measured import MeasuredModel
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Overlap
 from trainwright.plans.parallelism import AXIS_ORDERS, DATA_INSIDE, AxisOrder, Parallelism
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import ProfilePoint, Recompute
 from trainwright.profile.structure import divisors
 
@@ -34,7 +42,9 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.model import TransformerConfig
     from trainwright.plans.configuration import Configuration, MemoryOverheads
-    from trainwright.profile import Profile
+    from trainwright.profile import Profile, ProfileSource
+
+    Trained = TransformerConfig | MeasuredModel
 
 
 # What a search makes least: a figure that grows with the step, for each number of devices
@@ -176,9 +186,11 @@ class RunSettings:
             token_dispatcher=recipe.token_dispatcher,
         )
 
-    def cuts_heads(self, model: TransformerConfig, *, tensor: int, context: int) -> bool:
+    def cuts_heads(self, model: Trained, *, tensor: int, context: int) -> bool:
         """Whether the heads allow the degrees, which matters where context trades them."""
-        if context == 1 or self.recipe.context_exchange is not ContextExchange.ALL_TO_ALL:
+        if isinstance(model, MeasuredModel) or context == 1:
+            return True
+        if self.recipe.context_exchange is not ContextExchange.ALL_TO_ALL:
             return True
         return model.num_heads % (tensor * context) == 0
 
@@ -271,10 +283,11 @@ EVERYTHING: Final = Allowed()
 class ModelQuestion:
     """A model to train on a cluster, what the plan may use, what it leaves free of each device.
 
+    The model is described, and its layers are estimated at any point, or it was measured at some.
     `settings` are those of the run beside what the plan decides.
     """
 
-    model: TransformerConfig
+    model: Trained
     cluster: Cluster
     workload: Workload
     num_devices: int
@@ -287,8 +300,30 @@ class ModelQuestion:
         if faults:
             raise InvalidInput(faults)
 
-    def estimator(self, cluster: Cluster | None = None) -> Estimator:
-        """What prices the layers, on the question's cluster where no other is given."""
+    @property
+    def config(self) -> TransformerConfig:
+        """What the model is; raises `UnsupportedFeature` where only its costs are known."""
+        if isinstance(self.model, MeasuredModel):
+            raise UnsupportedFeature(
+                "a profile says what layers cost, not what they are",
+                alternative="ask it of the model, by its config.json or its name in the catalog",
+            )
+        return self.model
+
+    @property
+    def flops_per_sequence(self) -> float | None:
+        """Of forward and backward, where the model is known by more than its costs."""
+        if isinstance(self.model, MeasuredModel):
+            return None
+        return model_flops_per_sequence(self.model, self.workload.sequence_length)
+
+    def estimator(self, cluster: Cluster | None = None) -> ProfileSource:
+        """What prices the layers, on the question's cluster where no other is given.
+
+        Costs that were measured are what they are on any cluster.
+        """
+        if isinstance(self.model, MeasuredModel):
+            return self.model
         return self.settings.estimator(self.model, cluster or self.cluster)
 
     def holds(self, peak_bytes: float) -> bool:
@@ -305,13 +340,13 @@ class ModelQuestion:
             yield Fault("microbatch_size", f"{wanted}, got {sizes.least}")
 
 
-def estimate_profile(estimator: Estimator, question: ModelQuestion, point: Point) -> Profile:
-    """The estimated profile at a point; sequence parallelism goes with tensor parallelism."""
+def estimate_profile(estimator: ProfileSource, question: ModelQuestion, point: Point) -> Profile:
+    """What layers cost at a point; sequence parallelism goes with tensor parallelism."""
     return estimator.profile(_profile_point(question, point, (point.tensor,)))
 
 
 def estimate_profile_of_degrees(
-    estimator: Estimator, question: ModelQuestion, point: Point, *, tensor: tuple[int, ...]
+    estimator: ProfileSource, question: ModelQuestion, point: Point, *, tensor: tuple[int, ...]
 ) -> Profile:
     """Like `estimate_profile` with the options of several tensor degrees."""
     return estimator.profile(_profile_point(question, point, tensor))
@@ -391,7 +426,7 @@ class Candidate:
     expert: int = 1
     expert_tensor: int | None = None
     zero_stage: int = 1
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
     virtual_stages: int = 1
     axis_order: AxisOrder = DATA_INSIDE
     state_copies: int = 1
@@ -467,7 +502,7 @@ def context_degrees(
     )
 
 
-def expert_points(model: TransformerConfig, point: Point, allowed: Allowed) -> Iterator[Point]:
+def expert_points(model: Trained, point: Point, allowed: Allowed) -> Iterator[Point]:
     """The ways to deal the experts out: degrees that divide them, cut like the rest or not at all.
 
     A cut that the user fixes is taken, too. A model without experts has one way.
@@ -485,7 +520,7 @@ def expert_points(model: TransformerConfig, point: Point, allowed: Allowed) -> I
 
 
 def dense_points(
-    model: TransformerConfig,
+    model: Trained,
     cluster: Cluster,
     workload: Workload,
     allowed: Allowed,
@@ -493,6 +528,9 @@ def dense_points(
     num_devices: int,
 ) -> Iterator[Point]:
     """Microbatch sizes and degrees of all that is not an expert, on at most `num_devices`."""
+    if isinstance(model, MeasuredModel):
+        yield from _measured_points(model, cluster, workload, allowed, num_devices=num_devices)
+        return
     tensors = tensor_degrees(model, cluster, workload, allowed.tensor)
     for size in microbatch_sizes(workload, allowed.microbatch_size):
         for tensor in tensors:
@@ -503,6 +541,37 @@ def dense_points(
                 point = Point(microbatch_size=size, tensor=tensor, context=context)
                 if workload.sequence_length % point.devices == 0 or tensor == 1:
                     yield point
+
+
+def _measured_points(
+    model: MeasuredModel,
+    cluster: Cluster,
+    workload: Workload,
+    allowed: Allowed,
+    *,
+    num_devices: int,
+) -> Iterator[Point]:
+    """Where costs are known, inside one node; what was measured knows no context."""
+    node = cluster.pool_of().devices_per_node
+    for size in measured_sizes(model, workload, allowed.microbatch_size):
+        for tensor in model.degrees(size, allowed.recompute):
+            fits = tensor <= num_devices and node % tensor == 0
+            if fits and tensor in allowed.tensor and 1 in allowed.context:
+                yield Point(microbatch_size=size, tensor=tensor)
+
+
+def sizes_of(question: ModelQuestion) -> tuple[int, ...]:
+    """Microbatch sizes that a question allows: of a profile, those that it knows."""
+    model, workload, allowed = question.model, question.workload, question.allowed.microbatch_size
+    if isinstance(model, MeasuredModel):
+        return measured_sizes(model, workload, allowed)
+    return microbatch_sizes(workload, allowed)
+
+
+def measured_sizes(model: MeasuredModel, workload: Workload, allowed: Span) -> tuple[int, ...]:
+    """Microbatch sizes of the profile that divide the global batch."""
+    batch = workload.global_batch
+    return tuple(size for size in model.sizes() if size in allowed and batch % size == 0)
 
 
 def run_of(point: Point, sequence_length: int) -> RunShape:

@@ -16,16 +16,14 @@ import numpy as np
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget, Progress
-from trainwright.model import model_flops_per_sequence
 from trainwright.planning.question.families import CHAIN, IN_V, LOOPED
 from trainwright.planning.question.layouts import SEARCHED_UNLESS_NAMED as BY_DEFAULT
 from trainwright.planning.question.question import Span
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.splits.types import Priced
 from trainwright.plans.capability import Demands, capability_of
-from trainwright.plans.job import shape_of_orders
 from trainwright.plans.plan import SEARCHED
-from trainwright.plans.schedule import ActionKind
+from trainwright.plans.schedule import ActionKind, FamilyShape
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound
 from trainwright.scheduling.orders import words_of
@@ -190,7 +188,7 @@ def _runs(question: ModelQuestion, start: _Start) -> bool:
     demands = Demands(
         parallelism=start.priced.candidate.degrees,
         schedule=SEARCHED,
-        shape=shape_of_orders(start.schedule.placement),
+        shape=FamilyShape(start.schedule.placement.placing, split_backward=True),
     )
     return framework is None or capability_of(framework).runs(demands)
 
@@ -284,12 +282,11 @@ def _listening(budget: Budget, start: _Start, *, best_s: float) -> Budget:
 def _priced(question: ModelQuestion, start: Priced, schedule: Schedule) -> Priced | None:
     order = words_of(schedule, family=start.candidate.schedule)
     plan = replace(start.plan, schedule=SEARCHED, order=order)
-    length = question.workload.sequence_length
     step = predict_step(
         plan,
         start.profile,
         question.cluster,
-        model_flops_per_sequence=model_flops_per_sequence(question.model, length),
+        model_flops_per_sequence=question.flops_per_sequence,
         overlap=question.settings.overlap,
         overheads=question.overheads,
     )

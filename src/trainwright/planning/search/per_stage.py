@@ -61,9 +61,10 @@ def plan_per_stage(
     """
     workload = question.workload
     uniform = plan_model(question, budget, num_alternatives=num_alternatives, crew=crew)
-    estimator = question.estimator()
-    degrees = tensor_degrees(question.model, question.cluster, workload, question.allowed.tensor)
-    flops = model_flops_per_sequence(question.model, workload.sequence_length)
+    config = question.config
+    estimator = question.settings.estimator(config, question.cluster)
+    degrees = tensor_degrees(config, question.cluster, workload, question.allowed.tensor)
+    flops = model_flops_per_sequence(config, workload.sequence_length)
     offered = [
         (size, _profile(estimator, question, size, degrees))
         for size in microbatch_sizes(workload, question.allowed.microbatch_size)

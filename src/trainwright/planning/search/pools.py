@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from trainwright.execution import Progress
-from trainwright.model import model_flops_per_sequence
 from trainwright.planning.bounds.pools import (
     BoundedLayouts,
     MixedLayouts,
@@ -59,12 +58,11 @@ def priced_mixed(
 ) -> MixedPriced:
     """The plan with its price."""
     question = shelf.question
-    flops = model_flops_per_sequence(question.model, question.workload.sequence_length)
     step = predict_mixed_step(
         plan,
         profiles,
         shelf.cluster,
-        model_flops_per_sequence=flops,
+        model_flops_per_sequence=question.flops_per_sequence,
         overheads=question.overheads,
     )
     return MixedPriced(shape=shape, plan=plan, profiles=profiles, step=step)

@@ -24,7 +24,6 @@ from warnings import warn
 
 import numpy as np
 
-from trainwright.costing.estimate import Estimator
 from trainwright.execution import Budget
 from trainwright.planning.bounds.stages import StageKinds
 from trainwright.planning.question.question import Point, estimate_profile
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from trainwright.planning.question.question import Candidate, ModelQuestion
     from trainwright.planning.splits.chain import Split
     from trainwright.planning.splits.types import Priced
-    from trainwright.profile import Profile
+    from trainwright.profile import Profile, ProfileSource
 
     SplitSearch: TypeAlias = Callable[..., Split]
 
@@ -55,7 +54,7 @@ class Shelf:
     """Profiles by point, made when first asked for."""
 
     question: ModelQuestion
-    estimator: Estimator
+    estimator: ProfileSource
     made: dict[Point, Profile] = field(default_factory=dict)
     cut: dict[Point, StageKinds] = field(default_factory=dict)
     alike: dict[bytes, StageKinds] = field(default_factory=dict)

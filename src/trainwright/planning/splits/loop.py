@@ -36,6 +36,7 @@ from trainwright.plans.configuration import DEFAULT_OVERLAP, even_blocks
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
+from trainwright.step import zero
 from trainwright.step.pipeline import (
     PipelineShape,
     PipelineTimes,
@@ -90,18 +91,10 @@ def rank_sharing(
 
     Those of a chunk are in the order of its blocks, from its least on.
     """
-    sharing, stage, overlap = Sharing.of(kinds, replicas), replicas.zero_stage, kinds.overlap
-    forward_s = kinds.forward_s
-    backward_s = kinds.counts @ LayerTimes.of(kinds).total_s - forward_s
-    none_s = np.zeros_like(forward_s)
-    added_s = (none_s, none_s)
-    if stage >= 2:
-        waiting_s, gathered_s = sharing.scatter_s, none_s
-        if stage == 3:
-            waiting_s = waiting_s + sharing.gather_s
-            gathered_s = np.maximum(0.0, sharing.gather_s - overlap.parameters * forward_s)
-        added_s = gathered_s, np.maximum(0.0, waiting_s - overlap.gradients * backward_s)
-    each = (*added_s, sharing.tail_s(forward_s, slowest_s(kinds)))
+    sharing, forward_s = Sharing.of(kinds, replicas), kinds.forward_s
+    added = sharing.exposed(forward_s, kinds.counts @ LayerTimes.of(kinds).total_s)
+    tail_s = sharing.exposed(forward_s, slowest_s(kinds)).last_s
+    each = (added.forward_s, added.backward_s, tail_s)
     made: dict[bytes, RankSharing] = {}
     found = []
     for chunks in chunks_of_rank:
@@ -181,11 +174,10 @@ class LoopMemory:
     def room_bytes(self, kind_of: Sequence[int]) -> float:
         """What the state of a rank with chunks of these kinds leaves of a device."""
         own = list(kind_of)
-        static = held_static_bytes(self.kinds, self.replicas)[own].sum()
-        if self.replicas.zero_stage == 3:
-            whole = self.kinds.static_bytes[own][:, :, StaticKind.WEIGHT].sum()
-            heaviest = self.kinds.weight_bytes[own].max()
-            static += min(2 * heaviest * (1 - 1 / self.replicas.sizes[0]), whole)
+        static = held_static_bytes(self.kinds, self.replicas, np.array(own)).sum()
+        layers = zero.gathered_layers(self.replicas.zero_stage, self.replicas.sizes[0])
+        whole = self.kinds.static_bytes[own][:, :, StaticKind.WEIGHT].sum()
+        static += zero.gathered_bytes(layers, self.kinds.weight_bytes[own].max(), whole)
         return self.usable_bytes * (1 - _HAIR) - float(static)
 
     def _fastest(self, kind: int) -> Ints:
@@ -306,8 +298,8 @@ class LoopChain:
     What lies before the blocks is in the first stage, what follows them in the last: `edges` of
     both. `least` [S] and `most` [S] blocks are in each stage. `forward_all_s` and
     `backward_all_s` are of one microbatch through all layers, `optimizer_s` of one block.
-    `gathered_bytes` lie beside on every rank; `sharing` is of each rank with its least blocks, one
-    more, ..., and hides under the share `under_backward` of what they recompute.
+    `beside_bytes` lie on every rank beside its layers' state; `sharing` is of each rank with its
+    least blocks, one more, ..., and hides under the share `under_backward` of what they recompute.
     """
 
     blocks: Blocks
@@ -321,7 +313,7 @@ class LoopChain:
     backward_all_s: float
     transfer_s: Floats
     usable_bytes: float
-    gathered_bytes: float
+    beside_bytes: float
     sharing: tuple[RankSharing, ...]
     under_backward: float = DEFAULT_OVERLAP.gradients
 
@@ -398,7 +390,7 @@ def rank_times_s(
         forward_all_s=chain.forward_all_s,
         backward_all_s=chain.backward_all_s,
         usable_bytes=chain.usable_bytes,
-        gathered_bytes=chain.gathered_bytes,
+        gathered_bytes=chain.beside_bytes,
         least=chain.least,
         most=chain.most,
         transfer_s=chain.transfer_s,
@@ -582,7 +574,7 @@ class Loop:
             backward_all_s=float((times.total_before_s - times.forward_before_s)[-1]),
             transfer_s=self.transfer_s,
             usable_bytes=self.cluster.accelerator.usable_bytes,
-            gathered_bytes=0.0 if missing else self._gathered_bytes(main),
+            beside_bytes=self._stages_bytes() + (0.0 if missing else self._gathered_bytes(main)),
             sharing=self._sharing(missing),
             under_backward=kinds.overlap.gradients,
         )
@@ -602,22 +594,27 @@ class Loop:
             kinds_of_stage.append(self.kinds.kind_of[first, after])
         return rank_sharing(self.kinds, self.replicas, [kinds_of_stage[r::p] for r in range(p)])
 
+    def _stages_bytes(self) -> float:
+        """What the stages of a rank hold that is owed to none of their layers."""
+        beside = zero.beside_layers_bytes(self.replicas.zero_stage, self.replicas.sizes)
+        return self.shape.virtual_stages * float(beside)
+
     def _gathered_bytes(self, main: int) -> float:
         """Weights that a rank of at least one block of the class gathers at least."""
-        if self.replicas.zero_stage < 3:
-            return 0.0
         costs = self.kinds.profile.costs
-        static = costs.static_bytes[costs.class_offsets[main], :, StaticKind.WEIGHT]
-        return float(static.sum()) * min(1.0, 2 * (1 - 1 / self.replicas.sizes[0]))
+        weights = costs.static_bytes[costs.class_offsets[main], :, StaticKind.WEIGHT].sum()
+        layers = zero.gathered_layers(self.replicas.zero_stage, self.replicas.sizes[0])
+        return float(zero.gathered_bytes(layers, weights, weights))
 
     def _held_of_classes(self) -> Floats:
         """State of one layer of each class on one device, [C]."""
         costs = self.kinds.profile.costs
         first = costs.class_offsets[:-1]
-        shards = np.array([[self.replicas.shards(g, k) for k in StaticKind] for g in range(2)])
-        sharded = (costs.static_bytes[first] / shards).sum(axis=(1, 2))
-        held: Floats = sharded + costs.opaque_static_bytes[first]
-        return held
+        stage, sizes = self.replicas.zero_stage, self.replicas.sizes
+        held = zero.state_bytes(stage, sizes, costs.static_bytes[first]).sum(axis=-1)
+        held = held - zero.beside_layers_bytes(stage, sizes)
+        total: Floats = held + costs.opaque_static_bytes[first]
+        return total
 
     def even_split(self) -> _Found | None:
         """What frameworks run where no split is stated, if it is nearly even and fits."""

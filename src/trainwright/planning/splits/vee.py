@@ -35,6 +35,7 @@ from trainwright.planning.splits.chain import Split, longest_stage
 from trainwright.plans.status import Objective
 from trainwright.profile import StaticKind
 from trainwright.scheduling.bounds import LeastCosts, best_bound
+from trainwright.step import zero
 from trainwright.step.pipeline import placement_of
 from trainwright.step.places import group_replicas
 from trainwright.step.predict import pipeline_times, sharing_times
@@ -83,7 +84,6 @@ class VProblem:
         replicas = group_replicas(cluster.pool_of(), degrees)
         sharing = Sharing.of(kinds, replicas)
         longest = longest_stage(kinds, kinds.num_layers - 2 * p + 1, limit_s / m)
-        gathers = replicas.zero_stage == 3
         return cls(
             kinds=kinds,
             fronts=_with_added(packed_fronts(kinds, longest), kinds, sharing),
@@ -92,12 +92,12 @@ class VProblem:
             family=question.family,
             num_microbatches=m,
             usable_bytes=cluster.accelerator.usable_bytes,
-            gathered_share=2 * (1 - 1 / replicas.sizes[0]) if gathers else 0.0,
+            gathered_share=float(zero.gathered_layers(replicas.zero_stage, replicas.sizes[0])),
             by_kind=_core.PeelKinds(
                 forward_s=kinds.counts @ times.forward_s,
                 input_grad_s=kinds.counts @ times.input_grad_s,
                 weight_grad_s=kinds.counts @ times.weight_grad_s,
-                tail_s=sharing.tail_s(kinds.forward_s, slowest_s(kinds)),
+                tail_s=sharing.exposed(kinds.forward_s, slowest_s(kinds)).last_s,
                 optimizer_s=optimizer_s(
                     kinds.static_bytes,
                     kinds.trained_bytes,
@@ -185,11 +185,10 @@ def _busiest_work_s(kinds: StageKinds, times: LayerTimes, num_ranks: int) -> flo
 
 def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> PackedFronts:
     """With what replicas add to every microbatch."""
-    if sharing.zero_stage < 2:
-        return fronts
     level_kind = np.repeat(np.arange(len(fronts.levels) - 1), np.diff(fronts.levels))
     kind = np.repeat(level_kind, np.diff(fronts.offset))
-    return replace(fronts, time_s=sharing.with_added(kind, kinds.forward_s[kind], fronts.time_s))
+    exposed = sharing.at(kind).exposed(kinds.forward_s[kind], fronts.time_s)
+    return replace(fronts, time_s=fronts.time_s + exposed.forward_s + exposed.backward_s)
 
 
 # The value of a game between rows and columns: how to mix columns so that the least row is most

@@ -20,7 +20,7 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.planning.bounds.stages import nearly_even
-from trainwright.planning.question.families import IN_V
+from trainwright.planning.question.families import IN_V, MOST_ACTIVATIONS
 from trainwright.planning.question.room import with_usable
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.vee import (
@@ -31,6 +31,7 @@ from trainwright.planning.splits.vee import (
     only_stages,
     rows_of,
 )
+from trainwright.step import zero
 from trainwright.step.predict import simulated_step, work_of_plan
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ class _Ways:
         whole = of_kind.weight_bytes[near] + of_kind.weight_bytes[far]
         heaviest = max(of_kind.largest_weight_bytes[near], of_kind.largest_weight_bytes[far])
         state = of_kind.static_bytes[near] + of_kind.static_bytes[far]
-        room = x.usable_bytes - state - min(x.gathered_share * heaviest, whole)
+        gathered = zero.gathered_bytes(x.gathered_share, heaviest, whole)
+        room = x.usable_bytes - state - gathered
         own, other = (fronts.kept_bytes[point] for point in points)
         beside = [fronts.transient_bytes[level] for level in levels]
         least_beside = max(min(beside), *(fronts.beside_bytes[level] for level in levels))
@@ -481,9 +483,13 @@ def worth_uneven(
     bounds: Mapping[Candidate, float], num_layers: int, *, first: Candidate | None = None
 ) -> list[tuple[float, Candidate]]:
     """`first`, then those of the least coarse bounds; of equal ones those that may hold more."""
-    order = sorted(
-        bounds.items(), key=lambda one: (one[0] != first, one[1], -IN_V.index(one[0].schedule))
-    )
+
+    def promise(one: tuple[Candidate, float]) -> tuple[bool, float, int]:
+        candidate, bound = one
+        holds = MOST_ACTIVATIONS[candidate.schedule](candidate.pipeline)
+        return candidate != first, bound, -holds
+
+    order = sorted(bounds.items(), key=promise)
     most = max(_SOME, _LAYERS // num_layers**2)
     return [(bound, candidate) for candidate, bound in order[:most]]
 
