@@ -10,8 +10,10 @@ namespace trainwright {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Parts of the inner dimension, powers of two. Each is another enumeration of tiles.
 constexpr double kLargestSplit = 64;
-constexpr double kSafe = 1 - 1e-12;
+constexpr double kSafe =
+    1 - 1e-12;  // a bound without divisions stays below what they would round to
 
 // Whole numbers below 2^63, without a call into the mathematical library.
 double down(double x) {

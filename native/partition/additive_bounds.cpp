@@ -9,8 +9,10 @@ namespace trainwright {
 namespace {
 
 constexpr int32_t kLanes = BoundTable::kLanes;
-constexpr double kUnits = 0x1p30;     // a lane's total
-constexpr double kCutLanes = 16;      // lanes up to this many times the fastest total share units
+constexpr double kUnits = 0x1p30;  // a lane's total
+// Lanes up to this many times the fastest total share units, so that one floor of what a stage cuts
+// serves all of them. It costs the fastest lane four of its thirty bits.
+constexpr double kCutLanes = 16;
 constexpr double kSlack = 1 + 1e-11;  // room for the rounding of limits; lanes round down
 
 // One option as the bound sees it: time and memory at y, both times the weight of its degree.

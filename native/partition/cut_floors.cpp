@@ -6,9 +6,10 @@
 namespace trainwright {
 namespace {
 
-constexpr double kMost = 0x1p28;          // larger values are not used
-constexpr int32_t kUnknown = -(1 << 30);  // in place of those
-constexpr double kHuge = 0x1p40;
+// A few of these add up within 32 bits. A floor beyond is left out, which only weakens the bound.
+constexpr double kMost = 0x1p28;
+constexpr int32_t kUnknown = -(1 << 30);  // in place of those: below every threshold
+constexpr double kHuge = 0x1p40;          // units of a byte, at most
 
 int32_t rounded_down(double units) {  // not a number: infinite costs of no bytes
   return units < kMost ? static_cast<int32_t>(std::floor(std::max(units, -kMost))) : kUnknown;

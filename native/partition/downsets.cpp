@@ -8,7 +8,10 @@ namespace trainwright {
 namespace {
 
 constexpr double kWorkUnits = 0x1p40;
-constexpr double kMemoryWeight = 0.25;  // in the order of a family; time alone and 1 are slower
+// Of memory in the work by which a family is sorted, beside time. K = 32 with three degrees
+// takes 1.2 and 1.9 s in place of 1.5 and 2.3 by time alone, a star 0.6 in place of 0.9, 60
+// operators 1.8 in place of 1.4. A weight of 1 is slower.
+constexpr double kMemoryWeight = 0.25;
 
 uint64_t mix(uint64_t x) {  // splitmix64: fixed keys, the same on every run
   x += 0x9e3779b97f4a7c15;

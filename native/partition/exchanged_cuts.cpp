@@ -12,9 +12,12 @@ namespace trainwright {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kMostSteps = 2e7;  // of annealing: some seconds
-constexpr double kSteps = 150;      // per layer and layer, up to that
-constexpr int64_t kNear = 40;       // downsets around each cut of the best plan
+// Steps of a slow anneal: 150 for each pair of layers, up to some seconds. With five times the time
+// a plan of 800 operators came out 0.03 % faster.
+constexpr double kSteps = 150;
+constexpr double kMostSteps = 2e7;
+// Downsets around each cut of the best plan, as many as in the first round of moved cuts.
+constexpr int64_t kNear = 40;
 
 // The layers of the stages from `first` to `last` as stages of the given data degrees, which share
 // the work in proportion; positions order the layers from the end of the pipeline.

@@ -9,7 +9,9 @@
 
 namespace trainwright {
 
-constexpr double kShortAnneal = 0.04;  // of the steps of a slow one
+// Of the steps of a slow anneal: one for each of the groupings of replicas that are tried, so it
+// trades how well each is judged for their number.
+constexpr double kShortAnneal = 0.04;
 
 // Anneals the layers of a plan quickly, and of others with its stages halved or joined as long as
 // one of them is better. The cuts of all, and those next to the best ones.

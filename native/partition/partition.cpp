@@ -16,24 +16,44 @@ namespace trainwright {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kFinalStep = 1e-11;  // the last threshold lies this far below the best plan
+// What is a proof: a plan is optimal when the bound comes this near, and the last threshold lies a
+// hundredth of that below the best plan, above the rounding of sums (1e-12).
 constexpr double kOptimalGap = 1e-9;
-constexpr double kBisectGap = 3e-4;  // below it, every other threshold is the final one
-constexpr double kNearGap = 0.015;  // below it plans tend to be the best: bisection leans their way
-constexpr double kFirstStep = 5e-3;   // plans on few cuts tend to be this far from the best
-constexpr int64_t kWindowLabels = 3;  // times those of a plain pass make a window too wide
-constexpr double kWindow = 2e-3;      // below the best plan: searched, and proved, in one pass
-// With so many labels per downset that a window of that width has three times those of a plain
-// pass.
+constexpr double kFinalStep = 1e-11;
+
+// Bisection, on small families. Below a gap of 1.5 % the plan tends to be the best already, so
+// thresholds lean towards it; below 0.03 % every other one is the last, which would end the search.
+constexpr double kNearGap = 0.015;
+constexpr double kBisectGap = 3e-4;
+
+// Wide graphs, where a pass costs tenths of a second. Tuned on blocks of branches of 9,634 and
+// 16,756 downsets on 32 and 256 devices (benchmarks/wide.py). Plans on few cuts tend to be 0.5 %
+// from the best, so the first pass asks for that: 1.4 s in place of 1.9. In a window of 0.2 % the
+// best plan is found and proved in one pass; 0.1 and 0.3 % are alike, 1 % costs as much as seven
+// passes.
+constexpr double kFirstStep = 5e-3;
+constexpr double kWindow = 2e-3;
+// With several degrees on many devices such a window reached three times the labels of a plain pass
+// and was given up after 9 s. Narrow windows, at first of 0.05 %, took 18 s to the proof in place
+// of 26 to 33. They are taken from 60 labels per downset in a plain pass on.
+constexpr int64_t kWindowLabels = 3;
 constexpr double kNarrowWindow = 2e-4;
-constexpr int64_t kManyLabels = 60;   // per downset, in a plain pass there
-constexpr double kFollowStep = 1e-3;  // first step of passes near the best plan
+constexpr int64_t kManyLabels = 60;
+// Passes near the best plan first, with several degrees on more than 64 devices: each costs a tenth
+// to a half of a pass over all labels. Steps shorten down to the width of a narrow window.
+constexpr double kFollowStep = 1e-3;
 constexpr double kLeastStep = 2e-4;
-constexpr double kCoarseStep = 2e-2;          // a refused pass so far below a plan is cheap
-constexpr double kCoarseFrom = 0.25;          // of the time limit
-constexpr double kLeastGain = 1e-5;           // of a plan among few cuts
-constexpr int32_t kFewLayers = 400;           // to look at thousands of downsets around each cut
-constexpr int32_t kFirstPlanDownsets = 2000;  // larger graphs start with a plan on few cuts
+// After a quarter of the time limit one refused pass, cheap so far below a plan, so that a stop
+// leaves a gap of 2 % in place of the first bound's 10 %.
+constexpr double kCoarseStep = 2e-2;
+constexpr double kCoarseFrom = 0.25;
+// Among few cuts. Rounds go on while they gain this much. 4,000 downsets around each cut took half
+// of the time beyond 400 layers and gained 0.05 %.
+constexpr double kLeastGain = 1e-5;
+constexpr int32_t kFewLayers = 400;
+// Up to here a pass over all downsets takes milliseconds (GNMT's 17,914 are proved in 17), and a
+// first plan on few cuts saves none.
+constexpr int32_t kFirstPlanDownsets = 2000;
 
 double cpu_seconds() {
   timespec now{};

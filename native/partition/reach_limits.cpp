@@ -7,7 +7,8 @@ namespace trainwright {
 namespace {
 
 constexpr int32_t kUnlimited = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxEntries = int64_t{1} << 24;  // 64 MB in all rows
+// 64 MB in all rows. Where there are more data degrees than rows, rows are computed again.
+constexpr int64_t kMaxEntries = int64_t{1} << 24;
 
 }  // namespace
 

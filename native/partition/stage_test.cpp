@@ -9,8 +9,10 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kTolerance = 1e-12;  // times this close above a threshold count as within
+// Remembered between tests, to save work and not for the answer: cut edges of this many downsets,
+// and verdicts on stages of 32 bytes each, at most 64 MB.
 constexpr int32_t kBoundaries = 8192;
-constexpr size_t kMaxKnown = size_t{1} << 21;  // remembered stages (32 bytes each)
+constexpr size_t kMaxKnown = size_t{1} << 21;
 
 }  // namespace
 

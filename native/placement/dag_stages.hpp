@@ -18,6 +18,8 @@
 
 namespace trainwright {
 
+// A set of layers is 64 bytes, one line of the cache. Graphs of more layers are placed in one
+// order.
 constexpr int64_t kMostDagLayers = 512;
 
 class DagStages {

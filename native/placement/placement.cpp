@@ -8,8 +8,8 @@ namespace trainwright {
 
 namespace {
 
-constexpr double kTie = 1e-12;
-constexpr int64_t kArcsBetweenPolls = 2'000'000;
+constexpr double kTie = 1e-12;  // equal times go to the smaller t, d and number of stages
+constexpr int64_t kArcsBetweenPolls = 2'000'000;  // so that asking whether to stop costs nothing
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -9,9 +9,14 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-9;
-constexpr int64_t kReach = 12;      // how many W the count before an action may change at once
-constexpr int kHalvings = 6;        // of the lateness
-constexpr int64_t kMaxSweeps = 20;  // over all ranks, per target
+// How many W the count before an action may change at once, either way: the shortest path over
+// counts takes 25 states for each action in place of one for each microbatch. What lies farther is
+// reached over several sweeps.
+constexpr int64_t kReach = 12;
+// The least lateness is halved towards 0 so often: to a 32nd of what is known, since the first try
+// is 0 itself. Ranks take turns at most so often for one target; `budget` bounds the whole.
+constexpr int kHalvings = 6;
+constexpr int64_t kMaxSweeps = 20;
 
 using Word = std::vector<ActionRow>;
 

@@ -11,10 +11,14 @@ namespace trainwright {
 
 namespace {
 
+// Shares of the work for offsets, drawn and annealed; annealing words gets the rest. On 4 to 16
+// ranks words find nearly all of the best orders, offsets a few of those that are short in span.
+// Words start from the two best starts in turn, and from the best so far.
 constexpr double kOffsetShare = 0.05, kOffsetAnnealingShare = 0.15;
 constexpr size_t kNumSeeds = 2;
 // Annealing from the best seed, the second, the best so far, and again: on small instances many
-// short runs reach what three long ones miss, on large ones a run needs its time.
+// short runs reach what three long ones miss, on large ones a run needs its time. A run of 25 or 50
+// million actions finds the best known (4 ranks, 8 microbatches) in 29 % of 48 cases.
 constexpr int64_t kActionsOfManyRuns = 500;
 constexpr size_t kManyRuns = 24, kFewRuns = 3;
 

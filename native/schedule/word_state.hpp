@@ -6,6 +6,18 @@
 // finds a new sequence for it or a deadlock, and what follows in one straight pass that stops as
 // soon as no changed time has a reader left.
 //
+//   words      rank 0:  F0 F1 F2 B0 B1       an action needs the one before it in its word, and its
+//              rank 1:  F0 B0 F1 B1          input from the other rank
+//
+//   sequence   0  0  1  0  1  0  1  1  0     all actions, each behind what it needs; only the rank
+//              F0 F1 F0 F2 B0 B0 F1 B1 B1    is stored
+//                       |-----|              on trial: B0 before F2 on rank 0. This stretch is
+//                       1  0  0  1  1  0     simulated anew, which puts it in another order. The
+//                       B0 B0 F2 F1 B1 B1    rest keeps its order and gets new times in one pass
+//
+// For every action, end + tail_s <= objective: where the new end of one at the border of the
+// stretch breaks that for the length wanted, the trial ends before the rest is simulated.
+//
 // Most changes make a schedule too long, and what follows the stretch tells so without a
 // simulation: it keeps its order, so that the way from an action to the end is as long as it was
 // (`tail_s_`).
