@@ -52,7 +52,7 @@ MEGATRON_SRC ?= $(abspath $(MEGATRON))
 DEEPSPEED := build/deepspeed
 DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 
-NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*)
+NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*/*)
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench corpus docs pages wheel sanitize clean venv
@@ -140,12 +140,12 @@ check: venv $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run --Werror $(wildcard native/*.cpp native/*.hpp)
+	$(BIN)/clang-format --dry-run --Werror $(wildcard native/*/*.cpp native/*/*.hpp)
 
 format: venv $(VENV)/.check
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/clang-format -i $(wildcard native/*.cpp native/*.hpp)
+	$(BIN)/clang-format -i $(wildcard native/*/*.cpp native/*/*.hpp)
 
 bench: venv $(VENV)/.bench
 	$(PYTEST) benchmarks/smoke --benchmark-only --override-ini addopts=''
@@ -157,7 +157,6 @@ corpus: venv
 # What pages of the site show and is stored beside them: pictures, tables of targets and accuracy.
 pages: venv
 	$(BIN)/python docs/pictures/draw.py
-	$(BIN)/python docs/write_targets.py
 	$(if $(TRAINWRIGHT_SHARED),$(BIN)/python docs/write_accuracy.py $(TRAINWRIGHT_SHARED)/data/measured)
 
 # Nothing is fetched while the site is built, nor when it is read.

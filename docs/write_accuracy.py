@@ -1,17 +1,17 @@
-"""Write docs/accuracy-figures.md from a folder of measured runs."""
+"""Write the figures of docs/accuracy.md from a folder of measured runs."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generated.accuracy import accuracy_chart, accuracy_page
+from generated.accuracy import accuracy_chart, with_figures
 
 import trainwright
 
 if __name__ == "__main__":
     found = trainwright.validate(sys.argv[1]).document
-    docs = Path(__file__).parent
-    (docs / "accuracy-figures.md").write_text(accuracy_page(found), encoding="utf-8")
-    picture = docs / "pictures" / "charts" / "accuracy-figures.svg"
+    page = Path(__file__).with_name("accuracy.md")
+    page.write_text(with_figures(page.read_text(encoding="utf-8"), found), encoding="utf-8")
+    picture = Path(__file__).parent / "pictures" / "charts" / "accuracy-figures.svg"
     picture.write_text(accuracy_chart(found), encoding="utf-8")

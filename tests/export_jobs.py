@@ -10,7 +10,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from trainwright.cluster import Cluster
-from trainwright.documents.jobs import job_of_configuration, with_orders
+from trainwright.documents.jobs import with_orders
+from trainwright.documents.runs import job_of_configuration
 from trainwright.errors import InvalidInput
 from trainwright.formats.catalog import cluster, model
 from trainwright.frameworks import needs_orders, write

@@ -1,6 +1,6 @@
 """The least cut of a chain by exhaustion of the recurrence, and the fastest ways that fit, plainly.
 
-The reference of `native/chain_cuts.hpp`.
+The reference of `native/chain/chain_cuts.hpp`.
 """
 
 from __future__ import annotations

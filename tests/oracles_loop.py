@@ -1,4 +1,4 @@
-"""How long a rank of a loop works at least, plainly: the reference of `native/loop_ranks.hpp`."""
+"""How long a rank of a loop works at least: plain reference of `native/chain/loop_ranks.hpp`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def rank_times_s(chain, rank, ends, instants, running):
     least, most = chain.least[own], chain.most[own]
     edges = [edge for edge, owner in enumerate((0, chain.num_ranks - 1)) if owner == rank]
     chunk_of_edge = [(0, len(least) - 1)[edge] for edge in edges]
-    edge_s = float(chain.edge_time_s[edges].sum())
-    optimizer_s = float(chain.edge_optimizer_s[edges].sum())
-    static = float(chain.edge_static_bytes[edges].sum())
-    kept = instants[:, chunk_of_edge] @ chain.edge_kept_bytes[edges]
+    edge_s = float(chain.edges.time_s[edges].sum())
+    optimizer_s = float(chain.edges.optimizer_s[edges].sum())
+    static = float(chain.edges.static_bytes[edges].sum())
+    kept = instants[:, chunk_of_edge] @ chain.edges.kept_bytes[edges]
     extra = np.arange(int((most - least).sum()) + 1)
     count = int(least.sum()) + extra
     held = static + count * chain.blocks.static_bytes
     runs_blocks = running @ (least > 0) > 0
-    beside = chain.gathered_bytes + chain.blocks.transient_bytes * runs_blocks
+    beside = chain.beside_bytes + chain.blocks.transient_bytes * runs_blocks
     room = chain.usable_bytes - beside - held[:, np.newaxis] - kept
     recomputed_s = least_recompute_s(chain.blocks, least, most - least, instants, room)
     fits = (room.min(axis=1) >= 0) & np.isfinite(recomputed_s)
@@ -82,10 +82,10 @@ def _idle_s(chain, rank, ends, *, extra, added):
     for edge, owner in enumerate((0, chain.num_ranks - 1)):
         if owner == rank:
             chunk = (0, -1)[edge]
-            edge_forward_s = float(chain.edge_forward_s[edge])
+            edge_forward_s = float(chain.edges.forward_s[edge])
             warm = warm + float(ends.warm[chunk]) * edge_forward_s
             drain = drain + float(ends.drain[chunk]) * (
-                float(chain.edge_time_s[edge]) - edge_forward_s
+                float(chain.edges.time_s[edge]) - edge_forward_s
             )
     head = float(forward_s[: ends.begins].sum() + across_s[ends.begins])
     tail = float(backward_s[: ends.ends].sum() + across_s[ends.ends])
@@ -101,9 +101,9 @@ def _least_phases_s(chain):
     """Forward and backward of every stage with its least blocks, [S]."""
     edges = [0, -1]
     forward_s = chain.least * chain.blocks.forward_s
-    forward_s[edges] += chain.edge_forward_s
+    forward_s[edges] += chain.edges.forward_s
     backward_s = chain.least * (float(chain.blocks.time_s[0]) - chain.blocks.forward_s)
-    backward_s[edges] += chain.edge_time_s - chain.edge_forward_s
+    backward_s[edges] += chain.edges.time_s - chain.edges.forward_s
     return forward_s, backward_s
 
 

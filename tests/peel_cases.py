@@ -1,10 +1,23 @@
-"""Random chains for the V peel (`native/peel.hpp`), and what one of their ranks can do."""
+"""Random chains for the V peel (`native/chain/peel.hpp`), and what one of their ranks can do."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+
+from trainwright._native import _core
+
+BY_KIND = (
+    "forward_s",
+    "input_grad_s",
+    "weight_grad_s",
+    "tail_s",
+    "optimizer_s",
+    "static_bytes",
+    "weight_bytes",
+    "largest_weight_bytes",
+)
 
 
 def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float = 1.0):
@@ -51,6 +64,24 @@ def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float 
         "near_in_flight": rng.uniform(0, 4, (2 * num_ranks, size + 1)),
         "far_in_flight": rng.uniform(0, 4, (2 * num_ranks, size + 1)),
     }
+
+
+def asked(x) -> _core.PeelProblem:
+    """The chain as the peel wants it."""
+    kinds = {name: x[name] for name in BY_KIND}
+    fronts = {
+        "level_offset": x["level_offset"],
+        "transient_bytes": x["transient_bytes"],
+        "beside_bytes": x["beside_bytes"],
+        "point_offset": x["front_offset"],
+        "kept_bytes": x["front_bytes"],
+        "time_s": x["front_time_s"],
+    }
+    named = ("front_offset", "front_bytes", "front_time_s")
+    rest = {name: x[name] for name in x if name not in (*kinds, *fronts, *named)}
+    return _core.PeelProblem(
+        **rest, kinds=_core.PeelKinds(**kinds), fronts=_core.PeelFronts(**fronts)
+    )
 
 
 def fitting(x, rank: int, near: tuple[int, int], far: tuple[int, int]) -> list[tuple[int, int]]:

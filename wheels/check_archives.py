@@ -31,7 +31,7 @@ IN_SOURCE = (
     r"README\.md",
     r"LICENSE",
     r"Makefile",
-    r"native/bindings\.cpp",
+    r"native/bind/bindings\.cpp",
     r"native/.*\.hpp",
     r"src/trainwright/_native/__init__\.py",
     r"src/trainwright/.*\.toml",

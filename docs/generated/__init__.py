@@ -14,6 +14,7 @@ from generated.commands import commands_part
 from generated.documents import documents_part
 from generated.outputs import with_outputs
 from generated.reports import reports_part
+from generated.targets import targets_part
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -22,6 +23,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands_part,
     "documents": documents_part,
     "reports": reports_part,
+    "targets": targets_part,
 }
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 

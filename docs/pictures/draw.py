@@ -1,6 +1,6 @@
 """Draws the pictures of the pages into a folder, by default the one this script is in.
 
-`interleaved.svg` is for pictures.md, `families/` for schedules.md, `charts/` has one for each page
+`interleaved.svg` and `families/` are for schedules.md, `charts/` has one for each part
 of an algorithm.
 """
 

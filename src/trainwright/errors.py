@@ -52,6 +52,12 @@ class InvalidInput(TrainwrightError):
         return cls((Fault(path, problem),), source=source)
 
 
+def refuse(faults: Iterable[Fault]) -> None:
+    """Raise `InvalidInput` with these faults, if there are any."""
+    if found := tuple(faults):
+        raise InvalidInput(found)
+
+
 class UnsupportedFeature(TrainwrightError):
     """A legal request that the chosen part cannot serve; `alternative` names one that can."""
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from codesign.jobs import BERT, GPT3, job, question, some_designs
 
+from chips.jobs import BERT, GPT3, job, question, some_designs
 from trainwright.chips.comparisons import EXPERTS, expert_plan, stage_sizes
 from trainwright.chips.design_times import ProductCache, exact_times
 from trainwright.chips.population import populate

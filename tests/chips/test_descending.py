@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from codesign.jobs import BERT, GPT3, SPACE, question, some_designs
 
+from chips.jobs import BERT, GPT3, SPACE, question, some_designs
 from trainwright.chips.descending import (
     INFEASIBLE,
     buckets_of,

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from codesign.jobs import BERT, question, some_designs
 
+from chips.jobs import BERT, question, some_designs
 from trainwright.chips.design_times import ProductCache
 from trainwright.chips.energy import EnergyTable, kernel_energy_j, layer_energy_j, step_energy_j
 from trainwright.chips.plans import UniformPlan

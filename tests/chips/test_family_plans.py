@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from codesign.jobs import GPT3, job, question, some_designs
 
-from trainwright.chips.plans import IN_V, Shape, UniformPlan, order_of, ratios
+from chips.jobs import GPT3, job, question, some_designs
+from trainwright.chips.plans import Shape, UniformPlan, num_chunks, order_of, ratios
 from trainwright.chips.price import JobPricer
 from trainwright.chips.search import search
 from trainwright.chips.workload import SCHEDULES, Chain, TrainingJob
@@ -140,7 +140,7 @@ def test_ranks_together_keep_state_and_a_microbatch(family: str, ranks: int) -> 
         tensor_degree=1,
         data_degree=d,
         recompute=(Recompute.FULL,),
-        starts=tuple(range(ranks * (2 if family in IN_V else 1))),
+        starts=tuple(range(ranks * num_chunks(family))),
         schedule=family,
     )
     schedule = orders(chain, plan, 2 * ranks)

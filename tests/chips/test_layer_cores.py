@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from codesign.jobs import BERT, GPT3
 
+from chips.jobs import BERT, GPT3
 from trainwright.chips.design_times import ProductCache, exact_times
 from trainwright.chips.layer_problem import find_layer_faults
 from trainwright.chips.layer_schedule import schedule_backward, schedule_forward

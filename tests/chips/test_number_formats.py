@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from codesign.jobs import BERT, GPT3, question, some_designs
 
+from chips.jobs import BERT, GPT3, question, some_designs
 from trainwright.chips.price import JobPricer, operator_uses
 from trainwright.chips.search import AREA, mean_watts, search
 from trainwright.chips.space import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from codesign.jobs import BERT, GPT3, question, some_designs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chips.jobs import BERT, GPT3, question, some_designs
 from trainwright.chips.population import OBJECTIVES, front, hypervolume, populate
 from trainwright.chips.search import search
 from trainwright.execution import Budget

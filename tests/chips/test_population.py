@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from codesign.jobs import BERT, GPT2_XL, question, some_designs
 
+from chips.jobs import BERT, GPT2_XL, question, some_designs
 from trainwright.chips import population
 from trainwright.chips import search as codesign_search
 from trainwright.chips.population import Population, populate

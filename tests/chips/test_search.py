@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from codesign.jobs import BERT, GPT2_XL, GPT3, SPACE, job, question, some_designs
 
+from chips.jobs import BERT, GPT2_XL, GPT3, SPACE, job, question, some_designs
 from trainwright.chips.population import populate, recheck
 from trainwright.chips.price import JobPricer
 from trainwright.chips.question import CodesignQuestion, Objective, cost

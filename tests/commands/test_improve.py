@@ -17,12 +17,12 @@ from random_cases import cases
 from trainwright.cluster import Cluster
 from trainwright.documents.improvement import (
     ImprovementResult,
-    recheck_improvement,
     recommended_run,
 )
-from trainwright.documents.jobs import gaps_of_run
 from trainwright.documents.model_estimate import price_request
 from trainwright.documents.printing import Report
+from trainwright.documents.recheck import recheck
+from trainwright.documents.runs import gaps_of_run
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.document_json import decode, decode_document, encode
@@ -181,9 +181,9 @@ def test_where_nothing_fits_only_what_the_framework_runs_is_enough() -> None:
     able = trainwright.improve(run, framework="torchtitan").document
     assert able.enough
     assert able.enough == run.document.changes
-    assert recheck_improvement(able) == able
+    assert recheck(able) == able
     with pytest.raises(InvalidInput, match="enough"):
-        recheck_improvement(replace(able, enough=()))
+        recheck(replace(able, enough=()))
 
 
 def test_every_number_says_where_it_comes_from() -> None:
@@ -302,7 +302,7 @@ DOCUMENTS = {"fits": wasteful, "does not fit": too_large}
 
 def read_again(value: Any) -> ImprovementResult:
     found = decode_document(value, {"improvement": ImprovementResult}, source="edited.json")
-    return recheck_improvement(found)
+    return recheck(found)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -369,14 +369,14 @@ def test_a_bound_above_what_is_known_and_changed_decisions_of_the_run_are_refuse
         replace(found, best_plan=None, best_known_s=found.changes[0].step_time_s, assumptions={}),
     ):
         with pytest.raises(InvalidInput):
-            recheck_improvement(wrong)
+            recheck(wrong)
 
 
 def test_a_document_of_another_version_is_let_through_with_a_warning() -> None:
     found = wasteful()
     request = replace(found.request, trainwright_version="0.0.1")
     run = replace(found.run, step_time_s=1.5 * found.run.step_time_s)
-    checked = recheck_improvement(replace(found, request=request, run=run))
+    checked = recheck(replace(found, request=request, run=run))
     assert "made by version 0.0.1" in checked.warnings[-1]
 
 
@@ -385,7 +385,7 @@ def test_a_model_that_was_edited_is_refused() -> None:
     content = {**found.request.model.content, "num_layers": 6}
     request = replace(found.request, model=replace(found.request.model, content=content))
     with pytest.raises(InvalidInput, match="sha256"):
-        recheck_improvement(replace(found, request=request))
+        recheck(replace(found, request=request))
 
 
 def test_a_saved_improvement_is_checked_before_it_is_shown(tmp_path: Path) -> None:

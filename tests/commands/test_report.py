@@ -16,7 +16,12 @@ import reported
 import trainwright
 from html_page import Page
 from trainwright.commands.main import main
-from trainwright.documents.explanation import GainRecord, ModelExplanation, WithoutRecord
+from trainwright.documents.explanation import (
+    GainRecord,
+    ModelExplanation,
+    WithoutRecord,
+    remake_explanation,
+)
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
 from trainwright.pages.command import command_of
@@ -354,10 +359,14 @@ def test_the_page_of_an_explanation_says_what_choices_buy(tmp_path):
         ),
     )
     Report(document).save(path)
+    with pytest.raises(InvalidInput, match=r"without\[1\]\.slowdown: must be"):
+        trainwright.report(path)
+    document = remake_explanation(document)
+    Report(document).save(path)
     page = Page(trainwright.report(path).html)
     assert values(page, "name") == ["recomputation", "ZeRO"]
-    assert values(page, "slowdown") == ["", "0.25"]
-    assert values(page, "saved") == ["0.1"]
+    assert values(page, "slowdown") == ["", repr(document.without[1].slowdown - 1)]
+    assert values(page, "saved") == [repr(document.gains[0].saved)]
     assert [attrs["id"] for attrs, _ in page.all("section")] == SECTIONS["model-plan"].split()
 
 

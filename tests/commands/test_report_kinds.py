@@ -11,8 +11,8 @@ import pytest
 import reported
 import trainwright
 from html_page import Page, text_of
-from trainwright.documents.open import kinds_with_a_page
 from trainwright.documents.printing import Report
+from trainwright.documents.registry import REPORTED
 from trainwright.errors import InvalidInput
 from trainwright.pages.command import command_of
 from trainwright.pages.open import subject_of
@@ -195,7 +195,7 @@ def test_an_unknown_kind_is_refused_with_all_that_have_a_page(tmp_path):
     path.write_text(json.dumps({"kind": "calibration", "format_version": 1}))
     with pytest.raises(InvalidInput) as refused:
         trainwright.report(path)
-    for kind in kinds_with_a_page():
+    for kind in REPORTED:
         assert f'"{kind}"' in str(refused.value)
 
 

@@ -11,7 +11,7 @@ from small_placements import chain_file
 from trainwright.commands.catalog import CatalogResult, catalog
 from trainwright.documents.difference import Difference
 from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.open import KINDS, load_document
+from trainwright.documents.open import load_document
 from trainwright.documents.placement import PlacementResult
 from trainwright.documents.profile_plan import (
     EstimateResult,
@@ -19,6 +19,7 @@ from trainwright.documents.profile_plan import (
     PlanResult,
     explain_stages,
 )
+from trainwright.documents.registry import READABLE
 from trainwright.formats.document_json import decode, encode
 
 MODEL = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024}
@@ -63,7 +64,7 @@ def test_decoding_what_was_encoded_gives_the_same_document(documents):
 @pytest.mark.slow
 def test_saved_documents_are_loaded_again(documents, tmp_path):
     for document in documents.values():
-        if document.kind in KINDS:
+        if document.kind in READABLE:
             trainwright.Report(document).save(tmp_path / "it.json")
             assert load_document(tmp_path / "it.json") == document
             assert trainwright.explain(tmp_path / "it.json").explain()

@@ -320,7 +320,7 @@ def test_stages_with_branches_keep_what_feeds_what():
     ids=lambda asked: asked.get("family", f"searched on {asked.get('ranks', 2)}"),
 )
 def test_schedules_train_the_same_model_on_every_level(asked):
-    """Every other family is run in `measuring/test_gloo_check.py`, all in one set of processes."""
+    """Every other family is run in `lab/test_gloo_check.py`, all in one set of processes."""
     made = trainwright.schedule(microbatches=8, **asked)
     found = trainwright.verify(made).document
     assert found.passed, failures(found)

@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from generated.accuracy import SOURCES, accuracy_chart, accuracy_page
+from generated.accuracy import SOURCES, accuracy_chart, accuracy_part, with_figures
 from generated.chart import Axis, Bar, Series, bars_chart, points_chart, rows_chart
 from generated.charts import charts
 
@@ -57,13 +57,14 @@ def test_words_from_outside_cannot_break_a_picture():
     ElementTree.fromstring(picture)
 
 
-def test_every_algorithm_has_its_picture_on_its_page(request):
+def test_every_picture_is_on_one_page(request):
     docs = request.config.rootpath / "docs"
     stored = {path.stem for path in (docs / "pictures" / "charts").glob("*.svg")}
     assert stored == {*charts(), "accuracy-figures"}
+    pages = [path.read_text(encoding="utf-8") for path in docs.glob("*.md")]
     for name in stored:
-        page = (docs / f"{name}.md").read_text(encoding="utf-8")
-        assert f"(pictures/charts/{name}.svg)" in page
+        shown = f"(pictures/charts/{name}.svg)"
+        assert sum(shown in page for page in pages) == 1, name
 
 
 @pytest.mark.slow
@@ -78,8 +79,8 @@ def test_stored_charts_are_current(name, request):
 def test_stored_figures_of_accuracy_are_current(request):
     found = trainwright.validate(str(reference() / "measured")).document
     docs = request.config.rootpath / "docs"
-    page = (docs / "accuracy-figures.md").read_text(encoding="utf-8")
-    assert accuracy_page(found) == page, "run `make pages`"
+    page = (docs / "accuracy.md").read_text(encoding="utf-8")
+    assert with_figures(page, found) == page, "run `make pages`"
     picture = docs / "pictures" / "charts" / "accuracy-figures.svg"
     assert accuracy_chart(found) == picture.read_text(encoding="utf-8"), "run `make pages`"
     assert {dataset.name for dataset in found.datasets} == set(SOURCES)
@@ -87,7 +88,7 @@ def test_stored_figures_of_accuracy_are_current(request):
 
 def test_the_page_of_accuracy_has_every_table(request):
     found = trainwright.validate(str(request.config.rootpath / "examples" / "measured")).document
-    page = accuracy_page(found)
+    page = accuracy_part(found)
     (dataset,) = found.datasets
     assert re.search(rf"^\| {dataset.name} \| 2 of 2 \| step time \| 2 \|", page, re.M)
     assert f"{100 * dataset.time.mape:.1f}" in page

@@ -17,9 +17,12 @@ from generated.documents import (
     unit,
 )
 from generated.reports import REPORTS, reports_part
+from generated.targets import targets_part
 
 from trainwright.commands.main import main
 from trainwright.formats.records import record_fields
+from trainwright.plans.capability import TARGETS, Support, capability_of
+from trainwright.plans.capability_table import Feature
 
 
 def test_every_option_that_help_prints_is_in_the_reference(capfd):
@@ -81,6 +84,14 @@ def test_types_are_written_in_words():
     assert type_text(float | None) == "number, or absent"
     assert type_text(tuple[int, ...]) == "list of integer"
     assert type_text(dict[str, float]) == "number by name"
+
+
+def test_the_table_of_targets_says_of_every_feature_who_can():
+    rows = [line.split(" | ") for line in targets_part().splitlines() if line.startswith("| ")]
+    by_name = {cells[0].strip("| "): [cell.strip(" |") for cell in cells[1:]] for cells in rows}
+    for feature in Feature:
+        can = [capability_of(target).cells[feature].support is not Support.NO for target in TARGETS]
+        assert [cell != "–" for cell in by_name[feature.value]] == can, feature
 
 
 def test_a_page_with_an_unknown_part_is_refused():

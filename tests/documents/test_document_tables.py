@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -157,12 +157,3 @@ def test_values_too_close_to_tell_apart_are_shown_in_full():
     assert "stage 0" in shown
     assert "layers 0-2; d=1, t=2, recompute 0/3, 500 ms, 6.52 GiB" in shown
     assert "0.5 s, 1073741825 B" in shown
-
-
-def test_what_has_no_table_is_our_own_mistake():
-    @dataclass
-    class Odd:
-        pass
-
-    with pytest.raises(TypeError, match="no table is known for Odd"):
-        render(Odd())

@@ -1,4 +1,4 @@
-"""docs/pictures.md shows what the code draws."""
+"""docs/schedules.md shows what the code draws."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "docs"
-PAGE = (FOLDER / "pictures.md").read_text(encoding="utf-8")
+PAGE = (FOLDER / "schedules.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -22,8 +22,10 @@ def test_the_picture_is_what_its_script_draws(tmp_path):
 
 
 def test_the_example_prints_what_the_page_shows(capsys):
-    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
-    (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    found = re.search(
+        r"^```python\n([^`]*gantt_text\([^`]*)^```\n\n^```text\n(.*?)^```$", PAGE, re.S | re.M
+    )
+    example, shown = found.groups()
     exec(example, {})
     assert capsys.readouterr().out.strip() == shown.strip()
 

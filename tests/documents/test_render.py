@@ -1,23 +1,23 @@
-"""Which table a document gets."""
+"""Where the parts of every kind of document stand."""
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import pytest
-from generated.documents import document_types
+from generated.documents import document_types, heading
 
-from trainwright.commands.profile import LayerProfileResult
-from trainwright.documents.printing import REPORTS, render
+from trainwright.documents.printing import render
+from trainwright.documents.registry import KINDS, part
 
 
-def test_every_named_document_exists_and_has_its_table():
-    documents = {document.__name__ for document in (*document_types(), LayerProfileResult)}
-    assert set(REPORTS) <= documents
-    for module, function in REPORTS.values():
-        assert callable(getattr(import_module(f"trainwright.{module}"), function))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_part_of_a_kind_exists_and_its_record_has_that_kind(kind):
+    parts = KINDS[kind]
+    assert part(parts.record) in document_types()
+    assert heading(part(parts.record)) == kind
+    for name in (parts.view, parts.remake, parts.page):
+        assert name is None or callable(part(name))
 
 
 def test_anything_else_has_none():
-    with pytest.raises(TypeError, match="no table is known for int"):
+    with pytest.raises(TypeError, match="no kind of document is known for int"):
         render(3)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainwright.documents.view import Cell
 from trainwright.pages.blocks import (
     Bar,
     BarChart,
-    Cell,
     Part,
     Point,
     front,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Group
 
-from trainwright.documents.printing import TEXT_WIDTH, add_row, ranges, table, to_text
+from trainwright.documents.printing import TEXT_WIDTH, ranges, to_text
+from trainwright.documents.view import add_row, table
 
 
 @pytest.mark.parametrize(

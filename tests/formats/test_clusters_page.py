@@ -1,4 +1,4 @@
-"""The clusters that docs/clusters.md shows are clusters."""
+"""The clusters that docs/formats.md shows are clusters."""
 
 import re
 import tomllib
@@ -9,7 +9,7 @@ import pytest
 from trainwright.formats import catalog
 from trainwright.formats.cluster_toml import read_cluster
 
-PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 

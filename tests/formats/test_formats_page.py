@@ -8,7 +8,9 @@ from pathlib import Path
 from trainwright.formats.json_text import parse_json
 from trainwright.formats.piper_json import read_piper
 from trainwright.formats.profile_json import read_profile
+from trainwright.formats.schedule_json import read_orders, read_schedule_spec
 from trainwright.options.inputs import detect
+from trainwright.scheduling.validate import validate
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 
@@ -18,7 +20,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_examples_are_read_by_their_readers():
-    piper, own = blocks("json")
+    piper, own, placement, spec_text, orders_text = blocks("json")
     value = parse_json(piper.encode())
     assert detect(value) == "piper"
     (profile,) = read_piper(value).profiles
@@ -28,14 +30,23 @@ def test_the_examples_are_read_by_their_readers():
     (profile,) = read_profile(value).profiles
     assert [layer.layer_class for layer in profile.structure.layers] == [0, 1, 1, 0]
     assert profile.structure.shared_parameters[0].layers == (0, 3)
+    assert detect(parse_json(placement.encode())) == "phaze"
+    spec = read_schedule_spec(parse_json(spec_text.encode()))
+    assert spec.placement is not None
+    assert spec.placement.is_v
+    memory = spec.costs(spec.placement).memory
+    assert (memory.delta_bytes.sum(axis=0) == memory.delta_bytes[3]).all(), "F + I + W frees all"
+    validate(read_orders(parse_json(orders_text.encode())))
 
 
-def test_the_python_example_runs():
-    (example,) = blocks("python")
-    exec(example, {"piper_text": blocks("json")[0]})
+def test_the_python_examples_run():
+    known = {"piper_text": blocks("json")[0]}
+    for example in blocks("python"):
+        exec(example, known)
 
 
-def test_the_command_that_writes_the_schema_names_what_exists():
-    (command,) = blocks("sh")
-    code = re.search(r'python -c "(.*)" >', command)
-    exec(code[1].replace("print(", "len("), {})
+def test_the_commands_that_write_the_schemas_name_what_exists():
+    codes = [code for block in blocks("sh") for code in re.findall(r'python -c "(.*)" >', block)]
+    assert len(codes) == 3
+    for code in codes:
+        exec(code.replace("print(", "len("), {})

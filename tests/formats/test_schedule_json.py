@@ -150,7 +150,7 @@ def test_ranks_without_actions_and_recomputation_are_kept():
 
 def test_the_schema_file_is_current():
     assert json.loads(SCHEMA_FILE.read_text(encoding="utf-8")) == orders_schema(), (
-        "write docs/orders.schema.json again; docs/schedule-files.md says how"
+        "write docs/orders.schema.json again; docs/formats.md says how"
     )
 
 

@@ -198,7 +198,7 @@ def test_a_missing_file_is_refused(tmp_path):
 
 def test_the_schema_file_is_current():
     assert json.loads(SCHEMA_FILE.read_text(encoding="utf-8")) == schedule_spec_schema(), (
-        "write docs/schedule-spec.schema.json again; docs/schedule-files.md says how"
+        "write docs/schedule-spec.schema.json again; docs/formats.md says how"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from export_jobs import STAMP, bundle, golden_jobs, job, jobs, ordered
-from trainwright.documents.jobs import gaps_of
+from trainwright.documents.runs import gaps_of
 from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
 from trainwright.formats.pytorch_csv import parse_compute_comms, parse_compute_only
 from trainwright.frameworks import write

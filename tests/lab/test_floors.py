@@ -1,4 +1,4 @@
-"""Floors of the tables: against brute force, and as the page of accuracy states them."""
+"""Floors of the tables: against brute force, and as the report on floors states them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from reference import needs_reference, reference
 
-PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "benchmarks" / "reports" / "accuracy_floors_2026-11-23.md"
 
 
 @given(st.lists(st.floats(1, 100), min_size=1, max_size=5), st.floats(0.5, 120))
@@ -78,9 +79,9 @@ def test_who_knows_true_times_loses_by_scatter_alone():
         ("Regret over all tables", "regret, neither fixed, mean, %", 4.0, "with 4.0 %"),
     ],
 )
-def test_the_page_states_what_the_tables_allow(part, name, stated, sentence, figures):
+def test_the_report_states_what_the_tables_allow(part, name, stated, sentence, figures):
     assert figures(part)[name] == pytest.approx(stated, abs=0.051)
-    assert sentence in PAGE.read_text(encoding="utf-8")
+    assert sentence in REPORT.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

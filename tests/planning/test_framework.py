@@ -16,6 +16,7 @@ from trainwright.planning.search.plans import own_split
 from trainwright.planning.search.search import plan_model
 from trainwright.plans.capability import TARGETS, Demands, RecomputeForm, unsupported
 from trainwright.profile import Recompute
+from trainwright.scheduling.families import family_named
 
 
 def asked(framework: str | None, **allowed) -> ModelQuestion:
@@ -59,6 +60,7 @@ def test_a_plan_for_a_framework_demands_nothing_it_lacks(target):
         demands = Demands(
             parallelism=plan.parallelism,
             schedule=plan.schedule,
+            shape=family_named(plan.schedule).shape(plan.parallelism.virtual_stages),
             recompute=RecomputeForm.ANY
             if mixed
             else {

@@ -16,7 +16,13 @@ from trainwright.formats import catalog
 from trainwright.planning.bounds.layers import Blocks
 from trainwright.planning.bounds.stages import StageKinds, nearly_even
 from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
-from trainwright.planning.splits.loop import Loop, best_loop_split, rank_ends, rank_times_s
+from trainwright.planning.splits.loop import (
+    Loop,
+    best_loop_split,
+    rank_ends,
+    rank_times_s,
+    spread_order,
+)
 from trainwright.planning.splits.types import SplitQuestion
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.parallelism import Parallelism
@@ -238,3 +244,13 @@ def test_no_loop_is_slower_than_the_even_split(virtual_stages):
     assert all(fits for _, fits in steps)
     assert min(step.step_time_s for step, _ in steps) <= even_step.step_time_s * (1 + 1e-9)
     assert all(step.step_time_s >= split.bound_s for step, _ in steps)
+
+
+def test_extra_blocks_are_spread_over_any_number_of_chunks():
+    assert spread_order(8).tolist() == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert spread_order(5).tolist() == [0, 4, 2, 1, 3]
+    for count in (1, 2, 3, 64, 65, 100, 200):
+        order = spread_order(count)
+        assert sorted(order.tolist()) == list(range(count))
+        reversed_bits = [int(f"{chunk:08b}"[::-1], 2) for chunk in order.tolist()]
+        assert reversed_bits == sorted(reversed_bits)

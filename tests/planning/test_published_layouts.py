@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "known-layouts.md"
+PAGE = ROOT / "benchmarks" / "reports" / "known_layouts_2026-11-23.md"
 
 
 def _script() -> ModuleType:
@@ -40,7 +40,7 @@ def line_of(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_published_layout_is_estimated_within_ten_percent(name: str) -> None:
-    """As the page says."""
+    """As the report says."""
     run = RUNS[name]
     found = known.estimated(run)
     assert found.step_time_s == pytest.approx(run.step_time_s, rel=0.10)
@@ -82,6 +82,6 @@ def test_our_plan_is_no_slower_than_a_published_layout(name: str) -> None:
 
 
 @pytest.mark.papers
-def test_what_each_assumption_is_worth_is_on_the_page() -> None:
+def test_what_each_assumption_is_worth_is_in_the_report() -> None:
     lines = PAGE.read_text("utf-8").splitlines()
     assert [line for line in known.variant_rows(known.DEEPSEEK) if line not in lines] == []

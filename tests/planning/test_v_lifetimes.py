@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from family_cases import case, every_cut, is_searched, rows_of_split, step_of
+from peel_cases import asked as asked_of_peel
 from peel_cases import beside_work_s, fitting, problem
 from random_cases import cases
 from trainwright._native import _core
@@ -65,8 +66,8 @@ def test_the_peel_finds_the_least_weighted_sum_of_all_splits(seed, size, num_ran
         own = list(pairwise(cuts))
         parts = [least_of_rank(x, w, r, own[r], own[-1 - r]) for r in range(num_ranks)]
         expected = min(expected, sum(parts))
-    found = _core.peel_weighted(**x, **w)[0]
-    assert found == pytest.approx(expected, rel=1e-12)
+    found = _core.peel_weighted(asked_of_peel(x), _core.PeelWeights(**w))
+    assert found.cost == pytest.approx(expected, rel=1e-12)
 
 
 @cases(25)

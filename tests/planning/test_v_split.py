@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from family_cases import case, every_cut, rows_of_split, step_of
+from peel_cases import asked as asked_of_peel
 from peel_cases import beside_work_s, fitting, problem
 from random_cases import cases
 from trainwright._native import _core
@@ -42,27 +43,27 @@ def oracle(x) -> float:
 )
 def test_the_peel_finds_the_least_longest_rank_of_all_splits(seed, size, num_ranks, tight):
     x = problem(np.random.default_rng(seed), size=size, num_ranks=num_ranks, tight=tight)
-    least_s, near, far, *_ = _core.peel(**x)
+    found = _core.peel(asked_of_peel(x))
     expected_s = oracle(x)
-    assert least_s == pytest.approx(expected_s, rel=1e-12)
+    assert found.cost == pytest.approx(expected_s, rel=1e-12)
     if math.isfinite(expected_s):
-        cuts = (0, *np.cumsum([*near, *far[::-1]]).tolist())
+        cuts = (0, *np.cumsum([*found.near, *found.far[::-1]]).tolist())
         stages = list(pairwise(cuts))
         own_s = [rank_s(x, r, stages[r], stages[-1 - r]) for r in range(num_ranks)]
         assert max(own_s) == pytest.approx(expected_s, rel=1e-12)
-        assert math.isinf(_core.peel(**(x | {"limit_s": 0.999 * expected_s}))[0])
+        assert math.isinf(_core.peel(asked_of_peel(x).replace(limit_s=0.999 * expected_s)).cost)
 
 
 @cases(20)
 @given(seed=st.integers(0, 2**32 - 1), num_ranks=st.integers(1, 3))
 def test_the_most_even_split_stays_within_the_limit(seed, num_ranks):
     x = problem(np.random.default_rng(seed), size=8, num_ranks=num_ranks)
-    least_s = _core.peel(**x)[0]
+    least_s = _core.peel(asked_of_peel(x)).cost
     if math.isinf(least_s):
         return
     x["limit_s"] = 1.1 * least_s
-    _, near, far, *_ = _core.peel_evenly(**x, chunk_s=3.0)
-    stages = list(pairwise((0, *np.cumsum([*near, *far[::-1]]).tolist())))
+    found = _core.peel_evenly(asked_of_peel(x), chunk_s=3.0)
+    stages = list(pairwise((0, *np.cumsum([*found.near, *found.far[::-1]]).tolist())))
     own_s = [rank_s(x, r, stages[r], stages[-1 - r]) for r in range(num_ranks)]
     assert least_s * (1 - 1e-12) <= max(own_s) <= x["limit_s"]
 
@@ -90,3 +91,20 @@ def test_v_half_recomputes_less_than_1f1b_where_memory_is_short():
     recomputed_s, whole_s = (sum(s.recompute_s for s in x.stages) for x in (step, whole))
     assert recomputed_s < 0.7 * whole_s
     assert step.step_time_s < whole.step_time_s
+
+
+def test_a_struct_of_the_core_takes_every_field_once_and_says_which_is_wrong():
+    twos = np.full(2, 2.0)
+    named = dict.fromkeys(("forwards", "input_grads", "weight_grads", "ranks", "ends"), twos)
+    weights = _core.PeelWeights(**named)
+    assert weights.replace(ends=twos / 2).ends.tolist() == [1.0, 1.0]
+    assert weights.ends is twos
+    for wrong, message in (
+        ({"ends": np.ones((2, 2))}, "ends must be an array"),
+        ({"end": twos}, "there is no end"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            _core.PeelWeights(**(named | wrong))
+    del named["ranks"]
+    with pytest.raises(TypeError, match="ranks is missing"):
+        _core.PeelWeights(**named)

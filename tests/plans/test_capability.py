@@ -1,20 +1,16 @@
 """What frameworks can run: the table agrees with itself, the schedules and the documentation."""
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.targets_page import targets_page
 from trainwright.plans.capability import (
-    FAMILY_SHAPES,
     TARGETS,
     Demands,
-    FamilyShape,
-    Placing,
     RecomputeForm,
     alternatives,
     capability_of,
@@ -24,10 +20,8 @@ from trainwright.plans.capability import (
 )
 from trainwright.plans.capability_table import AXIS_ORDERS, CELLS, OPTIMIZERS, SCHEDULES, Feature
 from trainwright.plans.parallelism import Parallelism
-from trainwright.plans.schedule import ActionKind, Placement
+from trainwright.plans.schedule import ActionKind, FamilyShape, Placing
 from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest
-
-PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
 
 degrees = st.builds(
     Parallelism,
@@ -42,10 +36,19 @@ degrees = st.builds(
     zero_stage=st.integers(0, 3),
     state_copies=st.sampled_from((1, 2)),
 )
+shapes = {name: family.shape(3) for name, family in FAMILIES.items()}
+shapes["searched"] = FamilyShape(Placing.ANY, split_backward=True)
+
+
+def demands_of(schedule: str, **rest: Any) -> Demands:
+    """What a plan under a family, or under a searched order, demands."""
+    return Demands(schedule=schedule, shape=shapes[schedule], **rest)
+
+
 demands = st.builds(
-    Demands,
+    demands_of,
     parallelism=degrees,
-    schedule=st.sampled_from((*FAMILIES, "searched")),
+    schedule=st.sampled_from(tuple(shapes)),
     unequal_chunks=st.booleans(),
     uneven_stages=st.booleans(),
     ends_apart=st.booleans(),
@@ -78,18 +81,13 @@ def test_schedules_of_targets_are_families() -> None:
 
 @pytest.mark.parametrize("name", [*FAMILIES, *ALIASES])
 def test_the_shape_of_a_family_is_that_of_its_orders(name: str) -> None:
-    request = FamilyRequest(num_ranks=4, num_microbatches=12, virtual_stages=3)
     family = FAMILIES[ALIASES.get(name, name)]
-    placement, schedule = family.place(request), family.generate(request)
-    assert schedule is not None
-    chunks = placement.num_stages // 4
-    placing = Placing.ONE if chunks == 1 else Placing.ANY
-    if chunks > 1 and placement == Placement.loop(4, virtual_stages=chunks):
-        placing = Placing.LOOP
-    if placement.is_v:
-        placing = Placing.V
-    split = bool((schedule.actions[:, 0] == ActionKind.I).any())
-    assert FAMILY_SHAPES[name] == FamilyShape(placing, split)
+    for chunks in (1, 2, 3):
+        request = FamilyRequest(num_ranks=4, num_microbatches=12, virtual_stages=chunks)
+        schedule = family.generate(request)
+        assert schedule is not None
+        split = bool((schedule.actions[:, 0] == ActionKind.I).any())
+        assert family.shape(chunks) == FamilyShape(schedule.placement.placing, split)
 
 
 @given(demands=demands, target=targets)
@@ -200,7 +198,3 @@ def test_versions_may_be_left_out_or_hyphenated(given_name: str, name: str) -> N
 def test_an_unknown_target_lists_the_known_ones(name: str) -> None:
     with pytest.raises(InvalidInput, match="must be one of megatron, megatron-bridge"):
         target_named(name)
-
-
-def test_the_page_of_targets_is_the_table() -> None:
-    assert PAGE.read_text(encoding="utf-8") == targets_page(), "run: python docs/write_targets.py"

@@ -85,161 +85,398 @@ def least_chain_cut(
     transfer_s: NDArray[np.float64],
     order: NDArray[np.int64],
 ) -> tuple[float, NDArray[np.int64]]: ...
-def loop_rank_times_s(
-    *,
-    num_ranks: int,
-    num_microbatches: int,
-    block_forward_s: float,
-    block_static_bytes: float,
-    block_optimizer_s: float,
-    forward_all_s: float,
-    backward_all_s: float,
-    usable_bytes: float,
-    gathered_bytes: float,
-    transient_bytes: float,
-    under_backward: float,
-    option_time_s: NDArray[np.float64],
-    option_kept_bytes: NDArray[np.float64],
-    least: NDArray[np.int64],
-    most: NDArray[np.int64],
-    edge_forward_s: NDArray[np.float64],
-    edge_time_s: NDArray[np.float64],
-    edge_kept_bytes: NDArray[np.float64],
-    edge_static_bytes: NDArray[np.float64],
-    edge_optimizer_s: NDArray[np.float64],
-    transfer_s: NDArray[np.float64],
-    extra_offset: NDArray[np.int64],
-    shared_forward_s: NDArray[np.float64],
-    shared_backward_s: NDArray[np.float64],
-    shared_tail_s: NDArray[np.float64],
-    instant_offset: NDArray[np.int64],
-    held: NDArray[np.float64],
-    running: NDArray[np.float64],
-    warm: NDArray[np.float64],
-    drain: NDArray[np.float64],
-    turns: NDArray[np.int64],
-    waits_twice: NDArray[np.int64],
-) -> NDArray[np.float64]: ...
-def peel(
-    *,
-    num_ranks: int,
-    num_microbatches: int,
-    max_activations: int,
-    usable_bytes: float,
-    gathered_share: float,
-    floor_s: float,
-    limit_s: float,
-    kind_of: NDArray[np.int64],
-    forward_s: NDArray[np.float64],
-    input_grad_s: NDArray[np.float64],
-    weight_grad_s: NDArray[np.float64],
-    tail_s: NDArray[np.float64],
-    optimizer_s: NDArray[np.float64],
-    static_bytes: NDArray[np.float64],
-    weight_bytes: NDArray[np.float64],
-    largest_weight_bytes: NDArray[np.float64],
-    level_offset: NDArray[np.int64],
-    transient_bytes: NDArray[np.float64],
-    beside_bytes: NDArray[np.float64],
-    front_offset: NDArray[np.int64],
-    front_bytes: NDArray[np.float64],
-    front_time_s: NDArray[np.float64],
-    forward_before_s: NDArray[np.float64],
-    input_grad_before_s: NDArray[np.float64],
-    transfer_s: NDArray[np.float64],
-    near_in_flight: NDArray[np.float64],
-    far_in_flight: NDArray[np.float64],
-) -> tuple[
-    float,
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.float64],
-    NDArray[np.float64],
-]: ...
-def peel_evenly(
-    *,
-    num_ranks: int,
-    num_microbatches: int,
-    max_activations: int,
-    usable_bytes: float,
-    gathered_share: float,
-    floor_s: float,
-    limit_s: float,
-    kind_of: NDArray[np.int64],
-    forward_s: NDArray[np.float64],
-    input_grad_s: NDArray[np.float64],
-    weight_grad_s: NDArray[np.float64],
-    tail_s: NDArray[np.float64],
-    optimizer_s: NDArray[np.float64],
-    static_bytes: NDArray[np.float64],
-    weight_bytes: NDArray[np.float64],
-    largest_weight_bytes: NDArray[np.float64],
-    level_offset: NDArray[np.int64],
-    transient_bytes: NDArray[np.float64],
-    beside_bytes: NDArray[np.float64],
-    front_offset: NDArray[np.int64],
-    front_bytes: NDArray[np.float64],
-    front_time_s: NDArray[np.float64],
-    forward_before_s: NDArray[np.float64],
-    input_grad_before_s: NDArray[np.float64],
-    transfer_s: NDArray[np.float64],
-    near_in_flight: NDArray[np.float64],
-    far_in_flight: NDArray[np.float64],
-    chunk_s: float,
-) -> tuple[
-    float,
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.float64],
-    NDArray[np.float64],
-]: ...
-def peel_weighted(
-    *,
-    num_ranks: int,
-    num_microbatches: int,
-    max_activations: int,
-    usable_bytes: float,
-    gathered_share: float,
-    floor_s: float,
-    limit_s: float,
-    kind_of: NDArray[np.int64],
-    forward_s: NDArray[np.float64],
-    input_grad_s: NDArray[np.float64],
-    weight_grad_s: NDArray[np.float64],
-    tail_s: NDArray[np.float64],
-    optimizer_s: NDArray[np.float64],
-    static_bytes: NDArray[np.float64],
-    weight_bytes: NDArray[np.float64],
-    largest_weight_bytes: NDArray[np.float64],
-    level_offset: NDArray[np.int64],
-    transient_bytes: NDArray[np.float64],
-    beside_bytes: NDArray[np.float64],
-    front_offset: NDArray[np.int64],
-    front_bytes: NDArray[np.float64],
-    front_time_s: NDArray[np.float64],
-    forward_before_s: NDArray[np.float64],
-    input_grad_before_s: NDArray[np.float64],
-    transfer_s: NDArray[np.float64],
-    near_in_flight: NDArray[np.float64],
-    far_in_flight: NDArray[np.float64],
-    forwards: NDArray[np.float64],
-    input_grads: NDArray[np.float64],
-    weight_grads: NDArray[np.float64],
-    ranks: NDArray[np.float64],
-    ends: NDArray[np.float64],
-) -> tuple[
-    float,
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.float64],
-    NDArray[np.float64],
-]: ...
+
+class LoopBlocks:
+    def __init__(
+        self,
+        *,
+        forward_s: float,
+        static_bytes: float,
+        optimizer_s: float,
+        transient_bytes: float,
+        time_s: NDArray[np.float64],
+        kept_bytes: NDArray[np.float64],
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        forward_s: float = ...,
+        static_bytes: float = ...,
+        optimizer_s: float = ...,
+        transient_bytes: float = ...,
+        time_s: NDArray[np.float64] = ...,
+        kept_bytes: NDArray[np.float64] = ...,
+    ) -> LoopBlocks: ...
+    @property
+    def forward_s(self) -> float: ...
+    @property
+    def static_bytes(self) -> float: ...
+    @property
+    def optimizer_s(self) -> float: ...
+    @property
+    def transient_bytes(self) -> float: ...
+    @property
+    def time_s(self) -> NDArray[np.float64]: ...
+    @property
+    def kept_bytes(self) -> NDArray[np.float64]: ...
+
+class LoopEdges:
+    def __init__(
+        self,
+        *,
+        forward_s: NDArray[np.float64],
+        time_s: NDArray[np.float64],
+        kept_bytes: NDArray[np.float64],
+        static_bytes: NDArray[np.float64],
+        optimizer_s: NDArray[np.float64],
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        forward_s: NDArray[np.float64] = ...,
+        time_s: NDArray[np.float64] = ...,
+        kept_bytes: NDArray[np.float64] = ...,
+        static_bytes: NDArray[np.float64] = ...,
+        optimizer_s: NDArray[np.float64] = ...,
+    ) -> LoopEdges: ...
+    @property
+    def forward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def time_s(self) -> NDArray[np.float64]: ...
+    @property
+    def kept_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def static_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def optimizer_s(self) -> NDArray[np.float64]: ...
+
+class LoopSharing:
+    def __init__(
+        self,
+        *,
+        under_backward: float,
+        offset: NDArray[np.int64],
+        forward_s: NDArray[np.float64],
+        backward_s: NDArray[np.float64],
+        tail_s: NDArray[np.float64],
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        under_backward: float = ...,
+        offset: NDArray[np.int64] = ...,
+        forward_s: NDArray[np.float64] = ...,
+        backward_s: NDArray[np.float64] = ...,
+        tail_s: NDArray[np.float64] = ...,
+    ) -> LoopSharing: ...
+    @property
+    def under_backward(self) -> float: ...
+    @property
+    def offset(self) -> NDArray[np.int64]: ...
+    @property
+    def forward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def backward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def tail_s(self) -> NDArray[np.float64]: ...
+
+class LoopOrder:
+    def __init__(
+        self,
+        *,
+        instant_offset: NDArray[np.int64],
+        held: NDArray[np.float64],
+        running: NDArray[np.float64],
+        warm: NDArray[np.float64],
+        drain: NDArray[np.float64],
+        turns: NDArray[np.int64],
+        waits_twice: NDArray[np.int64],
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        instant_offset: NDArray[np.int64] = ...,
+        held: NDArray[np.float64] = ...,
+        running: NDArray[np.float64] = ...,
+        warm: NDArray[np.float64] = ...,
+        drain: NDArray[np.float64] = ...,
+        turns: NDArray[np.int64] = ...,
+        waits_twice: NDArray[np.int64] = ...,
+    ) -> LoopOrder: ...
+    @property
+    def instant_offset(self) -> NDArray[np.int64]: ...
+    @property
+    def held(self) -> NDArray[np.float64]: ...
+    @property
+    def running(self) -> NDArray[np.float64]: ...
+    @property
+    def warm(self) -> NDArray[np.float64]: ...
+    @property
+    def drain(self) -> NDArray[np.float64]: ...
+    @property
+    def turns(self) -> NDArray[np.int64]: ...
+    @property
+    def waits_twice(self) -> NDArray[np.int64]: ...
+
+class LoopRanks:
+    def __init__(
+        self,
+        *,
+        num_ranks: int,
+        num_microbatches: int,
+        forward_all_s: float,
+        backward_all_s: float,
+        usable_bytes: float,
+        gathered_bytes: float,
+        least: NDArray[np.int64],
+        most: NDArray[np.int64],
+        transfer_s: NDArray[np.float64],
+        blocks: LoopBlocks,
+        edges: LoopEdges,
+        sharing: LoopSharing,
+        order: LoopOrder,
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        num_ranks: int = ...,
+        num_microbatches: int = ...,
+        forward_all_s: float = ...,
+        backward_all_s: float = ...,
+        usable_bytes: float = ...,
+        gathered_bytes: float = ...,
+        least: NDArray[np.int64] = ...,
+        most: NDArray[np.int64] = ...,
+        transfer_s: NDArray[np.float64] = ...,
+        blocks: LoopBlocks = ...,
+        edges: LoopEdges = ...,
+        sharing: LoopSharing = ...,
+        order: LoopOrder = ...,
+    ) -> LoopRanks: ...
+    @property
+    def num_ranks(self) -> int: ...
+    @property
+    def num_microbatches(self) -> int: ...
+    @property
+    def forward_all_s(self) -> float: ...
+    @property
+    def backward_all_s(self) -> float: ...
+    @property
+    def usable_bytes(self) -> float: ...
+    @property
+    def gathered_bytes(self) -> float: ...
+    @property
+    def least(self) -> NDArray[np.int64]: ...
+    @property
+    def most(self) -> NDArray[np.int64]: ...
+    @property
+    def transfer_s(self) -> NDArray[np.float64]: ...
+    @property
+    def blocks(self) -> LoopBlocks: ...
+    @property
+    def edges(self) -> LoopEdges: ...
+    @property
+    def sharing(self) -> LoopSharing: ...
+    @property
+    def order(self) -> LoopOrder: ...
+
+def loop_rank_times_s(loop: LoopRanks) -> NDArray[np.float64]: ...
+
+class PeelKinds:
+    def __init__(
+        self,
+        *,
+        forward_s: NDArray[np.float64],
+        input_grad_s: NDArray[np.float64],
+        weight_grad_s: NDArray[np.float64],
+        tail_s: NDArray[np.float64],
+        optimizer_s: NDArray[np.float64],
+        static_bytes: NDArray[np.float64],
+        weight_bytes: NDArray[np.float64],
+        largest_weight_bytes: NDArray[np.float64],
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        forward_s: NDArray[np.float64] = ...,
+        input_grad_s: NDArray[np.float64] = ...,
+        weight_grad_s: NDArray[np.float64] = ...,
+        tail_s: NDArray[np.float64] = ...,
+        optimizer_s: NDArray[np.float64] = ...,
+        static_bytes: NDArray[np.float64] = ...,
+        weight_bytes: NDArray[np.float64] = ...,
+        largest_weight_bytes: NDArray[np.float64] = ...,
+    ) -> PeelKinds: ...
+    @property
+    def forward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def input_grad_s(self) -> NDArray[np.float64]: ...
+    @property
+    def weight_grad_s(self) -> NDArray[np.float64]: ...
+    @property
+    def tail_s(self) -> NDArray[np.float64]: ...
+    @property
+    def optimizer_s(self) -> NDArray[np.float64]: ...
+    @property
+    def static_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def weight_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def largest_weight_bytes(self) -> NDArray[np.float64]: ...
+
+class PeelFronts:
+    def __init__(
+        self,
+        *,
+        level_offset: NDArray[np.int64],
+        transient_bytes: NDArray[np.float64],
+        beside_bytes: NDArray[np.float64],
+        point_offset: NDArray[np.int64],
+        kept_bytes: NDArray[np.float64],
+        time_s: NDArray[np.float64],
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        level_offset: NDArray[np.int64] = ...,
+        transient_bytes: NDArray[np.float64] = ...,
+        beside_bytes: NDArray[np.float64] = ...,
+        point_offset: NDArray[np.int64] = ...,
+        kept_bytes: NDArray[np.float64] = ...,
+        time_s: NDArray[np.float64] = ...,
+    ) -> PeelFronts: ...
+    @property
+    def level_offset(self) -> NDArray[np.int64]: ...
+    @property
+    def transient_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def beside_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def point_offset(self) -> NDArray[np.int64]: ...
+    @property
+    def kept_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def time_s(self) -> NDArray[np.float64]: ...
+
+class PeelProblem:
+    def __init__(
+        self,
+        *,
+        num_ranks: int,
+        num_microbatches: int,
+        max_activations: int,
+        usable_bytes: float,
+        gathered_share: float,
+        floor_s: float,
+        limit_s: float,
+        kind_of: NDArray[np.int64],
+        forward_before_s: NDArray[np.float64],
+        input_grad_before_s: NDArray[np.float64],
+        transfer_s: NDArray[np.float64],
+        near_in_flight: NDArray[np.float64],
+        far_in_flight: NDArray[np.float64],
+        kinds: PeelKinds,
+        fronts: PeelFronts,
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        num_ranks: int = ...,
+        num_microbatches: int = ...,
+        max_activations: int = ...,
+        usable_bytes: float = ...,
+        gathered_share: float = ...,
+        floor_s: float = ...,
+        limit_s: float = ...,
+        kind_of: NDArray[np.int64] = ...,
+        forward_before_s: NDArray[np.float64] = ...,
+        input_grad_before_s: NDArray[np.float64] = ...,
+        transfer_s: NDArray[np.float64] = ...,
+        near_in_flight: NDArray[np.float64] = ...,
+        far_in_flight: NDArray[np.float64] = ...,
+        kinds: PeelKinds = ...,
+        fronts: PeelFronts = ...,
+    ) -> PeelProblem: ...
+    @property
+    def num_ranks(self) -> int: ...
+    @property
+    def num_microbatches(self) -> int: ...
+    @property
+    def max_activations(self) -> int: ...
+    @property
+    def usable_bytes(self) -> float: ...
+    @property
+    def gathered_share(self) -> float: ...
+    @property
+    def floor_s(self) -> float: ...
+    @property
+    def limit_s(self) -> float: ...
+    @property
+    def kind_of(self) -> NDArray[np.int64]: ...
+    @property
+    def forward_before_s(self) -> NDArray[np.float64]: ...
+    @property
+    def input_grad_before_s(self) -> NDArray[np.float64]: ...
+    @property
+    def transfer_s(self) -> NDArray[np.float64]: ...
+    @property
+    def near_in_flight(self) -> NDArray[np.float64]: ...
+    @property
+    def far_in_flight(self) -> NDArray[np.float64]: ...
+    @property
+    def kinds(self) -> PeelKinds: ...
+    @property
+    def fronts(self) -> PeelFronts: ...
+
+class PeelWeights:
+    def __init__(
+        self,
+        *,
+        forwards: NDArray[np.float64],
+        input_grads: NDArray[np.float64],
+        weight_grads: NDArray[np.float64],
+        ranks: NDArray[np.float64],
+        ends: NDArray[np.float64],
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        forwards: NDArray[np.float64] = ...,
+        input_grads: NDArray[np.float64] = ...,
+        weight_grads: NDArray[np.float64] = ...,
+        ranks: NDArray[np.float64] = ...,
+        ends: NDArray[np.float64] = ...,
+    ) -> PeelWeights: ...
+    @property
+    def forwards(self) -> NDArray[np.float64]: ...
+    @property
+    def input_grads(self) -> NDArray[np.float64]: ...
+    @property
+    def weight_grads(self) -> NDArray[np.float64]: ...
+    @property
+    def ranks(self) -> NDArray[np.float64]: ...
+    @property
+    def ends(self) -> NDArray[np.float64]: ...
+
+class PeelResult:
+    @property
+    def cost(self) -> float: ...
+    @property
+    def near(self) -> NDArray[np.int64]: ...
+    @property
+    def far(self) -> NDArray[np.int64]: ...
+    @property
+    def near_point(self) -> NDArray[np.int64]: ...
+    @property
+    def far_point(self) -> NDArray[np.int64]: ...
+    @property
+    def rank_s(self) -> NDArray[np.float64]: ...
+    @property
+    def ends_s(self) -> NDArray[np.float64]: ...
+
+def peel(problem: PeelProblem) -> PeelResult: ...
+def peel_evenly(problem: PeelProblem, *, chunk_s: float) -> PeelResult: ...
+def peel_weighted(problem: PeelProblem, weights: PeelWeights) -> PeelResult: ...
 def estimate_products(
     machines: NDArray[np.float64], products: NDArray[np.float64]
 ) -> tuple[

@@ -8,7 +8,7 @@ is passed over unless
 
 holds for some design: p ranks share the work W of a microbatch, whatever the order. They share what
 is kept too: the state, and a microbatch on its way back. What is left is cut, simulated and
-compared by `native/family_plan.hpp`.
+compared by `native/chain/family_plan.hpp`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from trainwright._native._core import (
 )
 from trainwright.errors import InvalidInput
 from trainwright.model import Phase
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.schedule import ActionKind
 from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.profile import Recompute
@@ -52,9 +53,14 @@ if TYPE_CHECKING:
 # stages recompute alike, or each takes the quickest choice that fits it; the cut makes the longest
 # stage as short as memory allows. The schedule is run action by action; optimizer states are
 # sharded over the replicas (ZeRO 1); gradients are synchronised after a rank's last backward. The
-# recurrence is in `native/uniform_plan.hpp`; `family_plans` tries other schedules.
+# recurrence is in `native/chain/uniform_plan.hpp`; `family_plans` tries other schedules.
 
-IN_V: Final = ("v-half", "v-min")
+
+def num_chunks(family: str) -> int:
+    """Stages of a rank: 2 in V, where rank r of p owns stages r and 2p-1-r."""
+    found = family_named(family).num_chunks
+    assert found is not None, "a chip search runs no family whose chunks have to be chosen"
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +72,12 @@ class UniformPlan:
     data_degree: int
     recompute: tuple[Recompute, ...]
     starts: tuple[int, ...]
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
 
     @property
     def num_chunks(self) -> int:
         """Stages of a rank: 2 in V, where rank r of p owns stages r and 2p-1-r."""
-        return 2 if self.schedule in IN_V else 1
+        return num_chunks(self.schedule)
 
     @property
     def num_ranks(self) -> int:
@@ -392,9 +398,9 @@ def _by_promise(
 def _layouts(chain: Chain, job: TrainingJob, num_devices: int) -> Iterator[Layout]:
     """A single rank waits for nothing under any schedule, so depths begin at 2."""
     for family in job.schedules:
-        if family == "1f1b":
+        if family == DEFAULT_SCHEDULE:
             continue
-        most = len(chain.graph.layers) // (2 if family in IN_V else 1)
+        most = len(chain.graph.layers) // num_chunks(family)
         for option in range(len(chain.recompute)):
             for d in job.data_degrees.tolist():
                 for p in range(2, min(most, num_devices // (chain.tensor_degree * d)) + 1):

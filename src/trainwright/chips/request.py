@@ -137,7 +137,6 @@ _DEGREES: Final = (1, 2, 4, 8)
 UM2_PER_MM2: Final = 1e6
 
 RECOMPUTE_MODES: Final = ("none", "full")
-SCHEDULES: Final = ("1f1b", "zb-h1", "v-half", "v-min")
 
 
 class CodesignOptions(TypedDict, total=False):
@@ -225,6 +224,7 @@ def job_record(
     The sequence is the largest power of two of learned positions, 4096 without any; tensor degrees
     are 4 and 8 from 50 billion parameters on, else 1, 2, 4 and 8, as far as the model can be cut.
     """
+    from trainwright.chips.workload import SCHEDULES
     from trainwright.model import count_parameters
     from trainwright.options.inputs import ModelInput, resolve_model
 

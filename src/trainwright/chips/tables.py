@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainwright.documents.printing import add_row, table
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput, MissingExtra
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status
 from trainwright.units import format_bandwidth, format_bytes, format_seconds
 
@@ -147,7 +148,7 @@ def _plans(found: CodesignResult) -> RenderableType:
             str(fixed.data_parallel),
             str(fixed.pipeline_parallel),
             "",
-            "1f1b",
+            DEFAULT_SCHEDULE,
             fixed.recompute or fixed.reason or "",
             "" if fixed.step_time_s is None else format_seconds(fixed.step_time_s),
             "" if fixed.tokens_per_s is None else f"{fixed.tokens_per_s:,.0f}",

@@ -25,6 +25,7 @@ from trainwright.costing.layer import (
 from trainwright.costing.tiled import ChipKernel, element_bytes, layer_kernels
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import LayerGraph, Phase, Precision, RunShape, layer_graph, precision_named
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 RECOMPUTE: Final = (Recompute.NONE, Recompute.FULL)
 RULES: Final = {Recompute.NONE: KEEP_ALL, Recompute.FULL: RecomputeRule(whole_layer=True)}
-SCHEDULES: Final = ("1f1b", "zb-h1", "v-half", "v-min")
+SCHEDULES: Final = (DEFAULT_SCHEDULE, "zb-h1", "v-half", "v-min")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +75,10 @@ class TrainingJob:
             yield Fault("tensor_degrees", "must have at least 1 entry, got 0")
         if not self.recompute or set(self.recompute) - set(RECOMPUTE):
             yield Fault("recompute", "must be of none, full")
-        if "1f1b" not in self.schedules or set(self.schedules) - set(SCHEDULES):
-            yield Fault("schedule", f"must be of {', '.join(SCHEDULES)}, with 1f1b among them")
+        if DEFAULT_SCHEDULE not in self.schedules or set(self.schedules) - set(SCHEDULES):
+            yield Fault(
+                "schedule", f"must be of {', '.join(SCHEDULES)}, with {DEFAULT_SCHEDULE} among them"
+            )
         if not self.weight > 0:
             yield Fault("weight", f"must be > 0, got {self.weight!r}")
 

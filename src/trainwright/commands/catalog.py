@@ -9,7 +9,8 @@ import typer
 
 from trainwright.commands import command_line as options
 from trainwright.commands.output import emit
-from trainwright.documents.printing import Report, add_row, table
+from trainwright.documents.printing import Report
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.units import format_bandwidth, format_bytes
@@ -42,22 +43,6 @@ class CatalogResult:
 # ------------------------------------------------------------------------------------------
 
 TOPICS = ("models", "accelerators", "clusters", "calibrations", "families", "targets")
-
-_ZERO_BUBBLE = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
-_CONTROLLABLE = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
-FAMILY_SOURCES = {
-    "gpipe": "Huang et al., NeurIPS 2019",
-    "1f1b": "Narayanan et al., ICML 2021 (PipeDream-flush)",
-    "eager-1f1b": "Zhuang et al., MLSys 2023",
-    "interleaved": "Narayanan et al., SC 2021",
-    **dict.fromkeys(("zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v-handmade"), _ZERO_BUBBLE),
-    **dict.fromkeys(("zb-v", "v-half", "v-min", "adaptive-v", "1f1b-v"), _CONTROLLABLE),
-    **dict.fromkeys(("gis", "gis-h"), _CONTROLLABLE),
-    "dualpipe-v": "DeepSeek-AI, 2025",
-    "wave": "placement of Hanayo, Liu et al., SC 2023; orders of our own",
-    "breadth-first": "Lamy-Poirier, MLSys 2023",
-    "depth-first": "Lamy-Poirier, MLSys 2023",
-}
 
 
 def catalog(topic: str | None = None) -> Report[CatalogResult]:
@@ -134,8 +119,7 @@ def _families() -> Iterator[CatalogItem]:
     from trainwright.scheduling.families import FAMILIES
 
     for family in FAMILIES.values():
-        source = FAMILY_SOURCES[family.name]
-        yield CatalogItem(name=family.name, summary=family.summary, source=source)
+        yield CatalogItem(name=family.name, summary=family.summary, source=family.source)
 
 
 def _targets() -> Iterator[CatalogItem]:

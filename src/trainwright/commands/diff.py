@@ -23,15 +23,10 @@ from trainwright.documents.difference import (
 )
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.open import (
-    KINDS,
-    OF_SEVERAL_POOLS,
-    AnyDocument,
-    Priced,
-    load_any_document,
-)
+from trainwright.documents.open import OF_SEVERAL_POOLS, load_any_document
 from trainwright.documents.placement import PlacedStageRecord, PlacementResult
 from trainwright.documents.printing import Report
+from trainwright.documents.registry import READABLE
 from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.errors import InvalidInput
@@ -46,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trainwright.documents.model_plan import ModelStageRecord
+    from trainwright.documents.open import AnyDocument, Priced
     from trainwright.documents.profile_plan import StageRecord
     from trainwright.model import Recipe
     from trainwright.plans.configuration import MemoryOverheads, Overlap
@@ -57,7 +53,7 @@ if TYPE_CHECKING:
 
 
 COMPARED: Final = (
-    *KINDS,
+    *READABLE,
     "model-estimate",
     "whatif",
     "model-sweep",

@@ -163,15 +163,15 @@ def _read_plan(
     path: str | Path, stated: Setting | None
 ) -> tuple[tuple[Stage, ...], Setting | None]:
     """Stages of a document or of a plan by hand, and the setting it was made for if it says so."""
-    from trainwright.documents.open import PRICED_KINDS
     from trainwright.documents.profile_plan import read_setting, read_stages
+    from trainwright.documents.registry import PRICED, records
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import document_type
     from trainwright.formats.json_text import parse_json
 
     value = parse_json(read_bytes(path, name="plan"), source=str(path))
     if not {"kind", "format_version"}.isdisjoint(value):
-        document_type(value, PRICED_KINDS, source=str(path))
+        document_type(value, records(PRICED), source=str(path))
     return read_stages(value, source=str(path)), read_setting(value, source=str(path)) or stated
 
 
@@ -295,7 +295,7 @@ def command(
     lora_targets: Annotated[
         str | None,
         typer.Option(
-            help="Products with adapters, as query,value (the default); see docs/models.md.",
+            help="Products with adapters, as query,value (the default); see docs/formats.md.",
             metavar="NAMES",
         ),
     ] = None,

@@ -9,14 +9,14 @@ import typer
 
 from trainwright.commands import command_line as options
 from trainwright.commands.output import budget, emit, finish, parse_time_limit
-from trainwright.documents.open import AnyDocument, load_explained_document
+from trainwright.documents.open import load_explained_document
 from trainwright.documents.printing import Report
 from trainwright.documents.schedule import ScheduleResult
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     from trainwright.documents.calibration import ConstantsResult
-    from trainwright.documents.open import Explained
+    from trainwright.documents.open import AnyDocument, Explained
     from trainwright.plans.request import Embedded
 
 

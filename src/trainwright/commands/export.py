@@ -50,7 +50,8 @@ def export(
     Raises `Inexpressible` with everything the target cannot say and the targets that can,
     `InvalidInput` with every rule of the framework that the plan breaks.
     """
-    from trainwright.documents.jobs import gaps_of, job_of, model_and_cluster, stamp_of
+    from trainwright.documents.jobs import job_of, stamp_of
+    from trainwright.documents.runs import gaps_of, model_and_cluster
     from trainwright.formats.atomic_file import check_folder, write_folder
     from trainwright.frameworks import export_target
 
@@ -62,7 +63,7 @@ def export(
     if allow_nearest and gaps_of(job, target):
         from trainwright.frameworks.nearest import nearest_job
 
-        _, cluster = model_and_cluster(found)
+        _, cluster = model_and_cluster(found.request)
         order = found.order if isinstance(found, ModelPlanResult) else None
         family = None if order is None else order.family
         job, nearest = nearest_job(job, target, cluster, _layout(found), family=family)
@@ -135,7 +136,8 @@ def _written(
     *,
     is_nearest: bool = False,
 ) -> ExportBundle:
-    from trainwright.documents.jobs import gaps_of, plan_and_profile, with_orders
+    from trainwright.documents.jobs import plan_and_profile, with_orders
+    from trainwright.documents.runs import gaps_of
     from trainwright.frameworks import needs_orders, write
     from trainwright.frameworks.launch import Launcher
 
@@ -145,15 +147,16 @@ def _written(
         if is_nearest:
             job = _ordered_by_configuration(document, job)
         else:
-            job = with_orders(job, *plan_and_profile(document, job))
+            job = with_orders(job, *plan_and_profile(document))
     return write(job, stamp, target, launcher=Launcher(launcher))
 
 
 def _ordered_by_configuration(document: Jobbed, job: Job) -> Job:
-    from trainwright.documents.jobs import model_and_cluster, with_orders
+    from trainwright.documents.jobs import with_orders
+    from trainwright.documents.runs import model_and_cluster
     from trainwright.step.predict import estimator_of, plan_of, point_of
 
-    model, cluster = model_and_cluster(document)
+    model, cluster = model_and_cluster(document.request)
     run = job.configuration()
     profile = estimator_of(model, cluster, run).profile(point_of(run))
     return with_orders(job, plan_of(run, profile.structure), profile, cluster)

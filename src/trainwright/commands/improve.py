@@ -166,7 +166,7 @@ def _improved(
 def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     """The changes first, which take seconds, then the best plan with what is left of the budget."""
     from trainwright.documents.improvement import kernels_between, with_kernels
-    from trainwright.documents.jobs import gaps_of_run
+    from trainwright.documents.runs import gaps_of_run
     from trainwright.planning.reasons.improve import (
         Neighbourhood,
         every_improvement,
@@ -218,7 +218,7 @@ def _planned(
 
 def _gaps_of(found: Surroundings) -> Iterator[str]:
     """What the framework cannot express of the run itself."""
-    from trainwright.documents.jobs import gaps_of_run
+    from trainwright.documents.runs import gaps_of_run
 
     if found.framework is not None:
         run = found.request.configuration

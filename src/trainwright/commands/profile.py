@@ -12,7 +12,8 @@ import typer
 
 from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit, parse_count
-from trainwright.documents.printing import Report, add_row, table
+from trainwright.documents.printing import Report
+from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.units import format_bytes, format_seconds
 
@@ -168,6 +169,10 @@ class ProfileReport(Report[LayerProfileResult]):
     def profile(self) -> Profile:
         """The profile itself."""
         return self.document.file.profiles[0]
+
+    def renderable(self) -> RenderableType:
+        """The table of its layers."""
+        return layer_profile_report(self.document)
 
     def to_dict(self) -> dict[str, Any]:
         """The profile file as JSON values."""

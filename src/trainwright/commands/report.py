@@ -12,9 +12,11 @@ import typer
 from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit, save
 from trainwright.documents.explanation import ModelExplanation
-from trainwright.documents.open import KINDS, opened
-from trainwright.documents.printing import Report, add_row, counted, table
+from trainwright.documents.open import opened
+from trainwright.documents.printing import Report, counted
+from trainwright.documents.registry import READABLE
 from trainwright.documents.verification import VerificationResult
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plans.request import FORMAT_VERSION
 
@@ -83,7 +85,7 @@ class Page(Report[ReportResult]):
 def report(*documents: Reportable, title: str | None = None, date: str | None = None) -> Page:
     """Show documents (paths or results) on one page.
 
-    All that `report_documents.kinds_with_a_page` names; a what-if is shown as its two plans, and
+    All that `registry.REPORTED` names; a what-if is shown as its two plans, and
     what `verify` made of a document with it. `title` replaces the heading, `date` is
     printed as given. Raises `InvalidInput` with every fault of the first file that has one, without
     documents, and for a verification of a document that is not among them.
@@ -152,11 +154,10 @@ def _differences(found: Sequence[Any]) -> tuple[Difference | None, ...]:
     """From the first document to the others, where they can be compared key by key."""
     from trainwright.commands.diff import diff
 
-    comparable = tuple(KINDS.values())
     made: list[Difference | None] = []
     for other in found[1:]:
         try:
-            both = isinstance(found[0], comparable) and isinstance(other, comparable)
+            both = found[0].kind in READABLE and other.kind in READABLE
             made.append(diff(found[0], other).document if both else None)
         except (InvalidInput, UnsupportedFeature):  # a schedule beside a plan
             made.append(None)

@@ -93,17 +93,16 @@ def schedule(
 # `trainwright schedule`
 # ----------------------
 
-FAMILIES = (
-    *("gpipe", "1f1b", "eager-1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v"),
-    *("zb-v-handmade", "v-half", "v-min", "adaptive-v", "1f1b-v", "gis", "gis-h", "dualpipe-v"),
-    *("wave", "breadth-first", "depth-first"),
-)
 _CHECK_FAILED = 4
 
 
 def command(
     family: Annotated[
-        str | None, typer.Option(help=f"A named schedule: {', '.join(FAMILIES)}.", metavar="NAME")
+        str | None,
+        typer.Option(
+            help="A named schedule, such as 1f1b: `trainwright catalog families` lists them.",
+            metavar="NAME",
+        ),
     ] = None,
     search: Annotated[
         bool, typer.Option("--search", help="Search for the best schedule within the limit.")

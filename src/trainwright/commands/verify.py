@@ -116,11 +116,11 @@ class _Findings:
 
 def _opened(document: str | Path | Report[Any] | Verifiable) -> tuple[Verifiable, str]:
     """The document as it is: whether its figures hold is what is asked."""
-    from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.open import KINDS, read_document
+    from trainwright.documents.open import read_document
+    from trainwright.documents.registry import READABLE
 
     given: Any = document.document if isinstance(document, Report) else document
-    kinds: dict[str, type[Any]] = {**KINDS, "model-estimate": ModelEstimateResult}
+    kinds = (*READABLE, "model-estimate")
     if isinstance(given, (str, Path)):
         return read_document(given, kinds), Path(given).name
     kind = str(getattr(given, "kind", type(given).__name__))

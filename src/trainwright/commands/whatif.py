@@ -18,7 +18,7 @@ from trainwright.commands.output import (
     parse_number,
     parse_time_limit,
 )
-from trainwright.documents.difference import Change, WhatIfResult
+from trainwright.documents.difference import Change, WhatIfResult, step_ratio
 from trainwright.documents.open import open_model_plan
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
@@ -98,9 +98,7 @@ def what_if(
         others = "--global-batch, --sequence, --dispatch-dtype or --token-dispatcher"
         raise InvalidInput.of("whatif", f"{wanted}{others}")
     after = plan_model(replace(call, question=question), budget or NoLimit())
-    ratio = None
-    if before.step_time_s and after.step_time_s is not None:
-        ratio = after.step_time_s / before.step_time_s
+    ratio = step_ratio(before, after)
     return WhatIfReport(WhatIfResult(changes=changes, time_ratio=ratio, before=before, after=after))
 
 

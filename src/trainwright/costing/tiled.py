@@ -2,7 +2,7 @@
 
 A machine is an array of cores, each with multipliers and a buffer, around one global buffer; chip
 templates and real accelerators are described alike. The recurrence is in
-`native/operator_estimate.hpp`; a readable copy of it, in the tests, gives identical bits.
+`native/chip/operator_estimate.hpp`; a readable copy of it, in the tests, gives identical bits.
 """
 
 from __future__ import annotations

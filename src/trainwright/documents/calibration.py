@@ -8,9 +8,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster.calibration import Calibration
-from trainwright.documents.printing import add_row, table
+from trainwright.documents.view import add_row, table
 from trainwright.plans.request import FORMAT_VERSION
-from trainwright.provenance import Origin
+from trainwright.provenance import UNSTATED, Origin
 from trainwright.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -224,8 +224,6 @@ _LEVEL_CONSTANTS: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
 
 
 def _level_rows(level: NetworkLevel) -> Iterator[Row]:
-    from trainwright.provenance import UNSTATED
-
     sources = dict(level.sources)
     for field, name, show in _LEVEL_CONSTANTS:
         value: float = getattr(level, field)

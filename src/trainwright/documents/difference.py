@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.model_plan import ModelPlanResult, proof, relaxation_lines
-from trainwright.documents.printing import add_row, layout_line, ranges, table
+from trainwright.documents.printing import layout_line, ranges
+from trainwright.documents.view import add_row, table
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.units import (
     TimeUnit,
@@ -91,6 +92,18 @@ class WhatIfResult:
     time_ratio: float | None = None
     before: ModelPlanResult
     after: ModelPlanResult
+
+
+def remake_what_if(document: WhatIfResult) -> WhatIfResult:
+    """The document with the ratio of its two plans."""
+    return replace(document, time_ratio=step_ratio(document.before, document.after))
+
+
+def step_ratio(before: ModelPlanResult, after: ModelPlanResult) -> float | None:
+    """The step of the second over that of the first, where both have one."""
+    if not before.step_time_s or after.step_time_s is None:
+        return None
+    return after.step_time_s / before.step_time_s
 
 
 # How two clusters of one name differ: every figure that is not the same, by its path

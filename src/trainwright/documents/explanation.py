@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.model_plan import (
     ModelPlanResult,
@@ -14,15 +14,12 @@ from trainwright.documents.model_plan import (
     profile_of,
 )
 from trainwright.documents.open import open_document
-from trainwright.documents.printing import (
-    Report,
-    add_row,
-    layout_cells,
-    layout_columns,
-    layout_line,
-    table,
-)
+from trainwright.documents.printing import Report, layout_cells, layout_columns, layout_line
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput
+from trainwright.execution import Budget as NoLimit
+from trainwright.planning.reasons.why import memory_gain, repriced_gains, uses, without
+from trainwright.plans.configuration import NO_OVERHEADS
 from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.plans.status import Status
@@ -121,8 +118,6 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     together what `budget` allows; what was not reached is listed. Raises `InvalidInput` where the
     document holds no plan of a model.
     """
-    from trainwright.execution import Budget as NoLimit
-
     found = open_document(document)
     if not isinstance(found, ModelPlanResult) or not found.stages or found.step_time_s is None:
         raise InvalidInput.of("document", "must hold a plan of a model")
@@ -130,8 +125,6 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
 
 
 def _explained(document: ModelPlanResult, budget: Budget) -> ModelExplanation:
-    from trainwright.planning.reasons.why import memory_gain, repriced_gains, uses, without
-
     started_s, step_s = budget.cpu_s, document.step_time_s
     assert step_s is not None
     question, plan, _ = planned(document)
@@ -157,23 +150,49 @@ def _explained(document: ModelPlanResult, budget: Budget) -> ModelExplanation:
         else:
             part = budget.part(SHARE_S, stage=f"without {name}")
             lacking.append(without(question, name, space, part))
-    busy_s = [rank.forward_s + rank.backward_s for rank in document.ranks]
-    sizes = document.peak_memory_bytes_per_rank
-    fullest = sizes.index(max(sizes))
     saves = binding is not None and binding.step_time_s < step_s * (1 - 1e-6)
     return ModelExplanation(
-        busiest_rank=busy_s.index(max(busy_s)),
-        fullest_rank=fullest,
-        free_bytes=(document.memory_limit_bytes or 0.0)
-        - question.overheads.needed_bytes(sizes[fullest]),
+        **_figures(document),
         binding=binding.resource if binding is not None and saves else None,
-        time_by_part_s=document.time_by_part_s,
-        memory_by_class_bytes=_classes(document.ranks[fullest].memory),
         without=tuple(_without_records(lacking, step_s)),
         gains=tuple(_gain_record(gain, step_s) for gain in gains),
         not_asked=tuple(not_asked),
         search_s=budget.cpu_s - started_s,
         plan=document,
+    )
+
+
+def _figures(plan: ModelPlanResult) -> dict[str, Any]:
+    """What follows from the plan alone, by key of the document."""
+    sizes = plan.peak_memory_bytes_per_rank
+    busy_s = [rank.forward_s + rank.backward_s for rank in plan.ranks]
+    fullest = sizes.index(max(sizes))
+    needed_bytes = (plan.request.overheads or NO_OVERHEADS).needed_bytes(sizes[fullest])
+    return {
+        "busiest_rank": busy_s.index(max(busy_s)),
+        "fullest_rank": fullest,
+        "free_bytes": (plan.memory_limit_bytes or 0.0) - needed_bytes,
+        "time_by_part_s": plan.time_by_part_s,
+        "memory_by_class_bytes": _classes(plan.ranks[fullest].memory),
+    }
+
+
+def remake_explanation(document: ModelExplanation) -> ModelExplanation:
+    """The document with every figure that follows from its plan and the steps of other plans."""
+    plan = document.plan
+    if not plan.ranks or plan.step_time_s is None:
+        raise InvalidInput.of("plan", "must be a plan of a model, with stages")
+    step_s = plan.step_time_s
+    return replace(
+        document,
+        **_figures(plan),
+        without=tuple(
+            each if each.step_time_s is None else replace(each, slowdown=each.step_time_s / step_s)
+            for each in document.without
+        ),
+        gains=tuple(
+            replace(each, saved=max(0.0, 1 - each.step_time_s / step_s)) for each in document.gains
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trainwright.documents.printing import add_row, table
+from trainwright.documents.view import add_row, table
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.units import format_bytes, format_seconds
 

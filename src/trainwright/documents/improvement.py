@@ -6,20 +6,41 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright._version import __version__
+from trainwright.cluster import NetworkLevel
 from trainwright.documents.export import PricedLayout
 from trainwright.documents.model_estimate import (
     NONE_ENOUGH,
     ModelEstimateRequest,
     PricedChange,
+    assumptions_of,
+    changes_enough,
     enough_table,
+    price_request,
 )
-from trainwright.documents.printing import add_row, layout_line, table
+from trainwright.documents.model_plan import predicted, profile_of
+from trainwright.documents.printing import layout_line
+from trainwright.documents.profile_plan import count_recomputed
+from trainwright.documents.runs import gaps_of_run, model_and_cluster
+from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.inputs import naming_options
-from trainwright.planning.reasons.improve import MOST_OF_IT
+from trainwright.options.question import QUESTION_OPTION_OF
+from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings, Workload
+from trainwright.planning.reasons.improve import (
+    MOST_OF_IT,
+    Improvement,
+    reachable,
+    recommended,
+    worth_listing,
+)
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.plans import Plan, Stage
 from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.request import FORMAT_VERSION
+from trainwright.profile import Recompute
+from trainwright.provenance import Origin
+from trainwright.step.account import time_range
+from trainwright.step.predict import price_configuration
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -31,9 +52,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.execution import Budget
     from trainwright.model import TransformerConfig
-    from trainwright.planning.question.question import Allowed, ModelQuestion
-    from trainwright.planning.reasons.improve import Improvement
-    from trainwright.plans import Plan, StepPrediction
+    from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import Configuration
     from trainwright.profile import Profile
 
@@ -143,9 +162,6 @@ def question_of(
     model: TransformerConfig, cluster: Cluster, run: Configuration, allowed: Allowed
 ) -> ModelQuestion:
     """What the planner is asked: all that the run is, but for what a plan decides."""
-    from trainwright.options.question import QUESTION_OPTION_OF
-    from trainwright.planning.question.question import ModelQuestion, RunSettings, Workload
-
     with naming_options(QUESTION_OPTION_OF):
         return ModelQuestion(
             model=model,
@@ -166,9 +182,6 @@ def allowed_for(
     run: Configuration, target: str | None, wanted: Callable[[Configuration], bool]
 ) -> Allowed:
     """Everything that the framework runs; "selective" only where it repeats what the run's does."""
-    from trainwright.planning.question.question import Allowed
-    from trainwright.profile import Recompute
-
     allowed = Allowed(framework=target)
     selective = replace(run, recompute=Recompute.SELECTIVE, recompute_blocks=None)
     if target is None or wanted(selective) or not wanted(run):
@@ -199,9 +212,6 @@ def kernels_between(run: Configuration, other: Configuration) -> str:
 
 def unrunnable(priced: PricedPlan, question: ModelQuestion) -> tuple[str, ...]:
     """What the framework cannot express of such a plan whatever its stages; optimizers, kernels."""
-    from trainwright.documents.jobs import gaps_of_run
-    from trainwright.profile import Recompute
-
     target, plan = question.allowed.framework, priced.plan
     if target is None:
         return ()
@@ -232,9 +242,6 @@ def best_plan(
     question: ModelQuestion, asked: Configuration, options: str, budget: Budget
 ) -> tuple[PricedPlan | None, float]:
     """The planner's answer, None where it has none, and what no plan is faster than."""
-    from trainwright.options.question import QUESTION_OPTION_OF
-    from trainwright.planning.search.framework import plan_runnable
-
     with naming_options(QUESTION_OPTION_OF):
         outcome = plan_runnable(question, budget, num_alternatives=0)
     if not outcome.priced:
@@ -248,8 +255,6 @@ def best_plan(
 
 def record_of(priced: PricedPlan, *, base_s: float) -> BestPlanRecord:
     """The plan as the document has it, beside a run that takes `base_s`."""
-    from trainwright.documents.profile_plan import count_recomputed
-
     plan, step = priced.plan, priced.step
     assert plan.parallelism is not None, "the plans of this search are uniform"
     return BestPlanRecord(
@@ -275,9 +280,6 @@ def priced_again(
     record: BestPlanRecord, question: ModelQuestion, asked: Configuration
 ) -> PricedPlan:
     """The plan of a record; raises `InvalidInput` where the question has no such plan."""
-    from trainwright.documents.model_plan import predicted, profile_of
-    from trainwright.plans import Plan, Stage
-
     degrees, batch = record.parallelism, question.workload.global_batch
     size = record.micro_batch
     if size < 1 or batch % (size * degrees.data):
@@ -355,9 +357,6 @@ class Surroundings:
 
 def document_of(found: Surroundings) -> ImprovementResult:
     """What the parts say of each other; a plan that something else beats is left out."""
-    from trainwright.documents.export import PricedLayout
-    from trainwright.planning.reasons.improve import recommended, worth_listing
-
     step = found.step
     run_fits = found.fits(step)
     base_s = step.step_time_s if run_fits else None
@@ -390,8 +389,6 @@ def document_of(found: Surroundings) -> ImprovementResult:
 
 def _enough(found: Surroundings) -> tuple[PricedChange, ...]:
     """What would make the run fit where nothing on its devices does."""
-    from trainwright.documents.model_estimate import changes_enough
-
     run, target = found.request.configuration, found.framework
     return changes_enough(found.model, found.cluster, run, found.step, framework=target)
 
@@ -424,9 +421,6 @@ def _record(each: Improvement, base_s: float, best_s: float | None) -> Improveme
 
 def _assumptions(found: Surroundings) -> dict[str, str]:
     """Where the times, sizes and bounds come from."""
-    from trainwright.documents.model_estimate import assumptions_of
-    from trainwright.step.account import time_range
-
     run, pool = found.request.configuration, found.cluster.pool_of()
     spread = time_range(found.model, found.cluster, run)
     peaks = pool.accelerator.provenance_of("peak_flops_per_s")
@@ -447,9 +441,6 @@ def _assumptions(found: Surroundings) -> dict[str, str]:
 
 
 def _network_origin(level: object) -> str:
-    from trainwright.cluster import NetworkLevel
-    from trainwright.provenance import Origin
-
     assert isinstance(level, NetworkLevel)
     sources = dict(level.sources)
     origins = {
@@ -469,18 +460,11 @@ def recommended_run(document: ImprovementResult) -> ModelEstimateResult:
 
     Raises `InvalidInput` where none is recommended.
     """
-    from trainwright.cluster import Cluster
-    from trainwright.documents.model_estimate import price_request
-    from trainwright.formats.document_json import decode
-    from trainwright.model import TransformerConfig
-    from trainwright.planning.reasons.improve import reachable
-
     request, chosen = document.request, document.recommended
     if chosen is None:
         problem = "recommends no change: give the run's own estimate, or plan with `plan`"
         raise InvalidInput.of("document", problem)
-    model = decode(TransformerConfig, request.model.content, path="request.model.content")
-    cluster = decode(Cluster, request.cluster.content, path="request.cluster.content")
+    model, cluster = model_and_cluster(request)
     changed = reachable(
         request.configuration,
         model,
@@ -501,42 +485,13 @@ def recommended_run(document: ImprovementResult) -> ModelEstimateResult:
 # for) is held against the rest.
 
 
-def recheck_improvement(
-    document: ImprovementResult, *, source: str | None = None
-) -> ImprovementResult:
-    """The document, perhaps with a warning; raises `InvalidInput` with every contradiction.
+def remake_improvement(document: ImprovementResult) -> ImprovementResult:
+    """The document with every figure that follows from its run, its changes and its best plan.
 
-    Costs what pricing each of its runs costs. A document of another version is let through with a
-    warning where only figures differ.
+    Costs what pricing each of its runs costs. Raises `InvalidInput` for decisions that cannot be.
     """
-    from trainwright.documents.recheck import changes, hash_faults, refuse_figures
-
-    version = document.request.trainwright_version
-    try:
-        faults = tuple(hash_faults(document.request))
-        if faults:
-            raise InvalidInput(faults)
-        faults = tuple(changes(_made_again(document), document, ""))
-        if faults and version != __version__:
-            warning = (
-                f"made by version {version}; {__version__} computes other figures: {faults[0]}"
-            )
-            return replace(document, warnings=(*document.warnings, warning))
-        refuse_figures(faults)
-    except InvalidInput as error:
-        raise InvalidInput(error.faults, source=source) from None
-    return document
-
-
-def _made_again(document: ImprovementResult) -> ImprovementResult:
-    from trainwright.cluster import Cluster
-    from trainwright.formats.document_json import decode
-    from trainwright.model import TransformerConfig
-    from trainwright.step.predict import price_configuration
-
     request = document.request
-    model = decode(TransformerConfig, request.model.content, path="request.model.content")
-    cluster = decode(Cluster, request.cluster.content, path="request.cluster.content")
+    model, cluster = model_and_cluster(request)
     bare = Surroundings(
         model=model,
         cluster=cluster,
@@ -556,9 +511,6 @@ def _made_again(document: ImprovementResult) -> ImprovementResult:
 
 
 def _changed_figures(document: ImprovementResult, bare: Surroundings) -> Iterator[Improvement]:
-    from trainwright.planning.reasons.improve import Improvement, reachable
-    from trainwright.step.predict import price_configuration
-
     run, pool = document.request.configuration, bare.cluster.pool_of()
     for index, one in enumerate(document.changes):
         if len(one.dimensions) not in (1, 2):
@@ -576,8 +528,6 @@ def _changed_figures(document: ImprovementResult, bare: Surroundings) -> Iterato
 def _refuse_unable(
     document: ImprovementResult, changed: Configuration, bare: Surroundings, *, path: str
 ) -> None:
-    from trainwright.documents.jobs import gaps_of_run
-
     if document.framework is None:
         return
     gaps = gaps_of_run(changed, bare.model, bare.cluster, document.framework)
@@ -586,8 +536,6 @@ def _refuse_unable(
 
 
 def _plan(document: ImprovementResult, bare: Surroundings) -> PricedPlan | None:
-    from trainwright.planning.question.question import Allowed
-
     if document.best_plan is None:
         return None
     asked = with_kernels(document.request.configuration, document.best_plan.options)

@@ -6,16 +6,31 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.model_plan import memory_assumption, mfu_in_words
-from trainwright.documents.printing import add_row, layout_line, ranges, table
+from trainwright.documents.printing import layout_line, ranges
+from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import precision_named
 from trainwright.options.inputs import naming_options
-from trainwright.options.question import call_of, request_of
+from trainwright.options.question import QUESTION_OPTION_OF, call_of, request_of
+from trainwright.planning.bounds.pools import (
+    FAMILIES,
+    MixedShelf,
+    Shape,
+    is_mixable,
+    mixed_families,
+)
+from trainwright.planning.question.question import Point
+from trainwright.planning.search.pools import plan_mixed, priced_mixed
+from trainwright.plans import Plan, ReplicaGroup, Stage
+from trainwright.plans.configuration import Configuration
 from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_name
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import BoundKind, Status, relative_gap
 from trainwright.profile import Recompute
+from trainwright.step.account import time_range
+from trainwright.step.pools import MixedPlacement
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -27,10 +42,8 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
     from trainwright.options.question import ModelCall
-    from trainwright.planning.bounds.pools import MixedShelf
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.planning.search.pools import MixedOutcome, MixedPriced
-    from trainwright.plans import Plan, Stage
     from trainwright.plans.prediction import MixedPrediction
     from trainwright.profile import Profile
     from trainwright.step.account import TimeRange
@@ -285,8 +298,6 @@ def _ranks(question: ModelQuestion, step: MixedPrediction) -> Iterator[MixedRank
 def _groups(
     cluster: Cluster, plan: Plan, step: MixedPrediction, ranks: Sequence[MixedRankRecord]
 ) -> Iterator[MixedGroupRecord]:
-    from trainwright.step.pools import MixedPlacement
-
     placement = MixedPlacement(plan=plan, cluster=cluster)
     lengths = [0] * len(step.chains[0].pools)
     for stage, rank in zip(plan.stages, placement.rank_of_stage, strict=True):
@@ -310,8 +321,6 @@ def _groups(
 def _stages(
     cluster: Cluster, plan: Plan, profiles: Mapping[int, Profile]
 ) -> Iterator[MixedStageRecord]:
-    from trainwright.step.pools import MixedPlacement
-
     placement = MixedPlacement(plan=plan, cluster=cluster)
     for stage, rank in zip(plan.stages, placement.rank_of_stage, strict=True):
         yield MixedStageRecord(
@@ -374,9 +383,6 @@ def _binding(ranks: Sequence[MixedRankRecord], step: MixedPrediction) -> MixedBi
 
 def _range(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> TimeRange:
     """From the least to the greatest ratio of any pool in use."""
-    from trainwright.plans.configuration import Configuration
-    from trainwright.step.account import time_range
-
     assert plan.parallelism is not None
     run = Configuration(
         parallelism=plan.parallelism,
@@ -423,9 +429,6 @@ def plan_mixed_model(
     call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
 ) -> MixedPlanResult:
     """Search each pool alone and all ways to use several; a `crew` helps."""
-    from trainwright.options.question import QUESTION_OPTION_OF
-    from trainwright.planning.search.pools import plan_mixed
-
     if call.per_stage_degrees:
         raise UnsupportedFeature(
             "per-stage-degrees: stages on several pools share their degrees",
@@ -463,8 +466,6 @@ def _status(outcome: MixedOutcome) -> Status:
 
 def _warnings(question: ModelQuestion) -> Iterator[str]:
     """What was left out where several pools are used."""
-    from trainwright.planning.bounds.pools import FAMILIES, is_mixable, mixed_families
-
     if question.allowed.framework is not None:
         yield (
             f"framework: {question.allowed.framework} runs no plan of ours on several pools; "
@@ -483,14 +484,13 @@ def _warnings(question: ModelQuestion) -> Iterator[str]:
         )
 
 
-def recompute_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
-    """The document with every figure that follows from its plan; it has stages.
+def remake_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
+    """The document with every figure that follows from its plan, if it has one.
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
-    from trainwright.planning.bounds.pools import Shape
-    from trainwright.planning.search.pools import priced_mixed
-
+    if not document.stages:
+        return document
     shelf, plan, profiles = planned_mixed(document)
     question = shelf.question
     shape = Shape(name=document.layout or "alone", pools=tuple(profiles))
@@ -510,16 +510,12 @@ def planned_mixed(document: MixedPlanResult) -> tuple[MixedShelf, Plan, dict[int
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan does not suit them.
     """
-    from trainwright.planning.bounds.pools import MixedShelf
-
     shelf = MixedShelf.of(call_of(document.request).question)
     plan = _plan_in(document, shelf.question)
     return shelf, plan, _profiles(shelf, plan)
 
 
 def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
-    from trainwright.plans import Plan, ReplicaGroup, Stage
-
     size, batch = document.micro_batch, question.workload.global_batch
     if size is None or size < 1 or batch % size:
         raise InvalidInput.of("micro_batch", f"must divide the global batch of {batch}, got {size}")
@@ -550,14 +546,12 @@ def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
         stages=tuple(stages),
         num_microbatches=total,
         microbatch_size=size,
-        schedule=document.schedule or "1f1b",
+        schedule=document.schedule or DEFAULT_SCHEDULE,
         parallelism=document.parallelism,
     )
 
 
 def _profiles(shelf: MixedShelf, plan: Plan) -> dict[int, Profile]:
-    from trainwright.planning.question.question import Point
-
     degrees = plan.parallelism
     if degrees is None or plan.microbatch_size is None:
         raise InvalidInput.of("parallelism", "required field is missing")

@@ -7,18 +7,25 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
+from trainwright.costing.estimate import roofline_provenance
 from trainwright.documents.model_plan import (
     memory_assumption,
     mfu_in_words,
     overlap_in_words,
     state_in_words,
 )
-from trainwright.documents.printing import add_row, sharding_words, table, unfitted_line
+from trainwright.documents.printing import sharding_words, unfitted_line
+from trainwright.documents.runs import gaps_of_run, model_and_cluster
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput
+from trainwright.formats.document_json import encode
 from trainwright.options.inputs import embed, naming_options
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.request import FORMAT_VERSION, Embedded
+from trainwright.step.account import time_range
+from trainwright.step.changes import changes_that_fit
+from trainwright.step.predict import price_configuration
 from trainwright.units import (
     GIB,
     format_bytes,
@@ -153,8 +160,6 @@ def estimate_model(
 
     Data parallelism that is not given fills `num_devices`, of which the last node may have more.
     """
-    from trainwright.formats.document_json import encode
-
     with naming_options(OPTION_OF):
         run = configuration_of(options, num_devices=num_devices)
         used = run.parallelism.num_devices
@@ -176,9 +181,6 @@ def price_request(
     model: TransformerConfig, cluster: Cluster, request: ModelEstimateRequest
 ) -> ModelEstimateResult:
     """The document of a request: the step, and where it does not fit the changes that help."""
-    from trainwright.step.account import time_range
-    from trainwright.step.predict import price_configuration
-
     run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
     spread = time_range(model, cluster, run)
     step = price_configuration(model, cluster, run)
@@ -226,9 +228,6 @@ def changes_enough(
 
     With a framework, only what that can run.
     """
-    from trainwright.documents.jobs import gaps_of_run
-    from trainwright.step.changes import changes_that_fit
-
     limit_bytes = cluster.accelerator.usable_bytes
     found = changes_that_fit(
         model,
@@ -308,8 +307,6 @@ def _warnings(
 
 def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[str, str]:
     """What the figures of a run rest on, by subject; `interval` says where the range comes from."""
-    from trainwright.costing.estimate import roofline_provenance
-
     device, recipe = cluster.accelerator, run.recipe
     times = roofline_provenance(cluster.pool_of())
     numbers = recipe.numbers(recipe.precision or device.default_precision)
@@ -334,18 +331,13 @@ def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[
 # -----------------------------------------------------------------------------
 
 
-def recompute_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
+def remake_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
     """The document with every figure that follows from its request, warnings as they are.
 
     Raises `InvalidInput` where model or cluster cannot be read or the run breaks a rule.
     """
-    from trainwright.cluster import Cluster
-    from trainwright.formats.document_json import decode
-    from trainwright.model import TransformerConfig
-
     request = document.request
-    model = decode(TransformerConfig, request.model.content, path="request.model.content")
-    cluster = decode(Cluster, request.cluster.content, path="request.cluster.content")
+    model, cluster = model_and_cluster(request)
     return replace(price_request(model, cluster, request), warnings=document.warnings)
 
 

@@ -7,31 +7,52 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.printing import (
     NEGLIGIBLE,
-    add_row,
     layout_cells,
     layout_columns,
     layout_line,
     main_losses,
     ranges,
-    table,
     unfitted_line,
 )
-from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan, refuse
-from trainwright.errors import Fault, InvalidInput
-from trainwright.model import precision_named
-from trainwright.options.inputs import naming_options
+from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
+from trainwright.documents.runs import family_shape, layer_kinds, stage_part
+from trainwright.documents.view import add_row, table
+from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.formats.document_json import encode
+from trainwright.model import DEFAULT_RECIPE, precision_named
+from trainwright.options.inputs import content_hash, inside, naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, call_of, request_of
 from trainwright.options.run import without_effect
 from trainwright.options.space import schedule_words
 from trainwright.planning.question.measured import MeasuredModel
+from trainwright.planning.question.question import (
+    Point,
+    estimate_profile_of_degrees,
+    tensor_degrees,
+)
+from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.orders import MOST_ACTIONS, num_actions, with_searched_orders
+from trainwright.planning.search.per_stage import plan_per_stage
+from trainwright.planning.search.search import NUM_ALTERNATIVES
 from trainwright.planning.splits.vee_cuts import is_uneven
-from trainwright.plans.configuration import DEFAULT_OVERLAP
+from trainwright.plans import Plan
+from trainwright.plans.capability import unsupported
+from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Configuration
+from trainwright.plans.job import Job
 from trainwright.plans.parallelism import Parallelism, mapping_name
-from trainwright.plans.plan import SEARCHED, SearchedOrder
+from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
 from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
+from trainwright.profile import Recompute
 from trainwright.provenance import Origin
+from trainwright.scheduling.families import family_named
+from trainwright.step.account import time_by_part_s, time_range
+from trainwright.step.pipeline import PipelineShape, placement_of
+from trainwright.step.places import Placement
+from trainwright.step.predict import predict_step
+from trainwright.step.stages import chosen_rows
 from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -39,15 +60,15 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from trainwright.cluster import Accelerator
+    from trainwright.cluster import Accelerator, Cluster
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
-    from trainwright.model import Precision, Recipe
+    from trainwright.model import Precision, Recipe, TransformerConfig
     from trainwright.options.question import ModelCall
-    from trainwright.planning.question.question import Allowed, ModelQuestion, Point
+    from trainwright.planning.question.question import Allowed, ModelQuestion
     from trainwright.planning.search.search import ModelOutcome
     from trainwright.planning.splits.types import Priced
-    from trainwright.plans import Plan, StepPrediction
+    from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.profile import Profile
     from trainwright.step.account import TimeRange
@@ -86,7 +107,7 @@ class Alternative:
 
     parallelism: Parallelism
     micro_batch: int
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
     num_recomputed: int | None = None
     devices_used: int | None = None
     step_time_s: float
@@ -163,8 +184,6 @@ def search_in_words(
     """What a search that found nothing says; `was_stopped` where time or patience ran out."""
     if not question.allowed.searches_orders or not outcome.priced:
         return
-    from trainwright.planning.search.orders import MOST_ACTIONS, num_actions
-
     plan = outcome.priced[0].plan
     if plan.order is not None:
         return
@@ -183,9 +202,6 @@ def search_in_words(
 
 def order_in_words(document: ModelPlanResult) -> str | None:
     """Where a searched order began, and a hash that tells it from others."""
-    from trainwright.formats.document_json import encode
-    from trainwright.options.inputs import content_hash
-
     order = document.order
     if order is None:
         return None
@@ -244,9 +260,6 @@ def named_step_s(question: ModelQuestion, plan: Plan, profile: Profile) -> float
     """The step of the stages in the order of the family that a searched order began with."""
     if plan.order is None:
         return None
-    from trainwright.options.inputs import inside
-    from trainwright.scheduling.families import family_named
-
     with inside("order"):
         family = family_named(plan.order.family).name
     named = replace(plan, schedule=family, order=None)
@@ -281,15 +294,11 @@ def parts_of(
     question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
 ) -> dict[str, float]:
     """Where the step's time goes; see `step.account`."""
-    from trainwright.step.account import time_by_part_s
-
     return time_by_part_s(plan, profile, step, rank_of_stage=rank_of_stage(question, plan))
 
 
 def rank_of_stage(question: ModelQuestion, plan: Plan) -> Sequence[int]:
     """The pipeline rank of each virtual stage."""
-    from trainwright.step.places import Placement
-
     placement = Placement(plan=plan, pool=question.cluster.pool_of())
     return placement.rank_of_stage if placement.is_uniform else range(len(plan.stages))
 
@@ -300,9 +309,6 @@ def step_range(question: ModelQuestion, plan: Plan) -> TimeRange | None:
     Stages that differ count by their narrowest tensor group, which scatters most. None where layers
     were measured: how far such steps are from real ones nobody has counted yet.
     """
-    from trainwright.plans.configuration import Configuration
-    from trainwright.step.account import time_range
-
     if isinstance(question.model, MeasuredModel):
         return None
     narrowest = Parallelism(
@@ -323,8 +329,6 @@ def step_range(question: ModelQuestion, plan: Plan) -> TimeRange | None:
 def _stage_records(
     plan: Plan, profile: Profile, step: StepPrediction, ranks: Sequence[int]
 ) -> tuple[ModelStageRecord, ...]:
-    from trainwright.step.stages import chosen_rows
-
     own_s = [float(profile.costs.duration_s[rows].sum()) for rows in chosen_rows(plan, profile)]
     of_rank_s = [0.0] * len(step.stages)
     for rank, time_s in zip(ranks, own_s, strict=True):
@@ -455,19 +459,12 @@ def plan_model(
     call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
 ) -> ModelPlanResult:
     """Search the uniform plans (or, opted in, those with degrees per stage); a `crew` helps."""
-    from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
-    from trainwright.planning.search.framework import plan_runnable
-    from trainwright.planning.search.per_stage import plan_per_stage
-    from trainwright.planning.search.search import NUM_ALTERNATIVES
-
     question, started_s = call.question, budget.cpu_s
     plan = plan_per_stage if call.per_stage_degrees else plan_runnable
     most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
     with naming_options(QUESTION_OPTION_OF):
         outcome = plan(question, budget, num_alternatives=most, crew=crew)
     if question.allowed.searches_orders:
-        from trainwright.planning.search.orders import with_searched_orders
-
         outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
     document = ModelPlanResult(
         status=_status(outcome),
@@ -488,7 +485,7 @@ def plan_model(
             with_plan(document, question, best.plan, best.profile, best.step),
             alternatives=tuple(alternatives(question, outcome.priced)),
         )
-        gaps = tuple(_gaps(document, question.allowed.framework))
+        gaps = tuple(_gaps(document, question))
         document = replace(document, warnings=(*document.warnings, *gaps))
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
@@ -503,13 +500,12 @@ def plan_model(
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
-def _gaps(document: ModelPlanResult, framework: str | None) -> Iterator[str]:
-    """What the framework cannot express of the plan that was found."""
-    from trainwright.documents.jobs import job_of
-    from trainwright.plans.capability import unsupported
-
+def _gaps(document: ModelPlanResult, question: ModelQuestion) -> Iterator[str]:
+    """What the framework that was named cannot express of the plan that was found."""
+    framework = question.allowed.framework
     if framework is not None:
-        for gap in unsupported(job_of(document).demands, framework):
+        job = planned_job(document, question.config, question.cluster)
+        for gap in unsupported(job.demands, framework):
             yield f"framework: {gap.fault}"
 
 
@@ -535,6 +531,48 @@ def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> I
         yield "degrees that differ between stages: no framework runs such a plan yet"
 
 
+# The plan as the job that exporters write
+# ----------------------------------------
+
+
+def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cluster) -> Job:
+    """The job of the plan; raises `InvalidInput` where the document holds none."""
+    workload, size = document.request.workload, document.micro_batch
+    if not document.stages or workload is None or size is None:
+        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+    kinds, stages = layer_kinds(model), []
+    for stage in document.stages:
+        first, last = min(stage.layers), max(stage.layers)
+        modes = [Recompute(stage.options[str(layer)]) for layer in sorted(stage.layers)]
+        stages.append(stage_part(kinds[first : last + 1], modes, kinds, first))
+    degrees = document.parallelism
+    shape = PipelineShape(
+        family=document.schedule or DEFAULT_SCHEDULE,
+        num_ranks=len(stages) if degrees is None else degrees.pipeline,
+        num_microbatches=1 if degrees is None else workload.global_batch // (size * degrees.data),
+        virtual_stages=(degrees or Parallelism()).virtual_stages,
+        order=document.order,
+    )
+    pool = cluster.pool_of()
+    return Job(
+        model=model,
+        model_name=document.request.model.name or "model",
+        parallelism=degrees,
+        stages=tuple(stages),
+        placement=placement_of(shape),
+        shape=family_shape(shape),
+        microbatch_size=size,
+        global_batch=workload.global_batch,
+        sequence_length=workload.sequence_length or 1,
+        precision=workload.precision or pool.accelerator.default_precision,
+        schedule=shape.family,
+        recipe=document.request.recipe or DEFAULT_RECIPE,
+        overlap=document.request.overlap or DEFAULT_OVERLAP,
+        overheads=document.request.overheads or NO_OVERHEADS,
+        devices_per_node=pool.devices_per_node,
+    )
+
+
 # The figures of a document about a model, computed again from what it carries
 # ----------------------------------------------------------------------------
 
@@ -543,11 +581,13 @@ _SHARED: Final = (
 )
 
 
-def recompute_model_plan(document: ModelPlanResult) -> ModelPlanResult:
-    """The document with every figure that follows from its plan; it has stages.
+def remake_model_plan(document: ModelPlanResult) -> ModelPlanResult:
+    """The document with every figure that follows from its plan, if it has one.
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
+    if not document.stages:
+        return document
     question, plan, profile = planned(document)
     step = predicted(question, plan, profile)
     computed = with_plan(document, question, plan, profile, step)
@@ -573,14 +613,12 @@ def planned(document: ModelPlanResult) -> tuple[ModelQuestion, Plan, Profile]:
 
 def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
     """The decisions of a document; raises `InvalidInput` where the question does not allow them."""
-    from trainwright.plans import Plan
-
     size = _microbatch_size(document, question)
     plan = Plan(
         stages=read_plan(document),
         num_microbatches=question.workload.global_batch // size,
         microbatch_size=size,
-        schedule=document.schedule or "1f1b",
+        schedule=document.schedule or DEFAULT_SCHEDULE,
         order=document.order,
         parallelism=_parallelism(document, question),
     )
@@ -592,8 +630,6 @@ def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
 
 def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
     """What the layers cost on the question's cluster at the plan's degrees."""
-    from trainwright.planning.question.question import estimate_profile_of_degrees
-
     return estimate_profile_of_degrees(
         question.estimator(),
         question,
@@ -604,8 +640,6 @@ def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
 
 def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
     """The price of the plan."""
-    from trainwright.step.predict import predict_step
-
     return predict_step(
         plan,
         profile,
@@ -675,8 +709,6 @@ def _space_faults(
 
 
 def _point(plan: Plan) -> Point:
-    from trainwright.planning.question.question import Point
-
     size, tensor = plan.microbatch_size or 1, plan.stages[0].tensor_parallel
     degrees = plan.parallelism
     if degrees is None:
@@ -692,8 +724,6 @@ def _point(plan: Plan) -> Point:
 
 def _tensor_degrees(plan: Plan, question: ModelQuestion) -> tuple[int, ...]:
     """The degrees of the profile that the plan was cut from."""
-    from trainwright.planning.question.question import tensor_degrees
-
     if plan.parallelism is not None:
         return (plan.stages[0].tensor_parallel,)
     return tensor_degrees(

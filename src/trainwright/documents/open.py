@@ -1,55 +1,38 @@
-"""Reading documents back, whatever command wrote them."""
+"""Reading documents back, whatever command wrote them: checked, or refused with every fault."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.difference import WhatIfResult
-from trainwright.documents.mixed_plan import MixedPlanResult
-from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.placement import PlacementResult
 from trainwright.documents.printing import Report
-from trainwright.documents.profile_plan import EstimateResult, PlanResult
-from trainwright.documents.schedule import ScheduleResult
+from trainwright.documents.recheck import recheck
+from trainwright.documents.registry import COMPARABLE, EXPLAINED, READABLE, REPORTED, records
 from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.document_json import decode_document
+from trainwright.formats.json_text import parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
+    from trainwright.documents.difference import WhatIfResult
     from trainwright.documents.improvement import ImprovementResult
-    from trainwright.documents.mixed_plan import MixedStageRecord
+    from trainwright.documents.mixed_plan import MixedPlanResult, MixedStageRecord
     from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.model_plan import ModelStageRecord
-    from trainwright.documents.placement import PlacedStageRecord
-    from trainwright.documents.profile_plan import StageRecord
+    from trainwright.documents.model_plan import ModelPlanResult, ModelStageRecord
+    from trainwright.documents.placement import PlacedStageRecord, PlacementResult
+    from trainwright.documents.profile_plan import EstimateResult, PlanResult, StageRecord
+    from trainwright.documents.schedule import ScheduleResult
     from trainwright.documents.sweep import ModelSweepResult
     from trainwright.plans.status import Status
 
-Priced = PlanResult | ModelPlanResult | EstimateResult
-Readable = Priced | PlacementResult | ScheduleResult
-AnyDocument = str | Path | Report[Any] | Readable
-
-if TYPE_CHECKING:
-    Explained = (
-        Readable
-        | MixedPlanResult
-        | ModelEstimateResult
-        | ModelSweepResult
-        | WhatIfResult
-        | ImprovementResult
-    )
-
-PRICED_KINDS: dict[str, type[Priced]] = {
-    "plan": PlanResult,
-    "model-plan": ModelPlanResult,
-    "estimate": EstimateResult,
-}
-KINDS: dict[str, type[Readable]] = {
-    **PRICED_KINDS,
-    "placement": PlacementResult,
-    "schedule": ScheduleResult,
-}
+    Priced = PlanResult | ModelPlanResult | EstimateResult
+    Readable = Priced | PlacementResult | ScheduleResult
+    Comparable = Readable | ModelEstimateResult | ModelSweepResult | WhatIfResult
+    Explained = Comparable | MixedPlanResult | ImprovementResult
+    AnyDocument = str | Path | Report[Any] | Readable
 
 OF_SEVERAL_POOLS: Final = (
     'must not be "mixed-plan": a plan on several kinds of devices can be shown (explain, report), '
@@ -57,15 +40,50 @@ OF_SEVERAL_POOLS: Final = (
 )
 
 
+def read_document(
+    path: str | Path, kinds: Collection[str], *, advice: Mapping[str, str] = MappingProxyType({})
+) -> Any:
+    """A document of these kinds as it is stored; raises `InvalidInput` with every fault.
+
+    `advice` says of some other kinds what to do instead.
+    """
+    value = parse_json(read_bytes(path, name="document"), source=str(path))
+    kind = value.get("kind") if isinstance(value, dict) else None
+    known = {"mixed-plan": OF_SEVERAL_POOLS, **advice}
+    if kind not in kinds and kind in known:
+        raise InvalidInput.of("kind", known[kind], source=str(path))
+    return decode_document(value, records(kinds), source=str(path))
+
+
+def load(
+    path: str | Path, kinds: Collection[str], *, advice: Mapping[str, str] = MappingProxyType({})
+) -> Any:
+    """Read a document of these kinds and check its figures; every fault of the file is named."""
+    return recheck(read_document(path, kinds, advice=advice), source=str(path))
+
+
+def load_document(path: str | Path) -> Readable:
+    """Load a plan, an estimate of a profile, a placement or a schedule."""
+    found: Readable = load(path, READABLE)
+    return found
+
+
+def load_any_document(path: str | Path) -> Comparable:
+    """Like `load_document`, and also estimates of a model, plans on several sizes, what-ifs."""
+    found: Comparable = load(path, COMPARABLE)
+    return found
+
+
+def load_explained_document(path: str | Path) -> Explained:
+    """Like `load_any_document`, and also plans on several kinds of devices, and improvements."""
+    found: Explained = load(path, EXPLAINED)
+    return found
+
+
 def open_document(document: AnyDocument) -> Readable:
     """The plan, estimate or schedule document at a path, or the one a result carries."""
     found = document.document if isinstance(document, Report) else document
     return load_document(found) if isinstance(found, (str, Path)) else found
-
-
-def load_document(path: str | Path) -> Readable:
-    """Read a document and check its figures; every fault of the file is named."""
-    return _rechecked(read_document(path, KINDS), source=str(path))
 
 
 def open_model_plan(document: AnyDocument) -> ModelPlanResult:
@@ -75,115 +93,22 @@ def open_model_plan(document: AnyDocument) -> ModelPlanResult:
     """
     found: Any = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
-        read = read_document(found, {"model-plan": ModelPlanResult})
-        return cast("ModelPlanResult", _rechecked(read, source=str(found)))
-    if isinstance(found, ModelPlanResult):
-        return found
+        found = load(found, ("model-plan",))
     if found.kind == "mixed-plan":
         raise InvalidInput.of("kind", OF_SEVERAL_POOLS)
-    raise InvalidInput.of("kind", f'must be "model-plan", a model\'s plan, got "{found.kind}"')
-
-
-def read_document(path: str | Path, kinds: Mapping[str, type[Any]]) -> Any:
-    """A document of these kinds as it is stored; raises `InvalidInput` with every fault."""
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.document_json import decode_document
-    from trainwright.formats.json_text import parse_json
-
-    value = parse_json(read_bytes(path, name="document"), source=str(path))
-    kind = value.get("kind") if isinstance(value, dict) else None
-    if kind == "mixed-plan" and kind not in kinds:
-        raise InvalidInput.of("kind", OF_SEVERAL_POOLS, source=str(path))
-    return decode_document(value, kinds, source=str(path))
-
-
-def load_any_document(
-    path: str | Path,
-) -> Readable | ModelEstimateResult | ModelSweepResult | WhatIfResult:
-    """Like `load_document`, and also estimates of a model, plans on several sizes, what-ifs."""
-    return cast(
-        "Readable | ModelEstimateResult | ModelSweepResult | WhatIfResult",
-        _load(path, _any_kinds()),
-    )
-
-
-def load_explained_document(path: str | Path) -> Explained:
-    """Like `load_any_document`, and also plans on several kinds of devices, and improvements."""
-    from trainwright.documents.improvement import ImprovementResult, recheck_improvement
-    from trainwright.documents.mixed_plan import MixedPlanResult
-
-    kinds = {**_any_kinds(), "mixed-plan": MixedPlanResult, "improvement": ImprovementResult}
-    document = read_document(path, kinds)
-    if isinstance(document, ImprovementResult):
-        return recheck_improvement(document, source=str(path))
-    return _checked(document, path)
-
-
-def _any_kinds() -> dict[str, type[Any]]:
-    from trainwright.documents.difference import WhatIfResult
-    from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.sweep import ModelSweepResult
-
-    return {
-        **KINDS,
-        "model-estimate": ModelEstimateResult,
-        "model-sweep": ModelSweepResult,
-        "whatif": WhatIfResult,
-    }
-
-
-def _load(
-    path: str | Path, kinds: dict[str, type[Any]]
-) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult:
-    return _checked(read_document(path, kinds), path)
-
-
-def _checked(
-    document: Any, path: str | Path
-) -> Readable | MixedPlanResult | ModelEstimateResult | ModelSweepResult | WhatIfResult:
-    from trainwright.documents.difference import WhatIfResult
-    from trainwright.documents.mixed_plan import MixedPlanResult
-    from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.sweep import ModelSweepResult
-
-    if isinstance(document, ModelEstimateResult):
-        from trainwright.documents.recheck import recheck_estimate
-
-        return recheck_estimate(document, source=str(path))
-    if isinstance(document, MixedPlanResult):
-        from trainwright.documents.recheck import recheck
-
-        return recheck(document, source=str(path))
-    if isinstance(document, ModelSweepResult):
-        from trainwright.documents.sweep import recheck_sweep
-
-        return recheck_sweep(document, source=str(path))
-    if isinstance(document, WhatIfResult):
-        for plan in (document.before, document.after):
-            _rechecked(plan, source=str(path))
-        return document
-    return _rechecked(document, source=str(path))
-
-
-def _rechecked(document: Readable, *, source: str) -> Readable:
-    from trainwright.documents.recheck import recheck
-    from trainwright.documents.schedule import recheck_schedule
-
-    if isinstance(document, ScheduleResult):
-        return recheck_schedule(document, source=source)
-    return recheck(document, source=source)
+    if found.kind != "model-plan":
+        raise InvalidInput.of("kind", f'must be "model-plan", a model\'s plan, got "{found.kind}"')
+    plan: ModelPlanResult = found
+    return plan
 
 
 # Documents that have a page, from files or from results
 # ------------------------------------------------------
-# What a page repeats of a document is computed again first, so that an edited one is refused:
-# prices of plans, estimates and runs, schedules; not the searches of a co-design and of an
-# explanation, nor measured runs, which are not part of the document that scores them.
 
-_INSTEAD: Final = {
-    "diff": "put the two documents it compares on one page: trainwright report A B",
-    "export": "put the plan or the estimate that was exported on a page",
-    "explanation": "put the plan that it explains on a page",
+_WITHOUT_PAGE: Final = {
+    "diff": '"diff" has no page; put the two documents it compares on one: trainwright report A B',
+    "export": '"export" has no page; put the plan or the estimate that was exported on one',
+    "explanation": '"explanation" has no page; put the plan that it explains on one',
 }
 
 
@@ -195,8 +120,8 @@ def opened(given: Any) -> Iterator[tuple[Any, str]]:
     document = given.document if isinstance(given, Report) else given
     name = ""
     if isinstance(document, (str, Path)):
-        name, document = Path(document).name, _load_for_report(document)
-    if isinstance(document, WhatIfResult):
+        name, document = Path(document).name, load(document, REPORTED, advice=_WITHOUT_PAGE)
+    if document.kind == "whatif":
         start = f"{name}: " if name else ""
         yield document.before, f"{start}before"
         yield document.after, f"{start}after"
@@ -204,76 +129,16 @@ def opened(given: Any) -> Iterator[tuple[Any, str]]:
         yield document, name
 
 
-def _load_for_report(path: str | Path) -> Any:
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.document_json import decode_document
-    from trainwright.formats.json_text import parse_json
-
-    source = str(path)
-    value = parse_json(read_bytes(path, name="document"), source=source)
-    kind = value.get("kind") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind in _INSTEAD:
-        raise InvalidInput.of("kind", f'"{kind}" has no page; {_INSTEAD[kind]}', source=source)
-    return _rechecked_for_report(decode_document(value, kinds_with_a_page(), source=source), source)
-
-
-def kinds_with_a_page() -> dict[str, type[Any]]:
-    """By `kind`, every document that `trainwright report` takes."""
-    from trainwright.documents.explanation import ModelExplanation
-    from trainwright.documents.improvement import ImprovementResult
-    from trainwright.documents.mixed_plan import MixedPlanResult
-    from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.sweep import ModelSweepResult
-    from trainwright.documents.validation import ValidationResult
-    from trainwright.documents.verification import VerificationResult
-    from trainwright.formats.codesign_document import CodesignResult
-
-    return {
-        **KINDS,
-        "mixed-plan": MixedPlanResult,
-        "model-estimate": ModelEstimateResult,
-        "model-sweep": ModelSweepResult,
-        "model-explanation": ModelExplanation,
-        "whatif": WhatIfResult,
-        "improvement": ImprovementResult,
-        "codesign": CodesignResult,
-        "validation": ValidationResult,
-        "verification": VerificationResult,
-    }
-
-
-def _rechecked_for_report(document: Any, source: str) -> Any:
-    from trainwright.documents.recheck import recheck, recheck_estimate
-    from trainwright.documents.schedule import recheck_schedule
-
-    match document.kind:
-        case "plan" | "model-plan" | "estimate" | "placement" | "mixed-plan":
-            return recheck(document, source=source)
-        case "model-estimate":
-            return recheck_estimate(document, source=source)
-        case "model-explanation":
-            recheck(document.plan, source=source)
-        case "whatif":
-            recheck(document.before, source=source)
-            recheck(document.after, source=source)
-        case "schedule":
-            return recheck_schedule(document, source=source)
-        case "model-sweep":
-            from trainwright.documents.sweep import recheck_sweep
-
-            return recheck_sweep(document, source=source)
-        case "improvement":
-            from trainwright.documents.improvement import recheck_improvement
-
-            return recheck_improvement(document, source=source)
-    return document
-
-
 # The answer of `plan`
 # --------------------
 
+if TYPE_CHECKING:
+    Planned = PlanResult | ModelPlanResult | MixedPlanResult | PlacementResult
+else:
+    Planned = Any
 
-class Result(Report[PlanResult | ModelPlanResult | MixedPlanResult | PlacementResult]):
+
+class Result(Report[Planned]):
     """The answer of `plan`: status, stages, times, and the proof's bound."""
 
     __slots__ = ()
@@ -298,24 +163,17 @@ class Result(Report[PlanResult | ModelPlanResult | MixedPlanResult | PlacementRe
     @property
     def time_per_sample_s(self) -> float | None:
         """Seconds per microbatch at steady state; `None` for a placement or without a plan."""
-        document = self.document
-        if isinstance(document, (PlacementResult, MixedPlanResult)):
-            return None
-        return document.time_per_sample_s
+        return getattr(self.document, "time_per_sample_s", None)
 
     @property
     def time_per_batch_s(self) -> float | None:
         """Seconds of a batch; `None` without a placement."""
-        document = self.document
-        return document.time_per_batch_s if isinstance(document, PlacementResult) else None
+        return getattr(self.document, "time_per_batch_s", None)
 
     @property
     def step_time_s(self) -> float | None:
         """Predicted seconds of a training step; `None` for a profile or without a plan."""
-        document = self.document
-        if isinstance(document, (ModelPlanResult, MixedPlanResult)):
-            return document.step_time_s
-        return None
+        return getattr(self.document, "step_time_s", None)
 
     @property
     def lower_bound_s(self) -> float | None:

@@ -6,21 +6,42 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
-from trainwright.documents.printing import add_row, counted, ranges, table
+from trainwright.documents.printing import counted, ranges
 from trainwright.documents.profile_plan import check_stage
+from trainwright.documents.view import (
+    MARKS,
+    Table,
+    column,
+    percent,
+    recomputed_of,
+    seconds,
+    size,
+    table_of,
+    warning_lines,
+    words,
+)
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.phaze_json import read_phaze
 from trainwright.options.inputs import PlacementInput, inside, setting_record
+from trainwright.partitioning.placement import (
+    PlacedPlan,
+    fits,
+    placement_rules,
+    price_placement,
+    simulated_time_s,
+)
+from trainwright.partitioning.placement_planner import plan_placement as answer
+from trainwright.partitioning.placement_planner import price_strategy
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest, SpaceRecord
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
-from trainwright.units import format_bytes, format_percent_up, format_seconds
+from trainwright.units import format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
-
+    from trainwright.documents.view import Line
     from trainwright.execution import Budget
-    from trainwright.partitioning.placement import PlacedCost, PlacedPlan
+    from trainwright.partitioning.placement import PlacedCost
     from trainwright.partitioning.placement_planner import PricedStrategy
     from trainwright.partitioning.problem import Restrictions
     from trainwright.profile.placement_case import PlacementCase
@@ -127,9 +148,6 @@ class PlacementQuestion:
 
 def plan_placement(question: PlacementQuestion, budget: Budget) -> PlacementResult:
     """Search, price the fixed strategy, and say what is missing where nothing fits."""
-    from trainwright.partitioning.placement import placement_rules
-    from trainwright.partitioning.placement_planner import plan_placement as answer
-
     started_s = budget.cpu_s
     case, restrictions = question.given.case, question.restrictions
     rules = placement_rules(question.cost_model)
@@ -160,8 +178,6 @@ def with_figures(
     document: PlacementResult, plan: PlacedPlan, cost: PlacedCost, case: PlacementCase
 ) -> PlacementResult:
     """The document with every figure that follows from its plan."""
-    from trainwright.partitioning.placement import simulated_time_s
-
     return replace(
         document,
         time_per_batch_s=cost.time_s,
@@ -192,14 +208,13 @@ def with_figures(
     )
 
 
-def recompute_placement(document: PlacementResult) -> PlacementResult:
-    """The document with every figure that follows from its stages and its request.
+def remake_placement(document: PlacementResult) -> PlacementResult:
+    """The document with every figure that follows from its stages, if any, and its request.
 
     Raises `InvalidInput` where the input cannot be read or the plan breaks a rule or a limit.
     """
-    from trainwright.partitioning.placement import fits, placement_rules, price_placement
-    from trainwright.partitioning.placement_planner import price_strategy
-
+    if not document.stages:
+        return document
     case = _stated_case(document.request)
     rules = placement_rules(document.request.cost_model or "")
     plan = _stated_plan(document)
@@ -212,8 +227,6 @@ def recompute_placement(document: PlacementResult) -> PlacementResult:
 
 
 def _stated_case(request: PlanRequest) -> PlacementCase:
-    from trainwright.formats.phaze_json import read_phaze
-
     if request.setting is None:
         raise InvalidInput.of("request.setting", "required field is missing")
     setting = request.setting
@@ -229,8 +242,6 @@ def _stated_case(request: PlanRequest) -> PlacementCase:
 
 
 def _stated_plan(document: PlacementResult) -> PlacedPlan:
-    from trainwright.partitioning.placement import PlacedPlan
-
     if document.tensor_parallel is None or document.data_parallel is None:
         raise InvalidInput(
             Fault(name, "required field is missing") for name in ("tensor_parallel",)
@@ -288,47 +299,43 @@ def _request(question: PlacementQuestion, budget: Budget) -> PlanRequest:
 # ---------------------------------------------------------------------------------------------
 
 _COLUMNS: Final = (
-    ("stage", "right"),
-    ("layers", "left"),
-    ("d", "right"),
-    ("t", "right"),
-    ("recomp", "right"),
-    ("load", "right"),
-    ("forward", "right"),
-    ("backward", "right"),
-    ("memory", "right"),
-    ("of limit", "right"),
-    ("held", "right"),
-    ("", "left"),
+    column("stage"),
+    words("layers"),
+    column("data", "data_parallel", "d"),
+    column("tensor", "tensor_parallel", "t"),
+    column("recomputed", "num_recomputed", "recomp"),
+    column("load", "load_s"),
+    column("forward", "forward_s"),
+    column("backward", "backward_s"),
+    column("memory", "memory_bytes"),
+    column("of limit", "memory_share"),
+    column("held", "microbatches_in_flight"),
+    MARKS,
 )
 
 
-def placement_report(document: PlacementResult) -> RenderableType:
+def placement_view(document: PlacementResult) -> Iterator[Line]:
     """Headline, stages, what binds or is missing, and the fixed strategy."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(line) for line in _headline(document)]
+    yield from _headline(document)
     if document.stages:
-        parts.append(_stage_table(document))
-        parts.append(Text(_what_binds(document)))
-    parts.extend(Text(line) for line in _reasons(document))
+        yield stage_table(document)
+        yield _what_binds(document)
+    yield from _reasons(document)
     if document.fixed_strategy is not None:
-        parts.append(Text(_strategy(document.fixed_strategy)))
-    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
-    return Group(*parts)
+        yield strategy_line(document.fixed_strategy)
+    yield from warning_lines(document.warnings)
 
 
 def _headline(document: PlacementResult) -> Iterator[str]:
     request = document.request
     where = f"{request.model.name} ({request.cost_model})"
     if document.time_per_batch_s is None:
-        yield f"{where}: {_verdict(document)}"
+        yield f"{where}: {placement_verdict(document)}"
         return
     offered = request.setting.num_devices if request.setting else document.devices_used
     yield (
         f"{where}: {format_seconds(document.time_per_batch_s)} per batch on "
-        f"{document.devices_used} of {offered} devices: {_verdict(document)}"
+        f"{document.devices_used} of {offered} devices: {placement_verdict(document)}"
     )
     yield (
         f"tensor {document.tensor_parallel} x data {document.data_parallel} x "
@@ -336,7 +343,8 @@ def _headline(document: PlacementResult) -> Iterator[str]:
     )
 
 
-def _verdict(document: PlacementResult) -> str:
+def placement_verdict(document: PlacementResult) -> str:
+    """What is proved of the placement, or of there being none."""
     if document.status is Status.OPTIMAL:
         return "optimal, proved"
     if document.status is Status.GAP:
@@ -346,32 +354,34 @@ def _verdict(document: PlacementResult) -> str:
     return "unknown: the limit was reached before a placement or a proof was found"
 
 
-def _stage_table(document: PlacementResult) -> RenderableType:
-    made = table(None, _COLUMNS)
-    slowest_s = max(stage.load_s for stage in document.stages)
-    setting = document.request.setting
+def stage_table(document: PlacementResult) -> Table:
+    """One row per stage."""
+    stages, setting = document.stages, document.request.setting
     limit_bytes = setting.memory_bytes if setting else None
-    for index, stage in enumerate(document.stages):
-        add_row(made, *_stage_row(index, stage, slowest_s, limit_bytes))
-    return made
-
-
-def _stage_row(
-    index: int, stage: PlacedStageRecord, slowest_s: float, limit_bytes: float | None
-) -> tuple[str, ...]:
-    return (
-        str(index),
-        ranges(stage.layers),
-        str(stage.data_parallel),
-        str(stage.tensor_parallel),
-        f"{stage.num_recomputed}/{len(stage.layers)}",
-        format_seconds(stage.load_s),
-        format_seconds(stage.forward_s),
-        format_seconds(stage.backward_s),
-        format_bytes(stage.memory_bytes),
-        f"{stage.memory_bytes / limit_bytes:.1%}" if limit_bytes else "",
-        str(stage.microbatches_in_flight),
-        "slowest" if stage.load_s == slowest_s else "",
+    slowest_s = max(stage.load_s for stage in stages)
+    slowest = [at for at, stage in enumerate(stages) if stage.load_s == slowest_s]
+    return table_of(
+        "Placement",
+        _COLUMNS,
+        (
+            (
+                index,
+                ranges(stage.layers),
+                stage.data_parallel,
+                stage.tensor_parallel,
+                recomputed_of(stage.num_recomputed, len(stage.layers)),
+                seconds(stage.load_s),
+                seconds(stage.forward_s),
+                seconds(stage.backward_s),
+                size(stage.memory_bytes),
+                percent(stage.memory_bytes / limit_bytes if limit_bytes else None),
+                stage.microbatches_in_flight,
+                "slowest" if index in slowest else "",
+            )
+            for index, stage in enumerate(stages)
+        ),
+        marked=slowest,
+        note="Times of one replica and microbatch. Marked: the slowest stage.",
     )
 
 
@@ -397,7 +407,8 @@ def _reasons(document: PlacementResult) -> Iterator[str]:
         yield "interrupted: this is the best placement found so far"
 
 
-def _strategy(fixed: FixedStrategyRecord) -> str:
+def strategy_line(fixed: FixedStrategyRecord) -> str:
+    """What the strategy of the file takes, or why it cannot run."""
     stated = (
         f"the stated strategy (tensor {fixed.tensor_parallel} x data {fixed.data_parallel} x "
         f"{counted(fixed.num_stages, 'stage')})"

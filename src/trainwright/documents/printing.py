@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from io import StringIO
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from trainwright.cluster.efficiency import UNFITTED
+from trainwright.documents.registry import kind_of, part
+from trainwright.documents.view import to_terminal
+from trainwright.formats.atomic_file import write_text
+from trainwright.formats.document_json import encode
 from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
 from trainwright.provenance import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from rich.console import RenderableType
-    from rich.table import Table
 
     from trainwright.documents.model_plan import Alternative
     from trainwright.plans.parallelism import Parallelism
@@ -27,27 +30,6 @@ if TYPE_CHECKING:
 # -------------------------------------------------------------------------------
 
 TEXT_WIDTH = 120
-
-
-def table(title: str | None, columns: Sequence[tuple[str, str]]) -> Table:
-    """An empty table; `columns` are (header, "left" or "right")."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for header, justify in columns:
-        left = justify == "left"
-        made.add_column(
-            header, justify="left" if left else "right", no_wrap=not left, overflow="fold"
-        )
-    return made
-
-
-def add_row(made: Table, *cells: str) -> None:
-    """Add cells as they are: brackets in the name of a file are no markup."""
-    from rich.text import Text
-
-    made.add_row(*map(Text, cells))
 
 
 def to_text(renderable: RenderableType, *, width: int = TEXT_WIDTH) -> str:
@@ -197,46 +179,11 @@ def unfitted_line(assumptions: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-# From a document to its table, by type. Only the table that is printed is loaded
-# -------------------------------------------------------------------------------
-
-# By name of the document's type: the module here and its function.
-REPORTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "PlanResult": ("documents.profile_plan", "plan_report"),
-        "PlacementResult": ("documents.placement", "placement_report"),
-        "EstimateResult": ("documents.profile_plan", "estimate_report"),
-        "Difference": ("documents.difference", "difference_report"),
-        "ModelPlanResult": ("documents.model_plan", "model_plan_report"),
-        "MixedPlanResult": ("documents.mixed_plan", "mixed_plan_report"),
-        "ModelSweepResult": ("documents.sweep", "model_sweep_report"),
-        "WhatIfResult": ("documents.difference", "what_if_report"),
-        "ModelExplanation": ("documents.explanation", "model_explanation_report"),
-        "ModelEstimateResult": ("documents.model_estimate", "model_estimate_report"),
-        "ScheduleResult": ("documents.schedule", "schedule_report"),
-        "CodesignResult": ("chips.tables", "codesign_report"),
-        "StageResult": ("chips.tables", "stage_report"),
-        "CatalogResult": ("commands.catalog", "catalog_report"),
-        "ValidationResult": ("documents.validation", "validation_report"),
-        "CalibrationResult": ("documents.calibration", "calibration_report"),
-        "ImprovementResult": ("documents.improvement", "improvement_report"),
-        "ExportResult": ("documents.export", "export_report"),
-        "VerificationResult": ("documents.verification", "verification_report"),
-        "ConstantsResult": ("documents.calibration", "constants_report"),
-        "ReportResult": ("commands.report", "report_table"),
-        "LayerProfileResult": ("commands.profile", "layer_profile_report"),
-    }
-)
-
-
 def render(document: object) -> RenderableType:
-    """The table of a result document."""
-    name = type(document).__name__
-    if name not in REPORTS:
-        raise TypeError(f"no table is known for {name}")
-    module, function = REPORTS[name]
-    found: RenderableType = getattr(import_module(f"trainwright.{module}"), function)(document)
-    return found
+    """What the terminal shows of a document; raises `TypeError` for what is none."""
+    found = part(kind_of(document).view)(document)
+    shown: RenderableType = to_terminal(found) if isinstance(found, Iterable) else found
+    return shown
 
 
 # A document that prints and saves itself: what every call returns
@@ -261,20 +208,14 @@ class Report(Generic[Document]):
 
     def to_dict(self) -> dict[str, Any]:
         """The document as JSON values."""
-        from trainwright.formats.document_json import encode
-
         return encode(self.document)
 
     def to_json(self) -> str:
         """The document as JSON text, one line."""
-        import json
-
         return json.dumps(self.to_dict(), allow_nan=False) + "\n"
 
     def save(self, path: str | Path) -> None:
         """Write the document; nothing is left behind where that fails."""
-        from trainwright.formats.atomic_file import write_text
-
         write_text(path, self.to_json())
 
     def __str__(self) -> str:

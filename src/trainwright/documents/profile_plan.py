@@ -6,28 +6,45 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from trainwright._version import __version__
-from trainwright.documents.printing import add_row, counted, ranges, table
+from trainwright.documents.printing import counted, ranges
+from trainwright.documents.view import (
+    MARKS,
+    Cell,
+    Table,
+    column,
+    percent,
+    recomputed_of,
+    seconds,
+    size,
+    table_of,
+    warning_lines,
+    words,
+)
 from trainwright.errors import Fault, InvalidInput
-from trainwright.formats.document_json import decode
+from trainwright.formats.document_json import decode, encode
 from trainwright.formats.json_text import show_typed
+from trainwright.formats.profile_json import read_profile
 from trainwright.options.inputs import ProfileInput, inside, setting_record
-from trainwright.plans.plan import Stage
+from trainwright.partitioning.equal import BLOCK_LAYER
+from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
+from trainwright.partitioning.profile_planner import baselines, diagnose, search, slowdown
+from trainwright.plans.plan import Plan, Stage
 from trainwright.plans.prediction import TimeBreakdown
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest, SettingRecord, SpaceRecord
 from trainwright.plans.status import Baseline, Binding, BoundKind, Relaxation, Status, relative_gap
-from trainwright.profile import Setting
+from trainwright.profile import Recompute, Setting
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from rich.console import RenderableType
+    from collections.abc import Iterator
 
     from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.documents.view import Line
     from trainwright.execution import Budget
     from trainwright.partitioning.problem import Restrictions
-    from trainwright.plans.plan import Plan
     from trainwright.plans.prediction import StageCost
     from trainwright.profile import Profile
 
@@ -330,8 +347,6 @@ class ProfileQuestion:
 
 def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
     """Search, and where nothing fits say why; compare with the baselines if asked."""
-    from trainwright.partitioning.profile_planner import baselines, diagnose, search
-
     started_s = budget.cpu_s
     profile, setting = question.given.profile, question.setting
     block_layer = _block_layer(question) if question.splits_equally else None
@@ -387,8 +402,6 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
 
 def _block_layer(question: ProfileQuestion) -> str | None:
     """The name of the layers to deal out equally; `None` for all."""
-    from trainwright.partitioning.equal import BLOCK_LAYER
-
     chosen = question.block_layer
     if chosen == ALL_LAYERS:
         return None
@@ -403,8 +416,6 @@ def _block_layer(question: ProfileQuestion) -> str | None:
 
 def _refuse_endless_times(profile: Profile, setting: Setting) -> None:
     """Times beyond all floats have no order, so a search over them would prove nothing."""
-    import numpy as np
-
     costs, edges = profile.costs, profile.structure.edges
     longest_s, most_bytes = 0.0, 2 * sum(edge.bytes for edge in edges)
     with np.errstate(over="ignore"):
@@ -485,8 +496,6 @@ def stage_records(
 
 def overflow_records(costs: tuple[StageCost, ...], setting: Setting) -> tuple[OverflowRecord, ...]:
     """The stages that do not fit, as a document carries them."""
-    from trainwright.partitioning.evaluate import find_overflows
-
     return tuple(
         OverflowRecord(stage=over.stage, missing_bytes=over.missing_bytes)
         for over in find_overflows(costs, setting)
@@ -495,8 +504,6 @@ def overflow_records(costs: tuple[StageCost, ...], setting: Setting) -> tuple[Ov
 
 def count_recomputed(stage: Stage, profile: Profile) -> int:
     """How many layers of the stage run under an option that recomputes."""
-    from trainwright.profile import Recompute
-
     table = profile.costs
     class_of = {layer.id: layer.layer_class for layer in profile.structure.layers}
 
@@ -515,14 +522,13 @@ def count_recomputed(stage: Stage, profile: Profile) -> int:
 # ------------------------------------------------------------------------------
 
 
-def recompute_plan(document: PlanResult) -> PlanResult:
-    """The document with every figure that follows from its plan; it has stages.
+def remake_plan(document: PlanResult) -> PlanResult:
+    """The document with every figure that follows from its plan, if it has one.
 
     Raises `InvalidInput` where the profile cannot be read or the plan breaks a rule or a limit.
     """
-    from trainwright.partitioning.evaluate import find_overflows, time_per_sample_s
-    from trainwright.partitioning.profile_planner import slowdown
-
+    if not document.stages:
+        return document
     plan, profile, setting, costs = _price(document)
     overflows = find_overflows(costs, setting)
     if overflows:
@@ -548,10 +554,8 @@ def recompute_plan(document: PlanResult) -> PlanResult:
     )
 
 
-def recompute_estimate(document: EstimateResult) -> EstimateResult:
-    """The document with every figure that follows from its plan; see `recompute_plan`."""
-    from trainwright.partitioning.evaluate import time_per_sample_s
-
+def remake_estimate(document: EstimateResult) -> EstimateResult:
+    """The document with every figure that follows from its plan; see `remake_plan`."""
     plan, profile, setting, costs = _price(document)
     overflows = overflow_records(costs, setting)
     return replace(
@@ -566,9 +570,6 @@ def recompute_estimate(document: EstimateResult) -> EstimateResult:
 
 
 def _price(document: PlanResult | EstimateResult) -> Priced:
-    from trainwright.partitioning.evaluate import evaluate
-    from trainwright.plans import Plan
-
     profile, setting = profile_of_request(document.request), _setting(document.request)
     plan = Plan(stages=read_plan(document), num_microbatches=setting.num_microbatches)
     return plan, profile, setting, evaluate(plan, profile, setting)
@@ -576,8 +577,6 @@ def _price(document: PlanResult | EstimateResult) -> Priced:
 
 def profile_of_request(request: PlanRequest) -> Profile:
     """The one profile that a request carries."""
-    from trainwright.formats.profile_json import read_profile
-
     with inside("request.model.content"):
         file = read_profile(request.model.content)
     if len(file.profiles) != 1:
@@ -595,92 +594,73 @@ def _setting(request: PlanRequest) -> Setting:
 
 def read_plan(document: PlanResult | ModelPlanResult | EstimateResult) -> tuple[Stage, ...]:
     """The decisions of a document."""
-    from trainwright.formats.document_json import encode
-
     return read_stages({"stages": [encode(stage) for stage in document.stages]})
-
-
-def refuse(found: Iterable[Fault]) -> None:
-    """Raise `InvalidInput` with these faults, if there are any."""
-    faults = tuple(found)
-    if faults:
-        raise InvalidInput(faults)
 
 
 # A plan as a table a tired engineer understands: what runs where, and what binds
 # -------------------------------------------------------------------------------
 
-_COLUMNS = (
-    ("stage", "right"),
-    ("layers", "left"),
-    ("d", "right"),
-    ("t", "right"),
-    ("recomp", "right"),
-    ("time", "right"),
-    ("compute", "right"),
-    ("traffic", "right"),
-    ("sync", "right"),
-    ("memory", "right"),
-    ("of limit", "right"),
-    ("held", "right"),
-    ("", "left"),
+_STAGE_COLUMNS: Final = (
+    column("stage"),
+    words("layers"),
+    column("data", "data_parallel", "d"),
+    column("tensor", "tensor_parallel", "t"),
+    column("recomputed", "num_recomputed", "recomp"),
+    column("time", "time_per_sample_s"),
+    column("compute", "compute_s"),
+    column("traffic", "edge_traffic_s"),
+    column("sync", "gradient_sync_s"),
+    column("memory", "memory_bytes"),
+    column("of limit", "memory_share"),
+    column("held", "microbatches_in_flight"),
+    MARKS,
 )
 
 
-def plan_report(document: PlanResult) -> RenderableType:
+def plan_view(document: PlanResult) -> Iterator[Line]:
     """Headline, stages, what binds or what would make it fit, and the baselines."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(line) for line in _headline(document)]
-    parts.extend(_stage_parts(document.stages, document.request))
-    parts.extend(Text(line) for line in _reasons(document))
+    yield from _headline(document)
+    yield from _stages(document.stages, document.request)
+    yield from _reasons(document)
     if document.baselines:
-        parts.append(_baseline_table(document.baselines))
-    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
-    return Group(*parts)
+        yield baseline_table(document.baselines)
+    yield from warning_lines(document.warnings)
 
 
-def estimate_report(document: EstimateResult) -> RenderableType:
+def estimate_view(document: EstimateResult) -> Iterator[Line]:
     """The price of a given plan, and which stages overflow."""
-    from rich.console import Group
-    from rich.text import Text
-
     verdict = "fits" if document.fits else "does NOT fit"
-    headline = (
+    yield (
         f"{document.request.model.name}: {format_seconds(document.time_per_sample_s)} per "
         f"microbatch on {counted(document.devices_used, 'device')}, "
         f"{counted(document.num_stages, 'stage')}: {verdict}"
     )
-    parts: list[RenderableType] = [Text(headline)]
-    parts.extend(_stage_parts(document.stages, document.request))
-    parts.extend(
-        Text(f"stage {over.stage} overflows by {format_bytes(over.missing_bytes)}")
-        for over in document.overflows
-    )
-    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
-    return Group(*parts)
+    yield from _stages(document.stages, document.request)
+    yield from overflow_lines(document)
+    yield from warning_lines(document.warnings)
 
 
-def _stage_parts(stages: tuple[StageRecord, ...], request: PlanRequest) -> Iterator[RenderableType]:
-    from rich.text import Text
+def overflow_lines(document: EstimateResult) -> Iterator[str]:
+    """Which stages do not fit, and by how much."""
+    for over in document.overflows:
+        yield f"stage {over.stage} overflows by {format_bytes(over.missing_bytes)}"
 
-    if not stages:
-        return
-    limit_bytes = request.setting.memory_bytes if request.setting else None
-    yield _stage_table(stages, limit_bytes)
-    for line in _what_binds(explain_stages(stages, limit_bytes), limit_bytes):
-        yield Text(line)
+
+def _stages(stages: tuple[StageRecord, ...], request: PlanRequest) -> Iterator[Line]:
+    if stages:
+        limit_bytes = request.setting.memory_bytes if request.setting else None
+        yield stage_table(stages, limit_bytes)
+        yield from _what_binds(explain_stages(stages, limit_bytes), limit_bytes)
 
 
 def _headline(document: PlanResult) -> Iterator[str]:
     name = document.request.model.name
     if document.time_per_sample_s is None:
-        yield f"{name}: {_verdict(document)}"
+        yield f"{name}: {plan_verdict(document)}"
         return
     yield (
         f"{name}: {format_seconds(document.time_per_sample_s)} per microbatch on "
-        f"{_used(document)}, {counted(len(document.stages), 'stage')}: {_verdict(document)}"
+        f"{_used(document)}, {counted(len(document.stages), 'stage')}: {plan_verdict(document)}"
     )
 
 
@@ -691,7 +671,8 @@ def _used(document: PlanResult) -> str:
     return f"{document.devices_used} of {setting.num_devices} devices"
 
 
-def _verdict(document: PlanResult) -> str:
+def plan_verdict(document: PlanResult) -> str:
+    """What is proved of the plan, or of there being none."""
     if document.request.space.planner == "equal":
         return "the best equal split" if document.stages else "no equal split fits; others may"
     if document.status is Status.OPTIMAL:
@@ -703,36 +684,42 @@ def _verdict(document: PlanResult) -> str:
     return "unknown: the limit was reached before a plan or a proof was found"
 
 
-def _stage_table(stages: tuple[StageRecord, ...], limit_bytes: float | None) -> RenderableType:
-    made = table(None, _COLUMNS)
+def stage_table(stages: tuple[StageRecord, ...], limit_bytes: float | None) -> Table:
+    """One row per stage."""
     slowest_s = max(stage.time_per_sample_s for stage in stages)
-    for index, stage in enumerate(stages):
-        add_row(made, *_stage_row(index, stage, slowest_s, limit_bytes))
-    return made
-
-
-def _stage_row(
-    index: int, stage: StageRecord, slowest_s: float, limit_bytes: float | None
-) -> tuple[str, ...]:
-    parts = stage.breakdown
-    marks = ["slowest"] if stage.time_per_sample_s == slowest_s else []
-    if limit_bytes is not None and stage.memory_bytes > limit_bytes * (1 + 1e-12):
-        marks.append("over")
-    return (
-        str(index),
-        ranges(stage.layers),
-        str(stage.data_parallel),
-        str(stage.tensor_parallel),
-        f"{stage.num_recomputed}/{len(stage.layers)}",
-        format_seconds(stage.time_per_sample_s),
-        format_seconds(parts.compute_s),
-        format_seconds(parts.edge_traffic_s),
-        format_seconds(parts.gradient_sync_s),
-        format_bytes(stage.memory_bytes),
-        f"{stage.memory_bytes / limit_bytes:.1%}" if limit_bytes else "",
-        str(stage.microbatches_in_flight),
-        ", ".join(marks),
+    slowest = [at for at, stage in enumerate(stages) if stage.time_per_sample_s == slowest_s]
+    return table_of(
+        "Plan",
+        _STAGE_COLUMNS,
+        (
+            (
+                index,
+                ranges(stage.layers),
+                stage.data_parallel,
+                stage.tensor_parallel,
+                recomputed_of(stage.num_recomputed, len(stage.layers)),
+                seconds(stage.time_per_sample_s),
+                seconds(stage.breakdown.compute_s),
+                seconds(stage.breakdown.edge_traffic_s),
+                seconds(stage.breakdown.gradient_sync_s),
+                size(stage.memory_bytes),
+                percent(stage.memory_bytes / limit_bytes if limit_bytes else None),
+                stage.microbatches_in_flight,
+                ", ".join(
+                    ["slowest"] * (index in slowest)
+                    + ["over"] * is_over(stage.memory_bytes, limit_bytes)
+                ),
+            )
+            for index, stage in enumerate(stages)
+        ),
+        marked=slowest,
+        note="Times of one microbatch, over all replicas of a stage. Marked: the slowest stage.",
     )
+
+
+def is_over(memory_bytes: float, limit_bytes: float | None) -> bool:
+    """Whether a device needs more than there is, beyond rounding."""
+    return limit_bytes is not None and memory_bytes > limit_bytes * (1 + 1e-12)
 
 
 def _reasons(document: PlanResult) -> Iterator[str]:
@@ -759,18 +746,28 @@ def _what_binds(found: Explanation, limit_bytes: float | None) -> Iterator[str]:
         )
 
 
-def _baseline_table(baselines: tuple[Baseline, ...]) -> RenderableType:
-    made = table(
-        "compared with",
-        (("plan", "left"), ("time", "right"), ("slowdown", "right"), ("stages", "right")),
+def baseline_table(baselines: tuple[Baseline, ...]) -> Table:
+    """Restricted modes and equal splits, each beside the plan."""
+    return table_of(
+        "Restricted modes and equal splits",
+        (
+            words("plan"),
+            column("time", "time_per_sample_s"),
+            column("slowdown"),
+            column("stages", "num_stages"),
+        ),
+        (
+            (
+                other.name,
+                str(other.status)
+                if other.time_per_sample_s is None
+                else seconds(other.time_per_sample_s),
+                None
+                if other.slowdown is None
+                else Cell(text=f"{other.slowdown:.3f}x", value=other.slowdown),
+                other.num_stages or "",
+            )
+            for other in baselines
+        ),
+        caption="compared with",
     )
-    for baseline in baselines:
-        time_s, slowdown = baseline.time_per_sample_s, baseline.slowdown
-        add_row(
-            made,
-            baseline.name,
-            format_seconds(time_s) if time_s is not None else str(baseline.status),
-            f"{slowdown:.3f}x" if slowdown is not None else "",
-            str(baseline.num_stages or ""),
-        )
-    return made

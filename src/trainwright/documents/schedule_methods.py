@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.documents.schedule import Answer, Shortfall, bound_for
+from trainwright.documents.schedule import (
+    Answer,
+    ScheduleResult,
+    Shortfall,
+    bound_for,
+    case_of,
+    schedule_of,
+)
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.document_json import decode_document
+from trainwright.formats.json_text import scan_json
+from trainwright.formats.schedule_json import is_json, parse_orders, read_orders
 from trainwright.options.inputs import display_name, naming_options
 from trainwright.options.schedule import DEFAULT_CHUNKS, OPTION_OF, Method, require_size
 from trainwright.plans.schedule import Placement, Schedule
@@ -63,12 +74,6 @@ def open_orders(given: str | Path | Schedule) -> GivenOrders:
     """
     if isinstance(given, Schedule):
         return GivenOrders(schedule=given, name="orders")
-    from trainwright.documents.schedule import ScheduleResult, case_of, schedule_of
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.document_json import decode_document
-    from trainwright.formats.json_text import scan_json
-    from trainwright.formats.schedule_json import is_json, parse_orders, read_orders
-
     data, source, name = read_bytes(given, name="simulate"), str(given), display_name(given)
     if not is_json(data):
         return GivenOrders(schedule=parse_orders(data, source=source), name=name, source=source)
@@ -397,9 +402,6 @@ def _front_limits(question: SearchQuestion) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------
 
 
-_GROUPED = frozenset({"gis", "gis-h", "depth-first"})  # families that read `group`
-
-
 def answer_with(
     method: Method,
     case: ScheduleCase,
@@ -437,7 +439,7 @@ def _unused(method: Method, options: SearchOptions) -> Iterator[str]:
 
 def _unused_of_case(method: Method, case: ScheduleCase, family: str) -> Iterator[str]:
     is_family = method is Method.FAMILY
-    if case.group is not None and not (is_family and family in _GROUPED):
+    if case.group is not None and not (is_family and family_named(family).reads_group):
         yield "group"
     chunks = case.virtual_stages
     if chunks is not None and (

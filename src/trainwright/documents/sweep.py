@@ -7,12 +7,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.model_plan import ModelPlanResult, model_plan_report
-from trainwright.documents.printing import add_row, layout_cells, layout_columns, table
-from trainwright.documents.profile_plan import refuse
-from trainwright.documents.recheck import changes, recheck
-from trainwright.errors import Fault, InvalidInput
+from trainwright.documents.printing import layout_cells, layout_columns
+from trainwright.documents.view import add_row, table
+from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.model import DEFAULT_RECIPE, count_parameters
 from trainwright.options.inputs import inside, naming_options
 from trainwright.options.question import ModelOptions
+from trainwright.planning.reasons.objectives import (
+    Objective,
+    Outcome,
+    Training,
+    aim_of,
+    least_scores,
+    least_steps_s,
+    outcome,
+    pareto,
+    pareto_excess,
+    required,
+    score,
+)
 from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
@@ -35,8 +48,6 @@ if TYPE_CHECKING:
     from trainwright.options.inputs import ModelInput
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import WeightedAim
-    from trainwright.planning.reasons.objectives import Objective, Outcome, Training
-
 
 # The document of `plan` on several numbers of devices: one row each, and the plan to prefer
 # ------------------------------------------------------------------------------------------
@@ -153,7 +164,7 @@ _OPTION_OF: Final = {
 
 
 class SweepOptions(ModelOptions, total=False):
-    """What to prefer, and what a training costs beside its steps; see `docs/plan-command.md`.
+    """What to prefer, and what a training costs beside its steps; see `docs/plan.md`.
 
     `price` is per device and hour, `power` in watts per device; `deadline`, `mtbf` (of a device)
     and `restart` are seconds or text with a unit, `checkpoint_bandwidth` of one device likewise.
@@ -183,8 +194,6 @@ class Goal:
 
 def goal_of(given: ModelInput, largest: ModelCall, options: SweepOptions) -> Goal:
     """The goal that the options state; raises `InvalidInput` naming options."""
-    from trainwright.planning.reasons.objectives import Objective, Training, required
-
     device, workload = largest.question.cluster.accelerator, largest.question.workload
     objective = _objective(options.get("objective") or Objective.STEP_TIME, "objective")
     both = _pair(options.get("pareto"))
@@ -219,15 +228,11 @@ def goal_of(given: ModelInput, largest: ModelCall, options: SweepOptions) -> Goa
 
 def _checkpoint_bytes(given: ModelInput, precision: str) -> float:
     """Weights and optimizer states of all parameters."""
-    from trainwright.model import DEFAULT_RECIPE, count_parameters
-
     numbers = DEFAULT_RECIPE.numbers(precision)
     return count_parameters(given.config) * float(numbers.weight_bytes + numbers.optimizer_bytes)
 
 
 def _objective(name: str, option: str) -> Objective:
-    from trainwright.planning.reasons.objectives import Objective
-
     if name not in set(Objective):
         offered = ", ".join(Objective)
         raise InvalidInput.of(option, f'must be one of {offered}, got "{name}"')
@@ -273,8 +278,6 @@ def best_row(rows: Sequence[SweepRow], goal: Goal) -> int | None:
 
 def pareto_rows(rows: Sequence[SweepRow], goal: Goal) -> tuple[int, ...]:
     """The rows that no other beats in both objectives, fewest devices first."""
-    from trainwright.planning.reasons.objectives import pareto
-
     if not goal.pareto:
         return ()
     one, other = goal.pareto
@@ -285,8 +288,6 @@ def pareto_rows(rows: Sequence[SweepRow], goal: Goal) -> tuple[int, ...]:
 
 def row_score(row: SweepRow, goal: Goal, objective: Objective) -> float:
     """What the objective makes least; infinite without a plan or beyond the deadline."""
-    from trainwright.planning.reasons.objectives import score
-
     if row.step_time_s is None:
         return NEVER
     return score(objective, _outcome(row, goal), deadline_s=goal.training.deadline_s)
@@ -379,8 +380,6 @@ def with_totals(row: SweepRow, goal: Goal) -> SweepRow:
 
 
 def _outcome(row: SweepRow, goal: Goal) -> Outcome:
-    from trainwright.planning.reasons.objectives import outcome
-
     assert row.devices_used and row.step_time_s is not None and row.tokens_per_s
     return outcome(
         goal.training,
@@ -399,8 +398,6 @@ LARGEST_POOL: Final = 2**20  # devices up to which every number of them is looke
 
 def objective_aim(objective: Objective, goal: Goal, *, fewest: int, most: int) -> WeightedAim:
     """What a search makes least for the objective, on `fewest` to `most` devices."""
-    from trainwright.planning.reasons.objectives import aim_of
-
     return aim_of(
         objective,
         goal.training,
@@ -413,8 +410,6 @@ def objective_aim(objective: Objective, goal: Goal, *, fewest: int, most: int) -
 
 def objectives_to_search(goal: Goal) -> tuple[Objective, ...]:
     """Those that the rows' own bounds leave open; device-seconds tell a front what lies between."""
-    from trainwright.planning.reasons.objectives import Objective
-
     wanted = [goal.objective, *goal.pareto]
     if goal.pareto:
         wanted.append(Objective.TOKENS_PER_DEVICE)
@@ -432,13 +427,6 @@ def fewest_devices(rows: Iterable[SweepRow]) -> int:
 
 def bounded(document: ModelSweepResult, goal: Goal) -> ModelSweepResult:
     """The document with what its rows and searches prove of its objective and its front."""
-    from trainwright.planning.reasons.objectives import (
-        Objective,
-        least_scores,
-        least_steps_s,
-        pareto_excess,
-    )
-
     fewest, most = document.devices_from, document.rows[-1].devices
     if fewest is None:
         return document
@@ -491,55 +479,57 @@ def _step_bound_s(row: SweepRow) -> float:
 
 def _figure(objective: Objective, score: float) -> float | None:
     """A score in the objective's own unit: tokens per second and device are to be many."""
-    from trainwright.planning.reasons.objectives import Objective
-
     if objective is not Objective.TOKENS_PER_DEVICE:
         return score
     return 1 / score if score > 0 else None
 
 
-# Whether a sweep's document still says what its rows and its plan make of each other
-# -----------------------------------------------------------------------------------
+# The document again: totals of the rows, the row of the preferred plan, and what rows prove
+# -----------------------------------------------------------------------------------------
 
 
-def recheck_sweep(document: ModelSweepResult, *, source: str | None = None) -> ModelSweepResult:
-    """The document itself; raises `InvalidInput` with every contradiction.
+def remake_sweep(document: ModelSweepResult) -> ModelSweepResult:
+    """The document with every figure that follows from its rows and its preferred plan.
 
-    The preferred plan is priced again; of the other rows only their totals can be.
+    Raises `InvalidInput` for objectives, a training or numbers of devices that cannot be.
     """
-    from trainwright.planning.reasons.objectives import Objective, Training
-
-    try:
-        unknown = {document.objective, *document.pareto_objectives} - set(Objective)
-        refuse(Fault("objective", f'must be an objective, got "{name}"') for name in unknown)
-        stated = document.training
-        with inside("training"):
-            training = Training(
-                tokens=stated.tokens,
-                price_per_hour=stated.price_per_hour,
-                power_watts=stated.power_watts,
-                deadline_s=stated.deadline_s,
-                device_mtbf_s=stated.device_mtbf_s,
-                checkpoint_bytes_per_s=stated.checkpoint_bytes_per_s,
-                restart_s=stated.restart_s,
-            )
-        goal = Goal(
-            objective=Objective(document.objective),
-            pareto=tuple(map(Objective, document.pareto_objectives)),
-            training=training,
-            checkpoint_bytes=stated.checkpoint_bytes,
-            tokens_per_step=_tokens_per_step(document),
+    refuse(_objective_faults(document))
+    stated = document.training
+    with inside("training"):
+        training = Training(
+            tokens=stated.tokens,
+            price_per_hour=stated.price_per_hour,
+            power_watts=stated.power_watts,
+            deadline_s=stated.deadline_s,
+            device_mtbf_s=stated.device_mtbf_s,
+            checkpoint_bytes_per_s=stated.checkpoint_bytes_per_s,
+            restart_s=stated.restart_s,
         )
-        refuse(_faults(document, goal))
-    except InvalidInput as error:
-        raise InvalidInput(error.faults, source=source) from None
-    return document
+    goal = Goal(
+        objective=Objective(document.objective),
+        pareto=tuple(map(Objective, document.pareto_objectives)),
+        training=training,
+        checkpoint_bytes=stated.checkpoint_bytes,
+        tokens_per_step=_tokens_per_step(document),
+    )
+    rows = [with_totals(row, goal) for row in document.rows]
+    best, plan = document.best, document.best_plan
+    if plan is not None and best is not None and 0 <= best < len(rows):
+        rows[best] = replace(plan_row(rows[best].devices, plan, goal), search_s=rows[best].search_s)
+    made = replace(
+        document,
+        rows=tuple(rows),
+        status=sweep_status(rows, goal),
+        best=best_row(rows, goal),
+        pareto=pareto_rows(rows, goal),
+    )
+    return bounded(made, goal)
 
 
-def _range_faults(document: ModelSweepResult) -> Iterator[Fault]:
-    """What the bounds are about: numbers of devices, and objectives."""
-    from trainwright.planning.reasons.objectives import Objective
-
+def _objective_faults(document: ModelSweepResult) -> Iterator[Fault]:
+    """What is made least, and the numbers of devices that bounds are about."""
+    for name in sorted({document.objective, *document.pareto_objectives} - set(Objective)):
+        yield Fault("objective", f'must be an objective, got "{name}"')
     fewest, most = document.devices_from, document.rows[-1].devices if document.rows else 0
     if not document.rows:
         yield Fault("rows", "must have at least 1 entry, got 0")
@@ -556,30 +546,6 @@ def _tokens_per_step(document: ModelSweepResult) -> float:
     if workload is None:
         raise InvalidInput.of("request.workload", "required field is missing")
     return float(workload.global_batch * (workload.sequence_length or 1))
-
-
-def _faults(document: ModelSweepResult, goal: Goal) -> Iterator[Fault]:
-    rows = tuple(with_totals(row, goal) for row in document.rows)
-    yield from changes(rows, document.rows, "rows")
-    expected = replace(
-        document,
-        status=sweep_status(rows, goal),
-        best=best_row(rows, goal),
-        pareto=pareto_rows(rows, goal),
-        best_plan=None,
-    )
-    refuse(_range_faults(document))
-    expected = bounded(expected, goal)
-    yield from changes(expected, replace(document, best_plan=None), "")
-    if document.best is None or document.best_plan is None:
-        return
-    if not 0 <= document.best < len(document.rows):
-        return
-    row = document.rows[document.best]
-    with inside("best_plan"):
-        plan = recheck(document.best_plan)
-    made = replace(plan_row(row.devices, plan, goal), search_s=row.search_s)
-    yield from changes(made, row, f"rows[{document.best}]")
 
 
 # Plans on several numbers of devices, one row each

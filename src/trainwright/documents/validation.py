@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwright.documents.printing import add_row, table
+from trainwright.documents.view import add_row, table
 from trainwright.errors import InvalidInput, MissingExtra
 from trainwright.plans.request import FORMAT_VERSION
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from trainwright.documents.printing import add_row, table
+from trainwright.documents.view import add_row, table
 from trainwright.plans.request import FORMAT_VERSION
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from trainwright.cluster import ChipTemplate, Surroundings, networked, template_
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode_document
 from trainwright.formats.json_text import parse_json
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.request import FORMAT_VERSION, Embedded
 from trainwright.plans.status import BoundKind, Status
 
@@ -217,7 +218,7 @@ class JobRecord:
     tensor_parallel: tuple[int, ...]
     recompute: tuple[str, ...]
     weight: float = 1.0
-    schedules: tuple[str, ...] = ("1f1b",)
+    schedules: tuple[str, ...] = (DEFAULT_SCHEDULE,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

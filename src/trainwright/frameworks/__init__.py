@@ -11,7 +11,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.jobs import able_targets, gaps_of
+from trainwright.documents.runs import able_targets, gaps_of
 from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.frameworks.launch import launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of

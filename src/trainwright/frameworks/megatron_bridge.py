@@ -26,6 +26,7 @@ from trainwright.frameworks.megatron import (
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.plans.capability import capability_of
 from trainwright.plans.job import ExportBundle
+from trainwright.plans.plan import usual_schedule
 
 if TYPE_CHECKING:
     from trainwright.plans.job import Job, Stamp
@@ -135,7 +136,7 @@ def read_megatron_bridge(text: str) -> StatedRun:
         ep=model["expert_model_parallel_size"],
         etp=model["expert_tensor_parallel_size"],
         virtual_stages=chunks,
-        schedule="interleaved" if chunks > 1 else "1f1b",
+        schedule=usual_schedule(chunks),
         blocks=None if layout is None else tuple(s.count("t") for s in parse_layout(layout)),
         sequence_parallel=model["sequence_parallel"],
         token_dispatcher=dispatcher_of(model.get("moe_token_dispatcher_type")),

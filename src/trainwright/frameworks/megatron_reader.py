@@ -21,6 +21,7 @@ from trainwright.frameworks.megatron import (
 )
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.plans.capability import capability_of
+from trainwright.plans.plan import usual_schedule
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,8 +161,7 @@ def _pipeline(flags: Flags, num_layers: int | None) -> dict[str, Any]:
     else:
         chunks = _chunks(flags, ranks, num_layers)
         blocks = _uneven_ends(flags, ranks, num_layers) if chunks == 1 else None
-    schedule = "interleaved" if chunks > 1 else "1f1b"
-    return {"virtual_stages": chunks, "blocks": blocks, "schedule": schedule}
+    return {"virtual_stages": chunks, "blocks": blocks, "schedule": usual_schedule(chunks)}
 
 
 def _chunks(flags: Flags, ranks: int, num_layers: int | None) -> int:

@@ -2,7 +2,7 @@
 
 Megatron's own checks stop at the first fault, lie in several places, and some wrong values pass
 all of them: `where` says which of them knows a rule. Rules are numbered as in the documentation
-(`docs/exports.md`). Source: megatron-core 0.16.1 and Megatron-LM's arguments beside it.
+(`docs/jobs.md`). Source: megatron-core 0.16.1 and Megatron-LM's arguments beside it.
 """
 
 from __future__ import annotations

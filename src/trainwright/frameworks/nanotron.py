@@ -14,12 +14,12 @@ from trainwright.frameworks.launch import commented, header
 from trainwright.frameworks.stated_run import StatedRun, from_yaml, to_yaml
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 
 if TYPE_CHECKING:
     from trainwright.plans.job import Job, Stamp
 
 FILE: Final = "nanotron.yaml"
-_ENGINES: Final = {"1f1b": "1f1b", "gpipe": "afab"}
 
 
 def export_nanotron(job: Job, stamp: Stamp) -> ExportBundle:
@@ -41,12 +41,12 @@ def export_nanotron(job: Job, stamp: Stamp) -> ExportBundle:
 
 def settings(job: Job) -> dict[str, Any]:
     """The sections with their values."""
-    degrees = job.degrees
+    degrees, engines = job.degrees, capability_of("nanotron").schedules
     parallelism: dict[str, Any] = {
         "dp": degrees.data,
         "pp": degrees.pipeline,
         "tp": degrees.tensor,
-        "pp_engine": _ENGINES.get(job.schedule, "1f1b"),
+        "pp_engine": engines.get(job.schedule, engines[DEFAULT_SCHEDULE]),
         "tp_mode": "REDUCE_SCATTER" if degrees.sequence_parallel else "ALL_REDUCE",
         "recompute_layer": job.recompute_form is RecomputeForm.ALL,
         "expert_parallel_size": degrees.expert,
@@ -67,7 +67,7 @@ def read_nanotron(text: str) -> StatedRun:
     """The run that the sections state."""
     found = from_yaml(text)
     parallel, tokens = found["parallelism"], found["tokens"]
-    engines = {theirs: ours for ours, theirs in _ENGINES.items()}
+    engines = {theirs: ours for ours, theirs in capability_of("nanotron").schedules.items()}
     steps = tokens["batch_accumulation_per_replica"] * parallel["dp"]
     return StatedRun(
         tp=parallel["tp"],

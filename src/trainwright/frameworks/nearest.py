@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.export import Nearest, PricedLayout
-from trainwright.documents.jobs import able_targets, gaps_of, job_of_configuration
+from trainwright.documents.runs import able_targets, gaps_of, job_of_configuration
 from trainwright.errors import Inexpressible, Infeasible, InvalidInput
 from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import (
@@ -23,6 +23,7 @@ from trainwright.plans.capability import (
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.parallelism import mapping_name
+from trainwright.plans.plan import usual_schedule
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _base(job: Job, own: Capability) -> Configuration:
     run = replace(run, parallelism=degrees, blocks_per_stage=None, recompute=Recompute.NONE)
     run = replace(run, recipe=_dispatched(run.recipe, job, own))
     if job.demands.has_pipeline and not own.runs(job.demands):
-        run = replace(run, schedule="interleaved" if chunks > 1 else "1f1b")
+        run = replace(run, schedule=usual_schedule(chunks))
     blocks = job.blocks_per_stage
     keeps_stages = own.can(Feature.UNEVEN_STAGES) and len(blocks) == run.num_stages
     if run.num_stages > 1:

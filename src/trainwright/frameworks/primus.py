@@ -22,15 +22,16 @@ from trainwright.frameworks.megatron import (
     unsaid,
 )
 from trainwright.frameworks.stated_run import StatedRun, from_yaml, to_yaml
-from trainwright.plans.capability import Placing, RecomputeForm, capability_of
+from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle
+from trainwright.plans.plan import usual_schedule
+from trainwright.plans.schedule import Placing
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
     from trainwright.plans.job import Job, Stamp
 
 FILE: Final = "primus.yaml"
-_OWN_ORDERS: Final = frozenset({"1f1b", "interleaved"})
 
 
 def export_primus(job: Job, stamp: Stamp) -> ExportBundle:
@@ -56,7 +57,7 @@ def export_primus(job: Job, stamp: Stamp) -> ExportBundle:
 
 def _warnings(job: Job) -> Iterator[str]:
     yield "experimental: nobody has run these files yet"
-    if job.demands.schedule_shape.placing is Placing.V and layout_of(job) is not None:
+    if job.shape.placing is Placing.V and layout_of(job) is not None:
         yield (
             "the layout lists stages in the model's order; whether Primus reads it so for a V is "
             "not known: compare the layers that it reports for every rank"
@@ -81,7 +82,7 @@ def settings(job: Job) -> dict[str, Any]:
         found.pop("recompute_method", None)
         found.pop("recompute_num_layers", None)
         found |= {"recompute_granularity": "full", "recompute_layer_ids": list(recomputed(job))}
-    if job.demands.has_pipeline and job.schedule not in _OWN_ORDERS:
+    if job.demands.has_pipeline and job.schedule != usual_schedule(job.degrees.virtual_stages):
         name = capability_of("primus").schedules[job.schedule]
         found |= {"patch_primus_pipeline": True, "pp_algorithm": name}
     kept = ("micro_batch_size", "global_batch_size", "use_tp_pp_dp_mapping")
@@ -113,7 +114,6 @@ def read_primus(text: str) -> StatedRun:
     # Of two names for one schedule the first counts.
     spelled = reversed(list(capability_of("primus").schedules.items()))
     named = {theirs: ours for ours, theirs in spelled}
-    usual = "interleaved" if chunks > 1 else "1f1b"
     blocks = found.get("recompute_layer_ids")
     strategy = found.get("data_parallel_sharding_strategy", "")
     return StatedRun(
@@ -123,7 +123,7 @@ def read_primus(text: str) -> StatedRun:
         ep=found["expert_model_parallel_size"],
         etp=found.get("expert_tensor_parallel_size"),
         virtual_stages=chunks,
-        schedule=named.get(found.get("pp_algorithm", ""), usual),
+        schedule=named.get(found.get("pp_algorithm", ""), usual_schedule(chunks)),
         blocks=None if layout is None else tuple(stage.count("t") for stage in stages),
         sequence_parallel=found["sequence_parallel"],
         token_dispatcher=dispatcher_of(found.get("moe_token_dispatcher_type")),

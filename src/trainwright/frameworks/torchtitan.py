@@ -18,8 +18,9 @@ from trainwright.errors import UnsupportedFeature
 from trainwright.formats.pytorch_csv import format_compute_only
 from trainwright.frameworks.launch import commented, header
 from trainwright.model import LayerKind
-from trainwright.plans.capability import Placing, RecomputeForm, capability_of
+from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle
+from trainwright.plans.schedule import Placing
 
 if TYPE_CHECKING:
     from trainwright.plans.job import Job, StagePart, Stamp
@@ -232,7 +233,7 @@ def schedule_name(job: Job) -> str:
     own = capability_of("torchtitan").schedules
     if job.schedule in own:
         return own[job.schedule]
-    if job.demands.schedule_shape.placing is Placing.V:
+    if job.shape.placing is Placing.V:
         return "ZBVZeroBubble"
     return "Interleaved1F1B" if job.degrees.virtual_stages > 1 else "1F1B"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.stated_run import StatedRun, StatedTable
 from trainwright.frameworks.torchtitan import TITAN_02, TITAN_03, blocks_of
+from trainwright.plans.plan import DEFAULT_SCHEDULE, usual_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -224,8 +225,8 @@ def _schedule(parallel: StatedTable, ranks: int, chunks: int) -> str:
         problem = f'must be one of {", ".join(_FAMILIES)}, got "{name}"'
         parallel.fault("pipeline_parallel_schedule", problem)
     if ranks == 1:
-        return "interleaved" if chunks > 1 else "1f1b"
-    return known.get(name.lower(), "1f1b")
+        return usual_schedule(chunks)
+    return known.get(name.lower(), DEFAULT_SCHEDULE)
 
 
 def _unknown(tables: Mapping[str, Any]) -> Iterator[str]:

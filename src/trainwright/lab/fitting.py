@@ -23,6 +23,7 @@ from trainwright.lab.predict import Question, RunPrediction, configuration_of, p
 from trainwright.lab.run_shapes import Known, SoftwareLine, cluster_of, config_of, line_of
 from trainwright.model import TransformerConfig
 from trainwright.plans.measured_run import MeasuredRun
+from trainwright.plans.plan import usual_schedule
 from trainwright.step.account import circumstances
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _virtual_stages(run: MeasuredRun, model: TransformerConfig) -> Iterator[int]
     if run.virtual_stages is not None:
         yield run.virtual_stages
         return
-    if run.pipeline == 1 or run.schedule != "interleaved":
+    if run.pipeline == 1 or run.schedule != usual_schedule(2):
         yield 1
         return
     each = model.num_layers // run.pipeline

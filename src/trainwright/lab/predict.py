@@ -12,6 +12,7 @@ from trainwright.model import ContextExchange, LayerKind, Recipe, TransformerCon
 from trainwright.plans import Parallelism, StageMemory, StepPrediction
 from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap, run_shape
 from trainwright.plans.measured_run import MeasuredRun
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
 from trainwright.step import predict_step
 from trainwright.step.account import time_range
@@ -77,7 +78,7 @@ def configuration_of(
         sequence_length=run.sequence_length,
         schedule=_schedule(run, microbatches=run.global_batch // (microbatch_size * run.data))
         if virtual_stages > 1
-        else "1f1b",
+        else DEFAULT_SCHEDULE,
         recompute=Recompute(recompute),
         fused_attention=uses_fused_attention(run)
         if run.schema == "megatron_ci"

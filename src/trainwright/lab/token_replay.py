@@ -371,7 +371,7 @@ class _Tokens:
 # Microbatch j of a stage runs on its replica j mod replicas, where it waits for all stages that
 # feed this one, and backwards for all that it feeds. A replica runs as many forwards as it may hold
 # in flight, then backward and forward in turn. Written for reading, as a check on
-# `native/pipeline_ends.hpp`: O(microbatches × (stages + feeds)), about 2 µs each.
+# `native/chain/pipeline_ends.hpp`: O(microbatches × (stages + feeds)), about 2 µs each.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from trainwright.lab.token_replay import (
 )
 from trainwright.model.config import LayerKind
 from trainwright.plans.lowered import LoweredKind
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.profile import Recompute
 from trainwright.scheduling.lower import validate_lowered
@@ -160,7 +161,7 @@ def _(document: ModelPlanResult) -> Pipeline | Replicas:
     job = job_of(document)
     if job.parallelism is None:
         return of_own_degrees(document, job)
-    plan, profile, cluster = plan_and_profile(document, job)
+    plan, profile, cluster = plan_and_profile(document)
     return Pipeline(
         timeline=step_timeline(
             plan, profile, cluster, overlap=job.overlap, overheads=job.overheads
@@ -180,7 +181,7 @@ def _(document: ModelEstimateResult) -> Pipeline:
     from trainwright.step.account import step_timeline
 
     job = job_of(document)
-    plan, profile, cluster = plan_and_profile(document, job)
+    plan, profile, cluster = plan_and_profile(document)
     return Pipeline(
         timeline=step_timeline(
             plan, profile, cluster, overlap=job.overlap, overheads=job.overheads
@@ -261,7 +262,7 @@ def of_placement(document: PlacementResult) -> Replicas:
             for at, stage in enumerate(document.stages)
         ),
         num_microbatches=-(-setting.num_microbatches // replicas),
-        schedule="1f1b",
+        schedule=DEFAULT_SCHEDULE,
         stages=tuple(
             _generic(len(stage.layers), stage.num_recomputed) for stage in document.stages
         ),
@@ -284,7 +285,7 @@ def of_profile(document: PlanResult | EstimateResult) -> Replicas:
     return Replicas(
         replicated=tuple(map(_replicated, document.stages, feeds)),
         num_microbatches=setting.num_microbatches,
-        schedule="1f1b",
+        schedule=DEFAULT_SCHEDULE,
         stages=tuple(
             _generic(len(stage.layers), stage.num_recomputed) for stage in document.stages
         ),
@@ -388,17 +389,11 @@ def check_document(document: Verifiable) -> tuple[Check, Verifiable]:
 
     The document comes back with figures that its version did not have yet.
     """
-    from trainwright.documents.recheck import recheck, recheck_estimate
-    from trainwright.documents.schedule import recheck_schedule
+    from trainwright.documents.recheck import recheck
 
     detail = "hashes, decisions, prices and claims follow from its request"
     try:
-        if isinstance(document, ScheduleResult):
-            known: Verifiable = recheck_schedule(document)
-        elif isinstance(document, ModelEstimateResult):
-            known = recheck_estimate(document)
-        else:
-            known = cast("Verifiable", recheck(document))
+        known = recheck(document)
     except InvalidInput as error:
         return check(0, "document", detail, error), document
     said = "; ".join((detail, *known.warnings[len(document.warnings) :]))

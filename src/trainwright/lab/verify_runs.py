@@ -32,6 +32,7 @@ from trainwright.lab.gloo_check import (
 from trainwright.lab.token_replay import fewer_layers, spread, whole_model
 from trainwright.lab.verify_orders import Pipeline, check, left_out
 from trainwright.options.schedule import Method, ScheduleCase, SearchOptions
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.schedule import ActionKind, Placement, Schedule
 from trainwright.scheduling.families import FAMILIES
 from trainwright.scheduling.lower import as_pytorch_runs, lower
@@ -499,7 +500,7 @@ def _one_f_one_b(subject: Replicas) -> tuple[Schedule, str]:
     shared = subject.num_microbatches // max(1, max(s.replicas for s in subject.replicated))
     microbatches = fewer_microbatches(max(1, shared), ranks)
     request = FamilyRequest(num_ranks=ranks, num_microbatches=microbatches)
-    schedule = generate("1f1b", request)
+    schedule = generate(DEFAULT_SCHEDULE, request)
     assert isinstance(schedule, Schedule), "without a limit there is always an order"
     label = f"folded from {count} stages" if count > ranks else ""
     if microbatches < subject.num_microbatches:

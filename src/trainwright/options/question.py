@@ -214,7 +214,7 @@ LARGEST_TOP: Final = 1000
 
 
 class ModelOptions(RecipeOptions, total=False):
-    """Where and what a model trains, and what its plan may use; see `docs/plan-command.md`.
+    """Where and what a model trains, and what its plan may use; see `docs/plan.md`.
 
     Degrees are numbers or ranges such as "4..8"; `zero_stage`, `mapping` and `schedule` may be
     lists; `top` is the number of runners-up. `reserve`, `workspace` and `fragmentation` are what a

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.clusters import LARGEST_CLUSTER
 from trainwright.options.inputs import embed, naming_options
+from trainwright.plans.plan import usual_schedule
 from trainwright.units import parse_memory
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RecipeOptions(TypedDict, total=False):
-    """Number formats, optimizer, dropout, exchanges; see `docs/costs.md` for the defaults.
+    """Number formats, optimizer, dropout, exchanges; `docs/cli-reference.md` has the defaults.
 
     `overlap` maps gradients, parameters, tensor, experts or pipeline to a share.
     """
@@ -163,7 +164,7 @@ def recipe_words(recipe: Recipe | None, overlap: Overlap | None) -> Iterator[str
 
 
 class RunOptions(RecipeOptions, total=False):
-    """Everything about a run but model and cluster; see `docs/costs.md` for the defaults.
+    """Everything about a run but model and cluster; `docs/cli-reference.md` has the defaults.
 
     `recompute` is none, selective, full, or full:N for the first N blocks of each stage; sizes are
     bytes or text with a unit.
@@ -249,13 +250,12 @@ def configuration_of(options: RunOptions, *, num_devices: int | None) -> Configu
         "fused_cross_entropy": options.get("fused_cross_entropy"),
         "vocabulary_multiple": options.get("vocabulary_multiple"),
     }
-    default = "interleaved" if degrees.virtual_stages > 1 else "1f1b"
     return Configuration(
         parallelism=degrees,
         microbatch_size=options.get("micro_batch") or 1,
         global_batch=options["global_batch"] or 1,
         sequence_length=options["sequence"] or 1,
-        schedule=options.get("schedule") or default,
+        schedule=options.get("schedule") or usual_schedule(degrees.virtual_stages),
         recompute=mode,
         recompute_blocks=blocks,
         recipe=recipe_of(options),

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from trainwright.units import GIB, format_bytes, format_part, format_seconds
+from trainwright.documents.view import Facts, Notes, Table
+from trainwright.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,45 +29,6 @@ class Card:
     value: str
     note: str = ""
     tone: str = "plain"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column: its title, and its name in copied CSV, which carries the unit."""
-
-    title: str
-    key: str
-    is_number: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """What is shown, and what is sorted and copied: the bare number, or the text itself."""
-
-    text: str
-    value: float | str = ""
-
-    @property
-    def raw(self) -> str:
-        """The value as text, numbers to full precision."""
-        return repr(float(self.value)) if isinstance(self.value, float) else str(self.value)
-
-    @classmethod
-    def of(cls, value: float | str) -> Cell:
-        """A cell that shows its value as it is."""
-        return cls(text=str(value), value=value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Rows of cells under columns; `marked` rows (indices) stand out."""
-
-    template: ClassVar[str] = "table"
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    marked: frozenset[int] = frozenset()
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,25 +208,6 @@ class FloorPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Names and what is to be said about them."""
-
-    template: ClassVar[str] = "facts"
-    rows: tuple[tuple[str, str], ...]
-    title: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
-    """Sentences; `tone` as of a card."""
-
-    template: ClassVar[str] = "notes"
-    lines: tuple[str, ...]
-    title: str = ""
-    tone: str = "plain"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
     """Text to be copied as it is."""
 
@@ -295,30 +238,6 @@ class Section:
 def percent(share: float) -> str:
     """A share as a length in SVG."""
     return f"{100 * share:.4g}%"
-
-
-# Cells of quantities: shown with a unit, sorted and copied as bare SI numbers
-# ----------------------------------------------------------------------------
-
-
-def seconds(value_s: float) -> Cell:
-    """A duration, sorted and copied in seconds."""
-    return Cell(text=format_seconds(value_s), value=value_s)
-
-
-def part_of_step(part_s: float, step_s: float) -> Cell:
-    """A part of a step, 0 where only rounding is left of it."""
-    return Cell(text=format_part(part_s, step_s), value=part_s)
-
-
-def size(value_bytes: float) -> Cell:
-    """A size, sorted and copied in bytes."""
-    return Cell(text=format_bytes(value_bytes), value=value_bytes)
-
-
-def share(fraction: float, digits: int = 1) -> Cell:
-    """A fraction as a percentage."""
-    return Cell(text=f"{fraction:.{digits}%}", value=fraction)
 
 
 # Runner-up plans as points: where they lie, and which of them none beats

@@ -5,22 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from trainwright.documents.view import Cell, Column, Facts, Notes, Table, percent, seconds
 from trainwright.pages.blocks import (
     Bar,
     BarChart,
     Card,
-    Cell,
-    Column,
-    Facts,
-    Notes,
     Part,
     Point,
     Section,
-    Table,
     lay_out,
     lay_out_areas,
-    seconds,
-    share,
     upside_down,
 )
 from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
@@ -139,7 +133,7 @@ def _plan_cells(plan: ChipPlanRecord) -> Iterator[Cell]:
     yield Cell.of(plan.recompute)
     yield seconds(plan.step_time_s)
     yield Cell(text=f"{plan.tokens_per_s:,.0f}", value=plan.tokens_per_s)
-    yield share(plan.mfu)
+    yield percent(plan.mfu)
 
 
 def operator_bars(document: CodesignResult) -> BarChart:
@@ -167,9 +161,9 @@ def operator_table(document: CodesignResult) -> Table:
             Cell.of(one.operator.replace("_", " ")),
             Cell.of(one.phase),
             seconds(one.seconds),
-            share(one.share),
+            percent(one.share),
             Cell.of(_BOUNDS.get(one.bound, one.bound)),
-            share(one.utilisation),
+            percent(one.utilisation),
         )
         for one in sorted(document.operators, key=lambda one: -one.seconds)
     )

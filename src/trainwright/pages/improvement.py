@@ -21,22 +21,15 @@ from trainwright.documents.improvement import (
     verdict,
 )
 from trainwright.documents.printing import layout_line
+from trainwright.documents.view import Cell, Column, Facts, Notes, Table, percent, seconds, size
 from trainwright.pages.blocks import (
     Bar,
     BarChart,
     Card,
-    Cell,
-    Column,
-    Facts,
-    Notes,
     Part,
     Point,
     Scatter,
     Section,
-    Table,
-    seconds,
-    share,
-    size,
     time_against_memory,
 )
 from trainwright.pages.model_estimate import enough_blocks
@@ -242,7 +235,7 @@ def _changes(document: ImprovementResult) -> Table:
                 Cell.of(len(one.dimensions)),
                 seconds(one.step_time_s),
                 Cell(text=f"{one.speedup - 1:+.1%}", value=one.speedup - 1),
-                *((share(one.gain_share or 0.0, digits=0),) if shares else ()),
+                *((percent(one.gain_share or 0.0, digits=0),) if shares else ()),
                 size(needed_bytes(document, one.peak_memory_bytes)),
                 size(one.peak_memory_bytes),
             )

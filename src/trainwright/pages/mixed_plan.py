@@ -10,22 +10,8 @@ from typing import TYPE_CHECKING
 
 from trainwright.documents.mixed_plan import LAYOUTS, layers_of
 from trainwright.documents.printing import layout_line, ranges
-from trainwright.pages.blocks import (
-    Bar,
-    BarChart,
-    Card,
-    Cell,
-    Column,
-    Facts,
-    Gantt,
-    Notes,
-    Part,
-    Section,
-    Table,
-    seconds,
-    share,
-    size,
-)
+from trainwright.documents.view import Cell, Column, Facts, Notes, Table, percent, seconds, size
+from trainwright.pages.blocks import Bar, BarChart, Card, Gantt, Part, Section
 from trainwright.pages.model_plan import (
     closing_sections,
     cost_cards,
@@ -68,8 +54,8 @@ def group_table(document: MixedPlanResult) -> Table:
                 Cell.of(group.device_kind),
                 Cell.of(group.num_devices),
                 Cell.of(group.devices_used),
-                share(group.layer_share),
-                share(group.busy),
+                percent(group.layer_share),
+                percent(group.busy),
                 size(group.peak_memory_bytes),
                 size(group.memory_limit_bytes),
             )
@@ -131,9 +117,9 @@ def _rank_cells(document: MixedPlanResult, rank: MixedRankRecord) -> Iterator[Ce
     yield Cell(text=f"{recomputed} of {len(layers)}", value=recomputed)
     yield seconds(rank.prediction.forward_s)
     yield seconds(rank.prediction.backward_s)
-    yield share(rank.busy)
+    yield percent(rank.busy)
     yield size(rank.memory_bytes)
-    yield share(rank.memory_bytes / rank.memory_limit_bytes)
+    yield percent(rank.memory_bytes / rank.memory_limit_bytes)
 
 
 def time_bars(document: MixedPlanResult) -> BarChart:
@@ -236,7 +222,7 @@ def other_ways(document: MixedPlanResult) -> tuple[BarChart, Table]:
             Cell.of(other.micro_batch),
             Cell.of(other.schedule),
             seconds(other.step_time_s),
-            share(other.slowdown - 1),
+            percent(other.slowdown - 1),
         )
         for number, other in enumerate(document.alternatives, 1)
     )

@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING
 
 from trainwright.documents.model_estimate import Verdict
 from trainwright.documents.printing import layout_line
-from trainwright.pages.blocks import (
-    Card,
-    Cell,
-    Column,
-    Facts,
-    Notes,
-    Section,
-    Table,
-    seconds,
-    share,
-    size,
-)
+from trainwright.documents.view import Cell, Column, Facts, Notes, Table, percent, seconds, size
+from trainwright.pages.blocks import Card, Section
 from trainwright.pages.model_plan import waiting_card
 from trainwright.pages.step import step_bar, step_figures, step_sections, term_table
 from trainwright.pages.subject import Content, provenance_section, reproduce_section
@@ -126,7 +116,7 @@ def enough_blocks(changes: Sequence[PricedChange]) -> tuple[Table | Notes, ...]:
             Cell.of(change.description),
             Cell.of(change.options),
             seconds(change.step_time_s),
-            share(change.device_time_ratio - 1),
+            percent(change.device_time_ratio - 1),
             size(change.peak_memory_bytes),
         )
         for change in changes

@@ -7,21 +7,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from trainwright.documents.model_plan import proved_space
 from trainwright.documents.printing import is_noticed, layout_line, main_losses
-from trainwright.pages.blocks import (
-    Card,
-    Cell,
-    Column,
-    Facts,
-    Notes,
-    Point,
-    Scatter,
-    Section,
-    Table,
-    seconds,
-    share,
-    size,
-    time_against_memory,
-)
+from trainwright.documents.view import Cell, Column, Facts, Notes, Table, percent, seconds, size
+from trainwright.pages.blocks import Card, Point, Scatter, Section, time_against_memory
 from trainwright.pages.step import TIME_PARTS, step_bar, step_figures, step_sections, term_table
 from trainwright.pages.subject import Content, provenance_section, reproduce_section
 from trainwright.plans.parallelism import mapping_name
@@ -130,7 +117,7 @@ def _table(document: ModelPlanResult) -> Table:
             Cell.of(document.schedule or ""),
             Cell.of(repeated),
             seconds(document.step_time_s or 0.0),
-            share(0.0),
+            percent(0.0),
             size(peak),
             Cell.of(""),
         )
@@ -142,7 +129,7 @@ def _table(document: ModelPlanResult) -> Table:
             Cell.of(other.schedule),
             Cell.of("" if other.num_recomputed is None else other.num_recomputed),
             seconds(other.step_time_s),
-            share(other.slowdown - 1),
+            percent(other.slowdown - 1),
             size(other.peak_memory_bytes),
             Cell.of(_loses_most_in(other)),
         )

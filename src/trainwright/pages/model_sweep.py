@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING
 
 from trainwright.documents.printing import layout_line
 from trainwright.documents.sweep import is_late, objective_figure
-from trainwright.pages.blocks import (
-    Bar,
-    BarChart,
-    Card,
-    Cell,
-    Column,
-    Notes,
-    Part,
-    Section,
-    Table,
-    seconds,
-    share,
-    size,
-)
+from trainwright.documents.view import Cell, Column, Notes, Table, percent, seconds, size
+from trainwright.pages.blocks import Bar, BarChart, Card, Part, Section
 from trainwright.pages.model_plan import model_plan_content
 from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
 from trainwright.units import format_percent_up, format_seconds
@@ -136,11 +124,11 @@ def _row_cells(document: ModelSweepResult, index: int) -> Iterator[Cell]:
     yield Cell.of(str(row.status)) if row.step_time_s is None else seconds(row.step_time_s)
     for rate in (row.tokens_per_s, row.tokens_per_s_per_device):
         yield empty if rate is None else Cell(text=f"{rate:,.0f}", value=rate)
-    yield empty if row.mfu is None else share(row.mfu)
+    yield empty if row.mfu is None else percent(row.mfu)
     yield Cell.of(layout_line(row.parallelism) if row.parallelism else "")
     yield empty if row.micro_batch is None else Cell.of(row.micro_batch)
     yield empty if row.peak_memory_bytes is None else size(row.peak_memory_bytes)
-    yield empty if row.goodput is None else share(row.goodput)
+    yield empty if row.goodput is None else percent(row.goodput)
     yield empty if row.train_s is None else _days(row)
     marks = ["preferred"] if index == document.best else []
     marks += ["on the front"] if index in document.pareto else []

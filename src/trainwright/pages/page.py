@@ -6,13 +6,13 @@ Each document has its sections; several share a comparison and one time scale of
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.difference import change_texts
+from trainwright.documents.registry import kind_of, part
+from trainwright.documents.view import Cell, Column, Table
 from trainwright.errors import InvalidInput
-from trainwright.pages.blocks import Bar, BarChart, Cell, Column, Gantt, Part, Section, Table
+from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section
 from trainwright.pages.gantt import DARK, LIGHT, label_ink
 from trainwright.pages.gantt_html import (
     SCRIPTS,
@@ -26,7 +26,7 @@ from trainwright.pages.gantt_html import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainwright.documents.difference import Change, Difference
     from trainwright.pages.gantt import GanttPanel
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Colours of bars and tones on the page, beside those of schedules
 # ----------------------------------------------------------------
 # Neighbours in a bar differ in lightness, and every part is named in words, so that nothing is said
-# by hue alone. Hues follow Okabe and Ito as in `gantt_palette`.
+# by hue alone. Hues follow Okabe and Ito as in `pages.gantt`.
 
 # By kind of part, on a light and on a dark page.
 PARTS: Final = {
@@ -108,36 +108,16 @@ def _properties(index: int) -> str:
     return " ".join((*parts, *inks, *tones))
 
 
-# What the page says about a document, by its type: one module per kind
-# ---------------------------------------------------------------------
-# A further kind of document is a further module with a function from subject to content.
-
-# By name of the document's type: the module here and its function.
-CONTENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "ModelPlanResult": ("model_plan", "model_plan_content"),
-        "MixedPlanResult": ("mixed_plan", "mixed_plan_content"),
-        "ModelExplanation": ("model_plan", "model_explanation_content"),
-        "ModelEstimateResult": ("model_estimate", "model_estimate_content"),
-        "PlanResult": ("profile_plan", "profile_plan_content"),
-        "EstimateResult": ("profile_plan", "profile_plan_content"),
-        "ModelSweepResult": ("model_sweep", "model_sweep_content"),
-        "CodesignResult": ("codesign", "codesign_content"),
-        "PlacementResult": ("placement", "placement_content"),
-        "ImprovementResult": ("improvement", "improvement_content"),
-        "ValidationResult": ("validation", "validation_content"),
-        "ScheduleResult": ("schedule", "schedule_content"),
-    }
-)
+# What the page says about a document, by its kind
+# ------------------------------------------------
 
 
 def content_of(subject: Subject[Any]) -> Content:
     """Title, figures and sections; raises TypeError for a document without a page."""
-    name = type(subject.document).__name__
-    if name not in CONTENTS:
-        raise TypeError(f"no page is known for {name}")
-    module, function = CONTENTS[name]
-    found: Content = getattr(import_module(f"trainwright.pages.{module}"), function)(subject)
+    page = kind_of(subject.document).page
+    if page is None:
+        raise TypeError(f"no page is known for {subject.document.kind}")
+    found: Content = part(page)(subject)
     if subject.verification is None:
         return found
     from trainwright.pages.verification import with_verification

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainwright.documents.printing import ranges
-from trainwright.pages.blocks import (
-    Bar,
-    BarChart,
-    Card,
-    Cell,
-    Column,
-    Facts,
-    Notes,
-    Part,
-    Section,
-    Table,
-    seconds,
-    share,
-    size,
-)
+from trainwright.documents.placement import placement_verdict, stage_table, strategy_line
+from trainwright.documents.view import Facts, Notes
+from trainwright.pages.blocks import Bar, BarChart, Card, Part, Section
+from trainwright.pages.profile_plan import memory_bars
 from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
 from trainwright.plans.status import Status
 from trainwright.units import format_bytes, format_percent_up, format_seconds
@@ -35,12 +23,9 @@ def placement_content(subject: Subject[PlacementResult]) -> Content:
     """Everything the page says about a placement."""
     document = subject.document
     devices = f" on {document.devices_used} devices" if document.devices_used else ""
-    gap = format_percent_up(document.gap or 0.0)
-    verdicts = {Status.OPTIMAL: "optimal, proved", Status.GAP: f"at most {gap} from the best"}
-    verdict = verdicts.get(document.status, str(document.status))
     return Content(
         title=f"{document.request.model.name}{devices}",
-        subtitle=f"Placement: {verdict} · {document.num_stages or 'no'} stages",
+        subtitle=f"Placement: {placement_verdict(document)} · {document.num_stages or 'no'} stages",
         figures=tuple(_figures(document)),
         sections=tuple(_sections(subject)),
     )
@@ -65,9 +50,9 @@ def _sections(subject: Subject[PlacementResult]) -> Iterator[Section]:
     yield Section(name="summary", label="Summary", title="Summary", cards=cards)
     yield _why(document)
     if document.stages:
-        blocks = (_stage_table(document.stages, limit),)
+        blocks = (stage_table(document),)
         yield Section(name="plan", label="Plan", title="The placement", blocks=blocks)
-        bars = (_time_bars(document.stages), _memory_bars(document.stages, limit))
+        bars = (_time_bars(document.stages), memory_bars(document.stages, limit))
         title = "Time and memory of the stages"
         yield Section(name="stages", label="Stages", title=title, blocks=bars)
     yield provenance_section(subject, {"times and sizes": "as the file states them"})
@@ -110,11 +95,7 @@ def _why(document: PlacementResult) -> Section:
         bound = format_seconds(document.lower_bound_s)
         rows.append((f"bound ({document.bound_kind or 'unproved'})", bound))
     if (stated := document.fixed_strategy) is not None:
-        found = stated.reason or "runs"
-        if stated.time_per_batch_s is not None:
-            found = format_seconds(stated.time_per_batch_s)
-        slower = "" if stated.slowdown is None else f", {stated.slowdown:.3g}× as long"
-        rows.append(("the strategy of the file", f"{found}{slower}"))
+        rows.append(("the strategy of the file", strategy_line(stated)))
     if rows:
         blocks.append(Facts(rows=tuple(rows)))
     if document.binding is not None:
@@ -124,49 +105,6 @@ def _why(document: PlacementResult) -> Section:
         blocks.append(Notes(title="Any one of these is enough", lines=lines))
     title = "Why it is not faster" if document.stages else "Why nothing fits"
     return Section(name="why", label="Why", title=title, blocks=tuple(blocks))
-
-
-_COLUMNS = (
-    Column(title="stage", key="stage"),
-    Column(title="layers", key="layers", is_number=False),
-    Column(title="data", key="data_parallel"),
-    Column(title="tensor", key="tensor_parallel"),
-    Column(title="recomputed", key="num_recomputed"),
-    Column(title="load", key="load_s"),
-    Column(title="forward", key="forward_s"),
-    Column(title="backward", key="backward_s"),
-    Column(title="memory", key="memory_bytes"),
-    Column(title="of limit", key="memory_share"),
-    Column(title="held", key="microbatches_in_flight"),
-)
-
-
-def _stage_table(stages: tuple[PlacedStageRecord, ...], limit: float | None) -> Table:
-    rows = tuple(
-        (
-            Cell.of(index),
-            Cell.of(ranges(stage.layers)),
-            Cell.of(stage.data_parallel),
-            Cell.of(stage.tensor_parallel),
-            Cell.of(stage.num_recomputed),
-            seconds(stage.load_s),
-            seconds(stage.forward_s),
-            seconds(stage.backward_s),
-            size(stage.memory_bytes),
-            share(stage.memory_bytes / limit) if limit else Cell.of(""),
-            Cell.of(stage.microbatches_in_flight),
-        )
-        for index, stage in enumerate(stages)
-    )
-    slowest_s = max(stage.load_s for stage in stages)
-    marked = {i for i, stage in enumerate(stages) if stage.load_s == slowest_s}
-    return Table(
-        title="Placement",
-        columns=_COLUMNS,
-        rows=rows,
-        marked=frozenset(marked),
-        note="Times of one replica and microbatch. Marked: the slowest stage.",
-    )
 
 
 def _time_bars(stages: tuple[PlacedStageRecord, ...]) -> BarChart:
@@ -180,18 +118,3 @@ def _time_bars(stages: tuple[PlacedStageRecord, ...]) -> BarChart:
         bars.append(Bar(label=str(index), parts=parts, total=format_seconds(stage.load_s)))
     title = "Time of a microbatch by stage"
     return BarChart(title=title, bars=tuple(bars), label="stage")
-
-
-def _memory_bars(stages: tuple[PlacedStageRecord, ...], limit: float | None) -> BarChart:
-    bars = []
-    for index, stage in enumerate(stages):
-        text = format_bytes(stage.memory_bytes)
-        part = Part(kind="plain", label="memory", amount=stage.memory_bytes, text=text)
-        bars.append(Bar(label=str(index), parts=(part,), total=text))
-    return BarChart(
-        title="Memory of a device by stage",
-        bars=tuple(bars),
-        label="stage",
-        limit=limit,
-        limit_text=f"limit {format_bytes(limit)}" if limit else "",
-    )

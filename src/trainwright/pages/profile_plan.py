@@ -8,30 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainwright.documents.printing import ranges
-from trainwright.documents.profile_plan import PlanResult, explain_stages
-from trainwright.pages.blocks import (
-    Bar,
-    BarChart,
-    Card,
-    Cell,
-    Column,
-    Facts,
-    Notes,
-    Part,
-    Section,
-    Table,
-    seconds,
-    share,
-    size,
+from trainwright.documents.profile_plan import (
+    PlanResult,
+    baseline_table,
+    explain_stages,
+    is_over,
+    overflow_lines,
+    plan_verdict,
+    stage_table,
 )
+from trainwright.documents.view import Facts, Notes
+from trainwright.pages.blocks import Bar, BarChart, Card, Part, Section
 from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
 from trainwright.plans.status import Status
 from trainwright.units import format_bandwidth, format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from trainwright.documents.placement import PlacedStageRecord
     from trainwright.documents.profile_plan import EstimateResult, StageRecord
     from trainwright.pages.subject import Subject
 
@@ -61,11 +56,7 @@ def profile_plan_content(subject: Subject[Document]) -> Content:
 def _verdict(document: Document) -> str:
     if not isinstance(document, PlanResult):
         return f"Estimate: {'fits' if document.fits else 'does not fit'}"
-    if document.status is Status.OPTIMAL:
-        return "Plan: optimal, proved"
-    if document.status is Status.GAP:
-        return f"Plan: at most {format_percent_up(document.gap or 0.0)} from the best"
-    return f"Plan: {document.status}"
+    return f"Plan: {plan_verdict(document)}"
 
 
 def _setting(document: Document) -> str:
@@ -100,14 +91,14 @@ def _sections(subject: Subject[Document]) -> Iterator[Section]:
     )
     yield _why(document, limit)
     if document.stages:
-        table = _stage_table(document.stages, limit)
+        table = stage_table(document.stages, limit)
         yield Section(name="plan", label="Plan", title="The plan", blocks=(table,))
-        bars = (_time_bars(document.stages), _memory_bars(document.stages, limit))
+        bars = (_time_bars(document.stages), memory_bars(document.stages, limit))
         yield Section(
             name="stages", label="Stages", title="Time and memory of the stages", blocks=bars
         )
     if isinstance(document, PlanResult) and document.baselines:
-        blocks = (_baselines(document),)
+        blocks = (baseline_table(document.baselines),)
         yield Section(
             name="alternatives", label="Alternatives", title="Compared with", blocks=blocks
         )
@@ -126,8 +117,7 @@ def _cards(document: Document, limit: float | None) -> Iterator[Card]:
         fullest = document.stages[found.fullest_stage].memory_bytes
         left = "" if found.free_bytes is None else f", {format_bytes(found.free_bytes)} left"
         note = f"stage {found.fullest_stage}{left}"
-        over = limit is not None and fullest > limit * (1 + 1e-12)
-        tone = "bad" if over else "plain"
+        tone = "bad" if is_over(fullest, limit) else "plain"
         yield Card(label="peak memory", value=format_bytes(fullest), note=note, tone=tone)
         idle = f"{found.idle_fraction:.1%}"
         yield Card(label="idle", value=idle, note="of device time, waiting for the slowest stage")
@@ -162,59 +152,10 @@ def _why(document: Document, limit: float | None) -> Section:
             lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
             blocks.append(Notes(title="Any one of these is enough", lines=lines))
     else:
-        lines = tuple(
-            f"stage {over.stage} misses {format_bytes(over.missing_bytes)}"
-            for over in document.overflows
-        )
-        if lines:
+        if lines := tuple(overflow_lines(document)):
             blocks.append(Notes(title="Does not fit", lines=lines, tone="bad"))
     title = "Why it is not faster" if document.stages else "Why nothing fits"
     return Section(name="why", label="Why", title=title, blocks=tuple(blocks))
-
-
-def _stage_table(stages: tuple[StageRecord, ...], limit: float | None) -> Table:
-    slowest_s = max(stage.time_per_sample_s for stage in stages)
-    rows = tuple(
-        (
-            Cell.of(index),
-            Cell.of(ranges(stage.layers)),
-            Cell.of(stage.data_parallel),
-            Cell.of(stage.tensor_parallel),
-            Cell(text=f"{stage.num_recomputed} of {len(stage.layers)}", value=stage.num_recomputed),
-            seconds(stage.time_per_sample_s),
-            seconds(stage.breakdown.compute_s),
-            seconds(stage.breakdown.edge_traffic_s),
-            seconds(stage.breakdown.gradient_sync_s),
-            size(stage.memory_bytes),
-            share(stage.memory_bytes / limit) if limit else Cell.of(""),
-            Cell.of(stage.microbatches_in_flight),
-        )
-        for index, stage in enumerate(stages)
-    )
-    marked = {i for i, stage in enumerate(stages) if stage.time_per_sample_s == slowest_s}
-    return Table(
-        title="Plan",
-        columns=_STAGE_COLUMNS,
-        rows=rows,
-        marked=frozenset(marked),
-        note="Times of one microbatch, over all replicas of a stage. Marked: the slowest stage.",
-    )
-
-
-_STAGE_COLUMNS = (
-    Column(title="stage", key="stage"),
-    Column(title="layers", key="layers", is_number=False),
-    Column(title="data", key="data_parallel"),
-    Column(title="tensor", key="tensor_parallel"),
-    Column(title="recomputed", key="num_recomputed"),
-    Column(title="time", key="time_per_sample_s"),
-    Column(title="compute", key="compute_s"),
-    Column(title="traffic", key="edge_traffic_s"),
-    Column(title="sync", key="gradient_sync_s"),
-    Column(title="memory", key="memory_bytes"),
-    Column(title="of limit", key="memory_share"),
-    Column(title="held", key="microbatches_in_flight"),
-)
 
 
 def _time_bars(stages: tuple[StageRecord, ...]) -> BarChart:
@@ -235,12 +176,13 @@ def _time_bars(stages: tuple[StageRecord, ...]) -> BarChart:
     return BarChart(title="Time of a microbatch by stage", bars=tuple(bars), label="stage")
 
 
-def _memory_bars(stages: tuple[StageRecord, ...], limit: float | None) -> BarChart:
+def memory_bars(stages: Sequence[StageRecord | PlacedStageRecord], limit: float | None) -> BarChart:
+    """What a device of every stage holds, with the limit."""
     bars = []
     for index, stage in enumerate(stages):
         text = format_bytes(stage.memory_bytes)
         part = Part(kind="plain", label="memory", amount=stage.memory_bytes, text=text)
-        over = limit is not None and stage.memory_bytes > limit * (1 + 1e-12)
+        over = is_over(stage.memory_bytes, limit)
         total = f"{text} over" if over else text
         bars.append(Bar(label=str(index), parts=(part,), total=total, is_over=over))
     return BarChart(
@@ -249,30 +191,4 @@ def _memory_bars(stages: tuple[StageRecord, ...], limit: float | None) -> BarCha
         label="stage",
         limit=limit,
         limit_text=f"limit {format_bytes(limit)}" if limit else "",
-    )
-
-
-def _baselines(document: PlanResult) -> Table:
-    rows = tuple(
-        (
-            Cell.of(other.name),
-            seconds(other.time_per_sample_s)
-            if other.time_per_sample_s is not None
-            else Cell.of(str(other.status)),
-            Cell.of("")
-            if other.slowdown is None
-            else Cell(text=f"{other.slowdown:.3f}×", value=other.slowdown),
-            Cell.of("" if other.num_stages is None else other.num_stages),
-        )
-        for other in document.baselines
-    )
-    return Table(
-        title="Restricted modes and equal splits",
-        columns=(
-            Column(title="plan", key="plan", is_number=False),
-            Column(title="time", key="time_per_sample_s"),
-            Column(title="slowdown", key="slowdown"),
-            Column(title="stages", key="num_stages"),
-        ),
-        rows=rows,
     )

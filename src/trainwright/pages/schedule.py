@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainwright.documents.view import Cell, Column, Facts, Notes, Table, size
 from trainwright.pages.blocks import (
     Bar,
     BarChart,
     Card,
-    Cell,
-    Column,
-    Facts,
     Gantt,
-    Notes,
     Part,
     Point,
     Section,
-    Table,
-    size,
     time_against_memory,
 )
 from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwright.documents.printing import Report
+from trainwright.documents.printing import Report, render
 from trainwright.documents.schedule import ScheduleResult
 from trainwright.errors import InvalidInput
 
@@ -55,8 +55,6 @@ class ScheduleReport(Report[ScheduleResult]):
         """The tables; small schedules are drawn below them."""
         from rich.console import Group
         from rich.text import Text
-
-        from trainwright.documents.printing import render
 
         drawing = self._drawing()
         tables = render(self.document)

@@ -5,20 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from trainwright.documents.printing import ranges
-from trainwright.pages.blocks import (
-    Bar,
-    BarChart,
-    Cell,
-    Column,
-    Gantt,
-    Part,
-    Section,
-    Table,
-    part_of_step,
-    seconds,
-    share,
-    size,
-)
+from trainwright.documents.view import Cell, Column, Table, part_of_step, percent, seconds, size
+from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section
 from trainwright.pages.subject import Figure
 from trainwright.units import format_bandwidth, format_bytes, format_part, format_seconds
 
@@ -74,7 +62,7 @@ def network_table(levels: tuple[LevelUse, ...], step_time_s: float) -> Table:
             ),
             part_of_step(axis.exposed_s, step_time_s),
             part_of_step(axis.hidden_s, step_time_s),
-            share(axis.total_s / step_time_s),
+            percent(axis.total_s / step_time_s),
         )
         for level in levels
         for axis in level.axes
@@ -170,7 +158,7 @@ def _rank_cells(priced: PricedStep, rank: int, limit_bytes: float | None) -> Ite
     yield size(stage.memory.activation_bytes)
     yield size(stage.memory.total_bytes)
     if limit_bytes:
-        yield share(stage.memory.total_bytes / limit_bytes)
+        yield percent(stage.memory.total_bytes / limit_bytes)
     yield Cell.of(stage.memory.microbatches_in_flight)
 
 
@@ -289,7 +277,7 @@ def term_table(priced: PricedStep) -> Table:
         (
             Cell.of(TIME_PARTS[name]),
             seconds(spent_s),
-            share(spent_s / priced.step.step_time_s),
+            percent(spent_s / priced.step.step_time_s),
             Cell.of(_what_sets(name, priced)),
         )
         for name, spent_s in largest

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trainwright.documents.calibration import CONSTANT_COLUMNS, constant_rows
-from trainwright.pages.blocks import Cell, Code, Column, Facts, Notes, Section, Table
+from trainwright.documents.view import Cell, Column, Facts, Notes, Table
+from trainwright.pages.blocks import Code, Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,22 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.printing import counted
 from trainwright.documents.validation import QUANTITIES
-from trainwright.pages.blocks import (
-    Bar,
-    BarChart,
-    Card,
-    Cell,
-    Code,
-    Column,
-    Facts,
-    Notes,
-    Part,
-    Section,
-    Table,
-    seconds,
-    share,
-    size,
-)
+from trainwright.documents.view import Cell, Column, Facts, Notes, Table, percent, seconds, size
+from trainwright.pages.blocks import Bar, BarChart, Card, Code, Part, Section
 from trainwright.pages.subject import Content, Figure, provenance_section
 
 if TYPE_CHECKING:
@@ -142,10 +128,10 @@ def _errors(document: ValidationResult) -> Table:
             Cell.of(dataset.name),
             Cell.of(label),
             Cell.of(record.n),
-            share(record.mape),
-            share(record.median_ape),
-            share(record.p90_ape),
-            share(record.max_ape),
+            percent(record.mape),
+            percent(record.median_ape),
+            percent(record.p90_ape),
+            percent(record.max_ape),
             Cell(text=f"{record.bias:+.1%}", value=record.bias),
         )
         for dataset in document.datasets
@@ -202,7 +188,7 @@ def _ranking_cells(dataset: DatasetScore) -> Iterator[Cell]:
         dataset.interval_width,
     )
     for fraction in shares:
-        yield Cell.of("") if fraction is None else share(fraction)
+        yield Cell.of("") if fraction is None else percent(fraction)
 
 
 def _runs(document: ValidationResult) -> Table:

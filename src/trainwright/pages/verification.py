@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.printing import counted
 from trainwright.documents.verification import LEVELS, WORDS, Outcome
-from trainwright.pages.blocks import Card, Cell, Column, Notes, Section, Table
+from trainwright.documents.view import Cell, Column, Notes, Table
+from trainwright.pages.blocks import Card, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -2,8 +2,9 @@
 
 A plan is a chain of downsets (sets closed under successors) of the layer graph. For a threshold the
 native core sweeps all chains whose stages stay below it, each stage with its best choice of options
-under the memory limit; the last "no" is the proof. See `native/partition.hpp` for the recurrence
-and `docs/partitioning.md` for the idea; the problem is Piper's (Tarnawski et al., NeurIPS 2021).
+under the memory limit; the last "no" is the proof. See `native/partition/partition.hpp` for the
+recurrence and `docs/partitioning.md` for the idea; the problem is Piper's (Tarnawski et al.,
+NeurIPS 2021).
 """
 
 from __future__ import annotations

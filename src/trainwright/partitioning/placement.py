@@ -107,9 +107,10 @@ NATIVE_RULES: Final = PlacementRules(
 # Placing a chain of layers at one tensor width, for one speed of the layers or for thousands
 # -------------------------------------------------------------------------------------------
 # The dynamic program of PHAZE (Wang et al., ICML 2024, section 4) with an exact, much smaller
-# state; see `native/placement.hpp` for the recurrence. Co-design asks the same question for every
-# chip, so what does not depend on the chip (sizes, edges, what fits) is laid out once and only the
-# times are handed over per design. A design of 98 layers on 1,024 devices takes 1 to 2 ms.
+# state; see `native/placement/placement.hpp` for the recurrence. Co-design asks the same
+# question for every chip, so what does not depend on the chip (sizes, edges, what fits) is laid out
+# once and only the times are handed over per design. A design of 98 layers on 1,024 devices takes 1
+# to 2 ms.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

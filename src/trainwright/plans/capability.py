@@ -1,7 +1,7 @@
 """What each training framework can express, as data: planner, exporters and docs read one table.
 
 A cell holds how the framework says it, or why it cannot. Facts are those of the versions in
-`TARGETS`, from their sources and manuals; `docs/targets.md` is this table, written out.
+`TARGETS`, from their sources and manuals; `docs/jobs.md` has this table, written out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plans.capability_table import (
@@ -23,21 +23,13 @@ from trainwright.plans.capability_table import (
     Feature,
 )
 from trainwright.plans.parallelism import Parallelism, mapping_name
-from trainwright.plans.plan import SEARCHED
+from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED
+from trainwright.plans.schedule import FamilyShape, Placing
 
 # What a plan demands of the framework that runs it, without the plan itself
 # --------------------------------------------------------------------------
 # A search fills this in from degrees alone, before any stage is cut; an exporter from a whole plan.
 # `plans.capability` compares it with what a framework can express.
-
-
-class Placing(StrEnum):
-    """How virtual stages lie on the ranks: one each, in a loop, in a V, or in any other way."""
-
-    ONE = "one stage per rank"
-    LOOP = "loop"
-    V = "V"
-    ANY = "wave"
 
 
 class RecomputeForm(StrEnum):
@@ -55,30 +47,7 @@ class RecomputeForm(StrEnum):
     MIXED = "parts of some blocks"
 
 
-class FamilyShape(NamedTuple):
-    """Where a named schedule places its stages, and whether its backward is split in two."""
-
-    placing: Placing
-    split_backward: bool = False
-
-
-_ONE_SPLIT = FamilyShape(Placing.ONE, True)
-_V_SPLIT = FamilyShape(Placing.V, True)
-FAMILY_SHAPES: Final[Mapping[str, FamilyShape]] = MappingProxyType(
-    {
-        **dict.fromkeys(("gpipe", "1f1b", "eager-1f1b"), FamilyShape(Placing.ONE)),
-        **dict.fromkeys(("interleaved", "breadth-first", "depth-first"), FamilyShape(Placing.LOOP)),
-        **dict.fromkeys(("zb-h1", "zb-h2", "zb-1p", "zb-2p"), _ONE_SPLIT),
-        **dict.fromkeys(
-            ("zb-v", "v-zb", "zb-v-handmade", "v-half", "v-min", "adaptive-v", "dualpipe-v"),
-            _V_SPLIT,
-        ),
-        "1f1b-v": FamilyShape(Placing.V),
-        **dict.fromkeys(("gis", "gis-h"), FamilyShape(Placing.LOOP, True)),
-        "wave": FamilyShape(Placing.ANY, True),
-    }
-)
-_UNKNOWN: Final = FamilyShape(Placing.ANY, True)  # a searched schedule may do anything
+_ONE_EACH: Final = FamilyShape(Placing.ONE)
 _ONE_DEVICE: Final = Parallelism()
 
 
@@ -86,7 +55,7 @@ _ONE_DEVICE: Final = Parallelism()
 class Demands:
     """Degrees, schedule and pattern of a plan; what is left out is not demanded.
 
-    `shape` says how a schedule without a name is placed. `recompute_modules` are what `MODULES`
+    `shape` is that of the orders of `schedule`. `recompute_modules` are what `MODULES`
     repeats, "mlp_activation" where it is that of a dense block and "expert_activation" else.
     `ends_apart`: embedding or head make a stage without blocks. `has_experts` and `num_mtp_layers`
     are the model's, as are the `groups_per_token` of its experts, 0 without a limit; tokens that
@@ -96,8 +65,8 @@ class Demands:
     """
 
     parallelism: Parallelism = _ONE_DEVICE
-    schedule: str = "1f1b"
-    shape: FamilyShape | None = None
+    schedule: str = DEFAULT_SCHEDULE
+    shape: FamilyShape = _ONE_EACH
     unequal_chunks: bool = False
     uneven_stages: bool = False
     ends_apart: bool = False
@@ -112,17 +81,6 @@ class Demands:
     axis_order: tuple[str, ...] | None = None
     optimizer: str = "adam"
     offload: bool = False
-
-    @property
-    def schedule_shape(self) -> FamilyShape:
-        """That of the schedule; V for two chunks of a wave, one stage each for a single chunk."""
-        found = self.shape or FAMILY_SHAPES.get(self.schedule, _UNKNOWN)
-        chunks = self.parallelism.virtual_stages
-        if found.placing is Placing.LOOP and chunks == 1:
-            return found._replace(placing=Placing.ONE)
-        if self.schedule == "wave" and chunks == 2:
-            return found._replace(placing=Placing.V)
-        return found
 
     @property
     def has_pipeline(self) -> bool:
@@ -222,7 +180,7 @@ class Capability:
 
     def runs(self, demands: Demands) -> bool:
         """Whether the schedule can be run: by its name, or from a file of orders."""
-        if demands.schedule in self.schedules and demands.shape is None:
+        if demands.schedule in self.schedules:
             return True
         return all(map(self.can, _schedule_features(demands)))
 
@@ -413,7 +371,7 @@ def _demanded_stages(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
 def _schedule_features(demands: Demands) -> Iterator[Feature]:
     """What a schedule needs of a framework that does not know it by name."""
     yield Feature.CUSTOM_ORDER
-    placing, split = demands.schedule_shape
+    placing, split = demands.shape
     if placing is Placing.V:
         yield Feature.V_PLACEMENT
     if placing is Placing.ANY:

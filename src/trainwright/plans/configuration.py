@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import DEFAULT_RECIPE, PRECISIONS, Recipe, RunShape
 from trainwright.plans.parallelism import Parallelism, mapping_name
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
 from trainwright.units import MIB
 
@@ -293,7 +294,7 @@ class Configuration:
     microbatch_size: int
     global_batch: int
     sequence_length: int
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
     recompute: Recompute = Recompute.NONE
     recompute_blocks: int | None = None
     recompute_modules: tuple[str, ...] | None = None

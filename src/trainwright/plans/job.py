@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import DEFAULT_RECIPE, LayerKind, Recipe, TransformerConfig
 from trainwright.model.operator import ATTENTION_CORE, MLP_ACTIVATION, NORM
-from trainwright.plans.capability import FAMILY_SHAPES, Demands, FamilyShape, Placing, RecomputeForm
+from trainwright.plans.capability import Demands, RecomputeForm
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
@@ -22,13 +22,13 @@ from trainwright.plans.configuration import (
     Overlap,
 )
 from trainwright.plans.parallelism import Parallelism
-from trainwright.plans.schedule import Placement
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
     from trainwright.plans.lowered import LoweredSchedule
     from trainwright.plans.parallelism import AxisOrder
-    from trainwright.plans.schedule import Schedule
+    from trainwright.plans.schedule import FamilyShape, Placement, Schedule
     from trainwright.plans.timeline import Timeline
 
 
@@ -137,11 +137,12 @@ class Job:
     parallelism: Parallelism | None
     stages: tuple[StagePart, ...]
     placement: Placement
+    shape: FamilyShape
     microbatch_size: int
     global_batch: int
     sequence_length: int
     precision: str
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
     recipe: Recipe = DEFAULT_RECIPE
     recompute_modules: tuple[str, ...] | None = None
     fused_attention: bool = True
@@ -272,14 +273,13 @@ class Job:
     @property
     def demands(self) -> Demands:
         """What the job demands of a framework."""
-        shape = None if self.schedule in FAMILY_SHAPES else shape_of_orders(self.placement)
         numbers = self.recipe.numbers(self.precision)
         counts = {len(owned) for owned in self.placement.stages_of_rank}
         return Demands(
             parallelism=self.parallelism or Parallelism(),
             degrees_per_stage=self.parallelism is None,
             schedule=self.schedule,
-            shape=shape,
+            shape=self.shape,
             unequal_chunks=len(counts) > 1,
             uneven_stages=len(set(self.blocks_per_stage)) > 1,
             ends_apart=any(stage.is_end_alone for stage in self.stages),
@@ -325,13 +325,3 @@ class Job:
 
 
 _ANY = RecomputeForm.ANY
-
-
-def shape_of_orders(placement: Placement) -> FamilyShape:
-    """That of a schedule without a name, whose backward may be split."""
-    ranks = placement.num_ranks
-    if placement == Placement.loop(ranks):
-        return FamilyShape(Placing.ONE, True)
-    if placement == Placement.loop(ranks, virtual_stages=placement.num_stages // ranks):
-        return FamilyShape(Placing.LOOP, True)
-    return FamilyShape(Placing.V if placement.is_v else Placing.ANY, True)

@@ -114,6 +114,14 @@ class Stage:
 # stands for three of them in a row; letters are those of `plans.schedule`.
 
 SEARCHED: Final = "searched"  # the schedule of a plan that carries such an order
+DEFAULT_SCHEDULE: Final = "1f1b"  # of whoever names none, with one stage per rank
+
+
+def usual_schedule(virtual_stages: int) -> str:
+    """The family that frameworks run with so many stages per rank unless they are told another."""
+    return "interleaved" if virtual_stages > 1 else DEFAULT_SCHEDULE
+
+
 _STEP: Final = r"\d{1,9}[FIW](?:\*[1-9]\d{0,8})?"
 _WORD: Final = re.compile(rf"{_STEP}(?: {_STEP})*", re.ASCII)
 _LONGEST_SHOWN: Final = 20
@@ -159,7 +167,7 @@ class Plan:
     stages: tuple[Stage, ...]
     num_microbatches: int
     microbatch_size: int | None = None
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
     parallelism: Parallelism | None = None
     order: SearchedOrder | None = None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -146,6 +146,32 @@ class Placement:
     def is_v(self) -> bool:
         """Whether rank r owns exactly stages r and 2p-1-r."""
         return self == Placement.v(self.num_ranks)
+
+    @property
+    def placing(self) -> Placing:
+        """In which of the usual ways stages lie on the ranks, if in any."""
+        ranks = self.num_ranks
+        if self == Placement.loop(ranks):
+            return Placing.ONE
+        if self == Placement.loop(ranks, virtual_stages=self.num_stages // ranks):
+            return Placing.LOOP
+        return Placing.V if self.is_v else Placing.ANY
+
+
+class Placing(StrEnum):
+    """How virtual stages lie on the ranks: one each, in a loop, in a V, or in any other way."""
+
+    ONE = "one stage per rank"
+    LOOP = "loop"
+    V = "V"
+    ANY = "wave"
+
+
+class FamilyShape(NamedTuple):
+    """Where a schedule places its stages, and whether its backward is split in two."""
+
+    placing: Placing
+    split_backward: bool = False
 
 
 # Orders of the ranks as arrays, a row a step: what schedules and lowered schedules share

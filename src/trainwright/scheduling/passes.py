@@ -64,7 +64,8 @@ def improve_weight_grads(
     """Move W, given the order of everything else, for a smaller objective within the limits.
 
     Per rank a shortest path over the number of W done before each other action, ranks in turn, see
-    `native/improve_weight_grads.hpp`. `budget` counts simulated actions. Never worse than given.
+    `native/schedule/improve_weight_grads.hpp`. `budget` counts simulated actions. Never worse than
+    given.
     """
     improved = _core.improve_weight_grads(
         native_orders(schedule),

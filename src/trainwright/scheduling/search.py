@@ -3,8 +3,9 @@
 1. Portfolio: every named family that fits the placement and the limits, priced with the true
    costs. The answer is never worse than any of them.
 2. Seeds: list scheduling by target offsets, which repeat one microbatch's path every period, and
-   annealing of the offsets (`native/target_search.hpp`).
-3. Annealing on words over streams, starting from the best of both (`native/word_annealing.hpp`).
+   annealing of the offsets (`native/schedule/target_search.hpp`).
+3. Annealing on words over streams, starting from the best of both
+   (`native/schedule/word_annealing.hpp`).
 
 All with per-stage times, memory deltas and per-rank limits; it ends early at the lower bound. The
 core prices free transfers only: under other transfer models it searches as if they were free, and

@@ -1,4 +1,4 @@
-"""Schedule and costs to timeline, through the native simulator (`native/simulate.hpp`)."""
+"""Schedule and costs to timeline, through the native simulator (`native/schedule/simulate.hpp`)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _missing_input(schedule: Schedule, simulation: Simulation, action: Action) -
     return Action(_I, stage + 1, microbatch)
 
 
-# Schedule and costs to timeline, through the native simulator (`native/simulate.hpp`)
+# Schedule and costs to timeline, through the native simulator (`native/schedule/simulate.hpp`)
 # ------------------------------------------------------------------------------------
 
 

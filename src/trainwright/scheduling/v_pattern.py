@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     Slots: TypeAlias = NDArray[np.float64]
 
+SOURCE = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
 PERIOD = 6
 _BEFORE_ALL = -(2.0**40)
 _VISIT_KINDS = (ActionKind.F, ActionKind.F, ActionKind.I, ActionKind.I)
@@ -306,3 +307,40 @@ def _schedule(block: VBlock, num_microbatches: int, slots: Slots) -> Schedule:
 @lru_cache(maxsize=64)
 def _placement(num_ranks: int) -> Placement:
     return Placement.v(num_ranks)
+
+
+# How many microbatches are in flight where a block is repeated
+# ------------------------------------------------------------
+
+
+def in_flight(block: VBlock, num_microbatches: int) -> tuple[Ints, Ints]:
+    """Of stage r and of stage 2p-1-r on every rank, waiting for input gradients: [N, p] each.
+
+    At each of the N instants that can be a rank's fullest where the block is repeated: while
+    forwards run, the only actions that add to what is held.
+    """
+    enough = min(num_microbatches, 2 * block.num_ranks + 2)
+    begun = np.stack((block.forward_0, block.forward_1))  # [2, p]
+    freed = np.stack((block.input_grad_0, block.input_grad_1)) + 1
+    at = (begun[:, np.newaxis] + PERIOD * np.arange(enough)[:, np.newaxis]).reshape(
+        -1, block.num_ranks
+    )
+    held = _so_far(at, begun, enough) - _so_far(at, freed, enough)
+    rows = [_undominated(held[:, :, rank].T) for rank in range(block.num_ranks)]
+    most = max(map(len, rows))
+    padded = np.stack([own[np.minimum(np.arange(most), len(own) - 1)] for own in rows], axis=1)
+    return padded[:, :, 0], padded[:, :, 1]
+
+
+def _so_far(at: Ints, first: Ints, count: int) -> Ints:
+    """How many of `count` events a period apart happened at these times or before, [2, N, p]."""
+    happened: Ints = np.clip((at - first[:, np.newaxis]) // PERIOD + 1, 0, count)
+    return happened
+
+
+def _undominated(rows: Ints) -> Ints:
+    """Those of rows [N, 2] of which no other has at least as much of both."""
+    rows = np.unique(rows, axis=0)
+    best = np.maximum.accumulate(rows[::-1, 1])[::-1]
+    kept: Ints = rows[np.append(rows[:-1, 1] > best[1:], True)]
+    return kept

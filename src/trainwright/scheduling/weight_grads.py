@@ -82,7 +82,7 @@ def _best_of_small(
     num_microbatches: int,
     enough_s: float,
 ) -> Schedule | None:
-    """Every order closed, the best few polished, all in the core (`native/order_trials.hpp`)."""
+    """Every order closed, the best polished, in the core (`native/schedule/order_trials.hpp`)."""
     trials = _core.OrderTrials(
         native_costs(costs), native_memory(costs.memory), enough_s=enough_s, sweeps=SWEEPS
     )

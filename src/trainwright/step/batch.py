@@ -30,7 +30,6 @@ from trainwright.plans.configuration import broken_rules, even_blocks
 from trainwright.profile import Recompute, StaticKind
 from trainwright.step.memory import PeakRows, StageActivations, peak_rows
 from trainwright.step.pipeline import (
-    TIMELESS,
     PipelineShape,
     PipelineTimes,
     SteadyState,
@@ -417,8 +416,8 @@ class Pipelines:
     def held_bytes(self) -> Floats:
         """What the schedule holds beside static memory."""
         timings, timing = self._timings
-        enough = [peak_shape(s) if s.family in TIMELESS else s for s in self.shapes]
-        timeless = np.array([shape.family in TIMELESS for shape in self.shapes])[self.shape]
+        enough = [peak_shape(s) if s.is_timeless else s for s in self.shapes]
+        timeless = np.array([shape.is_timeless for shape in self.shapes])[self.shape]
         number = {shape: i for i, shape in enumerate(dict.fromkeys(enough))}
         of_shape = np.array([number[shape] for shape in enough])[self.shape]
         first, which = distinct(self.cut, np.where(timeless, -1, timing), of_shape)
@@ -428,7 +427,7 @@ class Pipelines:
         found: list[Floats] = [np.zeros(0)] * len(first)
         for shape, of_number in number.items():
             places = by_shape[of_number]
-            if shape.family in TIMELESS:
+            if shape.is_timeless:
                 peaks = _timeless_rows(shape).peaks(self._activations(self.cut[first[places]]))
                 for place, own in zip(places, peaks, strict=True):
                     found[place] = own

@@ -4,8 +4,8 @@ Every replica of a stage runs the 1F1B order (Narayanan et al., 2019): as many f
 hold in flight, then backward and forward in turn. A forward waits for the forwards of the stages
 before it and their transfers, a backward for the backwards behind it; both wait for the device.
 With microbatches dealt round-robin to the replicas of a stage the order has no cycle for any
-degrees, so sweeping over the stages settles every action. See `native/pipeline_ends.hpp`; it is
-O(stages × microbatches), about 10 ns each.
+degrees, so sweeping over the stages settles every action. See `native/chain/pipeline_ends.hpp`; it
+is O(stages × microbatches), about 10 ns each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.plans.schedule import ActionKind
 from trainwright.plans.schedule_costs import ScheduleCosts, TransferModel
 from trainwright.scheduling.families import FamilyRequest, family_named
+from trainwright.scheduling.families.family import Steady
 from trainwright.scheduling.orders import schedule_of_words
 from trainwright.scheduling.simulate import native_orders
 
@@ -80,36 +81,10 @@ def one_f_one_b_ends_s(
 # step a steady state repeats itself: a shorter step is simulated, and where its middle is steady,
 # the rest is added by multiplication; where it is not, the whole step is simulated.
 
-# Families whose orders depend on counts alone.
-TIMELESS: Final = frozenset(
-    {"gpipe", "1f1b", "eager-1f1b", "interleaved", "depth-first", "breadth-first", "zb-h1", "zb-h2"}
-)
 _ORDER_BITS: Final = 32  # of a time that a family looks at: 2e-10 of it
-# Those of them whose activations in flight stop growing with the microbatches.
-_BOUNDED: Final = frozenset({"1f1b", "eager-1f1b", "interleaved", "depth-first", "zb-h1", "zb-h2"})
-# Those of them that take microbatches in groups of p.
-_GROUPED: Final = frozenset({"interleaved", "depth-first"})
 ALWAYS_SIMULATED: Final = 5_000_000  # actions: a tenth of a second, 100 MB
 _MOST_FIXED: Final = 200_000  # actions: 4 MB
 _TOLERANCE: Final = 1e-12
-
-
-class _Steady(NamedTuple):
-    """Of p microbatches each: a long enough step, its drain, and how many can be in flight."""
-
-    long: int
-    drain: int
-    in_flight: int
-
-
-_LEAN: Final = _Steady(5, 1, 2)  # at most p in flight on every rank
-_USUAL: Final = _Steady(8, 2, 3)
-_WIDE: Final = _Steady(12, 4, 4)  # the last group may be nearly twice as large
-_STEADY: Final = dict.fromkeys(_BOUNDED, _USUAL) | {
-    "1f1b": _LEAN,
-    "zb-h1": _LEAN,
-    "depth-first": _WIDE,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +96,11 @@ class PipelineShape:
     num_microbatches: int
     virtual_stages: int = 1
     order: SearchedOrder | None = None
+
+    @property
+    def is_timeless(self) -> bool:
+        """Whether the orders depend on counts alone, so that they may be kept."""
+        return self.order is None and not family_named(self.family).reads_costs
 
     def with_microbatches(self, count: int) -> PipelineShape:
         """The same with another number of microbatches."""
@@ -205,7 +185,7 @@ def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
     """
     if shape.order is not None:
         return _searched(shape, shape.order)
-    if shape.family in TIMELESS:
+    if shape.is_timeless:
         return _timeless(shape)
     durations = (times.forward_s, times.input_grad_s, times.weight_grad_s, times.transfer_s)
     return _timed(shape, *(_rounded(each).tobytes() for each in durations))
@@ -289,10 +269,11 @@ class SteadyState:
 
 def shorter_shape(shape: PipelineShape) -> PipelineShape | None:
     """A step long enough for a steady state, where that is at most two thirds of this one."""
-    if shape.family not in _BOUNDED:
+    steady = _steady_of(shape)
+    if steady is None:
         return None
-    rest = shape.num_microbatches % shape.num_ranks if shape.family in _GROUPED else 0
-    count = _STEADY[shape.family].long * shape.num_ranks + rest
+    rest = shape.num_microbatches % shape.num_ranks if steady.by_rank else 0
+    count = steady.long * shape.num_ranks + rest
     return shape.with_microbatches(count) if 3 * count < 2 * shape.num_microbatches else None
 
 
@@ -303,10 +284,12 @@ def steady_state(shape: PipelineShape, times: PipelineTimes) -> SteadyState | No
     as many of them in a row as can be in flight follow their predecessors at one distance, on all
     ranks, so do all others until the pipeline drains.
     """
-    period = shape.num_ranks if shape.family in _GROUPED else 1
+    steady = _steady_of(shape)
+    assert steady is not None, "only an order that repeats itself is asked"
+    period = shape.num_ranks if steady.by_rank else 1
     _, end_s = _simulated(shape, times)
     of_rank = end_s.reshape(shape.num_ranks, -1)
-    steps_s = _steady_steps_s(of_rank, shape, period)
+    steps_s = _steady_steps_s(of_rank, shape, steady, period)
     if not np.ptp(steps_s) <= _TOLERANCE * float(end_s.max()):
         return None
     return SteadyState(
@@ -316,14 +299,17 @@ def steady_state(shape: PipelineShape, times: PipelineTimes) -> SteadyState | No
     )
 
 
-def _steady_steps_s(end_s: Floats, shape: PipelineShape, period: int) -> Floats:
+def _steady_of(shape: PipelineShape) -> Steady | None:
+    return None if shape.order is not None else family_named(shape.family).steady
+
+
+def _steady_steps_s(end_s: Floats, shape: PipelineShape, steady: Steady, period: int) -> Floats:
     """By how much actions of the ranks [p, n] follow those a period before, [p, k].
 
     The last actions, which drain the pipeline, are left out, and so is its start.
     """
     rows = end_s.shape[1]
     per_microbatch, p = rows // shape.num_microbatches, shape.num_ranks
-    steady = _STEADY[shape.family]
     shift = per_microbatch * period
     last = rows - per_microbatch * steady.drain * p
     first = last - per_microbatch * steady.in_flight * p
@@ -333,11 +319,11 @@ def _steady_steps_s(end_s: Floats, shape: PipelineShape, period: int) -> Floats:
 
 def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.int64], Floats]:
     """Where the rows of each rank begin, and when every row ends."""
-    if shape.family in TIMELESS and not times.blocking:
+    if shape.is_timeless and not times.blocking:
         fixed = _fixed(shape)
         if fixed is not None:
             return fixed[0], _fixed_ends_s(fixed[1], times)
-    if shape.family in TIMELESS:
+    if shape.is_timeless:
         offsets, orders = _native(shape)
     else:
         schedule = schedule_of(shape, times)
@@ -394,8 +380,9 @@ def _native_times(times: PipelineTimes) -> _core.ActionCosts:
 
 def peak_shape(shape: PipelineShape) -> PipelineShape:
     """A shape with as many activations in flight and not many more microbatches."""
-    if shape.family not in _BOUNDED:
+    steady = _steady_of(shape)
+    if steady is None:
         return shape
-    rest = shape.num_microbatches % shape.num_ranks if shape.family in _GROUPED else 0
+    rest = shape.num_microbatches % shape.num_ranks if steady.by_rank else 0
     enough = 6 * shape.num_ranks + rest
     return shape.with_microbatches(min(shape.num_microbatches, enough))

@@ -315,7 +315,7 @@ def _size(hops: tuple[Hop, ...]) -> int:
 #            + the slowest optimizer + the longest overhead of a step
 #
 # Each chain is assembled and simulated by `assemble` as a uniform plan is, with the times of the
-# device that each of its ranks runs on; a plan on one pool costs what `step.predict_step` says.
+# device that each of its ranks runs on; a plan on one pool costs what `predict_step` says.
 # Chains meet where replicas sum their gradients: the last one to come there ends the step.
 
 

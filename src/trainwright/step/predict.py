@@ -46,6 +46,7 @@ from trainwright.plans.configuration import (
 )
 from trainwright.profile import ProfilePoint, Recompute, TimeKind
 from trainwright.scheduling.families import family_named
+from trainwright.scheduling.families.one_f_one_b import ONE_F_ONE_B
 from trainwright.step.memory import RankPeak, StageActivations, rank_peaks
 from trainwright.step.pipeline import (
     PipelineShape,
@@ -496,10 +497,10 @@ def _longest_path(
 ) -> StepPrediction:
     """Stages that differ in degrees, or branch: 1F1B without a simulator."""
     plan = placement.plan
-    if plan.schedule != "1f1b" or len(works) != placement.degrees.pipeline:
+    if plan.schedule != ONE_F_ONE_B.name or len(works) != placement.degrees.pipeline:
         raise UnsupportedFeature(
             f"stages that branch or differ in degrees are not priced under {plan.schedule}",
-            alternative="use the schedule 1f1b without virtual stages",
+            alternative=f"use the schedule {ONE_F_ONE_B.name} without virtual stages",
         )
     single = [
         assemble_step(
@@ -507,7 +508,7 @@ def _longest_path(
             Layout(
                 shape=replace(
                     placement.shape,
-                    family="1f1b",
+                    family=ONE_F_ONE_B.name,
                     num_ranks=1,
                     num_microbatches=plan.num_microbatches // d,
                     virtual_stages=1,

@@ -1,25 +1,45 @@
-"""Data parallelism in a step: gradients and parameters on the wire, state in memory, by ZeRO stage.
+"""Data parallelism in a step: what a ZeRO exchange leaves exposed, and the state a device holds.
 
 ZeRO (Rajbhandari et al., 2020) shards optimizer state (1), gradients (2) and weights (3) over the
-replicas: d·c of the dense parameters, fewer of those of experts. Traffic of a step, gradients g,
-weights w and those of them that train u in bytes per device:
+replicas of a stage: d·c of the dense parameters, fewer of those of experts. With g the gradients of
+a stage, w its weights and u those of them that train, in bytes per device:
 
-    0   all-reduce g                                        once, under the last backward
-    1   scatter g, gather u                                 once; u under the next first forward
-    2   scatter g per microbatch, gather u once
-    3   scatter g and gather w twice, per microbatch
+    stage   with every microbatch               once a step besides       cut into parts
+            under forward   under backward      under forward   backward
+    0       -               -                   -               reduce g  -
+    1       -               -                   gather u        scatter g optimizer
+    2       -               scatter g           gather u        -         + gradients
+    3       gather w        gather w, scatter g -               -         + weights
 
-With several copies of the sharded state (hybrid shard; Zhao et al., PyTorch FSDP, 2023; MiCS, Zhang
-et al., 2022) groups of replicas scatter and gather among themselves, and like shards of all groups
-are reduced once per step, under the last backward too.
+An all-reduce (`reduce`) of stage 0 is one collective. With several copies of the sharded state
+(hybrid shard; Zhao et al., PyTorch FSDP, 2023; MiCS, Zhang et al., 2022) groups of replicas scatter
+and gather among themselves, and like shards of all groups are reduced once a step, under the last
+backward, too (`between`). Once a step means: gradients with the last backward, parameters with the
+first forward of the next step.
 
 A transfer hides under the compute it accompanies, up to a share of that (`plans.configuration`).
+With E what every microbatch exchanges in a window, L what the last one does, E and what comes once
+together, and U what hides in that window:
+
+    added to every microbatch    max(0, E - U)
+    left after the last one      max(0, L - U) - max(0, E - U)
+
+State of a stage on one device is its bytes over the parts they are cut into. ZeRO-3 gathers the
+weights of a layer in use and of the next one, at most all of the rank: min(2·w·(1 - 1/d), all).
+
+All rules are functions of arrays that broadcast, the ZeRO stage among them; one stage is one row.
+`exposed` and `state_bytes` are the two that everything priced goes through: whoever adds a term to
+what a stage exposes or holds adds it there, and estimates, bounds, planners and chip searches
+follow. Bounds from sums over all layers count a stage at most once for what it does not owe to its
+layers, so that they hold for any such term that is not negative. The kernels that need a rule in
+their inner loop have its twin in `native/zero.hpp`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -35,12 +55,33 @@ from trainwright.profile import StaticKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import ArrayLike
+
+    from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Accelerator, Hop
     from trainwright.costing.communication import Lines
     from trainwright.plans.configuration import Overlap
     from trainwright.step.stages import StageWork
 
     Hops = tuple[Hop, ...]
+    Stage = int | Ints  # a ZeRO stage, 0 to 3, or an array of them
+    Seconds = Floats  # of one stage plain numbers, too: arrays without axes to all who compute
+
+NUM_STAGES: Final = 4
+
+# The table above, by ZeRO stage, 0 or 1: is it exchanged at all, and if so with every microbatch?
+_REDUCES: Final = (1.0, 0.0, 0.0, 0.0)
+_SHARDS: Final = (0.0, 1.0, 1.0, 1.0)  # scatters gradients, gathers parameters
+_SCATTERS_EVERY: Final = (0.0, 0.0, 1.0, 1.0)
+_GATHERS_EVERY: Final = (0.0, 0.0, 0.0, 1.0)
+
+# The first stage that cuts a kind of state into parts, in order of `StaticKind`.
+_FIRST_STAGE: Final = np.array(
+    [{StaticKind.OPTIMIZER: 1, StaticKind.GRADIENT: 2, StaticKind.WEIGHT: 3}[k] for k in StaticKind]
+)
+
+# Of {weight, gradient, optimizer} bytes, beside the weights that the update writes.
+_TOUCHED: Final = np.array([0.0, 1.0, 2.0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +121,7 @@ class Replicas:
 
     def shards(self, group: int, kind: StaticKind) -> int:
         """Into how many parts the state of a kind is cut."""
-        return self.sizes[group] if self.zero_stage >= _FIRST_STAGE[kind] else 1
+        return int(shards(self.zero_stage, self.sizes)[group, kind])
 
 
 def _of_parts(lines: Lines, count: int) -> Lines:
@@ -88,7 +129,157 @@ def _of_parts(lines: Lines, count: int) -> Lines:
     return tuple((start_s, byte_s / count) for start_s, byte_s in lines)
 
 
-_FIRST_STAGE = {StaticKind.OPTIMIZER: 1, StaticKind.GRADIENT: 2, StaticKind.WEIGHT: 3}
+# What an exchange leaves exposed
+# -------------------------------
+
+
+class Traffic(NamedTuple):
+    """Seconds of the collectives of stages, each run once and nothing hidden; they broadcast.
+
+    All-reduce of all gradients, their scatter, the gathering of parameters (all weights under
+    ZeRO-3, else those that train), and the reduction of shards between copies of the state.
+    """
+
+    reduce_s: Seconds
+    scatter_s: Seconds
+    gather_s: Seconds
+    between_s: Seconds
+
+    @classmethod
+    def of(cls, replicas: Replicas, sync: Floats, weights: Floats, trained: Floats) -> Traffic:
+        """Of stages that are replicated alike.
+
+        Bytes are (dense, expert) on the last axis, [..., 2]: gradients, all weights and those that
+        the optimizer changes. The times have the shape [...].
+        """
+        return cls(
+            reduce_s=lines_s(replicas.reduce, sync),
+            scatter_s=lines_s(replicas.gather, sync),
+            gather_s=lines_s(replicas.gather, gathered(replicas.zero_stage, weights, trained)),
+            between_s=lines_s(replicas.between, sync),
+        )
+
+    def once(self, zero_stage: Stage) -> Traffic:
+        """The same without what is exchanged with every microbatch."""
+        return self._replace(
+            scatter_s=self.scatter_s * (1 - _at(_SCATTERS_EVERY, zero_stage)),
+            gather_s=self.gather_s * (1 - _at(_GATHERS_EVERY, zero_stage)),
+        )
+
+
+class Windows(NamedTuple):
+    """Seconds that are exchanged, or that hide what is, while a microbatch runs."""
+
+    forward_s: Seconds
+    backward_s: Seconds
+
+
+class Exposed(NamedTuple):
+    """Seconds that no compute hides: of every microbatch, and what is left after the last one."""
+
+    forward_s: Seconds
+    backward_s: Seconds
+    last_gradients_s: Seconds
+    last_parameters_s: Seconds
+
+    @property
+    def every_s(self) -> Seconds:
+        """What is added to a microbatch."""
+        return self.forward_s + self.backward_s
+
+    @property
+    def last_s(self) -> Seconds:
+        """What follows the last microbatch; of parameters, what precedes the first one."""
+        return self.last_gradients_s + self.last_parameters_s
+
+
+def _at(table: tuple[float, ...], zero_stage: Stage) -> Seconds:
+    """The entry of a stage, or of an array of them. One row is plain numbers: ten times quicker."""
+    if isinstance(zero_stage, int):
+        return cast("Seconds", table[zero_stage])
+    found: Floats = np.array(table)[zero_stage]
+    return found
+
+
+def _beyond(time_s: Seconds, under_s: Seconds) -> Seconds:
+    """What of a time does not hide."""
+    left_s = time_s - under_s
+    if isinstance(left_s, float):
+        return max(0.0, left_s)
+    found: Floats = np.maximum(0.0, left_s)
+    return found
+
+
+def gathered(zero_stage: Stage, weights: ArrayLike, trained: ArrayLike) -> Floats:
+    """What replicas gather: all weights under ZeRO-3, else those that were updated.
+
+    Bytes or anything that grows with them; the arguments broadcast.
+    """
+    if isinstance(zero_stage, int):
+        return np.asarray(weights if _GATHERS_EVERY[zero_stage] else trained)
+    return np.where(_at(_GATHERS_EVERY, zero_stage) > 0, weights, trained)
+
+
+def every_microbatch(zero_stage: Stage, traffic: Traffic) -> Windows:
+    """What is exchanged with every microbatch, nothing hidden: E above."""
+    gather_s = _at(_GATHERS_EVERY, zero_stage) * traffic.gather_s
+    # Backward of ZeRO-3 gathers weights and scatters gradients on the same links.
+    return Windows(gather_s, gather_s + _at(_SCATTERS_EVERY, zero_stage) * traffic.scatter_s)
+
+
+def last_microbatch(zero_stage: Stage, traffic: Traffic) -> Windows:
+    """What is exchanged with the last backward and the first forward, nothing hidden: L above."""
+    regather_s = _at(_GATHERS_EVERY, zero_stage) * traffic.gather_s
+    sharded = _at(_SHARDS, zero_stage)
+    return Windows(
+        sharded * traffic.gather_s,
+        regather_s
+        + sharded * traffic.scatter_s
+        + sharded * traffic.between_s
+        + _at(_REDUCES, zero_stage) * traffic.reduce_s,
+    )
+
+
+def exposed(zero_stage: Stage, traffic: Traffic, under: Windows) -> Exposed:
+    """What the exchanges of stages leave exposed.
+
+    `under` are the seconds of a microbatch that exchanges hide under, by stage: the shares of its
+    forward and of its backward. Everything broadcasts.
+    """
+    every, last = every_microbatch(zero_stage, traffic), last_microbatch(zero_stage, traffic)
+    forward_s = _beyond(every.forward_s, under.forward_s)
+    backward_s = _beyond(every.backward_s, under.backward_s)
+    return Exposed(
+        forward_s=forward_s,
+        backward_s=backward_s,
+        last_gradients_s=_beyond(last.backward_s, under.backward_s) - backward_s,
+        last_parameters_s=_beyond(last.forward_s, under.forward_s) - forward_s,
+    )
+
+
+def least_exposed(zero_stage: Stage, traffic: Traffic, under: Windows) -> tuple[Seconds, Seconds]:
+    """What stages expose at least whose exchanges and windows add up to these.
+
+    Of every microbatch, and after the last. How the sums are dealt out to the stages is not known:
+    scattering of every microbatch may leave all of what hides to what follows the last.
+    """
+    once = traffic.once(zero_stage)
+    every_s = exposed(zero_stage, traffic, under).every_s
+    return every_s, exposed(zero_stage, once, under).last_s
+
+
+def lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
+    """Seconds of a collective of the dense and of the expert group, one after the other.
+
+    `sizes` [..., 2] are bytes; nothing to send takes no time, and neither does a group of one.
+    """
+    total = np.zeros(sizes.shape[:-1])
+    for group, ways in enumerate(lines):
+        if ways:
+            own = sizes[..., group]
+            each = np.min([start_s + own * byte_s for start_s, byte_s in ways], axis=0)
+            total += np.where(own > 0, each, 0.0)
+    return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,123 +314,153 @@ def data_parallel_times(
 def _times(
     work: StageWork, replicas: Replicas, overlap: Overlap, num_microbatches: int
 ) -> DataParallelTimes:
-    whole = replicas.zero_stage == 3
+    stage, m = replicas.zero_stage, num_microbatches
+    traffic = _traffic_of(work, replicas)
+    under_s = overlap.parameters * work.forward_s, overlap.gradients * work.backward_s
+    under = Windows(*(cast("Seconds", each) for each in under_s))
+    found = exposed(stage, traffic, under)
+    reduced_s = _REDUCES[stage] * traffic.reduce_s + _SHARDS[stage] * traffic.between_s
+    scatters = m if _SCATTERS_EVERY[stage] else _SHARDS[stage]
+    gathers = 2 * m if _GATHERS_EVERY[stage] else _SHARDS[stage]
+    # In a backward that gathers, too, gradients count first.
+    scattered_s = min(found.backward_s, _SCATTERS_EVERY[stage] * traffic.scatter_s)
+    regathered_s = found.backward_s - scattered_s
+    return DataParallelTimes(
+        added_forward_s=float(found.forward_s),
+        added_backward_s=float(found.backward_s),
+        exposed_sync_s=float(found.last_s),
+        gradients_s=float(scatters * traffic.scatter_s + reduced_s),
+        parameters_s=float(gathers * traffic.gather_s),
+        exposed_gradients_s=float(m * scattered_s + found.last_gradients_s),
+        exposed_parameters_s=float(m * (found.forward_s + regathered_s) + found.last_parameters_s),
+    )
+
+
+def _traffic_of(work: StageWork, replicas: Replicas) -> Traffic:
+    """`Traffic.of` one stage; a plan has few, and plain numbers are quicker for so few rows."""
+    whole = replicas.zero_stage == NUM_STAGES - 1
     weights = work.static_bytes[:, StaticKind.WEIGHT] if whole else work.trained_weight_bytes
     sync = work.sync_bytes.tolist()
-    under_forward_s = overlap.parameters * work.forward_s
-    under_backward_s = overlap.gradients * work.backward_s
-    if replicas.zero_stage == 0:
-        reduce_s = _time_s(replicas.reduce, sync)
-        exposed_s = max(0.0, reduce_s - under_backward_s)
-        return DataParallelTimes(
-            exposed_sync_s=exposed_s, gradients_s=reduce_s, exposed_gradients_s=exposed_s
-        )
-    gather_s = _time_s(replicas.gather, weights.tolist())
-    scatter_s = _time_s(replicas.gather, sync)
-    between_s = _time_s(replicas.between, sync)
-    gather_exposed_s = max(0.0, gather_s - under_forward_s)
-    scatter_exposed_s = max(0.0, scatter_s - under_backward_s)
-    m = num_microbatches
-    match replicas.zero_stage:
-        case 1:
-            scatter_s += between_s
-            scatter_exposed_s = max(0.0, scatter_s - under_backward_s)
-            return DataParallelTimes(
-                exposed_sync_s=scatter_exposed_s + gather_exposed_s,
-                gradients_s=scatter_s,
-                parameters_s=gather_s,
-                exposed_gradients_s=scatter_exposed_s,
-                exposed_parameters_s=gather_exposed_s,
-            )
-        case 2:
-            last_s = max(0.0, scatter_s + between_s - under_backward_s) - scatter_exposed_s
-            return DataParallelTimes(
-                added_backward_s=scatter_exposed_s,
-                exposed_sync_s=gather_exposed_s + last_s,
-                gradients_s=m * scatter_s + between_s,
-                parameters_s=gather_s,
-                exposed_gradients_s=m * scatter_exposed_s + last_s,
-                exposed_parameters_s=gather_exposed_s,
-            )
-        case _:
-            # Backward gathers weights and scatters gradients on the same links.
-            both_s = gather_s + scatter_s
-            both_exposed_s = max(0.0, both_s - under_backward_s)
-            last_s = max(0.0, both_s + between_s - under_backward_s) - both_exposed_s
-            scattered_s = min(both_exposed_s, scatter_s)
-            regathered_s = both_exposed_s - scattered_s
-            return DataParallelTimes(
-                added_forward_s=gather_exposed_s,
-                added_backward_s=both_exposed_s,
-                exposed_sync_s=last_s,
-                gradients_s=m * scatter_s + between_s,
-                parameters_s=2 * m * gather_s,
-                exposed_gradients_s=m * scattered_s + last_s,
-                exposed_parameters_s=m * (gather_exposed_s + regathered_s),
-            )
+    return Traffic(
+        reduce_s=_time_s(replicas.reduce, sync),
+        scatter_s=_time_s(replicas.gather, sync),
+        gather_s=_time_s(replicas.gather, weights.tolist()),
+        between_s=_time_s(replicas.between, sync),
+    )
 
 
-def _time_s(lines: tuple[Lines, Lines], sizes: Sequence[float]) -> float:
-    """Of the dense and the expert group, one after the other; nothing to send takes no time."""
+def _time_s(lines: tuple[Lines, Lines], sizes: Sequence[float]) -> Seconds:
+    """`lines_s` of one row."""
     dense, expert = sizes
     time_s = fastest_s(lines[0], dense) if dense > 0 else 0.0
-    return time_s + fastest_s(lines[1], expert) if expert > 0 else time_s
+    time_s = time_s + fastest_s(lines[1], expert) if expert > 0 else time_s
+    return cast("Seconds", time_s)
+
+
+def shared_gradient_time_s(work: StageWork, hops: Hops) -> float:
+    """All-reduce of tied parameters' gradients between the two stages that hold them."""
+    return all_reduce_time_s(work.shared_gradient_bytes, hops)
+
+
+# Which bytes of state a device holds, and which the update touches
+# -----------------------------------------------------------------
+
+
+def shards(zero_stage: Stage, sizes: ArrayLike) -> Floats:
+    """Into how many parts state is cut: [..., 2, 3], (dense, expert) by `StaticKind`.
+
+    `zero_stage` has the shape [...], `sizes` of the groups [..., 2].
+    """
+    if isinstance(zero_stage, int) and isinstance(sizes, tuple):
+        return _shards_of(zero_stage, sizes)
+    cuts = np.asarray(zero_stage)[..., np.newaxis, np.newaxis] >= _FIRST_STAGE
+    return np.where(cuts, np.asarray(sizes, dtype=np.float64)[..., np.newaxis], 1.0)
+
+
+@lru_cache(maxsize=4096)
+def _shards_of(zero_stage: int, sizes: tuple[int, int]) -> Floats:
+    found = shards(np.array(zero_stage), sizes)
+    found.flags.writeable = False
+    return found
+
+
+def state_bytes(zero_stage: Stage, sizes: ArrayLike, static_bytes: Floats) -> Floats:
+    """Weight, gradient and optimizer bytes of stages on one device, [..., 3].
+
+    `static_bytes` [..., 2, 3] are those of a stage before sharding over groups of `sizes` [..., 2].
+    Weights that ZeRO-3 gathers lie beside (`gathered_bytes`), and so does what has no kind.
+    """
+    found: Floats = (static_bytes / shards(zero_stage, sizes)).sum(axis=-2)
+    return found
+
+
+def beside_layers_bytes(zero_stage: Stage, sizes: ArrayLike) -> Floats:
+    """What a stage holds that grows with none of its layers, for those who add layers up, [...]."""
+    found: Floats = state_bytes(zero_stage, sizes, _NO_STATE).sum(axis=-1)
+    return found
+
+
+def gathered_layers(zero_stage: Stage, num_replicas: int | Ints) -> Seconds:
+    """How many layers' weights a device gathers at most beside its own shards, in layers."""
+    return _at(_GATHERS_EVERY, zero_stage) * (2 * (1 - 1 / num_replicas))
+
+
+def gathered_bytes(layers: ArrayLike, largest: ArrayLike, whole: ArrayLike) -> Floats:
+    """Weights that a rank gathers: of so many layers (`gathered_layers`), at most all it has.
+
+    `largest` are the weight bytes of its heaviest layer, `whole` those of all its layers.
+    """
+    return np.minimum(np.multiply(layers, largest), whole)
+
+
+def touched_bytes(
+    zero_stage: Stage, sizes: ArrayLike, static_bytes: Floats, trained: Floats
+) -> Floats:
+    """Bytes that the update moves on one device, [...]; trained weights are [..., 2].
+
+    Gradients and states are read, states and weights written.
+    """
+    parts = shards(zero_stage, sizes)[..., StaticKind.OPTIMIZER]
+    found: Floats = ((static_bytes @ _TOUCHED + trained) / parts).sum(axis=-1)
+    return found
 
 
 _NO_STATE: Final = np.zeros((2, len(StaticKind)))
 _NO_WEIGHTS: Final = np.zeros(2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankState:
-    """State of one rank before sharding: bytes of (dense, expert) × `StaticKind`."""
+    """State of one rank before sharding: by stage, (dense, expert) × `StaticKind` [S, 2, 3]."""
 
-    static_bytes: tuple[tuple[float, ...], ...]
-    trained_weight_bytes: tuple[float, ...]
+    static_bytes: Floats
+    trained_weight_bytes: Floats
     largest_weight_bytes: float
-    opaque_bytes: float
 
     @classmethod
     def of(cls, works: Sequence[StageWork]) -> RankState:
-        """Add the stages of a rank up."""
-        static = sum((work.static_bytes for work in works), start=_NO_STATE)
-        trained = sum((work.trained_weight_bytes for work in works), start=_NO_WEIGHTS)
+        """That of the stages of a rank."""
         return cls(
-            static_bytes=tuple(map(tuple, static.tolist())),
-            trained_weight_bytes=tuple(trained.tolist()),
+            static_bytes=np.array([work.static_bytes for work in works]),
+            trained_weight_bytes=np.array([work.trained_weight_bytes for work in works]),
             largest_weight_bytes=max(work.largest_weight_bytes for work in works),
-            opaque_bytes=sum(work.opaque_bytes for work in works),
         )
 
 
 def optimizer_time_s(state: RankState, replicas: Replicas, accelerator: Accelerator) -> float:
-    """Bytes the update touches: gradients and states are read, states and weights written."""
-    touched = sum(
-        (gradient + 2 * optimizer + trained) / replicas.shards(group, StaticKind.OPTIMIZER)
-        for group, ((_, gradient, optimizer), trained) in enumerate(
-            zip(state.static_bytes, state.trained_weight_bytes, strict=True)
-        )
+    """Seconds of the update of a rank, which memory limits."""
+    touched = touched_bytes(
+        replicas.zero_stage, replicas.sizes, state.static_bytes, state.trained_weight_bytes
     )
-    return memory_time_s(touched, accelerator) if touched else 0.0
+    total = float(touched.sum())
+    return memory_time_s(total, accelerator) if total else 0.0
 
 
 def static_shards(state: RankState, replicas: Replicas) -> tuple[float, float, float, float]:
-    """Weight, gradient, optimizer and gathered weight bytes of one device.
-
-    ZeRO-3 gathers the weights of a layer in use and of the next one, at most all of the rank.
-    """
-    dense, expert = state.static_bytes
-    weight, gradient, optimizer = (
-        dense[kind] / replicas.shards(0, kind) + expert[kind] / replicas.shards(1, kind)
-        for kind in StaticKind
-    )
-    gathered = 0.0
-    if replicas.zero_stage == 3:
-        whole = dense[StaticKind.WEIGHT] + expert[StaticKind.WEIGHT]
-        gathered = min(2 * state.largest_weight_bytes * (1 - 1 / replicas.sizes[0]), whole)
-    return weight, gradient, optimizer, gathered
-
-
-def shared_gradient_time_s(work: StageWork, hops: Hops) -> float:
-    """All-reduce of tied parameters' gradients between the two stages that hold them."""
-    return all_reduce_time_s(work.shared_gradient_bytes, hops)
+    """Weight, gradient, optimizer and gathered weight bytes of one device."""
+    stage, sizes = replicas.zero_stage, replicas.sizes
+    weight, gradient, optimizer = state_bytes(stage, sizes, state.static_bytes).sum(axis=0).tolist()
+    layers = gathered_layers(stage, sizes[0])
+    whole = state.static_bytes[:, :, StaticKind.WEIGHT].sum()
+    gathers = float(gathered_bytes(layers, state.largest_weight_bytes, whole)) if layers else 0.0
+    return weight, gradient, optimizer, gathers

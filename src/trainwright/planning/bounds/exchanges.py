@@ -28,9 +28,11 @@ import numpy as np
 
 from trainwright.cluster import Hop
 from trainwright.costing.communication import all_reduce_time_s, fastest_s
-from trainwright.planning.question.families import CHAIN, IN_V, ONE_F_ONE_B
+from trainwright.planning.question.families import CHAIN, IN_V, WHOLE_BACKWARD
 from trainwright.planning.question.layouts import exchanges_no_nearer
 from trainwright.profile import StaticKind
+from trainwright.step import zero
+from trainwright.step.zero import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 # What replicas exchange of all layers of a point, for every kind of replicas at once
 # -----------------------------------------------------------------------------------
 
-_BY_ZERO: Final = (StaticKind.OPTIMIZER, StaticKind.GRADIENT, StaticKind.WEIGHT)
+_STAGES: Final = np.arange(zero.NUM_STAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,21 +118,43 @@ class SharedTimes:
     @property
     def most_s(self) -> float:
         """No stage exchanges longer after a microbatch, whatever the ZeRO stage."""
-        sharded_s = 2 * self.gather_s + self.scatter_s + self.between_s
-        return float(np.maximum(self.reduce_s, sharded_s).max())
+        whole = Traffic(self.reduce_s, self.scatter_s, self.gather_s, self.between_s)
+        exchanged = zero.last_microbatch(_STAGES[:, np.newaxis], whole)
+        return float((exchanged.forward_s + exchanged.backward_s).max())
+
+    def traffic(self, zero_stage: Ints, group: Ints) -> Traffic:
+        """Of pairs of a ZeRO stage and a kind of replicas."""
+        return Traffic(
+            reduce_s=self.reduce_s[group],
+            scatter_s=self.scatter_s[group],
+            gather_s=zero.gathered(zero_stage, self.gather_s[group], self.update_s[group]),
+            between_s=self.between_s[group],
+        )
 
     def gathered(self) -> Floats:
         """How many layers' weights a device gathers at most, by ZeRO stage, [4, D]."""
-        gathered = np.zeros((1 + len(_BY_ZERO), len(self.sizes)))
-        gathered[3] = 2 * (1 - 1 / self.sizes[:, 0])
-        return gathered
+        return zero.gathered_layers(_STAGES[:, np.newaxis], self.sizes[:, 0])
 
-    def shards(self) -> Floats:
-        """Into how many parts each kind of state is cut, by ZeRO stage, [4, D, 2, 3]."""
-        parts = np.ones((1 + len(_BY_ZERO), len(self.sizes), 2, len(StaticKind)))
-        for first_stage, kind in enumerate(_BY_ZERO, 1):
-            parts[first_stage:, :, :, kind] = self.sizes
-        return parts
+    def state_bytes(self, static_bytes: Floats) -> Floats:
+        """Of stages on one device by ZeRO stage, [4, D, ...], from [..., 2, 3] before sharding."""
+        stages, sizes = self._broadcast(static_bytes.ndim - 2)
+        found: Floats = zero.state_bytes(stages, sizes, static_bytes).sum(axis=-1)
+        return found
+
+    def layer_bytes(self, static_bytes: Floats) -> Floats:
+        """What layers add to the state of a stage by ZeRO stage, [4, D, C], from [C, 2, 3]."""
+        stages, sizes = self._broadcast(1)
+        return self.state_bytes(static_bytes) - zero.beside_layers_bytes(stages, sizes)
+
+    def touched_bytes(self, static_bytes: Floats, trained: Floats) -> Floats:
+        """What the update of stages moves on one device by ZeRO stage, [4, D, ...]."""
+        stages, sizes = self._broadcast(static_bytes.ndim - 2)
+        return zero.touched_bytes(stages, sizes, static_bytes, trained)
+
+    def _broadcast(self, axes: int) -> tuple[Ints, Ints]:
+        """ZeRO stages [4, 1, ...] and sizes [D, ..., 2], with so many axes for what is asked of."""
+        stages = _STAGES.reshape(-1, 1, *([1] * axes))
+        return stages, self.sizes.reshape(-1, *([1] * axes), 2)
 
 
 def _both_s(lines: tuple[Ways, ...], sizes: list[float]) -> float:
@@ -190,20 +214,22 @@ class ChainEnd:
     def exchange_times(self, groups: Sequence[Replicas], slopes: Slopes) -> ExchangeTimes:
         """Of all kinds of replicas; of those after `groups` only the slopes are known."""
         sync, weights, trained = self.sync_bytes.T, self.weight_bytes.T, self.trained_bytes.T
-        scatter_s = slopes.gather_s @ sync + slopes.between_s @ sync
-        gather_s, update_s = slopes.gather_s @ weights, slopes.gather_s @ trained
-        added = (
-            np.stack([slopes.reduce_s @ sync, scatter_s, scatter_s, scatter_s + gather_s]),
-            np.stack([0 * update_s, update_s, update_s, gather_s]),
+        stages = _STAGES[:, np.newaxis, np.newaxis]
+        gathers = slopes.gather_s @ weights, slopes.gather_s @ trained
+        traffic = Traffic(
+            reduce_s=slopes.reduce_s @ sync,
+            scatter_s=slopes.gather_s @ sync,
+            gather_s=zero.gathered(stages, *gathers),
+            between_s=slopes.between_s @ sync,
         )
-        starts = [np.zeros(times_s.shape[:2]) for times_s in added]
+        parameters_s, gradients_s = zero.last_microbatch(stages, traffic)
+        starts = np.zeros((2, *gradients_s.shape[:2]))
         held = [float(each[0, self.anchor]) for each in (sync, weights, trained)]
+        added_s = np.stack((gradients_s, parameters_s))[:, :, :, self.anchor]
         for number, group in enumerate(groups):
-            for start_s, added_s, found_s in zip(
-                starts, added, _both_ends_s(group, *held), strict=True
-            ):
-                start_s[:, number] = np.maximum(0.0, found_s - added_s[:, number, self.anchor])
-        return ExchangeTimes(starts[0], starts[1], added[0], added[1])
+            found_s = np.stack(_both_ends_s(group, *held))
+            starts[:, :, number] = np.maximum(0.0, found_s - added_s[:, :, number])
+        return ExchangeTimes(starts[0], starts[1], gradients_s, parameters_s)
 
     def after_s(
         self,
@@ -355,18 +381,20 @@ def _both_ends_s(
     group: Replicas, sync: float, held: float, trained: float
 ) -> tuple[Floats, Floats]:
     """Gradients and parameters of so many dense bytes by ZeRO stage, [4]."""
-    scatter_s = _fastest_s(group.gather, sync) + _fastest_s(group.between, sync)
-    gather_s, update_s = _fastest_s(group.gather, held), _fastest_s(group.gather, trained)
-    reduce_s = _fastest_s(group.reduce, sync)
-    return (
-        np.array([reduce_s, scatter_s, scatter_s, scatter_s + gather_s]),
-        np.array([0.0, update_s, update_s, gather_s]),
+    gathers = _fastest_s(group.gather, held), _fastest_s(group.gather, trained)
+    traffic = Traffic(
+        reduce_s=_fastest_s(group.reduce, sync),
+        scatter_s=_fastest_s(group.gather, sync),
+        gather_s=zero.gathered(_STAGES, *gathers),
+        between_s=_fastest_s(group.between, sync),
     )
+    parameters_s, gradients_s = zero.last_microbatch(_STAGES, traffic)
+    return gradients_s, parameters_s
 
 
-def _fastest_s(lines: tuple[Lines, Lines], payload_bytes: float) -> float:
+def _fastest_s(lines: tuple[Lines, Lines], payload_bytes: float) -> Floats:
     """Of the dense group; nothing to send takes no time."""
-    return fastest_s(lines[0], payload_bytes) if payload_bytes > 0 else 0.0
+    return np.array(fastest_s(lines[0], payload_bytes) if payload_bytes > 0 else 0.0)
 
 
 def tied_gradient_bytes(costs: CostTable, tied_bytes: float, row: int) -> float:
@@ -431,7 +459,7 @@ class AfterWay:
         return found
 
     def _first_s(self, family: str, *, least: int = 1, most: int | None = None) -> Floats:
-        ends, fused = self.ends, family == ONE_F_ONE_B
+        ends, fused = self.ends, family in WHOLE_BACKWARD
         key = (fused, least, most)
         if key not in self._firsts:
             passed_s = ends.whole_s if fused else ends.way_s

@@ -20,11 +20,12 @@ from trainwright.costing.estimate import axis_hops
 from trainwright.model import Phase, layer_graph
 from trainwright.model.feed_forward import FeedForward, expert_exchanges
 from trainwright.planning.bounds.exchanges import ChainEnds
+from trainwright.planning.question.families import WEIGHT_GRAD_LAG, WHOLE_BACKWARD
 from trainwright.planning.question.question import Point, run_of
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -247,8 +248,6 @@ class LikeLayers(NamedTuple):
 # So in one second rank r does no more work than both leave it, where F, F + I and W are at least φ,
 # σ and at most 1 - σ of all work: a recurrence over the ranks (Qi et al., ICLR 2024, for k_r).
 
-# k_r = min(m, 1 + s·r) weight gradients are left after the last input gradient of rank r.
-_STEP: Final[Mapping[str, int]] = {"zb-h1": 1, "zb-h2": 2}
 _ALIKE: Final = 0.9  # a class with a smaller share of σ counts as no work
 
 
@@ -295,9 +294,9 @@ class Ramp(NamedTuple):
     @classmethod
     def of(cls, family: str, shares: Shares) -> Ramp:
         """What a family makes of the work before a rank."""
-        if family in _STEP:
-            return cls(shares.handed_on, 1 - shares.handed_on, _STEP[family])
-        return cls(1.0 if family == "1f1b" else 0.0, 0.0, 1)
+        if family in WEIGHT_GRAD_LAG:
+            return cls(shares.handed_on, 1 - shares.handed_on, WEIGHT_GRAD_LAG[family])
+        return cls(1.0 if family in WHOLE_BACKWARD else 0.0, 0.0, 1)
 
 
 def split_backward_s(
@@ -307,7 +306,7 @@ def split_backward_s(
 
     A family that is none has no bound here, so 0.
     """
-    if family not in _STEP:
+    if family not in WEIGHT_GRAD_LAG:
         return np.zeros(len(work_s))
     counts, index = np.unique(num_microbatches, return_inverse=True)
     done = _work_per_second(
@@ -325,7 +324,7 @@ def _work_per_second(
     m = np.array(counts, dtype=np.float64)
     done = np.zeros((most_ranks + 1, len(m)))
     for rank in range(most_ranks):
-        left = np.minimum(m, 1 + _STEP[family] * rank)
+        left = np.minimum(m, 1 + WEIGHT_GRAD_LAG[family] * rank)
         after = (1 - handed_on * done[rank]) / (m - (1 - handed_on) * left)
         own = np.minimum((1 - forward * done[rank]) / m, after)
         done[rank + 1] = done[rank] + np.maximum(own, 0.0)

@@ -32,7 +32,7 @@ import numpy as np
 from trainwright.errors import UnsupportedFeature
 from trainwright.planning.bounds.layers import PointWork
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.question.families import CHAIN, ONE_F_ONE_B, WARM_UP
+from trainwright.planning.question.families import CHAIN, SPLIT_BACKWARD, WARM_UP
 from trainwright.planning.question.question import (
     Candidate,
     dense_points,
@@ -43,7 +43,9 @@ from trainwright.planning.question.room import room_of_candidate, room_of_device
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.plans.parallelism import DATA_INSIDE, Parallelism
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile.structure import divisors
+from trainwright.step import zero
 from trainwright.step.pools import mixed_replicas
 from trainwright.step.stages import stage_works
 from trainwright.step.zero import Replicas, data_parallel_times
@@ -74,9 +76,9 @@ class Shape:
 # --------------------------------------------------------------------------------
 # Two shapes use several pools. *Across*: all replicas alike, the pipeline runs from pool to pool.
 # *Beside*: whole pipelines in each pool, all cut alike, with as many microbatches as their pool is
-# fast. Plans on one pool are those of `model_planner`.
+# fast. Plans on one pool are those of `search.search`.
 
-# Orders of one stage per rank that do not look at times; see `chain_split`.
+# Orders of one stage per rank that do not look at times; see `splits.chain`.
 FAMILIES: Final = tuple(family for family in WARM_UP if family in CHAIN)
 
 
@@ -437,13 +439,9 @@ class MixedWork:
     def held_bytes(self, point: Point, replicas: Ints, zero_stage: int) -> Floats:
         """State of all layers for so many replicas in all."""
         sizes = (replicas * point.context, replicas * point.devices // point.expert_devices)
-        held: Floats = np.zeros(len(replicas))
-        for static, size in zip(self.works[0].static_bytes.tolist(), sizes, strict=True):
-            parts = np.maximum(1, size)
-            weight, gradient, optimizer = static
-            held = held + weight / (parts if zero_stage >= 3 else 1)
-            held = held + gradient / (parts if zero_stage >= 2 else 1)
-            held = held + optimizer / (parts if zero_stage >= 1 else 1)
+        groups = np.maximum(1, np.stack(sizes, axis=-1))
+        static = self.works[0].static_bytes
+        held: Floats = zero.state_bytes(np.array(zero_stage), groups, static).sum(axis=-1)
         return held
 
 
@@ -469,7 +467,7 @@ def across_bounds_s(
     room_bytes = room_bytes - held / in_flight
     total_room = (depths * np.array(work.usable_bytes)).sum(axis=1) - held
     added_s, after_s = _by_replicas(work, degrees, grid.shared)
-    share = 1.0 if schedule == ONE_F_ONE_B else work.forward_share
+    share = work.forward_share if schedule in SPLIT_BACKWARD else 1.0
     bounds_s = np.zeros(grid.size)
     for own, speeds in enumerate(work.speeds):
         least = float(speeds.min())
@@ -509,7 +507,7 @@ def beside_bounds_s(
     whole_s, most_s = np.stack(whole, axis=1), np.stack(most, axis=1)
     fits = np.isfinite(whole_s.max(axis=1))
     whole_s = np.where(fits[:, np.newaxis], whole_s, 1.0)
-    share = 1.0 if schedule == ONE_F_ONE_B else work.forward_share
+    share = work.forward_share if schedule in SPLIT_BACKWARD else 1.0
 
     def reached(limit_s: Floats) -> Floats:
         """Microbatches that all pools have done by then."""
@@ -808,6 +806,6 @@ def _worth_asking(
     if zero_stage != min(zero_stages):
         data = grid.shared if shape.name == "across" else grid.counts.sum(axis=1)
         kept &= data * point.context > 1
-    if schedule != "1f1b" and shape.name == "beside":
+    if schedule != DEFAULT_SCHEDULE and shape.name == "beside":
         kept &= grid.shared > 1
     return Grid(counts=grid.counts[kept], shared=grid.shared[kept])

@@ -9,10 +9,10 @@ stage needs the largest: a level offers all options up to its own.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from itertools import combinations_with_replacement, pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +23,23 @@ from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
+from trainwright.step import zero
 from trainwright.step.memory import peak_rows
 from trainwright.step.pipeline import PipelineShape, peak_shape
 from trainwright.step.places import RankSpacing
+from trainwright.step.zero import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster
-    from trainwright.costing.communication import Lines
     from trainwright.plans.configuration import Overlap
     from trainwright.plans.parallelism import Parallelism
     from trainwright.plans.schedule import Schedule
     from trainwright.profile import Profile
     from trainwright.step.memory import PeakRows
-    from trainwright.step.zero import Replicas
+    from trainwright.step.zero import Exposed, Replicas
 
     Rows = tuple[int, ...]
 
@@ -185,31 +186,20 @@ class LayerTimes:
         )
 
 
-# Of {weight, gradient, optimizer} bytes, beside the weights that the update writes.
-TOUCHED: Final = np.array([0.0, 1.0, 2.0])
-
-
-def gathered_bytes(kinds: StageKinds, zero_stage: int) -> Floats:
-    """Weights that replicas gather, [K, 2]: all under ZeRO-3, else those that were updated."""
-    if zero_stage < 3:
-        return kinds.trained_bytes
-    weights: Floats = kinds.static_bytes[:, :, StaticKind.WEIGHT]
-    return weights
-
-
-def held_static_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
-    """State of one device by kind, gathered weights left out, shape [K]."""
-    shards = np.array([[replicas.shards(g, kind) for kind in StaticKind] for g in range(2)])
-    held: Floats = (kinds.static_bytes / shards).sum(axis=(1, 2)) + kinds.opaque_bytes
-    return held
+def held_static_bytes(kinds: StageKinds, replicas: Replicas, used: Ints | None = None) -> Floats:
+    """State of one device by kind, of those `used` or of all, gathered weights left out, [K]."""
+    static, opaque = kinds.static_bytes, kinds.opaque_bytes
+    if used is not None:
+        static, opaque = static[used], opaque[used]
+    held: Floats = zero.state_bytes(replicas.zero_stage, replicas.sizes, static).sum(axis=-1)
+    return held + opaque
 
 
 def optimizer_s(
     static: Floats, trained: Floats, replicas: Replicas, cluster: Cluster, *, chunks_per_rank: int
 ) -> Floats:
     """Each chunk's part of the update of its rank, from state [K, 2, 3], trained weights [K, 2]."""
-    shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
-    touched = (static @ TOUCHED + trained) @ (1 / np.array(shards))
+    touched = zero.touched_bytes(replicas.zero_stage, replicas.sizes, static, trained)
     device = cluster.accelerator
     memory = device.efficiency.memory
     # At the efficiency max · b / (b + half) moving b bytes takes (b + half) / (bandwidth · max).
@@ -221,64 +211,44 @@ def optimizer_s(
     return times_s
 
 
-def exposed_after(first_s: Floats, then_s: Floats, under_s: Floats) -> Floats:
-    """How much longer both take than the first alone, beyond what hides; less where more hides."""
-    longer_s: Floats = np.maximum(0.0, first_s + then_s - under_s)
-    return longer_s - np.maximum(0.0, first_s - under_s)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sharing:
-    """Seconds of collectives among replicas by kind, [K]; see `step.zero`."""
+    """What replicas exchange by kind [K], and the shares of a microbatch that hide it."""
 
     zero_stage: int
     overlap: Overlap
-    reduce_s: Floats
-    gather_s: Floats
-    scatter_s: Floats
-    between_s: Floats
+    traffic: Traffic
 
     @classmethod
-    def of(cls, kinds: StageKinds, replicas: Replicas) -> Sharing:
-        """Of whole stages, nothing hidden."""
+    def of(cls, kinds: StageKinds, replicas: Replicas, used: Ints | None = None) -> Sharing:
+        """Of whole stages: of the kinds `used`, or of all."""
+        sizes = (
+            kinds.sync_bytes,
+            kinds.static_bytes[:, :, StaticKind.WEIGHT],
+            kinds.trained_bytes,
+        )
+        sync, weights, trained = sizes if used is None else (each[used] for each in sizes)
         return cls(
             zero_stage=replicas.zero_stage,
             overlap=kinds.overlap,
-            reduce_s=lines_s(replicas.reduce, kinds.sync_bytes),
-            gather_s=lines_s(replicas.gather, gathered_bytes(kinds, replicas.zero_stage)),
-            scatter_s=lines_s(replicas.gather, kinds.sync_bytes),
-            between_s=lines_s(replicas.between, kinds.sync_bytes),
+            traffic=Traffic.of(replicas, sync, weights, trained),
         )
 
-    def with_added(self, kind: Ints, forward_s: Floats, time_s: Floats) -> Floats:
-        """Seconds per microbatch from those without replicas, each of a kind, [N]."""
-        if self.zero_stage < 2:
-            return time_s
-        under_s = self.overlap.gradients * np.maximum(0.0, time_s - forward_s)
-        waiting_s, gathered_s = self.scatter_s[kind], np.zeros(len(kind))
-        if self.zero_stage == 3:
-            gather_s = self.gather_s[kind]
-            waiting_s = waiting_s + gather_s
-            gathered_s = np.maximum(0.0, gather_s - self.overlap.parameters * forward_s)
-        total: Floats = time_s + gathered_s + np.maximum(0.0, waiting_s - under_s)
-        return total
+    def at(self, kind: Ints) -> Sharing:
+        """That of a kind for each entry of `kind`."""
+        return replace(self, traffic=Traffic(*(each[kind] for each in self.traffic)))
 
-    def tail_s(self, forward_s: Floats, slowest_s: Floats) -> Floats:
-        """What is exposed after the last microbatch, by kind; `slowest_s` of any way to run it."""
-        under_s = self.overlap.gradients * np.maximum(0.0, slowest_s - forward_s)
-        scattered_s = np.maximum(0.0, self.scatter_s + self.between_s - under_s)
-        gathered_s = np.maximum(0.0, self.gather_s - self.overlap.parameters * forward_s)
-        tail_s: Floats
-        match self.zero_stage:
-            case 0:
-                tail_s = np.maximum(0.0, self.reduce_s - under_s)
-            case 1:
-                tail_s = scattered_s + gathered_s
-            case 2:
-                tail_s = gathered_s + exposed_after(self.scatter_s, self.between_s, under_s)
-            case _:
-                tail_s = exposed_after(self.gather_s + self.scatter_s, self.between_s, under_s)
-        return tail_s
+    def exposed(self, forward_s: Floats, time_s: Floats) -> Exposed:
+        """What does not hide, by kind on the last axis, of microbatches that take so long.
+
+        No kind takes less than its forward; where the whole is unknown, or infinite, nothing hides
+        under its backward.
+        """
+        with np.errstate(invalid="ignore"):
+            backward_s = np.where(np.isfinite(time_s), np.maximum(0.0, time_s - forward_s), 0.0)
+        shares = self.overlap
+        under = zero.Windows(shares.parameters * forward_s, shares.gradients * backward_s)
+        return zero.exposed(self.zero_stage, self.traffic, under)
 
 
 def slowest_s(kinds: StageKinds) -> Floats:
@@ -288,17 +258,6 @@ def slowest_s(kinds: StageKinds) -> Floats:
     longest_s: Floats = np.maximum.reduceat(costs.phases.total_s, costs.class_offsets[:-1])
     found_s: Floats = kinds.counts.astype(np.float64) @ longest_s
     return found_s
-
-
-def lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
-    """Of the dense and the expert group, one after the other, for sizes of shape [K, 2]."""
-    total = np.zeros(len(sizes))
-    for group, ways in enumerate(lines):
-        if ways:
-            own = sizes[:, group]
-            each = np.min([start_s + own * byte_s for start_s, byte_s in ways], axis=0)
-            total += np.where(own > 0, each, 0.0)
-    return total
 
 
 def least_transfers_s(

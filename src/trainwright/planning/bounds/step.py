@@ -34,11 +34,17 @@ from trainwright.planning.bounds.layers import (
     split_backward_s,
     undivided_work_s,
 )
-from trainwright.planning.bounds.stages import TOUCHED, LayerTimes, optimizer_s
-from trainwright.planning.question.families import CHAIN, IN_V, ONE_F_ONE_B, WARM_UP
+from trainwright.planning.bounds.stages import LayerTimes, optimizer_s
+from trainwright.planning.question.families import (
+    CHAIN,
+    SPLIT_BACKWARD,
+    WARM_UP,
+    WHOLE_BACKWARD,
+    WHOLE_GROUPS,
+)
 from trainwright.planning.question.layouts import ReplicaGroups
 from trainwright.plans.configuration import DEFAULT_OVERLAP
-from trainwright.profile import StaticKind
+from trainwright.step import zero
 from trainwright.step.places import group_replicas
 
 if TYPE_CHECKING:
@@ -64,42 +70,30 @@ def exchanged_s(
     shared: SharedTimes, batch: Batch, forward_s: float, backward_s: Floats, *, overlap: Overlap
 ) -> tuple[Floats, Floats]:
     """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
-    zero, group = batch.zero_stage, batch.group
-    under_s = overlap.gradients * backward_s
-    gather_s = np.where(zero == 3, shared.gather_s[group], shared.update_s[group])
-    scatter_s, between_s = shared.scatter_s[group], shared.between_s[group]
-    gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
-    scattered_s = np.maximum(0.0, scatter_s - under_s)
-    both_s = gathered_s + np.maximum(0.0, gather_s + scatter_s - under_s)
-    reduced_s = np.maximum(0.0, shared.reduce_s[group] - under_s)
-    # Scattering of every microbatch may leave all of what hides to what follows the last.
-    left_s = np.maximum(0.0, between_s - under_s)
-    last_s = np.maximum(0.0, scatter_s + between_s - under_s)
-    added_s = np.select([zero == 2, zero == 3], [scattered_s, both_s], 0.0)
-    after_s = [reduced_s, last_s + gathered_s, gathered_s + left_s]
-    return added_s, np.select([zero == 0, zero == 1, zero == 2], after_s, left_s)
+    traffic = shared.traffic(batch.zero_stage, batch.group)
+    under = zero.Windows(np.array(overlap.parameters * forward_s), overlap.gradients * backward_s)
+    return zero.least_exposed(batch.zero_stage, traffic, under)
 
 
 def tail_of(like: LikeLayers, shared: SharedTimes, batch: Batch, overlap: Overlap) -> Tail:
     """What a rank with some of these layers exchanges after the last microbatch, at least."""
-    zero, group = batch.zero_stage, batch.group
     sync, gather = np.array(like.sync_bytes), np.array(like.gather_bytes)
-    reduced_s, scattered_s, between_s, gathered_s = (
-        (byte_s @ own)[group]
-        for byte_s, own in (
-            (shared.reduce_byte_s, sync),
-            (shared.gather_byte_s, sync),
-            (shared.between_byte_s, sync),
-            (shared.gather_byte_s, gather),
+    traffic = zero.Traffic(
+        *(
+            (byte_s @ own)[batch.group]
+            for byte_s, own in (
+                (shared.reduce_byte_s, sync),
+                (shared.gather_byte_s, sync),
+                (shared.gather_byte_s, gather),
+                (shared.between_byte_s, sync),
+            )
         )
     )
-    last_s = scattered_s + between_s
-    gradients_s = np.select([zero == 0, zero == 1], [reduced_s, last_s], between_s)
-    parameters_s = np.where((zero == 1) | (zero == 2), gathered_s, 0.0)
+    once = zero.last_microbatch(batch.zero_stage, traffic.once(batch.zero_stage))
     return Tail(
         (
-            (gradients_s, overlap.gradients * like.longest.backward_s),
-            (parameters_s, overlap.parameters * like.longest.forward_s),
+            (once.backward_s, overlap.gradients * like.longest.backward_s),
+            (once.forward_s, overlap.parameters * like.longest.forward_s),
         )
     )
 
@@ -123,7 +117,6 @@ def tail_of(like: LikeLayers, shared: SharedTimes, batch: Batch, overlap: Overla
 # rank r counts, but for a split backward only the share φ that is forward.
 
 _HAIR = 1e-9
-_SPLIT_BACKWARD = ("zb-h1", "zb-h2", *IN_V)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -182,13 +175,13 @@ def family_step_bound_s(
     the least that follows the pipeline; see `least_optimizer_s`.
     """
     p, m = np.asarray(pipeline, dtype=np.int64), np.asarray(num_microbatches, dtype=np.float64)
-    around_s = work.ahead_s if family in _SPLIT_BACKWARD else work.around_s
+    around_s = work.ahead_s if family in SPLIT_BACKWARD else work.around_s
     bound_s = m * work.total_s / p + around_s[p]
     depths, index = np.unique(p, return_inverse=True)
     busiest_s = undivided_work_s(work.class_s, work.counts, depths)[index].reshape(p.shape)
     bound_s = np.maximum(bound_s, m * busiest_s)
     if family in CHAIN:
-        share = work.forward_share if family in _SPLIT_BACKWARD else 1.0
+        share = work.forward_share if family in SPLIT_BACKWARD else 1.0
         unfinished = (1 - share / m) ** p
         bound_s = np.maximum(bound_s, share * work.total_s / (1 - unfinished))
     total: Floats = bound_s + overhead_s + after_s
@@ -278,7 +271,7 @@ def recomputed_work_s(
             m = layouts.num_microbatches[own]
             room_bytes = _room_in_warm_up(p, m, held, usable_bytes, family)
         work_s[own] = work.trade.least_s(room_bytes)
-        if family == "interleaved":
+        if family in WHOLE_GROUPS:
             chunks = layouts.virtual_stages[own]
             looped_s = loop_work_s(chain, pipeline=p, virtual_stages=chunks, room_bytes=room_bytes)
             work_s[own] = np.maximum(work_s[own], looped_s)
@@ -332,10 +325,9 @@ class CoarseBounds:
         shared = SharedTimes.of(work, self._groups.of_point(point, batch.groups))
         if layouts.inside.any():
             shared = shared.nearer_and_farther(work, self.cluster.levels)
-        shards = shared.shards()
         p, m = layouts.pipeline, layouts.num_microbatches
         gathered = batch.of_pairs(shared.gathered())
-        held_bytes = batch.of_pairs((work.static_bytes / shards).sum(axis=(2, 3)))
+        held_bytes = batch.of_pairs(shared.state_bytes(work.static_bytes))
         work_s = recomputed_work_s(work, chain, batch, gathered, held_bytes, device.usable_bytes)
         backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
         added_s, sync_s = exchanged_s(
@@ -343,27 +335,27 @@ class CoarseBounds:
         )
         total_s = work_s + added_s
         bounds_s = (m * total_s + sync_s) / p
-        bounds_s = np.maximum(bounds_s, self._busiest_s(work, batch, shared, shards, gathered))
+        bounds_s = np.maximum(bounds_s, self._busiest_s(work, batch, shared, gathered))
         way_s = np.full(layouts.size, work.way_s)
         for family, own in batch.families:
             ramp_s = _ramp_s(work, chain, work_s[own], layouts.at(own), family)
             bounds_s[own] = np.maximum(bounds_s[own], ramp_s)
-            if family == ONE_F_ONE_B:
+            if family in WHOLE_BACKWARD:
                 full_s = total_s[own] / (1 - (1 - 1 / m[own]) ** p[own])
                 bounds_s[own] = np.maximum(bounds_s[own], full_s)
                 way_s[own] = work.forward_s + backward_s[own]
         sent_s = 2 * self._transfers_s(work, point, layouts)
         bounds_s = np.maximum(bounds_s, way_s + sent_s)
         ends_s = self._ends_s(work, point, batch, shared, sent_s, below_s=bounds_s)
-        update_s = self._update_s(work, batch, shards)
+        update_s = self._update_s(work, batch, shared)
         found: Floats = np.maximum(bounds_s, ends_s) + update_s + device.step_overhead_s
         return found
 
     def _busiest_s(
-        self, work: PointWork, batch: Batch, shared: SharedTimes, shards: Floats, gathered: Floats
+        self, work: PointWork, batch: Batch, shared: SharedTimes, gathered: Floats
     ) -> Floats:
         """Of the rank that holds most layers of a class, whichever that is, [N]."""
-        layer_held = np.tensordot(1 / shards, work.layer_static_bytes, axes=([2, 3], [1, 2]))
+        layer_held = shared.layer_bytes(work.layer_static_bytes)
         usable_bytes = self.cluster.accelerator.usable_bytes
         ramp, warm_up = batch.ramp(work.shares), batch.warm_up()
         most_s = np.zeros(batch.layouts.size)
@@ -395,7 +387,7 @@ class CoarseBounds:
         tied_s = ends.tied_s(self.cluster.pool_of().levels, size, layouts.pipeline)
         passed_s = np.full(layouts.size, work.way_s)
         for family, own in batch.families:
-            if family == ONE_F_ONE_B:
+            if family in WHOLE_BACKWARD:
                 passed_s[own] = ends.whole_way_s
         passed_s += sent_s
         most_s = tied_s + ends.own_weight_grad_s + 2 * shared.most_s
@@ -410,13 +402,11 @@ class CoarseBounds:
                 passed_s[own] += after.of_family(family, at, layouts.pipeline[own], tied_s[own])
         return passed_s
 
-    def _update_s(self, work: PointWork, batch: Batch, shards: Floats) -> Floats:
+    def _update_s(self, work: PointWork, batch: Batch, shared: SharedTimes) -> Floats:
         """Of the rank with most to update: no less than the mean, nor than any layer's, [N]."""
-        device, parts = self.cluster.accelerator, shards[:, :, :, StaticKind.OPTIMIZER]
-        written = work.static_bytes @ TOUCHED + work.trained_bytes
-        of_layers = work.layer_static_bytes @ TOUCHED + work.ends.first.trained_bytes
-        touched = (written / parts).sum(axis=2)
-        largest = (parts**-1 @ of_layers.T).max(axis=2)
+        device, of_layers = self.cluster.accelerator, work.layer_static_bytes
+        touched = shared.touched_bytes(work.static_bytes, work.trained_bytes)
+        largest = shared.touched_bytes(of_layers, work.ends.first.trained_bytes).max(axis=2)
         update_s, largest_s = (
             np.array([[memory_time_s(b, device) if b else 0.0 for b in row] for row in rows])
             for rows in (touched.tolist(), largest.tolist())

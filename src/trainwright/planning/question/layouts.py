@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.planning.question.families import ONE_F_ONE_B, chunks_per_rank
+from trainwright.planning.question.families import (
+    MOST_ACTIVATIONS,
+    WHOLE_GROUPS,
+    chunks_per_rank,
+)
 from trainwright.planning.question.families import SEARCHED as BOUNDED
 from trainwright.planning.question.question import ANY, Span
 from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE, AxisOrder, Parallelism
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile.structure import divisors
 from trainwright.scheduling.families import ALIASES
 from trainwright.step.places import group_replicas
@@ -263,18 +268,18 @@ def exchanges_no_nearer(levels: tuple[NetworkLevel, ...]) -> bool:
 
 # Which schedule families are searched, with how many chunks per rank, and where they are legal
 # ---------------------------------------------------------------------------------------------
-_ZB_V: Final = "zb-v"
-_WITHIN_ZB_V: Final = ("v-half", "v-min")  # whose room on two ranks is that of ZB-V
 SEARCHED_UNLESS_NAMED: Final = (  # unless others are named
-    ONE_F_ONE_B,
+    DEFAULT_SCHEDULE,
     "zb-h1",
     "zb-h2",
     "interleaved",
-    _ZB_V,
-    *_WITHIN_ZB_V,
+    "zb-v",
+    "v-half",
+    "v-min",
 )
+# No shorter than 1F1B, and holds more: nobody runs it but who asks for it.
+ONLY_IF_NAMED: Final = ("gpipe",)
 _MOST_CHUNKS: Final = 8  # unless a family or another number is named
-_IN_GROUPS: Final = ("interleaved",)  # of p microbatches each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +304,7 @@ class Schedule:
         if self.virtual_stages.most is not None:
             most = np.minimum(most, self.virtual_stages.most)
         legal = p >= self.from_ranks
-        if self.family in _IN_GROUPS:
+        if self.family in WHOLE_GROUPS:
             legal &= layouts.num_microbatches % p == 0
         found: Ints = np.where(legal, np.maximum(0, most - least + 1), 0)
         return found
@@ -321,13 +326,13 @@ def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
     offered = allowed.virtual_stages
     if not allowed.schedules and offered.most is None:
         offered = replace(offered, most=max(_MOST_CHUNKS, offered.least))
-    alone = ONE_F_ONE_B if ONE_F_ONE_B in families else families[0]
+    alone = DEFAULT_SCHEDULE if DEFAULT_SCHEDULE in families else families[0]
     found = []
     for family in families:
         chunks = _chunks(family, offered)
         if chunks is not None:
             from_ranks = 1 if family == alone and chunks.least == 1 else 2
-            if family in _WITHIN_ZB_V and _ZB_V in families:
+            if _is_another_on_two_ranks(family, families):
                 from_ranks = 3
             found.append(Schedule(family=family, virtual_stages=chunks, from_ranks=from_ranks))
     if not found:
@@ -335,6 +340,20 @@ def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
             "virtual_stages", f"must leave a number that {', '.join(families)} can have"
         )
     return tuple(found)
+
+
+def _is_another_on_two_ranks(family: str, families: Sequence[str]) -> bool:
+    """Whether a family in V made for less memory than 1F1B's has no less of it on two ranks.
+
+    There, the one for all of 1F1B's memory finds the order, if it is one of those searched.
+    """
+    most = MOST_ACTIVATIONS
+    all_of_it = [other for other in families if other in most and most[other](3) == _ON_THREE_RANKS]
+    is_for_less = family in most and most[family](3) < _ON_THREE_RANKS
+    return is_for_less and any(most[family](2) == most[other](2) for other in all_of_it)
+
+
+_ON_THREE_RANKS: Final = 6  # chunk activations of 1F1B, two for each rank
 
 
 def _chunks(family: str, allowed: Span) -> Span | None:

@@ -33,6 +33,7 @@ from trainwright.model import (
 from trainwright.planning.question.measured import MeasuredModel
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Overlap
 from trainwright.plans.parallelism import AXIS_ORDERS, DATA_INSIDE, AxisOrder, Parallelism
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import ProfilePoint, Recompute
 from trainwright.profile.structure import divisors
 
@@ -425,7 +426,7 @@ class Candidate:
     expert: int = 1
     expert_tensor: int | None = None
     zero_stage: int = 1
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT_SCHEDULE
     virtual_stages: int = 1
     axis_order: AxisOrder = DATA_INSIDE
     state_copies: int = 1

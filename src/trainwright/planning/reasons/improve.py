@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.planning.question.families import chunks_per_rank
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.parallelism import AXIS_ORDERS, mapping_name
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
 from trainwright.step.predict import price_configuration
 
@@ -40,8 +42,7 @@ if TYPE_CHECKING:
 # What follows from a decision is said with it: other replicas, another split, the chunks of a
 # schedule.
 
-_FAMILIES: Final = ("1f1b", "zb-h1", "zb-v", "v-half", "v-min")
-_V: Final = frozenset({"zb-v", "v-half", "v-min"})
+_FAMILIES: Final = (DEFAULT_SCHEDULE, "zb-h1", "zb-v", "v-half", "v-min", "interleaved")
 _CHUNKS: Final = (2, 3, 4, 5)
 _FIRST_BLOCKS: Final = (1, 2, 4, 8, 16)
 _DEGREES: Final = {"tensor": "tp", "pipeline": "pp", "context": "cp", "data": "dp", "expert": "ep"}
@@ -114,7 +115,7 @@ def _axes(run: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[
             data = degrees.num_devices // group
             changed = _with_axis(degrees, axis, count, data)
             split = _split(run, changed, model)
-            schedule = "1f1b" if changed.pipeline == 1 else run.schedule
+            schedule = DEFAULT_SCHEDULE if changed.pipeline == 1 else run.schedule
             new = replace(run, parallelism=changed, blocks_per_stage=split, schedule=schedule)
             yield Move(dimension=axis, choice=str(count), run=new)
     if model.experts is not None:
@@ -203,8 +204,8 @@ def _schedules(run: Configuration, model: TransformerConfig) -> Iterator[Move]:
     degrees = run.parallelism
     if degrees.pipeline == 1:
         return
-    offered = [(name, 2 if name in _V else 1) for name in _FAMILIES]
-    offered += [("interleaved", chunks) for chunks in _CHUNKS]
+    own = ((name, chunks_per_rank(name)) for name in _FAMILIES)
+    offered = [(name, n) for name, only in own for n in (_CHUNKS if only is None else (only,))]
     for name, chunks in offered:
         if (name, chunks) == (run.schedule, degrees.virtual_stages):
             continue

@@ -17,7 +17,6 @@ import numpy as np
 
 from trainwright.errors import InvalidInput
 from trainwright.partitioning.profile_planner import Diagnosis, Feasibility, find_binding
-from trainwright.planning.question.families import ONE_F_ONE_B
 from trainwright.planning.question.layouts import layouts_of
 from trainwright.planning.question.question import (
     ANY,
@@ -40,8 +39,10 @@ from trainwright.planning.search.plans import (
     roomy_problem,
     state_bytes,
 )
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Binding, Relaxation
-from trainwright.profile import Recompute, StaticKind
+from trainwright.profile import Recompute
+from trainwright.step import zero
 from trainwright.step.places import group_replicas
 from trainwright.units import format_bytes, format_bytes_up
 
@@ -129,8 +130,8 @@ def _of_schedule(question: ModelQuestion, needed_bytes: float) -> Binding:
         kind=_SCHEDULE,
         layers=(),
         missing_bytes=0.0,
-        description=f"{ONE_F_ONE_B} fits into {format_bytes(needed_bytes)} per device; no plan "
-        f"searched for {named} fits into what there is",
+        description=f"{DEFAULT_SCHEDULE} fits into {format_bytes(needed_bytes)} per device; no "
+        f"plan searched for {named} fits into what there is",
     )
 
 
@@ -181,8 +182,8 @@ def _state_per_device(
 ) -> float:
     """What the fullest device holds at least: an even share of the ranks."""
     replicas = group_replicas(question.cluster.pool_of(), candidate.degrees)
-    shards = [[replicas.shards(group, kind) for kind in StaticKind] for group in range(2)]
-    return float((state_bytes / np.array(shards)).sum()) / candidate.pipeline
+    held = zero.state_bytes(replicas.zero_stage, replicas.sizes, state_bytes)
+    return float(held.sum()) / candidate.pipeline
 
 
 def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candidate]:
@@ -285,9 +286,9 @@ def eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
             if mode not in allowed.recompute:
                 fix = Relaxation(change="exclude-option", description=f'allow the option "{mode}"')
                 yield fix, replace(allowed, recompute=(*allowed.recompute, mode))
-    if ONE_F_ONE_B not in (allowed.schedules or (ONE_F_ONE_B,)):
-        fix = Relaxation(change=_SCHEDULE, description=f"allow the schedule {ONE_F_ONE_B}")
-        yield fix, replace(allowed, schedules=(*(allowed.schedules or ()), ONE_F_ONE_B))
+    if DEFAULT_SCHEDULE not in (allowed.schedules or (DEFAULT_SCHEDULE,)):
+        fix = Relaxation(change=_SCHEDULE, description=f"allow the schedule {DEFAULT_SCHEDULE}")
+        yield fix, replace(allowed, schedules=(*(allowed.schedules or ()), DEFAULT_SCHEDULE))
     for name, change, description in _SPANS:
         if getattr(allowed, name) != ANY:
             fix = Relaxation(change=change, description=description)
@@ -383,7 +384,7 @@ def priced_relaxations(
     They were tried under 1F1B; those that prove too little for the families asked for are left out,
     and memory is grown until a plan of theirs is found.
     """
-    is_tried = ONE_F_ONE_B in (question.allowed.schedules or (ONE_F_ONE_B,))
+    is_tried = DEFAULT_SCHEDULE in (question.allowed.schedules or (DEFAULT_SCHEDULE,))
     for fix in relaxations:
         if fix.change == "memory" and not is_tried:
             continue

@@ -16,6 +16,7 @@ from trainwright.planning.question.question import Allowed, Span
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import with_searched_orders
 from trainwright.plans.parallelism import DATA_INSIDE
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status, relative_gap
 from trainwright.profile import Recompute
 from trainwright.units import GIB
@@ -83,9 +84,11 @@ def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[s
         yield "the pipeline inside replicas", replace(allowed, mappings=(DATA_INSIDE,))
     if any(option != Recompute.NONE for stage in plan.stages for option in stage.options):
         yield "recomputation", replace(allowed, recompute=(Recompute.NONE,))
-    if plan.schedule != "1f1b" and degrees.pipeline > 1:
-        only = replace(allowed, schedules=("1f1b",), virtual_stages=_ONE, searches_orders=False)
-        yield f"the schedule {plan.schedule} (1f1b instead)", only
+    if plan.schedule != DEFAULT_SCHEDULE and degrees.pipeline > 1:
+        only = replace(
+            allowed, schedules=(DEFAULT_SCHEDULE,), virtual_stages=_ONE, searches_orders=False
+        )
+        yield f"the schedule {plan.schedule} ({DEFAULT_SCHEDULE} instead)", only
     if plan.microbatch_size is not None and plan.microbatch_size > 1:
         yield "microbatches above 1", replace(allowed, microbatch_size=_ONE)
 

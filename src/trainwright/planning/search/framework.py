@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model.operator import MLP_ACTIVATION
-from trainwright.planning.question.layouts import SEARCHED_UNLESS_NAMED
+from trainwright.planning.question.layouts import ONLY_IF_NAMED, SEARCHED_UNLESS_NAMED
 from trainwright.planning.question.question import Allowed, Span
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
@@ -32,7 +32,7 @@ from trainwright.plans.capability import (
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.parallelism import AxisOrder, Parallelism, mapping_name
 from trainwright.profile import Recompute
-from trainwright.scheduling.families import FAMILIES
+from trainwright.scheduling.families import FAMILIES, family_named
 
 if TYPE_CHECKING:
     from trainwright.execution import Budget
@@ -145,14 +145,19 @@ def _families(allowed: Allowed, own: Capability) -> tuple[str, ...]:
 
     GPipe is no shorter than 1F1B and holds more, so it has to be asked for.
     """
-    known = {*SEARCHED_UNLESS_NAMED, *own.schedules} - {"gpipe"}
+    known = {*SEARCHED_UNLESS_NAMED, *own.schedules} - {*ONLY_IF_NAMED}
     offered = allowed.schedules or tuple(family for family in FAMILIES if family in known)
     pipeline = Parallelism(pipeline=2)
-    left = tuple(f for f in offered if own.runs(Demands(parallelism=pipeline, schedule=f)))
+    left = tuple(f for f in offered if own.runs(_demands(f, pipeline)))
     if not left and own.can(Feature.PIPELINE):
-        runs = ", ".join(f for f in FAMILIES if own.runs(Demands(schedule=f)))
+        runs = ", ".join(f for f in FAMILIES if own.runs(_demands(f, Parallelism())))
         raise InvalidInput.of("schedules", f"must name one that {own.target} runs: {runs}")
     return left or offered
+
+
+def _demands(family: str, degrees: Parallelism) -> Demands:
+    """What a family demands of a framework, with as many chunks per rank as it may have."""
+    return Demands(parallelism=degrees, schedule=family, shape=family_named(family).shape(3))
 
 
 def _by_depth(allowed: Allowed, own: Capability) -> Iterator[Allowed]:

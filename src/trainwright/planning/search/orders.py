@@ -22,9 +22,8 @@ from trainwright.planning.question.question import Span
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.splits.types import Priced
 from trainwright.plans.capability import Demands, capability_of
-from trainwright.plans.job import shape_of_orders
 from trainwright.plans.plan import SEARCHED
-from trainwright.plans.schedule import ActionKind
+from trainwright.plans.schedule import ActionKind, FamilyShape
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound
 from trainwright.scheduling.orders import words_of
@@ -189,7 +188,7 @@ def _runs(question: ModelQuestion, start: _Start) -> bool:
     demands = Demands(
         parallelism=start.priced.candidate.degrees,
         schedule=SEARCHED,
-        shape=shape_of_orders(start.schedule.placement),
+        shape=FamilyShape(start.schedule.placement.placing, split_backward=True),
     )
     return framework is None or capability_of(framework).runs(demands)
 

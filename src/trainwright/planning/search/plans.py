@@ -4,7 +4,7 @@ The partitioner adds bytes up, layer by layer. Three things of a stage do not ad
 count at their largest, weights that ZeRO-3 gathers likewise, and parameters tied between layers are
 held once by a stage with both. What fits the *roomy* problem fits with all of them; beside it
 stand two changes of a profile that take no plan away, for proofs that none fits. Gradient
-synchronisation is left out; `pricing` knows how much of it hides.
+synchronisation is left out; `step` knows how much of it hides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainwright.costing.estimate import flat_setting
 from trainwright.model import LayerKind
 from trainwright.partitioning.downset_dp import recompute_least, solve
 from trainwright.partitioning.problem import Restrictions, surviving_rows
-from trainwright.planning.question.families import IN_V, ONE_F_ONE_B
+from trainwright.planning.question.families import IN_V, WHOLE_BACKWARD
 from trainwright.planning.question.measured import MeasuredModel
 from trainwright.planning.question.question import Point, estimate_profile
 from trainwright.planning.question.room import room_of_candidate, room_of_devices
@@ -38,6 +38,7 @@ from trainwright.plans import Plan, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.profile import StaticKind
+from trainwright.step import zero
 from trainwright.step.pipeline import PipelineShape
 from trainwright.step.places import group_replicas
 from trainwright.step.predict import predict_step
@@ -68,18 +69,17 @@ def candidate_restrictions(candidate: Candidate) -> Restrictions:
 
 def roomy_problem(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Problem:
     """What fits here fits with transients, gathered weights and tied parameters too."""
-    replicas, gathers = _replicas(candidate)[0], _gathers(candidate)
-    gathered = _weights(profile) * (2 * (1 - 1 / replicas)) if gathers else None
+    sizes = _replicas(candidate)
+    layers = zero.gathered_layers(candidate.zero_stage, sizes[0])
+    gathered = _weights(profile) * layers if layers else None
     held = hold_tied_once(profile) if candidate.pipeline == 1 else profile
     setting = candidate_setting(question, candidate, profile)
     restrictions = candidate_restrictions(candidate)
     sharded = _sharded(held, candidate)
+    # Each rank is one stage of the partitioner.
+    beside = float(zero.beside_layers_bytes(candidate.zero_stage, sizes))
+    setting = replace(setting, memory_bytes=max(1.0, setting.memory_bytes - beside))
     return reserve_transients(sharded, setting, restrictions, gathered_bytes=gathered)
-
-
-def _gathers(candidate: Candidate) -> bool:
-    """Whether devices gather weights: a layer's and the next one's, or all they run if less."""
-    return candidate.zero_stage == 3 and _replicas(candidate)[0] > 1
 
 
 def _replicas(candidate: Candidate) -> tuple[int, int]:
@@ -168,14 +168,7 @@ def hold_tied_once(profile: Profile) -> Profile:
 
 def _sharded(profile: Profile, candidate: Candidate) -> Profile:
     """State divided over the replicas by ZeRO, and no gradient synchronisation."""
-    costs, shards = profile.costs, np.ones((2, len(StaticKind)))
-    for first_stage, kind in (
-        (1, StaticKind.OPTIMIZER),
-        (2, StaticKind.GRADIENT),
-        (3, StaticKind.WEIGHT),
-    ):
-        if candidate.zero_stage >= first_stage:
-            shards[:, kind] = _replicas(candidate)
+    costs, shards = profile.costs, zero.shards(candidate.zero_stage, _replicas(candidate))
     surrogate = replace(
         costs,
         static_bytes=costs.static_bytes / shards,
@@ -257,7 +250,7 @@ def price_split(
             tried = fastest_in_rooms(again, tries, tried, limit_s=limit_s, but=frozenset(every))
         return None if tried.plan is None else _priced(question, candidate, profile, tried.plan)
     found = [_priced(question, candidate, profile, plan) for plan in plans]
-    if candidate.schedule == ONE_F_ONE_B and not _is_near(found, split.bound_s):
+    if candidate.schedule in WHOLE_BACKWARD and not _is_near(found, split.bound_s):
         found.append(_partitioned(question, candidate, profile, budget))
     return min(
         (each for each in found if each is not None),

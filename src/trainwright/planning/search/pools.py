@@ -290,7 +290,7 @@ class MixedSearch:
 
 # Planning a model on several pools of devices: each pool alone, and all ways to use several
 # ------------------------------------------------------------------------------------------
-# Pools alone are planned first by `model_planner`, with all that it knows, so that what several
+# Pools alone are planned first by `search.search`, with all that it knows, so that what several
 # pools must beat is known; `mixed_search` looks for plans that do.
 
 
@@ -321,7 +321,7 @@ def plan_mixed(
     """The fastest plan on one pool or several, and a bound on every other.
 
     A `crew` helps with each pool alone. Raises `UnsupportedFeature` where the pools share no number
-    format, and like `model_planner`.
+    format, and like `search.search`.
     """
     shelf = shelf or MixedShelf.of(question)
     alone = {pool: _alone(shelf, pool, budget, crew) for pool in range(len(shelf.cluster.pools))}
@@ -355,7 +355,7 @@ def _alone(shelf: MixedShelf, pool: int, budget: Budget, crew: Crew | None) -> M
 
 
 def _one_pool(shelf: MixedShelf, pool: int, found: Priced) -> MixedPriced:
-    """A plan of `model_planner` as one of the whole cluster."""
+    """A plan of `search.search` as one of the whole cluster."""
     kind = shelf.cluster.pools[pool].accelerator.name
     stages = tuple(
         replace(

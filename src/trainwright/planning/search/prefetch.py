@@ -115,7 +115,7 @@ _REST: Final = 8  # steps of the search before it looks ahead again in vain
 
 @dataclass(frozen=True, slots=True)
 class SplitAsk:
-    """What one of the searches of `family_split` finds for a candidate below a limit."""
+    """What one of the searches of `splits.family` finds for a candidate below a limit."""
 
     search: Callable[..., Split]
     candidate: Candidate

@@ -1,7 +1,7 @@
 """The search for the best plan of a model: candidates best-first, each with its best split.
 
 Candidates come in the order of a coarse bound (`frontier`). The best split of a candidate's layers
-gives a sharp one; when that comes to be the least of all, the split is priced by `pricing`. So the
+gives a sharp one; when that comes to be the least of all, the split is priced by `step`. So the
 search ends as soon as the next bound is no better than the best step. What takes many splits until
 then is cut short by the count of splits, not by the clock: first a growing gap is enough, then
 splits of several chunks per rank are set aside, at last any gap is.
@@ -430,7 +430,7 @@ class ModelSearch:
 # In the order in which it pays: further splits of candidates that were priced (`finish`); splits in
 # V that are outside the bounded space, so that they may only improve on it (`v_uneven`); where
 # there is no plan at all, every split in V of small spaces (`v_space`); and a second, slower bound
-# on splits in V (`v_bound`) where it may raise the least. All of it ends early with the budget, and
+# on splits in V where it may raise the least. All of it ends early with the budget, and
 # leaves a search whose plans and bounds hold.
 
 _UNEVEN_ACTIONS: Final = 6000  # of orders of uneven splits that are simulated, but always one

@@ -35,17 +35,17 @@ from trainwright.costing.communication import (
 from trainwright.planning.bounds.exchanges import tied_gradient_bytes
 from trainwright.planning.bounds.layers import undivided_work_s
 from trainwright.planning.bounds.stages import (
-    TOUCHED,
     LayerTimes,
-    exposed_after,
+    Sharing,
     fullest_rows,
-    gathered_bytes,
+    held_static_bytes,
     packed_ways,
     rank_orders,
     ways_of,
 )
 from trainwright.plans.parallelism import Parallelism
 from trainwright.profile import StaticKind
+from trainwright.step import zero
 from trainwright.step.pipeline import PipelineShape
 from trainwright.step.places import RankSpacing, group_replicas
 
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster, NetworkLevel
-    from trainwright.costing.communication import Lines
     from trainwright.planning.bounds.stages import StageKinds
     from trainwright.planning.splits.types import SplitQuestion
     from trainwright.step.zero import Replicas
@@ -273,7 +272,7 @@ def _tables(
 ) -> KindTimes:
     p, replicas = degrees.pipeline, group_replicas(cluster.pool_of(), degrees)
     in_flight = np.minimum(np.arange(p, 0, -1), num_microbatches)
-    static_bytes = held_bytes(kinds, replicas)[used].tolist()
+    static_bytes = held_bytes(kinds, replicas, used).tolist()
     usable_bytes = cluster.accelerator.usable_bytes
     time_s = np.full((p, len(used)), np.inf)
     level_bytes = kinds.level_bytes.tolist()
@@ -289,15 +288,12 @@ def _tables(
     return with_replicas(kinds, used, time_s, forward_s, replicas, cluster)
 
 
-def held_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
-    """State of one device by kind, with weights that ZeRO-3 gathers, shape [K]."""
-    shards = np.array([[replicas.shards(g, kind) for kind in StaticKind] for g in range(2)])
-    held = (kinds.static_bytes / shards).sum(axis=(1, 2)) + kinds.opaque_bytes
-    if replicas.zero_stage == 3:
-        whole = kinds.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1)
-        held = held + np.minimum(2 * kinds.weight_bytes * (1 - 1 / replicas.sizes[0]), whole)
-    total: Floats = held
-    return total
+def held_bytes(kinds: StageKinds, replicas: Replicas, used: Ints) -> Floats:
+    """State of one device, with weights that ZeRO-3 gathers, of the kinds `used`, their shape."""
+    held = held_static_bytes(kinds, replicas, used)
+    layers = zero.gathered_layers(replicas.zero_stage, replicas.sizes[0])
+    whole = kinds.static_bytes[used][..., StaticKind.WEIGHT].sum(axis=-1)
+    return held + zero.gathered_bytes(layers, kinds.weight_bytes[used], whole)
 
 
 def with_replicas(
@@ -308,59 +304,29 @@ def with_replicas(
     replicas: Replicas,
     cluster: Cluster,
 ) -> KindTimes:
-    """What data parallelism adds per microbatch and at the end; see `step.zero`."""
-    sync = kinds.sync_bytes[used]
-    overlap, stage = kinds.overlap, replicas.zero_stage
-    with np.errstate(invalid="ignore"):
-        backward_s = np.where(np.isfinite(time_s), time_s - forward_s, 0.0)
-    under_backward_s = overlap.gradients * backward_s
-    update_s = updates_s(kinds, used, replicas, cluster)
-    if stage == 0:
-        reduce_s = _lines_s(replicas.reduce, sync)
-        tail_s = np.maximum(0.0, reduce_s - under_backward_s)
-        return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s + update_s)
-    gather_s = _lines_s(replicas.gather, gathered_bytes(kinds, stage)[used])
-    scatter_s, between_s = _lines_s(replicas.gather, sync), _lines_s(replicas.between, sync)
-    gathered_s = np.maximum(0.0, gather_s - overlap.parameters * forward_s)
-    scattered_s = np.maximum(0.0, scatter_s - under_backward_s)
-    if stage == 1:
-        scattered_s = np.maximum(0.0, scatter_s + between_s - under_backward_s)
-        tail_s = scattered_s + gathered_s + update_s
-        return KindTimes(forward_s=forward_s, time_s=time_s, tail_s=tail_s)
-    if stage == 2:
-        tail_s = exposed_after(scatter_s, between_s, under_backward_s) + gathered_s + update_s
-        return KindTimes(forward_s=forward_s, time_s=time_s + scattered_s, tail_s=tail_s)
-    both_s = np.maximum(0.0, gather_s + scatter_s - under_backward_s)
+    """What data parallelism adds to the kinds in use, per microbatch and at the end, [p, K]."""
+    exposed = Sharing.of(kinds, replicas, used).exposed(forward_s, time_s)
     return KindTimes(
-        forward_s=forward_s + gathered_s,
-        time_s=time_s + gathered_s + both_s,
-        tail_s=exposed_after(gather_s + scatter_s, between_s, under_backward_s) + update_s,
+        forward_s=forward_s + exposed.forward_s,
+        time_s=time_s + exposed.forward_s + exposed.backward_s,
+        tail_s=exposed.last_s + updates_s(kinds, used, replicas, cluster),
     )
 
 
 def updates_s(kinds: StageKinds, used: Ints, replicas: Replicas, cluster: Cluster) -> Floats:
-    """Seconds of the update of the kinds in use; see `step.zero`."""
-    touched, device = touched_bytes(kinds, replicas)[used], cluster.accelerator
+    """Seconds of the update of the kinds in use."""
+    touched, device = touched_bytes(kinds, replicas, used), cluster.accelerator
     return np.array([memory_time_s(b, device) if b else 0.0 for b in touched.tolist()])
 
 
-def touched_bytes(kinds: StageKinds, replicas: Replicas) -> Floats:
-    """What the update of a kind reads and writes on one device, [K]."""
-    shards = [replicas.shards(group, StaticKind.OPTIMIZER) for group in range(2)]
-    written = kinds.static_bytes @ TOUCHED + kinds.trained_bytes
-    touched: Floats = written @ (1 / np.array(shards))
-    return touched
-
-
-def _lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
-    """Of the dense and the expert group, one after the other, for sizes of shape [K, 2]."""
-    total = np.zeros(len(sizes))
-    for group, ways in enumerate(lines):
-        if ways:
-            own = sizes[:, group]
-            each = np.min([start_s + own * byte_s for start_s, byte_s in ways], axis=0)
-            total += np.where(own > 0, each, 0.0)
-    return total
+def touched_bytes(kinds: StageKinds, replicas: Replicas, used: Ints) -> Floats:
+    """What the update of the kinds in use reads and writes on one device."""
+    return zero.touched_bytes(
+        replicas.zero_stage,
+        replicas.sizes,
+        kinds.static_bytes[used],
+        kinds.trained_bytes[used],
+    )
 
 
 def transfers_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Floats:
@@ -393,16 +359,17 @@ def _decoded(
     num_microbatches: int,
 ) -> Split:
     replicas = group_replicas(cluster.pool_of(), degrees)
-    held, p, start = held_bytes(kinds, replicas), degrees.pipeline, 0
+    p, start = degrees.pipeline, 0
     usable_bytes = cluster.accelerator.usable_bytes
     cuts, chosen = [0], []
     for rank in range(p):
         after = start + 1 + int(picks[rank, start])
         kind = int(kinds.kind_of[start, after])
         in_flight = min(p - rank, num_microbatches)
+        held = float(held_bytes(kinds, replicas, np.array(kind)))
         ways = []
         for level in kinds.levels_of[kind]:
-            room = (usable_bytes - held[kind] - kinds.level_bytes[level]) * (1 - _HAIR)
+            room = (usable_bytes - held - kinds.level_bytes[level]) * (1 - _HAIR)
             if room >= 0:
                 front = kinds.front(kind, level)
                 at = int(np.searchsorted(front.kept_bytes, room / in_flight, side="right")) - 1
@@ -429,7 +396,7 @@ def _decoded(
 #
 # k W come after the last I; i I and j W lie between the last forward and it. A rank ends its k W
 # later. See `split_bound`, which this is for 1F1B, for what follows. The recurrence is native
-# (`native/chain_cuts.hpp`).
+# (`native/chain/chain_cuts.hpp`).
 
 _CHAIN_HAIR = 1e-9
 _FIRST_LIMITS = (1.15, 1.4, 2.0)  # times the work of the busiest rank
@@ -453,7 +420,7 @@ class Site:
 
 
 def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """Like `split_bound.best_split`, for a family of `step.pipeline.TIMELESS`."""
+    """Like `split_bound.best_split`, for a family whose orders read no costs."""
     kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
     p = degrees.pipeline
     if kinds.num_layers < p:
@@ -621,7 +588,7 @@ def _kind_times(site: Site, used: Ints, rows: Floats) -> KindTimes:
         level_bytes=ways.level_bytes,
         way_offset=ways.way_offset,
         ways=ways.takes,
-        room_bytes=site.usable_bytes - held_bytes(kinds, replicas)[used],
+        room_bytes=site.usable_bytes - held_bytes(kinds, replicas, used),
         rows=rows.reshape(len(rows), -1),
     )
     time_s = found.reshape(len(rows), len(used))
@@ -648,7 +615,7 @@ def fastest_ways(
 def fastest_way(site: Site, kind: int, rows: Floats) -> tuple[int, ...] | None:
     """Of one stage, where the instants [N, 3] can be the fullest; None where it does not fit."""
     kinds = site.kinds
-    room = site.usable_bytes - float(held_bytes(kinds, site.replicas)[kind])
+    room = site.usable_bytes - float(held_bytes(kinds, site.replicas, np.array(kind)))
     best: tuple[float, Ints] | None = None
     for level in kinds.levels_of[kind]:
         ways = ways_of(kinds, kind, level)

@@ -1,6 +1,6 @@
 """All cuts of a chain into one stage per rank whose bounds are below a limit.
 
-The bound is that of `chain_split`. Its recurrence runs from the last rank backwards; here the first
+The bound is that of `chain`. Its recurrence runs from the last rank backwards; here the first
 ranks are cut first, and those behind them count at the least of all their cuts. So each rank more
 that is cut raises the bound, and what reaches the limit is dropped with all that begins like it.
 O(p²) for each beginning that is kept.
@@ -153,7 +153,7 @@ def _with_rank(tables: ChainTables, rank: int, first: Ints, after: Ints, later: 
 
 
 def _alone_s(own: _Stage, order: list[int], away_s: Floats, m: int) -> Floats:
-    """How long a rank runs at least until its last input gradient; see `native/chain_cuts.hpp`."""
+    """How long a rank runs at least to its last input gradient (`native/chain/chain_cuts.hpp`)."""
     w, drained, drained_weight_grads, left_weight_grads = order
     handed_on_s = own.time_s - own.weight_grad_s
     idle_s = np.maximum(0.0, away_s - (w - 1) * own.forward_s)

@@ -2,8 +2,8 @@
 
 Which search answers depends on how a family lays its stages on the ranks:
 
-- one stage per rank: a chain DP from the last rank on (`split_bound` for 1F1B, `chain_split`)
-- V, rank r with stages r and 2p-1-r: a DP that peels both ends of the chain (`v_bound`, `v_split`)
+- one stage per rank: a chain DP from the last rank on (`split_bound` for 1F1B, `best_chain_split`)
+- V, rank r with stages r and 2p-1-r: a DP that peels both ends of the chain (`vee`)
 - v chunks in a loop: nearly even splits only, their number of blocks per rank bounded
   (`loop_split`); the chunks of a rank are coupled by its work and its memory
 """
@@ -29,9 +29,9 @@ def best_family_split(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     """No split into p·v stages, in a loop no nearly even one, steps faster than `bound_s`.
 
     In V the bound is on splits that fit with what the family's published order holds; see
-    `v_memory`. It is infinite where no split fits into memory or the family's rules forbid the
-    shape; a bound above the limit is cut down to it. The split that comes along is a good one, and
-    all but certain to fit for families that ignore times; those in V may order it in a way that
+    `question.families`. It is infinite where no split fits into memory or the family's rules forbid
+    the shape; a bound above the limit is cut down to it. The split that comes along is a good one,
+    and all but certain to fit for families that ignore times; those in V may order it in a way that
     does not. Raises `UnsupportedFeature` for a family outside `SEARCHED`, and for virtual stages
     that it has not.
     """

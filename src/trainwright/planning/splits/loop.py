@@ -1,7 +1,7 @@
 """The best nearly even split over v chunks per rank in a loop, with a bound on all such splits.
 
 The chunks of a rank are coupled by its work and its memory, so no chain DP finds the best split.
-`loop_bound` says how many blocks each rank can hold within the least step; how these are dealt to
+The bound says how many blocks each rank can hold within the least step; how these are dealt to
 its chunks is tried in a few ways: what a chunk has more than another at the loss end, at the other,
 or spread. Where memory runs out a rank recomputes what frees most per second, the chunks that wait
 longest first. The way that runs shortest in the simulator is returned, with the even split beside
@@ -36,6 +36,7 @@ from trainwright.plans.configuration import DEFAULT_OVERLAP, even_blocks
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
+from trainwright.step import zero
 from trainwright.step.pipeline import (
     PipelineShape,
     PipelineTimes,
@@ -90,18 +91,10 @@ def rank_sharing(
 
     Those of a chunk are in the order of its blocks, from its least on.
     """
-    sharing, stage, overlap = Sharing.of(kinds, replicas), replicas.zero_stage, kinds.overlap
-    forward_s = kinds.forward_s
-    backward_s = kinds.counts @ LayerTimes.of(kinds).total_s - forward_s
-    none_s = np.zeros_like(forward_s)
-    added_s = (none_s, none_s)
-    if stage >= 2:
-        waiting_s, gathered_s = sharing.scatter_s, none_s
-        if stage == 3:
-            waiting_s = waiting_s + sharing.gather_s
-            gathered_s = np.maximum(0.0, sharing.gather_s - overlap.parameters * forward_s)
-        added_s = gathered_s, np.maximum(0.0, waiting_s - overlap.gradients * backward_s)
-    each = (*added_s, sharing.tail_s(forward_s, slowest_s(kinds)))
+    sharing, forward_s = Sharing.of(kinds, replicas), kinds.forward_s
+    added = sharing.exposed(forward_s, kinds.counts @ LayerTimes.of(kinds).total_s)
+    tail_s = sharing.exposed(forward_s, slowest_s(kinds)).last_s
+    each = (added.forward_s, added.backward_s, tail_s)
     made: dict[bytes, RankSharing] = {}
     found = []
     for chunks in chunks_of_rank:
@@ -181,11 +174,10 @@ class LoopMemory:
     def room_bytes(self, kind_of: Sequence[int]) -> float:
         """What the state of a rank with chunks of these kinds leaves of a device."""
         own = list(kind_of)
-        static = held_static_bytes(self.kinds, self.replicas)[own].sum()
-        if self.replicas.zero_stage == 3:
-            whole = self.kinds.static_bytes[own][:, :, StaticKind.WEIGHT].sum()
-            heaviest = self.kinds.weight_bytes[own].max()
-            static += min(2 * heaviest * (1 - 1 / self.replicas.sizes[0]), whole)
+        static = held_static_bytes(self.kinds, self.replicas, np.array(own)).sum()
+        layers = zero.gathered_layers(self.replicas.zero_stage, self.replicas.sizes[0])
+        whole = self.kinds.static_bytes[own][:, :, StaticKind.WEIGHT].sum()
+        static += zero.gathered_bytes(layers, self.kinds.weight_bytes[own].max(), whole)
         return self.usable_bytes * (1 - _HAIR) - float(static)
 
     def _fastest(self, kind: int) -> Ints:
@@ -303,11 +295,11 @@ def _rank_ends(schedule: Schedule, rank: int) -> RankEnds:
 class LoopChain:
     """Blocks between a head and a tail, laid over S stages in a loop of p ranks.
 
-    What lies before the blocks is in the first stage, what follows them in the last: `edge_*` [2]
-    of both. `least` [S] and `most` [S] blocks are in each stage. `forward_all_s` and
+    What lies before the blocks is in the first stage, what follows them in the last: `edges` of
+    both. `least` [S] and `most` [S] blocks are in each stage. `forward_all_s` and
     `backward_all_s` are of one microbatch through all layers, `optimizer_s` of one block.
-    `gathered_bytes` lie beside on every rank; `sharing` is of each rank with its least blocks, one
-    more, ..., and hides under the share `under_backward` of what they recompute.
+    `beside_bytes` lie on every rank beside its layers' state; `sharing` is of each rank with its
+    least blocks, one more, ..., and hides under the share `under_backward` of what they recompute.
     """
 
     blocks: Blocks
@@ -315,17 +307,13 @@ class LoopChain:
     num_microbatches: int
     least: Ints
     most: Ints
-    edge_forward_s: Floats
-    edge_time_s: Floats
-    edge_kept_bytes: Floats
-    edge_static_bytes: Floats
-    edge_optimizer_s: Floats
+    edges: _core.LoopEdges
     optimizer_s: float
     forward_all_s: float
     backward_all_s: float
     transfer_s: Floats
     usable_bytes: float
-    gathered_bytes: float
+    beside_bytes: float
     sharing: tuple[RankSharing, ...]
     under_backward: float = DEFAULT_OVERLAP.gradients
 
@@ -394,43 +382,45 @@ def rank_times_s(
     running: list[Floats],
 ) -> list[Floats]:
     """The bound from each rank alone with its least blocks, one more, ...; see `least_step_s`."""
-    blocks, p = chain.blocks, chain.num_ranks
-    offset = np.cumsum([0, *(len(own.tail_s) for own in chain.sharing)])
-    times_s = _core.loop_rank_times_s(
-        num_ranks=p,
+    blocks, sharing = chain.blocks, chain.sharing
+    offset = np.cumsum([0, *(len(own.tail_s) for own in sharing)])
+    loop = _core.LoopRanks(
+        num_ranks=chain.num_ranks,
         num_microbatches=chain.num_microbatches,
-        block_forward_s=blocks.forward_s,
-        block_static_bytes=blocks.static_bytes,
-        block_optimizer_s=chain.optimizer_s,
         forward_all_s=chain.forward_all_s,
         backward_all_s=chain.backward_all_s,
         usable_bytes=chain.usable_bytes,
-        gathered_bytes=chain.gathered_bytes,
-        transient_bytes=blocks.transient_bytes,
-        under_backward=chain.under_backward,
-        option_time_s=blocks.time_s,
-        option_kept_bytes=blocks.kept_bytes,
+        gathered_bytes=chain.beside_bytes,
         least=chain.least,
         most=chain.most,
-        edge_forward_s=chain.edge_forward_s,
-        edge_time_s=chain.edge_time_s,
-        edge_kept_bytes=chain.edge_kept_bytes,
-        edge_static_bytes=chain.edge_static_bytes,
-        edge_optimizer_s=chain.edge_optimizer_s,
         transfer_s=chain.transfer_s,
-        extra_offset=offset,
-        shared_forward_s=np.concatenate([own.forward_s for own in chain.sharing]),
-        shared_backward_s=np.concatenate([own.backward_s for own in chain.sharing]),
-        shared_tail_s=np.concatenate([own.tail_s for own in chain.sharing]),
-        instant_offset=np.cumsum([0, *map(len, instants)]),
-        held=np.concatenate(instants),
-        running=np.concatenate(running),
-        warm=np.stack([own.warm for own in ends]),
-        drain=np.stack([own.drain for own in ends]),
-        turns=np.array([own[2:6] for own in ends], dtype=np.int64),
-        waits_twice=np.array([own.waits_twice for own in ends], dtype=np.int64),
+        blocks=_core.LoopBlocks(
+            forward_s=blocks.forward_s,
+            static_bytes=blocks.static_bytes,
+            optimizer_s=chain.optimizer_s,
+            transient_bytes=blocks.transient_bytes,
+            time_s=blocks.time_s,
+            kept_bytes=blocks.kept_bytes,
+        ),
+        edges=chain.edges,
+        sharing=_core.LoopSharing(
+            under_backward=chain.under_backward,
+            offset=offset,
+            forward_s=np.concatenate([own.forward_s for own in sharing]),
+            backward_s=np.concatenate([own.backward_s for own in sharing]),
+            tail_s=np.concatenate([own.tail_s for own in sharing]),
+        ),
+        order=_core.LoopOrder(
+            instant_offset=np.cumsum([0, *map(len, instants)]),
+            held=np.concatenate(instants),
+            running=np.concatenate(running),
+            warm=np.stack([own.warm for own in ends]),
+            drain=np.stack([own.drain for own in ends]),
+            turns=np.array([own[2:6] for own in ends], dtype=np.int64),
+            waits_twice=np.array([own.waits_twice for own in ends], dtype=np.int64),
+        ),
     )
-    return np.split(times_s, offset[1:-1])
+    return np.split(_core.loop_rank_times_s(loop), offset[1:-1])
 
 
 # The best nearly even split over v chunks per rank in a loop, with a bound on all such splits
@@ -572,17 +562,19 @@ class Loop:
             num_microbatches=self.shape.num_microbatches,
             least=np.maximum(even.least - missing, 0),
             most=even.most,
-            edge_forward_s=edges(times.forward_s),
-            edge_time_s=edges(times.total_s),
-            edge_kept_bytes=edges(least_kept),
-            edge_static_bytes=edges(static),
-            edge_optimizer_s=edges(update_s),
+            edges=_core.LoopEdges(
+                forward_s=edges(times.forward_s),
+                time_s=edges(times.total_s),
+                kept_bytes=edges(least_kept),
+                static_bytes=edges(static),
+                optimizer_s=edges(update_s),
+            ),
             optimizer_s=float(update_s[main]),
             forward_all_s=float(times.forward_before_s[-1]),
             backward_all_s=float((times.total_before_s - times.forward_before_s)[-1]),
             transfer_s=self.transfer_s,
             usable_bytes=self.cluster.accelerator.usable_bytes,
-            gathered_bytes=0.0 if missing else self._gathered_bytes(main),
+            beside_bytes=self._stages_bytes() + (0.0 if missing else self._gathered_bytes(main)),
             sharing=self._sharing(missing),
             under_backward=kinds.overlap.gradients,
         )
@@ -602,22 +594,27 @@ class Loop:
             kinds_of_stage.append(self.kinds.kind_of[first, after])
         return rank_sharing(self.kinds, self.replicas, [kinds_of_stage[r::p] for r in range(p)])
 
+    def _stages_bytes(self) -> float:
+        """What the stages of a rank hold that is owed to none of their layers."""
+        beside = zero.beside_layers_bytes(self.replicas.zero_stage, self.replicas.sizes)
+        return self.shape.virtual_stages * float(beside)
+
     def _gathered_bytes(self, main: int) -> float:
         """Weights that a rank of at least one block of the class gathers at least."""
-        if self.replicas.zero_stage < 3:
-            return 0.0
         costs = self.kinds.profile.costs
-        static = costs.static_bytes[costs.class_offsets[main], :, StaticKind.WEIGHT]
-        return float(static.sum()) * min(1.0, 2 * (1 - 1 / self.replicas.sizes[0]))
+        weights = costs.static_bytes[costs.class_offsets[main], :, StaticKind.WEIGHT].sum()
+        layers = zero.gathered_layers(self.replicas.zero_stage, self.replicas.sizes[0])
+        return float(zero.gathered_bytes(layers, weights, weights))
 
     def _held_of_classes(self) -> Floats:
         """State of one layer of each class on one device, [C]."""
         costs = self.kinds.profile.costs
         first = costs.class_offsets[:-1]
-        shards = np.array([[self.replicas.shards(g, k) for k in StaticKind] for g in range(2)])
-        sharded = (costs.static_bytes[first] / shards).sum(axis=(1, 2))
-        held: Floats = sharded + costs.opaque_static_bytes[first]
-        return held
+        stage, sizes = self.replicas.zero_stage, self.replicas.sizes
+        held = zero.state_bytes(stage, sizes, costs.static_bytes[first]).sum(axis=-1)
+        held = held - zero.beside_layers_bytes(stage, sizes)
+        total: Floats = held + costs.opaque_static_bytes[first]
+        return total
 
     def even_split(self) -> _Found | None:
         """What frameworks run where no split is stated, if it is nearly even and fits."""
@@ -690,9 +687,8 @@ class Loop:
         for _ in range(-missing):  # the bound allows ranks fewer of its class than they must hold
             counts[int((counts - least.sum(axis=0)).argmax())] -= 1
         late, early = np.arange(v)[::-1], np.arange(v)
-        spread = np.argsort([int(f"{chunk:06b}"[::-1], 2) for chunk in range(v)], kind="stable")
         found: list[Ints] = []
-        for order in (late, early, spread):
+        for order in (late, early, spread_order(v)):
             blocks = np.stack(
                 [_dealt_evenly(int(counts[r]), least[:, r], most[:, r], order) for r in range(p)],
                 axis=1,
@@ -717,6 +713,17 @@ class Loop:
             transfer_s=self.transfer_s,
         )
         return float(quick_ends_s(self.shape, times).max())
+
+
+def spread_order(count: int) -> Ints:
+    """0 to `count` - 1 with bits reversed: 0, then the middle, the quarters, the eighths, ...
+
+    Whatever number of them is taken from the front lies about evenly over all.
+    """
+    order = np.zeros(1, dtype=np.int64)
+    while len(order) < count:
+        order = np.concatenate((2 * order, 2 * order + 1))
+    return order[order < count]
 
 
 def _dealt_evenly(count: int, least: Ints, most: Ints, order: Ints) -> Ints:

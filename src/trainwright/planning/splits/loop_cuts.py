@@ -257,7 +257,7 @@ class _LoopSearch:
     def _updated_s(self, kinds: tuple[int, ...]) -> float:
         """The optimizer of one rank."""
         if kinds not in self.update_s:
-            own = touched_bytes(self.loop.kinds, self.loop.replicas)[list(kinds)].sum()
+            own = touched_bytes(self.loop.kinds, self.loop.replicas, np.array(kinds)).sum()
             device = self.loop.cluster.accelerator
             self.update_s[kinds] = memory_time_s(float(own), device) if own else 0.0
         return self.update_s[kinds]

@@ -1,6 +1,6 @@
 """The best split of a candidate on several pools, and a bound on every other.
 
-Across, ranks bring the prices and the memory of their own pool to the program of `chain_split`.
+Across, ranks bring the prices and the memory of their own pool to the program of `chain`.
 Beside, the pipelines of each pool have a bound of their own for any number of microbatches, and
 that grows with it; so the least T at which all pools together run the batch follows from giving
 microbatches one by one to the pool that has them done first. Stages are cut alike in all pools:

@@ -1,8 +1,8 @@
-"""What one candidate asks of the peel (`native/peel.hpp`): V placement, cut from both ends.
+"""What one candidate asks of the peel (`native/chain/peel.hpp`): V placement, cut from both ends.
 
 Rank r owns stages r and 2p-1-r. A family orders a V by the times of its stages, and what its order
 holds is known only then. A split is in the space if it is nearly even and fits with what the
-published order of its family holds (`v_memory`).
+published order of its family holds (`question.families`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -35,17 +35,18 @@ from trainwright.planning.splits.chain import Split, longest_stage
 from trainwright.plans.status import Objective
 from trainwright.profile import StaticKind
 from trainwright.scheduling.bounds import LeastCosts, best_bound
+from trainwright.step import zero
 from trainwright.step.pipeline import placement_of
 from trainwright.step.places import group_replicas
 from trainwright.step.predict import pipeline_times, sharing_times
 from trainwright.step.zero import RankState, optimizer_time_s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from trainwright.arrays import Floats, Ints
+    from trainwright.arrays import Floats
     from trainwright.planning.bounds.stages import NearlyEven, PackedFronts, StageKinds
     from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
@@ -67,7 +68,7 @@ class VProblem:
     num_microbatches: int
     usable_bytes: float
     gathered_share: float
-    arrays: dict[str, Floats]
+    by_kind: _core.PeelKinds
     transfer_s: Floats
     even: NearlyEven | None
     overhead_s: float
@@ -83,7 +84,6 @@ class VProblem:
         replicas = group_replicas(cluster.pool_of(), degrees)
         sharing = Sharing.of(kinds, replicas)
         longest = longest_stage(kinds, kinds.num_layers - 2 * p + 1, limit_s / m)
-        gathers = replicas.zero_stage == 3
         return cls(
             kinds=kinds,
             fronts=_with_added(packed_fronts(kinds, longest), kinds, sharing),
@@ -92,23 +92,23 @@ class VProblem:
             family=question.family,
             num_microbatches=m,
             usable_bytes=cluster.accelerator.usable_bytes,
-            gathered_share=2 * (1 - 1 / replicas.sizes[0]) if gathers else 0.0,
-            arrays={
-                "forward_s": kinds.counts @ times.forward_s,
-                "input_grad_s": kinds.counts @ times.input_grad_s,
-                "weight_grad_s": kinds.counts @ times.weight_grad_s,
-                "tail_s": sharing.tail_s(kinds.forward_s, slowest_s(kinds)),
-                "optimizer_s": optimizer_s(
+            gathered_share=float(zero.gathered_layers(replicas.zero_stage, replicas.sizes[0])),
+            by_kind=_core.PeelKinds(
+                forward_s=kinds.counts @ times.forward_s,
+                input_grad_s=kinds.counts @ times.input_grad_s,
+                weight_grad_s=kinds.counts @ times.weight_grad_s,
+                tail_s=sharing.exposed(kinds.forward_s, slowest_s(kinds)).last_s,
+                optimizer_s=optimizer_s(
                     kinds.static_bytes,
                     kinds.trained_bytes,
                     replicas,
                     cluster,
                     chunks_per_rank=2,
                 ),
-                "static_bytes": held_static_bytes(kinds, replicas),
-                "weight_bytes": kinds.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1),
-                "largest_weight_bytes": kinds.weight_bytes,
-            },
+                static_bytes=held_static_bytes(kinds, replicas),
+                weight_bytes=kinds.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1),
+                largest_weight_bytes=kinds.weight_bytes,
+            ),
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
             even=nearly_even(kinds.profile, 2 * p),
             overhead_s=question.overhead_s,
@@ -121,51 +121,59 @@ class VProblem:
         """No rank ever holds more."""
         return MOST_ACTIVATIONS[self.family](self.num_ranks)
 
-    def published(self) -> dict[str, Any] | None:
+    def published(self) -> _core.PeelProblem | None:
         """The splits of the space, with room for what the published order holds; None if empty."""
         return None if self.even is None else self._nearly_even(self.any_published(), self.even)
 
-    def any_published(self) -> dict[str, Any]:
+    def any_published(self) -> _core.PeelProblem:
         """All splits with that room, whether nearly even or not."""
         held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
         return self.with_room_for(*held)
 
-    def _nearly_even(self, problem: dict[str, Any], even: NearlyEven) -> dict[str, Any]:
+    def _nearly_even(self, problem: _core.PeelProblem, even: NearlyEven) -> _core.PeelProblem:
         """The problem with all other stages of a kind that cannot be run."""
-        levels, is_stage = problem["level_offset"], even.stages(self.kinds.num_layers)
-        kind_of = np.where(is_stage, self.kinds.kind_of, len(levels) - 1)
-        never = np.append(levels, levels[-1])
-        return problem | {"kind_of": kind_of, "level_offset": never}
+        return only_stages(problem, even.stages(self.kinds.num_layers))
 
-    def with_room_for(self, near: Floats, far: Floats) -> dict[str, Any]:
+    def with_room_for(self, near: Floats, far: Floats) -> _core.PeelProblem:
         """All splits whose ranks have room for these counts [N, p] of their near and far stage."""
         fronts = self.fronts
-        return {
-            "num_ranks": self.num_ranks,
-            "num_microbatches": self.num_microbatches,
-            "max_activations": self.max_activations,
-            "usable_bytes": self.usable_bytes,
-            "gathered_share": self.gathered_share,
-            "floor_s": self.floor_s,
-            "limit_s": self.limit_s,
-            "kind_of": self.kinds.kind_of,
-            "level_offset": fronts.levels,
-            "transient_bytes": fronts.level_bytes,
-            "beside_bytes": np.zeros_like(fronts.level_bytes),  # but for one of both chunks
-            "front_offset": fronts.offset,
-            "front_bytes": fronts.kept_bytes,
-            "front_time_s": fronts.time_s,
-            "forward_before_s": self.times.forward_before_s,
-            "input_grad_before_s": self.times.input_grad_before_s,
-            "transfer_s": self.transfer_s,
-            "near_in_flight": self._by_first_layer(near),
-            "far_in_flight": self._by_first_layer(far),
-            **self.arrays,
-        }
+        return _core.PeelProblem(
+            num_ranks=self.num_ranks,
+            num_microbatches=self.num_microbatches,
+            max_activations=self.max_activations,
+            usable_bytes=self.usable_bytes,
+            gathered_share=self.gathered_share,
+            floor_s=self.floor_s,
+            limit_s=self.limit_s,
+            kind_of=self.kinds.kind_of,
+            forward_before_s=self.times.forward_before_s,
+            input_grad_before_s=self.times.input_grad_before_s,
+            transfer_s=self.transfer_s,
+            near_in_flight=self._by_first_layer(near),
+            far_in_flight=self._by_first_layer(far),
+            kinds=self.by_kind,
+            fronts=_core.PeelFronts(
+                level_offset=fronts.levels,
+                transient_bytes=fronts.level_bytes,
+                beside_bytes=np.zeros_like(fronts.level_bytes),  # but for one of both chunks
+                point_offset=fronts.offset,
+                kept_bytes=fronts.kept_bytes,
+                time_s=fronts.time_s,
+            ),
+        )
 
     def _by_first_layer(self, held: Floats) -> Floats:
         """Counts of ranks, whatever layer their stages begin with."""
         return np.repeat(held.reshape(-1, 1), self.kinds.num_layers + 1, axis=1)
+
+
+def only_stages(problem: _core.PeelProblem, is_stage: NDArray[np.bool_]) -> _core.PeelProblem:
+    """The problem with all other stages, [L, L + 1], of a kind that cannot be run."""
+    levels = problem.fronts.level_offset
+    return problem.replace(
+        kind_of=np.where(is_stage, problem.kind_of, len(levels) - 1),
+        fronts=problem.fronts.replace(level_offset=np.append(levels, levels[-1])),
+    )
 
 
 def _busiest_work_s(kinds: StageKinds, times: LayerTimes, num_ranks: int) -> float:
@@ -177,11 +185,10 @@ def _busiest_work_s(kinds: StageKinds, times: LayerTimes, num_ranks: int) -> flo
 
 def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> PackedFronts:
     """With what replicas add to every microbatch."""
-    if sharing.zero_stage < 2:
-        return fronts
     level_kind = np.repeat(np.arange(len(fronts.levels) - 1), np.diff(fronts.levels))
     kind = np.repeat(level_kind, np.diff(fronts.offset))
-    return replace(fronts, time_s=sharing.with_added(kind, kinds.forward_s[kind], fronts.time_s))
+    exposed = sharing.at(kind).exposed(kinds.forward_s[kind], fronts.time_s)
+    return replace(fronts, time_s=fronts.time_s + exposed.forward_s + exposed.backward_s)
 
 
 # The value of a game between rows and columns: how to mix columns so that the least row is most
@@ -241,10 +248,11 @@ def solved(values: Floats) -> Mix:
 # other (`PeelWeights`). What other ranks recompute counts here, which no bound of a rank by itself
 # sees: of V-Min with little memory it is most of the step.
 #
-# These are sums of times of stages, and so is what ranks take by themselves (`v_bound`). The least
+# These are sums of times of stages, and so is what ranks take by themselves. The least
 # over all splits of the largest of them is no less than the least of any mean of them, which the
-# peel finds (`native/peel.hpp`, `peel_weighted`). The best mean is that of a game between splits
-# and sums (`matrix_game`), solved for the splits that were met; its mean asks for the next one.
+# peel finds (`native/chain/peel.hpp`, `peel_weighted`). The best mean is that of a game between
+# splits and sums (`matrix_game`), solved for the splits that were met; its mean asks for the next
+# one.
 #
 # Reference: J. Little. *A Proof for the Queuing Formula L = λW.* Operations Research 9(3), 1961.
 
@@ -287,13 +295,13 @@ class Times(NamedTuple):
     ends_s: Floats
 
 
-def lifetime_bound_s(problem: Mapping[str, Any], transfer_s: Floats, *, limit_s: float) -> float:
+def lifetime_bound_s(problem: _core.PeelProblem, transfer_s: Floats, *, limit_s: float) -> float:
     """No split of the peel's problem has a shorter step in seconds; cut down to the limit.
 
     `transfer_s` [2p - 1] is between neighbours of the chain, 0 where they share a rank.
     """
-    problem = dict(problem) | {"limit_s": limit_s, "floor_s": 0.0}
-    p = problem["num_ranks"]
+    problem = problem.replace(limit_s=limit_s, floor_s=0.0)
+    p = problem.num_ranks
     sums = _sums(problem, transfer_s)
     mean, best_s, values = sums.mean(np.repeat((1 / p, 0.0), p)), 0.0, []
     for _ in range(_ROUNDS):
@@ -309,10 +317,10 @@ def lifetime_bound_s(problem: Mapping[str, Any], transfer_s: Floats, *, limit_s:
     return best_s
 
 
-def _sums(problem: Mapping[str, Any], transfer_s: Floats) -> Sums:
+def _sums(problem: _core.PeelProblem, transfer_s: Floats) -> Sums:
     """What ranks take by themselves, then what their activations need."""
-    p, m = problem["num_ranks"], problem["num_microbatches"]
-    places = min(problem["max_activations"], 2 * m)
+    p, m = problem.num_ranks, problem.num_microbatches
+    places = min(problem.max_activations, 2 * m)
     ranks, stages = np.arange(p)[:, np.newaxis], np.arange(2 * p)
     far = 2 * p - 1 - ranks
     lives = (stages >= ranks).astype(np.float64) + (stages >= far)
@@ -330,25 +338,26 @@ def _sums(problem: Mapping[str, Any], transfer_s: Floats) -> Sums:
     )
 
 
-def _least_split(problem: Mapping[str, Any], mean: Sums) -> tuple[float, Times | None]:
+def _least_split(problem: _core.PeelProblem, mean: Sums) -> tuple[float, Times | None]:
     """The split of the least sum; none where none is within the limit."""
     forwards, input_grads, weight_grads, ranks, ends, beside_s = (part[0] for part in mean)
-    least_s, near, far, near_point, far_point, rank_s, ends_s = _core.peel_weighted(
-        **problem,
+    weights = _core.PeelWeights(
         forwards=forwards,
         input_grads=input_grads,
         weight_grads=weight_grads,
         ranks=ranks,
         ends=ends,
     )
-    if math.isinf(least_s):
-        return least_s, None
-    cuts = np.concatenate(([0], np.cumsum(np.concatenate((near, far[::-1])))))
-    kinds = problem["kind_of"][cuts[:-1], cuts[1:]]
-    points = np.concatenate((near_point, far_point[::-1]))
-    forward_s, weight_grad_s = problem["forward_s"][kinds], problem["weight_grad_s"][kinds]
-    input_grad_s = problem["front_time_s"][points] - forward_s - weight_grad_s
-    return least_s + float(beside_s), Times(forward_s, input_grad_s, weight_grad_s, rank_s, ends_s)
+    found = _core.peel_weighted(problem, weights)
+    if math.isinf(found.cost):
+        return found.cost, None
+    cuts = np.concatenate(([0], np.cumsum(np.concatenate((found.near, found.far[::-1])))))
+    kinds = problem.kind_of[cuts[:-1], cuts[1:]]
+    points = np.concatenate((found.near_point, found.far_point[::-1]))
+    forward_s, weight_grad_s = problem.kinds.forward_s[kinds], problem.kinds.weight_grad_s[kinds]
+    input_grad_s = problem.fronts.time_s[points] - forward_s - weight_grad_s
+    times = Times(forward_s, input_grad_s, weight_grad_s, found.rank_s, found.ends_s)
+    return found.cost + float(beside_s), times
 
 
 # Bounds on the step of every split in V, whatever order of so many activations is found
@@ -358,12 +367,6 @@ _FIRST_LIMIT: Final = 1.1  # times the work of the busiest rank
 _NEXT_LIMIT: Final = 1.2
 _LAST_LIMIT: Final = 4.0  # from there on in one go
 
-# Cost, layers of near and far chunks, their points, seconds and ends of ranks; see `PeelResult`.
-Peeled: TypeAlias = (
-    "tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64],"
-    " NDArray[np.float64], NDArray[np.float64]]"
-)
-
 
 def bound_v_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """The bound of `v_split.best_v_split` alone, in half of the time."""
@@ -371,7 +374,7 @@ def bound_v_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Spl
     space = problem.published()
     if space is None:
         return Split(bound_s=math.inf)
-    return Split(bound_s=min(shortest_split(problem, space)[0] + problem.overhead_s, limit_s))
+    return Split(bound_s=min(shortest_split(problem, space).cost + problem.overhead_s, limit_s))
 
 
 def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -390,7 +393,7 @@ def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     return Split(bound_s=bound_s + problem.overhead_s)
 
 
-def shortest_split(v: VProblem, space: Mapping[str, Any]) -> Peeled:
+def shortest_split(v: VProblem, space: _core.PeelProblem) -> _core.PeelResult:
     """The bound on some splits of the problem, by ranks alone, and a split that reaches it.
 
     It is infinite where none of them is within the limit.
@@ -398,18 +401,18 @@ def shortest_split(v: VProblem, space: Mapping[str, Any]) -> Peeled:
     floor_s = v.floor_s
     tried_s = _FIRST_LIMIT * floor_s
     while tried_s < min(v.limit_s, _LAST_LIMIT * floor_s):
-        found: Peeled = _core.peel(**(dict(space) | {"limit_s": tried_s}))
-        if math.isfinite(found[0]):
+        found = _core.peel(space.replace(limit_s=tried_s))
+        if math.isfinite(found.cost):
             return found
         tried_s *= _NEXT_LIMIT
-    return _core.peel(**space)
+    return _core.peel(space)
 
 
 # The best split for V placement: rank r owns stages r and 2p-1-r, cut from both ends of the
 # chain
 # ------------------------------------------------------------------------------------------
 # Two splits are found. One is even and has room for as many activations as its family allows at
-# most, so that it fits whatever order is found. The other attains the bound of `v_bound`, with room
+# most, so that it fits whatever order is found. The other attains the bound, with room
 # for what the published order of its family holds. Which of them steps faster the simulation tells.
 
 _LIKELY_LIMITS: Final = (1.02, 1.06)  # times a bound: the first, and from one to the next
@@ -425,11 +428,11 @@ def best_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split
     if space is None:
         return Split(bound_s=math.inf)
     shortest = shortest_split(problem, space)
-    bound_s = shortest[0] + problem.overhead_s
+    bound_s = shortest.cost + problem.overhead_s
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
-    _, (cuts, chosen) = _likely_split(problem, shortest[0])
-    others = (_decoded(problem, *shortest[1:5]),)
+    _, (cuts, chosen) = _likely_split(problem, shortest.cost)
+    others = (_decoded(problem, shortest),)
     return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=others)
 
 
@@ -441,12 +444,12 @@ def best_uneven_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -
     """
     problem = VProblem.of(question, limit_s=limit_s)
     shortest = shortest_split(problem, problem.any_published())
-    least_s = shortest[0] if math.isfinite(shortest[0]) else problem.floor_s
+    least_s = shortest.cost if math.isfinite(shortest.cost) else problem.floor_s
     likely_s, likely = _likely_split(problem, least_s)
-    bound_s = min(shortest[0], likely_s) + problem.overhead_s
+    bound_s = min(shortest.cost, likely_s) + problem.overhead_s
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
-    every = [_decoded(problem, *shortest[1:5])] if math.isfinite(shortest[0]) else []
+    every = [_decoded(problem, shortest)] if math.isfinite(shortest.cost) else []
     (cuts, chosen), *others = [*every, *([likely] if likely[0] else [])]
     return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=tuple(others))
 
@@ -460,9 +463,9 @@ def attaining_splits(v: VProblem) -> list[tuple[float, CutsAndRows]]:
     least_s = v.floor_s
     for space in (v.published(), v.any_published()):
         shortest = None if space is None else shortest_split(v, space)
-        if shortest is not None and math.isfinite(shortest[0]):
-            least_s = shortest[0]
-            found.append((least_s + v.overhead_s, _decoded(v, *shortest[1:5])))
+        if shortest is not None and math.isfinite(shortest.cost):
+            least_s = shortest.cost
+            found.append((least_s + v.overhead_s, _decoded(v, shortest)))
     likely_s, likely = _likely_split(v, least_s)
     if likely[0]:
         found.append((likely_s + v.overhead_s, likely))
@@ -477,24 +480,24 @@ def _likely_split(v: VProblem, bound_s: float) -> tuple[float, CutsAndRows]:
     chunk_s = float(v.times.total_before_s[-1]) / (2 * v.num_ranks)
     most = min(v.max_activations, 2 * v.num_microbatches)
     problem = v.with_room_for(*most_in_flight(v.num_ranks, most))
-    problem["beside_bytes"] = v.fronts.level_bytes
-    problem["max_activations"] = _UNLIMITED  # else chunks that hide waits look best
+    problem = problem.replace(
+        max_activations=_UNLIMITED,  # else chunks that hide waits look best
+        fronts=problem.fronts.replace(beside_bytes=v.fronts.level_bytes),
+    )
     first, following = _LIKELY_LIMITS
     tried_s = first * bound_s
     while tried_s < min(following * v.limit_s, _LAST_SPLIT_LIMIT * bound_s):
-        problem["limit_s"] = min(tried_s, v.limit_s)
-        least_s = _core.peel(**problem)[0]
+        least_s = _core.peel(problem.replace(limit_s=min(tried_s, v.limit_s))).cost
         if math.isfinite(least_s):
-            problem["limit_s"] = _EVEN_WITHIN * least_s
-            found = _core.peel_evenly(**problem, chunk_s=chunk_s)[1:5]
-            return least_s, _decoded(v, *found)
+            within = problem.replace(limit_s=_EVEN_WITHIN * least_s)
+            return least_s, _decoded(v, _core.peel_evenly(within, chunk_s=chunk_s))
         tried_s *= following
     return math.inf, ((), ())
 
 
-def _decoded(v: VProblem, near: Ints, far: Ints, near_point: Ints, far_point: Ints) -> CutsAndRows:
-    sizes = [*near.tolist(), *reversed(far.tolist())]
-    points = [*near_point.tolist(), *reversed(far_point.tolist())]
+def _decoded(v: VProblem, found: _core.PeelResult) -> CutsAndRows:
+    sizes = [*found.near.tolist(), *reversed(found.far.tolist())]
+    points = [*found.near_point.tolist(), *reversed(found.far_point.tolist())]
     cuts = (0, *accumulate(sizes))
     return cuts, rows_of(v, cuts, points)
 

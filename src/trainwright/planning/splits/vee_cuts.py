@@ -1,11 +1,11 @@
 """Every split in V of a small space, with a bound on each: nearly even, fitting as published.
 
 The space is that of `VProblem.published`. Each cut is bounded by a peel of this cut alone
-(`native/peel.hpp`), which recomputes as little as memory allows; other ways to recompute lengthen
-ranks by what they take longer. Ways are those of the fronts (`stage_kinds`): none that keeps fewer
-bytes is as fast. Cuts are a few hundred where stages are as many as half of the blocks, ways two or
-three to a stage: what is left of the product once a plan is known and memory is short can be tried
-one by one.
+(`native/chain/peel.hpp`), which recomputes as little as memory allows; other ways to recompute
+lengthen ranks by what they take longer. Ways are those of the fronts (`stage_kinds`): none that
+keeps fewer bytes is as fast. Cuts are a few hundred where stages are as many as half of the blocks,
+ways two or three to a stage: what is left of the product once a plan is known and memory is short
+can be tried one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.planning.bounds.stages import nearly_even
-from trainwright.planning.question.families import IN_V
+from trainwright.planning.question.families import IN_V, MOST_ACTIVATIONS
 from trainwright.planning.question.room import with_usable
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.vee import (
@@ -28,8 +28,10 @@ from trainwright.planning.splits.vee import (
     attaining_splits,
     best_uneven_v_split,
     least_step_of_v_s,
+    only_stages,
     rows_of,
 )
+from trainwright.step import zero
 from trainwright.step.predict import simulated_step, work_of_plan
 
 if TYPE_CHECKING:
@@ -118,16 +120,15 @@ def _every_cut(is_stage: Bools, num_stages: int) -> Iterator[Cuts]:
 
 
 def _ways_of(
-    v: VProblem, space: dict[str, Any], ways: _Ways, cuts: Cuts
+    v: VProblem, space: _core.PeelProblem, ways: _Ways, cuts: Cuts
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
     """The bound on the pipeline and the point of each stage, for all ways within the limit."""
     stages = list(pairwise(cuts))
-    only = np.full_like(v.kinds.kind_of, len(space["level_offset"]) - 1)
-    for first, after in stages:
-        only[first, after] = v.kinds.kind_of[first, after]
-    levels = np.append(space["level_offset"], space["level_offset"][-1])
-    least_s, *_, rank_s, _ = _core.peel(**(space | {"kind_of": only, "level_offset": levels}))
-    if math.isinf(least_s):
+    is_stage = np.zeros(v.kinds.kind_of.shape, dtype=bool)
+    for stage in stages:
+        is_stage[stage] = True
+    found = _core.peel(only_stages(space, is_stage))
+    if math.isinf(found.cost):
         return
     p, m = v.num_ranks, v.num_microbatches
     each = []
@@ -135,7 +136,7 @@ def _ways_of(
         near, far = (int(v.kinds.kind_of[cut]) for cut in (stages[rank], stages[-1 - rank]))
         own = ways.of(rank, near, far)
         fastest_s = own[0].time_s
-        own_s = [(float(rank_s[rank]) + m * (way.time_s - fastest_s), way) for way in own]
+        own_s = [(float(found.rank_s[rank]) + m * (way.time_s - fastest_s), way) for way in own]
         each.append([one for one in own_s if one[0] <= v.limit_s])
     for chosen in product(*each):
         near_points = [way.near for _, way in chosen]
@@ -148,7 +149,7 @@ class _Ways:
     """The ways of two stages of a rank that fit into memory together, fastest first."""
 
     v: VProblem
-    space: dict[str, Any]
+    space: _core.PeelProblem
     known: dict[tuple[int, int, int], list[_Way]] = field(default_factory=dict)
 
     def of(self, rank: int, near: int, far: int) -> list[_Way]:
@@ -160,7 +161,7 @@ class _Ways:
 
     def _made(self, rank: int, near: int, far: int) -> list[_Way]:
         found: dict[tuple[float, float, float], _Way] = {}
-        kept, time_s = self.space["front_bytes"], self.space["front_time_s"]
+        kept, time_s = self.space.fronts.kept_bytes, self.space.fronts.time_s
         for level, other_level in product(self._levels(near), self._levels(far)):
             for i, j in product(self._points(level), self._points(other_level)):
                 if self._fits(rank, (near, far), (level, other_level), (i, j)):
@@ -169,10 +170,10 @@ class _Ways:
         return sorted(found.values())
 
     def _levels(self, kind: int) -> range:
-        return range(*self.space["level_offset"][kind : kind + 2].tolist())
+        return range(*self.space.fronts.level_offset[kind : kind + 2].tolist())
 
     def _points(self, level: int) -> range:
-        return range(*self.space["front_offset"][level : level + 2].tolist())
+        return range(*self.space.fronts.point_offset[level : level + 2].tolist())
 
     def _fits(
         self,
@@ -183,17 +184,19 @@ class _Ways:
     ) -> bool:
         """As the peel has it: at every instant, and with the first two microbatches."""
         x, p = self.space, self.v.num_ranks
+        fronts, of_kind = x.fronts, x.kinds
         near, far = kinds
-        whole = x["weight_bytes"][near] + x["weight_bytes"][far]
-        heaviest = max(x["largest_weight_bytes"][near], x["largest_weight_bytes"][far])
-        state = x["static_bytes"][near] + x["static_bytes"][far]
-        room = x["usable_bytes"] - state - min(x["gathered_share"] * heaviest, whole)
-        own, other = (x["front_bytes"][point] for point in points)
-        beside = [x["transient_bytes"][level] for level in levels]
-        least_beside = max(min(beside), *(x["beside_bytes"][level] for level in levels))
+        whole = of_kind.weight_bytes[near] + of_kind.weight_bytes[far]
+        heaviest = max(of_kind.largest_weight_bytes[near], of_kind.largest_weight_bytes[far])
+        state = of_kind.static_bytes[near] + of_kind.static_bytes[far]
+        gathered = zero.gathered_bytes(x.gathered_share, heaviest, whole)
+        room = x.usable_bytes - state - gathered
+        own, other = (fronts.kept_bytes[point] for point in points)
+        beside = [fronts.transient_bytes[level] for level in levels]
+        least_beside = max(min(beside), *(fronts.beside_bytes[level] for level in levels))
         if own + beside[0] > room or own + other + beside[1] > room:
             return False
-        held = x["near_in_flight"][rank::p, 0] * own + x["far_in_flight"][rank::p, 0] * other
+        held = x.near_in_flight[rank::p, 0] * own + x.far_in_flight[rank::p, 0] * other
         return bool(held.max() <= room - least_beside)
 
 
@@ -480,9 +483,13 @@ def worth_uneven(
     bounds: Mapping[Candidate, float], num_layers: int, *, first: Candidate | None = None
 ) -> list[tuple[float, Candidate]]:
     """`first`, then those of the least coarse bounds; of equal ones those that may hold more."""
-    order = sorted(
-        bounds.items(), key=lambda one: (one[0] != first, one[1], -IN_V.index(one[0].schedule))
-    )
+
+    def promise(one: tuple[Candidate, float]) -> tuple[bool, float, int]:
+        candidate, bound = one
+        holds = MOST_ACTIVATIONS[candidate.schedule](candidate.pipeline)
+        return candidate != first, bound, -holds
+
+    order = sorted(bounds.items(), key=promise)
     most = max(_SOME, _LAYERS // num_layers**2)
     return [(bound, candidate) for candidate, bound in order[:most]]
 

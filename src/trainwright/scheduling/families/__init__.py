@@ -1,4 +1,8 @@
-"""Named schedule families, by registry name. A family gives orders; times are the simulator's."""
+"""Named schedule families, by registry name. A family gives orders; times are the simulator's.
+
+A new family is a file beside this one and a line in the registry below: what the planner, the
+simulator and the pages have to know of it are fields of `Family`.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,9 @@ _FAMILIES = (
 )
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in _FAMILIES})
-ALIASES: Mapping[str, str] = MappingProxyType({"v-zb": "zb-v"})
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {alias: family.name for family in _FAMILIES for alias in family.aliases}
+)
 
 
 def family_named(name: str) -> Family:

@@ -11,6 +11,7 @@ microbatch costs a bubble, down to k = 2, one microbatch at a time.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from trainwright.scheduling.families.family import (
 )
 from trainwright.scheduling.passes import drop_weight_grads
 from trainwright.scheduling.v_pattern import (
+    SOURCE,
     blocks_within,
     repeated_order,
     rewritten_order,
@@ -92,14 +94,20 @@ def _handmade_order(num_ranks: int, num_microbatches: int) -> Schedule:
 ADAPTIVE_V = Family(
     name="adaptive-v",
     summary="V of two chunks within any limit of activations",
+    source=SOURCE,
     place=two_chunks_in_v,
     order=order,
+    splits_backward=True,
     obeys_limits=True,
+    reads_costs=True,
+    planned=True,
+    warm_up=lambda ranks: ranks,
+    most_activations=lambda p: 2 * p,
+    published_in_flight=zb_v_handmade.in_flight,
 )
-ZB_V = Family(
+ZB_V = replace(
+    ADAPTIVE_V,
     name="zb-v",
+    aliases=("v-zb",),
     summary="V of two chunks without a bubble for equal times, in 1F1B's memory",
-    place=two_chunks_in_v,
-    order=order,
-    obeys_limits=True,
 )

@@ -35,6 +35,8 @@ def order(request: FamilyRequest) -> Schedule:
 BREADTH_FIRST = Family(
     name="breadth-first",
     summary="all microbatches on a chunk before the next chunk, forwards before backwards",
+    source="Lamy-Poirier, MLSys 2023",
     place=looped,
     order=order,
+    planned=True,
 )

@@ -109,7 +109,9 @@ def rules(request: FamilyRequest) -> Iterator[Fault]:
 DUALPIPE_V = Family(
     name="dualpipe-v",
     summary="V of two chunks, forward and backward in overlapping pairs",
+    source="DeepSeek-AI, 2025",
     place=two_chunks_in_v,
     order=order,
     rules=rules,
+    splits_backward=True,
 )

@@ -1,20 +1,26 @@
-"""What a schedule family is: a name, a placement, and a generator of orders."""
+"""What a schedule family is: a name, a placement, a generator of orders, and facts about them.
+
+A family is one file of this package and a line in its registry. Whatever else has to be known of
+its orders (how many activations they hold, what they split, when they repeat themselves) is a field
+of `Family`, set in that file: everything outside asks the family.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plans.schedule import ActionKind, Placement
+from trainwright.plans.schedule import ActionKind, FamilyShape, Placement, Placing
 from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.bounds import least_that_fits
 
 if TYPE_CHECKING:
-    from trainwright.arrays import Floats
+    from trainwright.arrays import Floats, Ints
     from trainwright.plans.schedule import Schedule
 
 
@@ -54,20 +60,95 @@ class FamilyRequest:
         return in_bytes or self.max_activations is not None
 
 
+class Steady(NamedTuple):
+    """After how many microbatches an order repeats itself, in multiples of the p ranks.
+
+    A step of `long`·p microbatches is long enough to look for the steady state in its middle. The
+    last `drain`·p of them drain the pipeline; `in_flight`·p can be in flight before. Orders
+    `by_rank` repeat themselves every p microbatches, so that a shorter step keeps the rest that p
+    leaves of them; all others every microbatch.
+    """
+
+    long: int
+    drain: int
+    in_flight: int
+    by_rank: bool = False
+
+
+# Chunk activations of the near and of the far stage of each rank, [N, p] each, at the N instants
+# that can be its fullest; by the numbers of ranks and of microbatches.
+InFlight: TypeAlias = "Callable[[int, int], tuple[Ints, Ints]]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A named way to order a pipeline.
+    """A named way to order a pipeline, and what is known of its orders.
 
     `order` may assume that `rules` found no fault; it gives None where the memory limits allow no
-    order it knows. `obeys_limits` says whether it looks at limits at all.
+    order it knows.
+
+    name, aliases, summary, source
+        What it is called, what it is for, and who published it.
+    splits_backward
+        Whether weight gradients are actions of their own.
+    obeys_limits
+        Whether the order looks at the memory limits of a request at all.
+    reads_costs
+        Whether it looks at times and bytes; else orders depend on counts alone and may be kept.
+    reads_group, whole_groups
+        Whether it looks at the `group` of a request; whether all microbatches pass each chunk in
+        groups of p, so that p must divide their number.
+    steady
+        How soon its order repeats itself; None where what is in flight grows with the microbatches
+        or is not known.
+
+    The rest is for planners, who search plans only under families that are `planned`:
+
+    warm_up
+        Of each chunk, how many microbatches are in flight before the first backward of a rank, by
+        the number of ranks from it to the end of the pipeline, at most m; None where nobody knows.
+    weight_grad_lag
+        s, where rank r runs the weight gradient of microbatch j - s·r after the input gradient of
+        j, so that min(m, 1 + s·r) are left after the last one; None in any other order.
+    most_activations
+        In V: chunk activations that no rank exceeds, by the number of ranks.
+    published_in_flight
+        In V: what the published order holds, whatever the times are.
     """
 
     name: str
     summary: str
+    source: str
     place: Callable[[FamilyRequest], Placement]
     order: Callable[[FamilyRequest], Schedule | None]
+    aliases: tuple[str, ...] = ()
     rules: Callable[[FamilyRequest], Iterable[Fault]] = lambda request: ()
+    splits_backward: bool = False
     obeys_limits: bool = False
+    reads_costs: bool = False
+    reads_group: bool = False
+    whole_groups: bool = False
+    steady: Steady | None = None
+    planned: bool = False
+    warm_up: Callable[[Ints], Ints] | None = None
+    weight_grad_lag: int | None = None
+    most_activations: Callable[[int], int] | None = None
+    published_in_flight: InFlight | None = None
+
+    @property
+    def num_chunks(self) -> int | None:
+        """Virtual stages per rank; None where a request chooses."""
+        few, more = (_place(self, virtual_stages).num_stages for virtual_stages in (2, 3))
+        return few // _RANKS if few == more else None
+
+    @property
+    def placing(self) -> Placing:
+        """How its stages lie on the ranks: one each, in a loop, in a V, or in any other way."""
+        return self.shape(3).placing
+
+    def shape(self, virtual_stages: int) -> FamilyShape:
+        """Placing of its stages with so many chunks per rank, and whether it splits backwards."""
+        return FamilyShape(_place(self, virtual_stages).placing, self.splits_backward)
 
     def generate(self, request: FamilyRequest) -> Schedule | None:
         """Orders for `request`, None where they cannot respect its memory limits.
@@ -78,6 +159,15 @@ class Family:
         if faults:
             raise InvalidInput(faults)
         return self.order(request)
+
+
+_RANKS = 4  # enough to tell a loop, a V and a wave from each other
+
+
+@lru_cache(maxsize=128)
+def _place(family: Family, virtual_stages: int) -> Placement:
+    request = FamilyRequest(num_ranks=_RANKS, num_microbatches=1, virtual_stages=virtual_stages)
+    return family.place(request)
 
 
 def one_chunk(request: FamilyRequest) -> Placement:

@@ -29,5 +29,10 @@ def order(request: FamilyRequest) -> Schedule:
 
 
 GPIPE = Family(
-    name="gpipe", summary="all forwards, then all backwards", place=one_chunk, order=order
+    name="gpipe",
+    summary="all forwards, then all backwards",
+    source="Huang et al., NeurIPS 2019",
+    place=one_chunk,
+    order=order,
+    planned=True,
 )

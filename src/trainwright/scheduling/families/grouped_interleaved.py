@@ -17,6 +17,7 @@ from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.block import BuildingBlock, repeat
 from trainwright.scheduling.families.family import Family, looped
 from trainwright.scheduling.passes import trim
+from trainwright.scheduling.v_pattern import SOURCE
 
 if TYPE_CHECKING:
     from trainwright.plans.schedule import Placement
@@ -74,14 +75,20 @@ def rules(request: FamilyRequest) -> Iterator[Fault]:
 GIS = Family(
     name="gis",
     summary="interleaved with split backward in groups of p",
+    source=SOURCE,
     place=looped,
     order=order,
     rules=rules,
+    splits_backward=True,
+    reads_group=True,
 )
 GIS_H = Family(
     name="gis-h",
     summary="interleaved with split backward in groups of p/2, for less memory",
+    source=SOURCE,
     place=looped,
     order=half_order,
     rules=rules,
+    splits_backward=True,
+    reads_group=True,
 )

@@ -18,7 +18,7 @@ import numpy as np
 
 from trainwright.errors import Fault
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, looped
+from trainwright.scheduling.families.family import Family, Steady, looped
 from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
@@ -89,14 +89,22 @@ def depth_first_rules(request: FamilyRequest) -> Iterator[Fault]:
 INTERLEAVED = Family(
     name="interleaved",
     summary="1F1B over v chunks per rank in a loop",
+    source="Narayanan et al., SC 2021",
     place=looped,
     order=order,
     rules=rules,
+    whole_groups=True,
+    steady=Steady(8, 2, 3, by_rank=True),
+    planned=True,
 )
 DEPTH_FIRST = Family(
     name="depth-first",
     summary="interleaved with groups of any size >= p: all chunks of a group before the next group",
+    source="Lamy-Poirier, MLSys 2023",
     place=looped,
     order=depth_first_order,
     rules=depth_first_rules,
+    reads_group=True,
+    steady=Steady(12, 4, 4, by_rank=True),  # the last group may be nearly twice as large
+    planned=True,
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, one_chunk
+from trainwright.scheduling.families.family import Family, Steady, one_chunk
 from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
@@ -51,12 +51,19 @@ def _rank_order(rank: int, num_microbatches: int, *, warmup: int) -> Actions:
 ONE_F_ONE_B = Family(
     name="1f1b",
     summary="one forward, one backward in turn; at most p activations",
+    source="Narayanan et al., ICML 2021 (PipeDream-flush)",
     place=one_chunk,
     order=order,
+    steady=Steady(5, 1, 2),  # at most p in flight on every rank
+    planned=True,
+    warm_up=lambda ranks: ranks,
 )
 EAGER_ONE_F_ONE_B = Family(
     name="eager-1f1b",
     summary="1F1B with twice the warm-up: hides transfers for up to 2p-1 activations",
+    source="Zhuang et al., MLSys 2023",
     place=one_chunk,
     order=eager_order,
+    steady=Steady(8, 2, 3),
+    planned=True,
 )

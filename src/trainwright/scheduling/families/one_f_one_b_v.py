@@ -16,6 +16,7 @@ from trainwright.scheduling.block import BuildingBlock, repeat
 from trainwright.scheduling.families.family import Family, two_chunks_in_v
 from trainwright.scheduling.passes import reorder
 from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.v_pattern import SOURCE
 
 if TYPE_CHECKING:
     from trainwright.plans.schedule import Placement, Schedule
@@ -59,6 +60,8 @@ def order(request: FamilyRequest) -> Schedule:
 ONE_F_ONE_B_V = Family(
     name="1f1b-v",
     summary="V of two chunks, backwards whole, two thirds of 1F1B's memory",
+    source=SOURCE,
     place=two_chunks_in_v,
     order=order,
+    reads_costs=True,
 )

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from trainwright.scheduling.families.family import Family, limited_costs, two_chunks_in_v
 from trainwright.scheduling.v_pattern import (
+    SOURCE,
     VBlock,
+    in_flight,
     repeated_order,
     rewritten_order,
     v_half_block,
@@ -26,15 +28,25 @@ if TYPE_CHECKING:
 
 
 def v_min_order(request: FamilyRequest) -> Schedule | None:
-    """At most 2 floor((p+4)/3) activations."""
+    """At most `v_min_activations`."""
     p = request.num_ranks
-    return _best(request, v_min_block(p), max_activations=2 * ((p + 4) // 3))
+    return _best(request, v_min_block(p), max_activations=v_min_activations(p))
 
 
 def v_half_order(request: FamilyRequest) -> Schedule | None:
-    """At most 2 floor(p/2) + 2 activations."""
+    """At most `v_half_activations`."""
     p = request.num_ranks
-    return _best(request, v_half_block(p), max_activations=2 * (p // 2) + 2)
+    return _best(request, v_half_block(p), max_activations=v_half_activations(p))
+
+
+def v_min_activations(num_ranks: int) -> int:
+    """Chunk activations that no rank of V-Min exceeds: 2 floor((p+4)/3)."""
+    return 2 * ((num_ranks + 4) // 3)
+
+
+def v_half_activations(num_ranks: int) -> int:
+    """Chunk activations that no rank of V-Half exceeds: 2 floor(p/2) + 2."""
+    return 2 * (num_ranks // 2) + 2
 
 
 def _best(request: FamilyRequest, block: VBlock, *, max_activations: int) -> Schedule | None:
@@ -55,14 +67,28 @@ def _best(request: FamilyRequest, block: VBlock, *, max_activations: int) -> Sch
 V_MIN = Family(
     name="v-min",
     summary="a third of 1F1B's memory in V",
+    source=SOURCE,
     place=two_chunks_in_v,
     order=v_min_order,
+    splits_backward=True,
     obeys_limits=True,
+    reads_costs=True,
+    planned=True,
+    warm_up=lambda ranks: (ranks + 2) // 3,
+    most_activations=v_min_activations,
+    published_in_flight=lambda p, m: in_flight(v_min_block(p), m),
 )
 V_HALF = Family(
     name="v-half",
     summary="half of 1F1B's memory in V",
+    source=SOURCE,
     place=two_chunks_in_v,
     order=v_half_order,
+    splits_backward=True,
     obeys_limits=True,
+    reads_costs=True,
+    planned=True,
+    warm_up=lambda ranks: (ranks + 1) // 2,
+    most_activations=v_half_activations,
+    published_in_flight=lambda p, m: in_flight(v_half_block(p), m),
 )

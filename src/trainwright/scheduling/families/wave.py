@@ -89,7 +89,10 @@ def _without_weight_grads(block: BuildingBlock, num_microbatches: int) -> Schedu
 WAVE = Family(
     name="wave",
     summary="v chunks per rank, the direction flipping after each: V repeated, any limit",
+    source="placement of Hanayo, Liu et al., SC 2023; orders of our own",
     place=place,
     order=order,
+    splits_backward=True,
     obeys_limits=True,
+    reads_costs=True,
 )

@@ -11,10 +11,12 @@ import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, two_chunks_in_v
+from trainwright.scheduling.families.zero_bubble import SOURCE
 from trainwright.scheduling.orders import counted
 from trainwright.scheduling.passes import trim
 
 if TYPE_CHECKING:
+    from trainwright.arrays import Ints
     from trainwright.plans.schedule import Actions
     from trainwright.scheduling.families.family import FamilyRequest
 
@@ -50,9 +52,22 @@ def _rank_order(num_ranks: int, rank: int, num_microbatches: int) -> Actions:
     )
 
 
+def in_flight(num_ranks: int, num_microbatches: int) -> tuple[Ints, Ints]:
+    """Of stage r and of stage 2p-1-r on every rank, waiting for input gradients, [2, p] each.
+
+    With F0, and with F1, of the steady word begun last; fewer microbatches are all begun.
+    """
+    p, m, r = num_ranks, num_microbatches, np.arange(num_ranks)
+    near, far = 2 * p - 1 - r, r + 1
+    held = np.stack((near, np.where(m > near, near + 1, near))), np.stack((far, far - 1))
+    return np.minimum(held[0], m), np.minimum(held[1], m)
+
+
 ZB_V_HANDMADE = Family(
     name="zb-v-handmade",
     summary="the published zero-bubble order in V",
+    source=SOURCE,
     place=two_chunks_in_v,
     order=order,
+    splits_backward=True,
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, one_chunk
+from trainwright.scheduling.families.family import Family, Steady, one_chunk
 from trainwright.scheduling.orders import actions, by_time, one_after_another
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from trainwright.plans.schedule import Actions
     from trainwright.scheduling.families.family import FamilyRequest
+
+SOURCE = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
 
 
 def h1_order(request: FamilyRequest) -> Schedule:
@@ -61,12 +63,24 @@ def _order(
 ZB_H1 = Family(
     name="zb-h1",
     summary="1F1B with delayed weight gradients: a third of the bubble at p activations",
+    source=SOURCE,
     place=one_chunk,
     order=h1_order,
+    splits_backward=True,
+    steady=Steady(5, 1, 2),  # at most p in flight on every rank
+    planned=True,
+    warm_up=lambda ranks: ranks,
+    weight_grad_lag=1,
 )
 ZB_H2 = Family(
     name="zb-h2",
     summary="no bubble for equal times, at 2p-1 activations",
+    source=SOURCE,
     place=one_chunk,
     order=h2_order,
+    splits_backward=True,
+    steady=Steady(8, 2, 3),
+    planned=True,
+    warm_up=lambda ranks: 2 * ranks - 1,
+    weight_grad_lag=2,
 )

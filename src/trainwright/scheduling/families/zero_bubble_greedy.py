@@ -1,8 +1,8 @@
 """ZB-1p and ZB-2p: the zero-bubble heuristic with real times, at the memory of p or 2p forwards.
 
-Eight variants of the heuristic (`native/zero_bubble.hpp`; Qi et al., ICLR 2024) are generated; the
-best is reordered, and its weight gradients are placed anew. Times are per stage and limits per rank
-throughout.
+Eight variants of the heuristic (`native/schedule/zero_bubble.hpp`; Qi et al., ICLR 2024) are
+generated; the best is reordered, and its weight gradients are placed anew. Times are per stage and
+limits per rank throughout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainwright._native import _core
 from trainwright.plans.schedule import Schedule
 from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.scheduling.families.family import Family, limited_costs, one_chunk, within_forwards
-from trainwright.scheduling.families.zero_bubble import h1_order
+from trainwright.scheduling.families.zero_bubble import SOURCE, h1_order
 from trainwright.scheduling.simulate import native_costs, native_memory
 from trainwright.scheduling.weight_grads import polish
 
@@ -68,14 +68,20 @@ def _best(request: FamilyRequest, *, max_activations: int) -> Schedule | None:
 ZB_1P = Family(
     name="zb-1p",
     summary="zero-bubble heuristic within the memory of 1F1B",
+    source=SOURCE,
     place=one_chunk,
     order=one_p_order,
+    splits_backward=True,
     obeys_limits=True,
+    reads_costs=True,
 )
 ZB_2P = Family(
     name="zb-2p",
     summary="zero-bubble heuristic within twice the memory of 1F1B",
+    source=SOURCE,
     place=one_chunk,
     order=two_p_order,
+    splits_backward=True,
     obeys_limits=True,
+    reads_costs=True,
 )

@@ -1,0 +1,128 @@
+// Bindings of the passes that turn schedules into schedules.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+
+#include "bind/numpy_arrays.hpp"
+#include "bind/schedule.hpp"
+#include "schedule/fill_weight_grads.hpp"
+#include "schedule/improve_weight_grads.hpp"
+#include "schedule/order_trials.hpp"
+#include "schedule/reorder.hpp"
+#include "schedule/zero_bubble.hpp"
+
+namespace nb = nanobind;
+using trainwright::ActionRow;
+using trainwright::FilledOrders;
+using trainwright::OrderTrials;
+using trainwright::ReorderedOrders;
+using trainwright::numpy::CostArrays;
+using trainwright::numpy::MemoryArrays;
+using trainwright::numpy::OrderArrays;
+
+namespace {
+
+template <typename Result>
+nb::ndarray<nb::numpy, const int32_t, nb::shape<-1, 3>> action_rows(const Result& orders) {
+  return {reinterpret_cast<const int32_t*>(orders.actions.data()), {orders.actions.size(), 3}};
+}
+
+nb::ndarray<nb::numpy, const int64_t, nb::ndim<1>> rank_offsets(const FilledOrders& orders) {
+  return {orders.rank_offsets.data(), {orders.rank_offsets.size()}};
+}
+
+// Trials with the arrays that they look at.
+struct TrialsOfArrays {
+  CostArrays costs;
+  MemoryArrays memory;
+  OrderTrials trials;
+
+  TrialsOfArrays(const CostArrays& times, const MemoryArrays& bytes, double enough_s,
+                 int64_t sweeps)
+      : costs(times), memory(bytes), trials(costs.view(), memory.view(), enough_s, sweeps) {}
+};
+
+}  // namespace
+
+void bind_schedule_passes(nb::module_& module) {
+  nb::class_<FilledOrders>(module, "FilledOrders")
+      .def_ro("complete", &FilledOrders::complete)
+      .def_ro("span_s", &FilledOrders::span_s)
+      .def_ro("makespan_s", &FilledOrders::makespan_s)
+      .def_ro("largest_idle_s", &FilledOrders::largest_idle_s)
+      .def_prop_ro("actions", &action_rows<FilledOrders>, nb::rv_policy::reference_internal)
+      .def_prop_ro("rank_offsets", &rank_offsets, nb::rv_policy::reference_internal);
+
+  module.def(
+      "fill_weight_grads",
+      [](const OrderArrays& orders, const CostArrays& costs, const MemoryArrays& memory,
+         double tolerated_idle_s) {
+        nb::gil_scoped_release release;
+        return trainwright::fill_weight_grads(orders.view(), costs.view(), memory.view(),
+                                              tolerated_idle_s);
+      },
+      nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(),
+      nb::arg("tolerated_idle_s"));
+
+  module.def(
+      "improve_weight_grads",
+      [](const OrderArrays& orders, const CostArrays& costs, const MemoryArrays& memory, bool span,
+         int64_t budget) {
+        nb::gil_scoped_release release;
+        return trainwright::improve_weight_grads(
+            orders.view(), costs.view(), memory.view(),
+            span ? trainwright::Objective::span : trainwright::Objective::makespan, budget);
+      },
+      nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("span"),
+      nb::arg("budget"));
+
+  nb::class_<ReorderedOrders>(module, "ReorderedOrders")
+      .def_ro("complete", &ReorderedOrders::complete)
+      .def_ro("num_moves", &ReorderedOrders::num_moves)
+      .def_prop_ro("actions", &action_rows<ReorderedOrders>, nb::rv_policy::reference_internal);
+
+  module.def(
+      "reorder",
+      [](const OrderArrays& orders, const CostArrays& costs, const MemoryArrays& memory,
+         double from_s, double until_s, int64_t sweeps) {
+        nb::gil_scoped_release release;
+        return trainwright::reorder(orders.view(), costs.view(), memory.view(),
+                                    {.from_s = from_s, .until_s = until_s, .sweeps = sweeps});
+      },
+      nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("from_s"),
+      nb::arg("until_s"), nb::arg("sweeps"));
+
+  nb::class_<TrialsOfArrays>(module, "OrderTrials")
+      .def(nb::init<const CostArrays&, const MemoryArrays&, double, int64_t>(), nb::arg("costs"),
+           nb::arg("memory"), nb::kw_only(), nb::arg("enough_s"), nb::arg("sweeps"))
+      .def(
+          "add",
+          [](TrialsOfArrays& self, const OrderArrays& order) {
+            nb::gil_scoped_release release;
+            return self.trials.add(order.view());
+          },
+          nb::arg("order"))
+      .def(
+          "best",
+          [](const TrialsOfArrays& self, int64_t num_finalists, int64_t rounds,
+             int64_t simulations) {
+            nb::gil_scoped_release release;
+            return self.trials.best(
+                {.num_finalists = num_finalists, .rounds = rounds, .simulations = simulations});
+          },
+          nb::kw_only(), nb::arg("num_finalists"), nb::arg("rounds"), nb::arg("simulations"));
+
+  module.def(
+      "zero_bubble_orders",
+      [](int64_t num_microbatches, const CostArrays& costs, const MemoryArrays& memory,
+         bool late_warm_up, bool prefer_backward, bool tolerant) {
+        nb::gil_scoped_release release;
+        return trainwright::zero_bubble_orders(num_microbatches, costs.view(), memory.view(),
+                                               {.late_warm_up = late_warm_up,
+                                                .prefer_backward = prefer_backward,
+                                                .tolerant = tolerant});
+      },
+      nb::arg("num_microbatches"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(),
+      nb::arg("late_warm_up"), nb::arg("prefer_backward"), nb::arg("tolerant"));
+}

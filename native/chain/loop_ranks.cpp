@@ -1,0 +1,221 @@
+#include "chain/loop_ranks.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace trainwright {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kLeast = 1e-300;  // seconds, so that what frees bytes for nothing comes first
+
+struct Way {
+  double rate;  // bytes freed per second
+  double gain;
+};
+
+class Rank {
+ public:
+  Rank(const LoopRanks& loop, int64_t rank)
+      : x_(loop),
+        rank_(rank),
+        p_(loop.num_ranks),
+        size_(static_cast<int64_t>(loop.least.size())),
+        v_(size_ / loop.num_ranks),
+        first_(loop.order.instant_offset[rank]),
+        after_(loop.order.instant_offset[rank + 1]) {
+    for (int64_t chunk = 0; chunk < v_; ++chunk) {
+      least_.push_back(x_.least[chunk * p_ + rank]);
+      spare_.push_back(x_.most[chunk * p_ + rank] - least_.back());
+    }
+    if (rank == 0) edges_.push_back({0, 0});
+    if (rank == p_ - 1) edges_.push_back({1, v_ - 1});
+    for (int64_t i = first_; i < after_; ++i)
+      by_held_.push_back(ordered(instant(x_.order.held, i), 1));
+    by_warm_ = ordered(row(x_.order.warm), -1);
+    by_drain_ = ordered(row(x_.order.drain), -1);
+    sum_paths();
+  }
+
+  void fill(std::span<double> times_s) const {
+    for (size_t extra = 0; extra < times_s.size(); ++extra) {
+      times_s[extra] = time_s(static_cast<int64_t>(extra));
+    }
+  }
+
+ private:
+  struct Edge {
+    int64_t end;
+    int64_t chunk;
+  };
+
+  std::span<const double> instant(std::span<const double> rows, int64_t i) const {
+    return rows.subspan(static_cast<size_t>(i * v_), static_cast<size_t>(v_));
+  }
+  std::span<const double> row(std::span<const double> rows) const { return instant(rows, rank_); }
+
+  // Chunks by count, ascending or descending, the first of equals first.
+  std::vector<int64_t> ordered(std::span<const double> counts, double sign) const {
+    std::vector<int64_t> order(static_cast<size_t>(v_));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return sign * counts[a] < sign * counts[b]; });
+    return order;
+  }
+
+  // Blocks of each chunk, extra ones in the order given.
+  void deal(int64_t extra, const std::vector<int64_t>& order, std::vector<int64_t>& blocks) const {
+    blocks = least_;
+    for (const int64_t chunk : order) {
+      const int64_t own = std::min(extra, spare_[chunk]);
+      blocks[chunk] += own;
+      extra -= own;
+    }
+  }
+
+  double time_s(int64_t extra) const {
+    const int64_t count = std::accumulate(least_.begin(), least_.end(), extra);
+    double held = count * x_.blocks.static_bytes, edge_s = 0,
+           after_s = count * x_.blocks.optimizer_s;
+    for (const Edge& edge : edges_) {
+      held += x_.edges.static_bytes[edge.end];
+      edge_s += x_.edges.time_s[edge.end];
+      after_s += x_.edges.optimizer_s[edge.end];
+    }
+    const double recomputed_s = recompute_s(extra, held);
+    if (!std::isfinite(recomputed_s)) return kInfinite;
+    const size_t at = static_cast<size_t>(x_.sharing.offset[rank_] + extra);
+    const double exposed_s =
+        std::max(0.0, x_.sharing.backward_s[at] - x_.sharing.under_backward * recomputed_s);
+    const double forward_s = x_.sharing.forward_s[at], backward_s = recomputed_s + exposed_s;
+    const double work_s = count * x_.blocks.time_s[0] + edge_s + forward_s + backward_s;
+    return x_.num_microbatches * work_s + idle_s(extra, forward_s, backward_s) + after_s +
+           x_.sharing.tail_s[at];
+  }
+
+  // Seconds per microbatch; infinite where the leanest options do not fit.
+  double recompute_s(int64_t extra, double held_bytes) const {
+    double worst_s = 0;
+    std::vector<int64_t> blocks;
+    std::vector<Way> ways;
+    for (int64_t i = first_; i < after_; ++i) {
+      const auto counts = instant(x_.order.held, i), runs = instant(x_.order.running, i);
+      double room = x_.usable_bytes - x_.gathered_bytes - held_bytes;
+      for (const Edge& edge : edges_) room -= counts[edge.chunk] * x_.edges.kept_bytes[edge.end];
+      for (int64_t chunk = 0; chunk < v_; ++chunk) {
+        if (runs[chunk] > 0 && least_[chunk] > 0) {
+          room -= x_.blocks.transient_bytes;
+          break;
+        }
+      }
+      if (room < 0) return kInfinite;
+      deal(extra, by_held_[i - first_], blocks);
+      worst_s = std::max(worst_s, freed_s(counts, blocks, room, ways));
+      if (!std::isfinite(worst_s)) return kInfinite;
+    }
+    return worst_s;
+  }
+
+  double freed_s(std::span<const double> counts, const std::vector<int64_t>& blocks, double room,
+                 std::vector<Way>& ways) const {
+    double over = -room;
+    for (int64_t c = 0; c < v_; ++c) over += counts[c] * blocks[c] * x_.blocks.kept_bytes[0];
+    if (over <= 0) return 0;
+    ways.clear();
+    for (int64_t c = 0; c < v_; ++c) {
+      for (size_t k = 1; k < x_.blocks.time_s.size(); ++k) {
+        const double gain =
+            counts[c] * blocks[c] * (x_.blocks.kept_bytes[k - 1] - x_.blocks.kept_bytes[k]);
+        const double cost_s = blocks[c] * (x_.blocks.time_s[k] - x_.blocks.time_s[k - 1]);
+        if (gain > 0) ways.push_back({gain / std::max(cost_s, kLeast), gain});
+      }
+    }
+    std::sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) { return a.rate > b.rate; });
+    double spent_s = 0;
+    for (const Way& way : ways) {
+      spent_s += std::min(over, way.gain) / way.rate;
+      over -= way.gain;
+      if (over <= 0) return spent_s;
+    }
+    return kInfinite;
+  }
+
+  void sum_paths() {
+    const double block_backward_s = x_.blocks.time_s[0] - x_.blocks.forward_s;
+    double before_forward = 0, before_backward = 0, behind = 0, ahead = 0, across = 0;
+    const auto turns = x_.order.turns.subspan(static_cast<size_t>(4 * rank_), 4);
+    double across_begins = 0, across_turns = 0, across_leaves = 0, across_ends = 0;
+    for (int64_t s = 0; s < size_; ++s) {
+      if (s > 0) across += x_.transfer_s[s - 1];
+      double forward_s = x_.least[s] * x_.blocks.forward_s;
+      double backward_s = x_.least[s] * block_backward_s;
+      for (int64_t end = 0; end < 2; ++end) {
+        if (s == (end == 0 ? 0 : size_ - 1)) {
+          forward_s += x_.edges.forward_s[end];
+          backward_s += x_.edges.time_s[end] - x_.edges.forward_s[end];
+        }
+      }
+      if (s < turns[0]) before_forward += forward_s;
+      if (s < turns[3]) before_backward += backward_s;
+      if (s > turns[1]) behind += backward_s;
+      if (s > turns[2]) ahead += forward_s;
+      if (s == turns[0]) across_begins = across;
+      if (s == turns[1]) across_turns = across;
+      if (s == turns[2]) across_leaves = across;
+      if (s == turns[3]) across_ends = across;
+    }
+    head_s_ = before_forward + across_begins;
+    tail_s_ = before_backward + across_ends;
+    start_s_ = x_.forward_all_s + across + behind + across - across_turns;
+    end_s_ = x_.backward_all_s + across + ahead + across - across_leaves;
+  }
+
+  // The longest of four; own work that a path does not pass is at most as given here.
+  double idle_s(int64_t extra, double added_forward_s, double added_backward_s) const {
+    const auto warm = row(x_.order.warm), drain = row(x_.order.drain);
+    const double block_backward_s = x_.blocks.time_s[0] - x_.blocks.forward_s;
+    double warm_s = weighed(warm, by_warm_, extra) * x_.blocks.forward_s +
+                    *std::max_element(warm.begin(), warm.end()) * added_forward_s;
+    double drain_s = weighed(drain, by_drain_, extra) * block_backward_s +
+                     *std::max_element(drain.begin(), drain.end()) * added_backward_s;
+    for (const Edge& edge : edges_) {
+      const double forward_s = x_.edges.forward_s[edge.end];
+      warm_s += warm[edge.chunk] * forward_s;
+      drain_s += drain[edge.chunk] * (x_.edges.time_s[edge.end] - forward_s);
+    }
+    const double start_s = start_s_ - warm_s, end_s = end_s_ - drain_s;
+    const double longest_s = std::max({head_s_ + tail_s_, start_s + tail_s_, head_s_ + end_s});
+    return x_.order.waits_twice[rank_] ? std::max(longest_s, start_s + end_s) : longest_s;
+  }
+
+  double weighed(std::span<const double> counts, const std::vector<int64_t>& order,
+                 int64_t extra) const {
+    std::vector<int64_t> blocks;
+    deal(extra, order, blocks);
+    double sum = 0;
+    for (int64_t chunk = 0; chunk < v_; ++chunk) sum += counts[chunk] * blocks[chunk];
+    return sum;
+  }
+
+  const LoopRanks& x_;
+  int64_t rank_, p_, size_, v_, first_, after_;
+  std::vector<int64_t> least_, spare_, by_warm_, by_drain_;
+  std::vector<std::vector<int64_t>> by_held_;  // chunks of each instant, fewest microbatches first
+  std::vector<Edge> edges_;
+  double head_s_ = 0, tail_s_ = 0, start_s_ = 0, end_s_ = 0;
+};
+
+}  // namespace
+
+std::vector<double> loop_rank_times_s(const LoopRanks& loop) {
+  std::vector<double> times_s(static_cast<size_t>(loop.sharing.offset[loop.num_ranks]));
+  for (int64_t rank = 0; rank < loop.num_ranks; ++rank) {
+    const int64_t first = loop.sharing.offset[rank], after = loop.sharing.offset[rank + 1];
+    Rank(loop, rank).fill(std::span(times_s).subspan(first, after - first));
+  }
+  return times_s;
+}
+
+}  // namespace trainwright

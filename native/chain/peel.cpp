@@ -1,0 +1,390 @@
+#include "chain/peel.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace trainwright {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+struct Points {
+  double time_s = kInfinite;
+  int64_t near = -1;
+  int64_t far = -1;
+};
+
+// One rank with its two kinds at some points of their fronts: what it takes by itself in a step.
+struct RankTime {
+  double step_s = kInfinite;
+  int64_t rank = 0;
+  int64_t near = 0;
+  int64_t far = 0;
+  Points points;
+};
+
+// Seconds of the points of both chunks count so much when the best two are chosen.
+struct Weights {
+  double near = 1;
+  double far = 1;
+};
+
+struct Pick {
+  int32_t near = 0;
+  int32_t far = 0;
+};
+
+// The longest rank counts.
+struct Shortest {
+  Weights weights(int64_t) const { return {}; }
+  double own(const PeelProblem&, const RankTime& rank) const { return rank.step_s; }
+  double with(double own, double later) const { return std::max(own, later); }
+  double enough(double least, double limit_s) const { return std::min(least, limit_s); }
+  bool settled(double least, double floor_s) const { return least <= floor_s; }
+  bool within(const RankTime& rank, double limit_s) const { return rank.step_s <= limit_s; }
+};
+
+// How far chunks are from one length counts, in squares.
+struct Even {
+  double chunk_s;
+  Weights weights(int64_t) const { return {}; }
+  double own(const PeelProblem& x, const RankTime& rank) const {
+    return square(x.fronts.time_s[rank.points.near] / chunk_s - 1) +
+           square(x.fronts.time_s[rank.points.far] / chunk_s - 1);
+  }
+  double with(double own, double later) const { return own + later; }
+  double enough(double, double limit_s) const { return limit_s; }
+  bool settled(double, double) const { return false; }
+  bool within(const RankTime& rank, double limit_s) const { return rank.step_s <= limit_s; }
+  static double square(double x) { return x * x; }
+};
+
+double ends_s(const PeelProblem& x, int64_t near, int64_t far) {
+  const double places =
+      std::min(static_cast<double>(x.max_activations), 2 * static_cast<double>(x.num_microbatches));
+  const double between_s = std::min(x.kinds.forward_s[near], x.kinds.forward_s[far]) +
+                           std::min(x.kinds.weight_grad_s[near], x.kinds.weight_grad_s[far]);
+  return (places - 1) / 2 * between_s + x.kinds.tail_s[near] + x.kinds.tail_s[far] +
+         x.kinds.optimizer_s[near] + x.kinds.optimizer_s[far];
+}
+
+// A weighted sum counts. What a front's point takes but for forward and weight gradient is its
+// input gradient with all that it recomputes.
+struct Weighted {
+  PeelWeights w;
+  double num_microbatches;
+  int64_t far_stage(int64_t r) const { return 2 * static_cast<int64_t>(w.ranks.size()) - 1 - r; }
+  Weights weights(int64_t r) const {
+    const double whole = num_microbatches * w.ranks[r];
+    return {whole + w.input_grads[r], whole + w.input_grads[far_stage(r)]};
+  }
+  double own(const PeelProblem& x, const RankTime& rank) const {
+    const int64_t r = rank.rank, far = far_stage(r);
+    const auto chunk = [&](int64_t stage, int64_t kind, int64_t point) {
+      const double forward_s = x.kinds.forward_s[kind], weight_s = x.kinds.weight_grad_s[kind];
+      return w.forwards[stage] * forward_s + w.weight_grads[stage] * weight_s +
+             w.input_grads[stage] * (x.fronts.time_s[point] - forward_s - weight_s);
+    };
+    return chunk(r, rank.near, rank.points.near) + chunk(far, rank.far, rank.points.far) +
+           w.ranks[r] * rank.step_s + w.ends[r] * ends_s(x, rank.near, rank.far);
+  }
+  double with(double own, double later) const { return own + later; }
+  double enough(double, double limit_s) const { return limit_s; }
+  bool settled(double, double) const { return false; }
+  // Other points of the same kinds may be faster.
+  bool within(const RankTime&, double) const { return true; }
+};
+
+template <typename Aim>
+class Peeler {
+ public:
+  Peeler(const PeelProblem& problem, Aim aim)
+      : x_(problem), aim_(aim), p_(problem.num_ranks), size_(problem.num_layers()) {
+    reached_.assign(p_, 0.0);
+    for (int64_t r = 1; r < p_; ++r) reached_[r] = reached_[r - 1] + x_.transfer_s[r - 1];
+    measure_lengths();
+  }
+
+  PeelResult run() {
+    PeelResult result;
+    result.cost = kInfinite;
+    if (most_ * p_ < size_) return result;
+    list_stages();
+    const size_t states = static_cast<size_t>((size_ + 1) * (size_ + 1));
+    std::vector<double> later(states, kInfinite), best(states, kInfinite);
+    for (int64_t a = 0; a <= size_; ++a) later[at(a, a)] = 0.0;
+    picks_.assign(p_, {});
+    for (int64_t r = p_ - 1; r >= 0; --r) {
+      picks_[r].assign(states, Pick{});
+      if (r < p_ - 1) std::fill(best.begin(), best.end(), kInfinite);
+      fill_rank(r, later, best);
+      std::swap(later, best);
+    }
+    result.cost = later[at(0, size_)];
+    if (std::isfinite(result.cost)) decode(result);
+    return result;
+  }
+
+ private:
+  size_t at(int64_t a, int64_t b) const { return static_cast<size_t>(a * (size_ + 1) + b); }
+
+  int64_t kind(int64_t first, int64_t after) const {
+    return x_.kind_of[static_cast<size_t>(first * (size_ + 1) + after)];
+  }
+
+  bool can_run(int64_t kind) const {
+    return x_.fronts.level_offset[kind] < x_.fronts.level_offset[kind + 1];
+  }
+
+  int64_t last_level(int64_t kind) const { return x_.fronts.level_offset[kind + 1] - 1; }
+
+  double fastest_s(int64_t kind) const {
+    return x_.fronts.time_s[x_.fronts.point_offset[last_level(kind) + 1] - 1];
+  }
+
+  double leanest_bytes(int64_t kind) const {
+    return x_.fronts.kept_bytes[x_.fronts.point_offset[last_level(kind)]];
+  }
+
+  // The most layers of a chunk and of a rank by their least time and memory.
+  void measure_lengths() {
+    std::vector<double> time_s(size_ + 1, kInfinite), bytes(size_ + 1, kInfinite);
+    for (int64_t first = 0; first < size_; ++first) {
+      for (int64_t after = first + 1; after <= size_; ++after) {
+        const int64_t k = kind(first, after);
+        if (!can_run(k)) continue;
+        const double least_s = x_.num_microbatches * fastest_s(k);
+        const double held = x_.kinds.static_bytes[k] + leanest_bytes(k);
+        time_s[after - first] = std::min(time_s[after - first], least_s);
+        bytes[after - first] = std::min(bytes[after - first], held);
+      }
+    }
+    for (int64_t total = 2; total <= size_; ++total) {
+      for (int64_t near = 1; near < total; ++near) {
+        const int64_t far = total - near;
+        if (time_s[near] + time_s[far] <= x_.limit_s &&
+            bytes[near] + bytes[far] <= x_.usable_bytes) {
+          most_ = total;
+          break;
+        }
+      }
+    }
+  }
+
+  // Which stages can run, and where those of each rank can begin and end if all before it run.
+  void list_stages() {
+    runs_.assign(static_cast<size_t>((size_ + 1) * (size_ + 1)), 0);
+    near_lengths_.assign(size_ + 1, {});
+    for (int64_t first = 0; first < size_; ++first) {
+      for (int64_t after = first + 1; after <= std::min(size_, first + most_); ++after) {
+        if (!can_run(kind(first, after))) continue;
+        runs_[at(first, after)] = 1;
+        near_lengths_[first].push_back(after - first);
+      }
+    }
+    begins_.assign(p_, std::vector<char>(size_ + 1, 0));
+    ends_.assign(p_, std::vector<char>(size_ + 1, 0));
+    begins_[0][0] = ends_[0][size_] = 1;
+    for (int64_t r = 0; r + 1 < p_; ++r) {
+      for (int64_t first = 0; first < size_; ++first) {
+        for (const int64_t length : near_lengths_[first]) {
+          if (begins_[r][first]) begins_[r + 1][first + length] = 1;
+          if (ends_[r][first + length]) ends_[r + 1][first] = 1;
+        }
+      }
+    }
+  }
+
+  void fill_rank(int64_t r, const std::vector<double>& later, std::vector<double>& best) {
+    const int64_t inner = p_ - 1 - r;
+    const int64_t least_left = std::max(2 * (p_ - r), size_ - r * most_);
+    const int64_t most_left = std::min((p_ - r) * most_, size_ - 2 * r);
+    for (int64_t left = least_left; left <= most_left; ++left) {
+      const int64_t fewest = std::max<int64_t>(2, left - inner * most_);
+      const int64_t most = std::min(most_, left - 2 * inner);
+      for (int64_t a = r; a + left <= size_ - r; ++a) {
+        if (begins_[r][a] && ends_[r][a + left])
+          fill_state(r, a, a + left, fewest, most, later, best);
+      }
+    }
+  }
+
+  void fill_state(int64_t r, int64_t a, int64_t b, int64_t fewest, int64_t most,
+                  const std::vector<double>& later, std::vector<double>& best) {
+    double least = kInfinite;
+    Pick pick;
+    for (int64_t taken = fewest; taken <= most; ++taken) {
+      for (const int64_t near : near_lengths_[a]) {
+        if (near >= taken) break;
+        const int64_t a2 = a + near, b2 = b - (taken - near);
+        if (!runs_[at(b2, b)]) continue;
+        const double later_cost = later[at(a2, b2)];
+        if (!(later_cost < least)) continue;
+        const RankTime own = rank(r, a, a2, b2, b, aim_.enough(least, x_.limit_s));
+        if (own.points.near < 0 || !aim_.within(own, x_.limit_s)) continue;
+        const double cost = aim_.with(aim_.own(x_, own), later_cost);
+        if (cost < least) {
+          least = cost;
+          pick = {static_cast<int32_t>(near), static_cast<int32_t>(taken - near)};
+          if (aim_.settled(least, x_.floor_s)) {
+            best[at(a, b)] = least;
+            picks_[r][at(a, b)] = pick;
+            return;
+          }
+        }
+      }
+    }
+    best[at(a, b)] = least;
+    picks_[r][at(a, b)] = pick;
+  }
+
+  // A lower bound on the step from rank r alone; infinite where it cannot run or exceeds
+  // `enough_s`.
+  RankTime rank(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b, double enough_s) const {
+    const int64_t near = kind(a, a2), far = kind(b2, b);
+    const double m = static_cast<double>(x_.num_microbatches);
+    const double least_s = fastest_s(near) + fastest_s(far);
+    if (m * least_s > enough_s) return {};
+    const double idle_s = wait_s(r, a, a2, b, near, far);
+    if (m * least_s + idle_s > enough_s) return {};
+    const Points points = fastest(r, a, b2, near, far);
+    if (points.near < 0) return {};
+    const double time_s = x_.fronts.time_s[points.near] + x_.fronts.time_s[points.far];
+    return {m * time_s + idle_s, r, near, far, points};
+  }
+
+  // Points count from the first of all kinds.
+  Points fastest(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far) const {
+    Points found;
+    const double whole = x_.kinds.weight_bytes[near] + x_.kinds.weight_bytes[far];
+    const double heaviest =
+        std::max(x_.kinds.largest_weight_bytes[near], x_.kinds.largest_weight_bytes[far]);
+    const double room = x_.usable_bytes - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far] -
+                        std::min(x_.gathered_share * heaviest, whole);
+    const Weights weights = aim_.weights(r);
+    for (int64_t u = last_level(near); u >= x_.fronts.level_offset[near]; --u) {
+      for (int64_t v = last_level(far); v >= x_.fronts.level_offset[far]; --v) {
+        const Points own = fastest_of_levels(r, a, b2, u, v, room, weights);
+        if (own.time_s < found.time_s) found = own;
+      }
+    }
+    return found;
+  }
+
+  Points fastest_of_levels(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far, double room,
+                           const Weights& weights) const {
+    Points found;
+    const double once = room - x_.fronts.transient_bytes[far];
+    const double many =
+        room -
+        std::max({x_.fronts.beside_bytes[near], x_.fronts.beside_bytes[far],
+                  std::min(x_.fronts.transient_bytes[near], x_.fronts.transient_bytes[far])});
+    const auto row = [&](std::span<const double> held, int64_t instant, int64_t layer) {
+      return held[static_cast<size_t>((instant * p_ + r) * (size_ + 1) + layer)];
+    };
+    const int64_t instants = static_cast<int64_t>(x_.near_in_flight.size()) / (p_ * (size_ + 1));
+    const auto fits = [&](int64_t i, int64_t j) {
+      const double own = x_.fronts.kept_bytes[i], other = x_.fronts.kept_bytes[j];
+      if (own + x_.fronts.transient_bytes[near] > room || own + other > once) return false;
+      for (int64_t k = 0; k < instants; ++k) {
+        const double near_held = row(x_.near_in_flight, k, a);
+        const double far_held = row(x_.far_in_flight, k, b2);
+        if (near_held * own + far_held * other > many) return false;
+      }
+      return true;
+    };
+    int64_t j = x_.fronts.point_offset[far + 1] - 1;
+    const int64_t first = x_.fronts.point_offset[far], last = x_.fronts.point_offset[near + 1] - 1;
+    const auto time_s = [&](int64_t i, int64_t j) {
+      return weights.near * x_.fronts.time_s[i] + weights.far * x_.fronts.time_s[j];
+    };
+    if (fits(last, j)) return {time_s(last, j), last, j};
+    for (int64_t i = x_.fronts.point_offset[near]; i <= last; ++i) {
+      while (j >= first && !fits(i, j)) --j;
+      if (j < first) break;
+      if (time_s(i, j) < found.time_s) found = {time_s(i, j), i, j};
+    }
+    return found;
+  }
+
+  // Idle time of the rank, and what follows its work in the step.
+  double wait_s(int64_t r, int64_t a, int64_t a2, int64_t b, int64_t near, int64_t far) const {
+    const double m = static_cast<double>(x_.num_microbatches);
+    const double places = static_cast<double>(x_.max_activations);
+    const double across_s = reached_[p_ - 1];
+    const double forward_s = x_.kinds.forward_s[near] + x_.kinds.forward_s[far];
+    const double input_s = x_.kinds.input_grad_s[near] + x_.kinds.input_grad_s[far];
+    const double weight_s = x_.kinds.weight_grad_s[near] + x_.kinds.weight_grad_s[far];
+    const double backward_s = input_s + weight_s;
+    const double head_s = x_.forward_before_s[a] + reached_[r];
+    const double behind_forward_s = x_.forward_before_s[size_] - x_.forward_before_s[b];
+    const double behind_input_s = x_.input_grad_before_s[size_] - x_.input_grad_before_s[b];
+    const double turn_s = behind_forward_s + behind_input_s + 2 * reached_[r];
+    const double first_back_s =
+        x_.forward_before_s[size_] + across_s * 2 + behind_input_s + reached_[r];
+    const double through_s =
+        x_.input_grad_before_s[b] - x_.input_grad_before_s[a2] + 2 * (across_s - reached_[r]);
+
+    const double per_place_s = std::max(x_.kinds.forward_s[near], forward_s / 2);
+    const double near_back_s = x_.kinds.input_grad_s[near] + x_.kinds.weight_grad_s[near];
+    const double back_per_place_s = std::max(
+        {near_back_s, backward_s / 2, x_.kinds.weight_grad_s[near], x_.kinds.weight_grad_s[far]});
+    const double filled_s = std::min(places * per_place_s, m * forward_s);
+    const double left_s = std::min(places * back_per_place_s, m * backward_s);
+
+    const double at_once = std::floor(places / 2);
+    const double trip_s = std::max(0.0, turn_s - (places - 2) * (per_place_s + back_per_place_s));
+    const double trips = std::floor((m - 1) / at_once);
+
+    const double own_end_s = turn_s - left_s + through_s + near_back_s;
+    const double step_end_s =
+        own_end_s - x_.kinds.weight_grad_s[near] + x_.input_grad_before_s[a] + reached_[r];
+    const double tail_s = x_.kinds.tail_s[near] + x_.kinds.tail_s[far];
+    const double after_s = std::max(std::max(0.0, own_end_s) + tail_s, step_end_s);
+    const double late_start_s = first_back_s - filled_s + std::max(trips - 1, 0.0) * trip_s;
+    double waited_s = head_s + trips * trip_s + after_s;
+    waited_s = std::max(waited_s, late_start_s + (2 * m > places ? after_s : tail_s));
+    return waited_s + x_.kinds.optimizer_s[near] + x_.kinds.optimizer_s[far];
+  }
+
+  void decode(PeelResult& result) const {
+    int64_t a = 0, b = size_;
+    for (int64_t r = 0; r < p_; ++r) {
+      const Pick pick = picks_[r][at(a, b)];
+      const int64_t a2 = a + pick.near, b2 = b - pick.far;
+      const RankTime own = rank(r, a, a2, b2, b, kInfinite);
+      result.near.push_back(pick.near);
+      result.far.push_back(pick.far);
+      result.near_point.push_back(own.points.near);
+      result.far_point.push_back(own.points.far);
+      result.rank_s.push_back(own.step_s);
+      result.ends_s.push_back(ends_s(x_, own.near, own.far));
+      a = a2;
+      b = b2;
+    }
+  }
+
+  const PeelProblem& x_;
+  Aim aim_;
+  int64_t p_, size_, most_ = 0;
+  std::vector<double> reached_;  // transfers from rank 0 to each
+  std::vector<char> runs_;       // stages by first layer and layer after the last
+  std::vector<std::vector<int64_t>> near_lengths_;  // of stages that run, by first layer
+  std::vector<std::vector<char>> begins_, ends_;    // of what is left to rank r and those after it
+  std::vector<std::vector<Pick>> picks_;
+};
+
+}  // namespace
+
+PeelResult peel(const PeelProblem& problem) { return Peeler(problem, Shortest{}).run(); }
+
+PeelResult peel_evenly(const PeelProblem& problem, double chunk_s) {
+  return Peeler(problem, Even{chunk_s}).run();
+}
+
+PeelResult peel_weighted(const PeelProblem& problem, const PeelWeights& weights) {
+  return Peeler(problem, Weighted{weights, static_cast<double>(problem.num_microbatches)}).run();
+}
+
+}  // namespace trainwright

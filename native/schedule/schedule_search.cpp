@@ -1,0 +1,138 @@
+#include "schedule/schedule_search.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/random_source.hpp"
+#include "schedule/target_search.hpp"
+#include "schedule/word_annealing.hpp"
+
+namespace trainwright {
+
+namespace {
+
+constexpr double kOffsetShare = 0.05, kOffsetAnnealingShare = 0.15;
+constexpr size_t kNumSeeds = 2;
+// Annealing from the best seed, the second, the best so far, and again: on small instances many
+// short runs reach what three long ones miss, on large ones a run needs its time.
+constexpr int64_t kActionsOfManyRuns = 500;
+constexpr size_t kManyRuns = 24, kFewRuns = 3;
+
+// Where word annealing starts: words with their guide, the best that named families and offsets
+// gave, no two equally long. What annealing finds is no seed: runs from it go in circles.
+struct Seed {
+  double guide_s;
+  Words words;
+};
+
+class Search {
+ public:
+  Search(const StreamProblem& problem, const SearchPlan& plan)
+      : problem_(problem), plan_(plan), random_(plan.seed) {}
+
+  SearchResult run(const std::vector<Words>& starts) {
+    take_starts(starts);
+    if (!stopped_) search_offsets();
+    if (!stopped_) search_words();
+    return std::move(result_);
+  }
+
+ private:
+  void take_starts(const std::vector<Words>& starts) {
+    WordState state(problem_);
+    for (size_t i = 0; i < starts.size() && !stopped_; ++i) {
+      if (!state.load(starts[i])) continue;
+      const double before_s = value_s_;
+      remember(starts[i], state.length());
+      offer(SearchPhase::given, starts[i], state.length());
+      if (value_s_ < before_s) result_.winning_start = static_cast<int32_t>(i);
+    }
+  }
+
+  void search_offsets() {
+    SearchPhase phase = SearchPhase::offsets;
+    const auto found = [&](const Words& words, const Length& length) {
+      remember(words, length);
+      return offer(phase, words, length);
+    };
+    TargetSearch search(problem_, random_, found, [&] { return interrupted(); });
+    search.sample(share(kOffsetShare));
+    phase = SearchPhase::annealed_offsets;
+    if (!stopped_) search.anneal(share(kOffsetAnnealingShare));
+    result_.work += search.work();
+  }
+
+  void search_words() {
+    if (result_.words.empty()) return;
+    const auto found = [&](const WordState& state) {
+      if (state.length().value(problem_.objective) > value_s_) return stopped_;
+      return offer(SearchPhase::words, state.words(), state.length());
+    };
+    WordAnnealing annealing(problem_, random_, found, [&] { return interrupted(); });
+    // Large instances must not be heated: their orders are good and single moves hardly mend them.
+    // Nearly constant temperatures: colder, a run only polishes what its seed already was.
+    const double size = static_cast<double>(problem_.num_actions) / 192.0;
+    const double hot = std::clamp(0.2 * std::pow(size, -0.52), 0.025, 0.2);
+    const size_t runs = problem_.num_actions <= kActionsOfManyRuns ? kManyRuns : kFewRuns;
+    for (size_t run = 0; run < runs && !stopped_; ++run) {
+      const size_t turn = run % (kNumSeeds + 1);
+      const Words start = turn < seeds_.size() ? seeds_[turn].words : result_.words;
+      const int64_t left = plan_.work - result_.work - annealing.work();
+      annealing.run(
+          start, {.work = left / static_cast<int64_t>(runs - run), .hot = hot, .cold = 0.6 * hot});
+    }
+    result_.work += annealing.work();
+  }
+
+  int64_t share(double part) const {
+    return static_cast<int64_t>(part * static_cast<double>(plan_.work));
+  }
+
+  bool offer(SearchPhase phase, const Words& words, const Length& length) {
+    const double guide_s = length.guide(problem_.objective);
+    const double value_s = length.value(problem_.objective);
+    if (value_s < value_s_ || (value_s == value_s_ && guide_s < guide_s_)) {
+      if (value_s < value_s_) result_.winner = phase;
+      value_s_ = value_s;
+      guide_s_ = guide_s;
+      result_.words = words;
+      result_.length = length;
+    }
+    if (value_s_ <= plan_.stop_at_s * (1.0 + 1e-12)) stopped_ = true;
+    return stopped_;
+  }
+
+  void remember(const Words& words, const Length& length) {
+    const double guide_s = length.guide(problem_.objective);
+    for (const Seed& seed : seeds_)
+      if (seed.guide_s == guide_s) return;
+    if (seeds_.size() == kNumSeeds && guide_s >= seeds_.back().guide_s) return;
+    if (seeds_.size() == kNumSeeds) seeds_.pop_back();
+    const auto after = std::find_if(seeds_.begin(), seeds_.end(),
+                                    [&](const Seed& seed) { return seed.guide_s > guide_s; });
+    seeds_.insert(after, {guide_s, words});
+  }
+
+  bool interrupted() {
+    if (plan_.poll && plan_.poll(value_s_)) stopped_ = result_.interrupted = true;
+    return stopped_;
+  }
+
+  const StreamProblem& problem_;
+  const SearchPlan& plan_;
+  RandomSource random_;
+  std::vector<Seed> seeds_;  // ascending
+  double value_s_ = std::numeric_limits<double>::infinity();
+  double guide_s_ = std::numeric_limits<double>::infinity();
+  bool stopped_ = false;
+  SearchResult result_;
+};
+
+}  // namespace
+
+SearchResult search_schedule(const StreamProblem& problem, const std::vector<Words>& starts,
+                             const SearchPlan& plan) {
+  return Search(problem, plan).run(starts);
+}
+
+}  // namespace trainwright

@@ -1,0 +1,191 @@
+"""The kinds of documents: for each its record, how it is made again, its table and its page.
+
+A kind is one file of this folder: the record, how it is made from a request and the decisions of a
+search, and what a person sees of it. Everything that is done with documents of any kind (reading,
+checking, printing, drawing) finds its parts here, by the word under `kind`. Parts are named, not
+imported: only the kind at hand is loaded, and no kind knows this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Where the parts of a kind stand, each as "module:name" below the package.
+
+    `view` takes a document and returns what the terminal prints of it, lines and tables, or a
+    renderable of rich. `remake` takes a document and
+    returns it as its own request and decisions give it, with what only a search knows taken over;
+    absent where nothing follows from the rest. `page` takes a `pages.subject.Subject`.
+    `is_estimated` says that its own figures belong to the version that estimated them.
+    """
+
+    record: str
+    view: str
+    remake: str | None = None
+    page: str | None = None
+    is_estimated: bool = False
+
+
+def _kind(
+    module: str,
+    record: str,
+    view: str,
+    *,
+    remake: str | None = None,
+    page: str | None = None,
+    is_estimated: bool = False,
+) -> Kind:
+    """A kind whose parts stand in one module, but for its page."""
+    return Kind(
+        record=f"{module}:{record}",
+        view=f"{module}:{view}",
+        remake=None if remake is None else f"{module}:{remake}",
+        page=None if page is None else f"pages.{page}",
+        is_estimated=is_estimated,
+    )
+
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "plan": _kind(
+            "documents.profile_plan",
+            "PlanResult",
+            "plan_view",
+            remake="remake_plan",
+            page="profile_plan:profile_plan_content",
+        ),
+        "model-plan": _kind(
+            "documents.model_plan",
+            "ModelPlanResult",
+            "model_plan_report",
+            remake="remake_model_plan",
+            page="model_plan:model_plan_content",
+            is_estimated=True,
+        ),
+        "estimate": _kind(
+            "documents.profile_plan",
+            "EstimateResult",
+            "estimate_view",
+            remake="remake_estimate",
+            page="profile_plan:profile_plan_content",
+        ),
+        "placement": _kind(
+            "documents.placement",
+            "PlacementResult",
+            "placement_view",
+            remake="remake_placement",
+            page="placement:placement_content",
+        ),
+        "schedule": _kind(
+            "documents.schedule",
+            "ScheduleResult",
+            "schedule_report",
+            remake="remake_schedule",
+            page="schedule:schedule_content",
+        ),
+        "mixed-plan": _kind(
+            "documents.mixed_plan",
+            "MixedPlanResult",
+            "mixed_plan_report",
+            remake="remake_mixed_plan",
+            page="mixed_plan:mixed_plan_content",
+            is_estimated=True,
+        ),
+        "model-estimate": _kind(
+            "documents.model_estimate",
+            "ModelEstimateResult",
+            "model_estimate_report",
+            remake="remake_model_estimate",
+            page="model_estimate:model_estimate_content",
+            is_estimated=True,
+        ),
+        "model-sweep": _kind(
+            "documents.sweep",
+            "ModelSweepResult",
+            "model_sweep_report",
+            remake="remake_sweep",
+            page="model_sweep:model_sweep_content",
+        ),
+        "model-explanation": _kind(
+            "documents.explanation",
+            "ModelExplanation",
+            "model_explanation_report",
+            remake="remake_explanation",
+            page="model_plan:model_explanation_content",
+        ),
+        "whatif": _kind(
+            "documents.difference", "WhatIfResult", "what_if_report", remake="remake_what_if"
+        ),
+        "improvement": _kind(
+            "documents.improvement",
+            "ImprovementResult",
+            "improvement_report",
+            remake="remake_improvement",
+            page="improvement:improvement_content",
+            is_estimated=True,
+        ),
+        "codesign": Kind(
+            record="formats.codesign_document:CodesignResult",
+            view="chips.tables:codesign_report",
+            page="pages.codesign:codesign_content",
+        ),
+        "validation": _kind(
+            "documents.validation",
+            "ValidationResult",
+            "validation_report",
+            page="validation:validation_content",
+        ),
+        "verification": _kind(
+            "documents.verification", "VerificationResult", "verification_report"
+        ),
+        "diff": _kind("documents.difference", "Difference", "difference_report"),
+        "export": _kind("documents.export", "ExportResult", "export_report"),
+        "calibration": _kind("documents.calibration", "CalibrationResult", "calibration_report"),
+        "constants": _kind("documents.calibration", "ConstantsResult", "constants_report"),
+        "codesign-stage": Kind(
+            record="formats.codesign_document:StageResult", view="chips.tables:stage_report"
+        ),
+        "catalog": _kind("commands.catalog", "CatalogResult", "catalog_report"),
+        "report": _kind("commands.report", "ReportResult", "report_table"),
+    }
+)
+
+# Which kinds a command reads, in the order in which a refusal lists them.
+PRICED: Final = ("plan", "model-plan", "estimate")
+READABLE: Final = (*PRICED, "placement", "schedule")
+COMPARABLE: Final = (*READABLE, "model-estimate", "model-sweep", "whatif")
+EXPLAINED: Final = (*COMPARABLE, "mixed-plan", "improvement")
+# A what-if is shown as its two plans, a verification beside the document that it is of.
+REPORTED: Final = (
+    *READABLE,
+    *("mixed-plan", "model-estimate", "model-sweep", "model-explanation", "whatif"),
+    *("improvement", "codesign", "validation", "verification"),
+)
+
+
+def part(name: str) -> Any:
+    """What "module:name" stands for; loads the module."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(f"trainwright.{module}"), attribute)
+
+
+def records(kinds: Iterable[str]) -> dict[str, type[Any]]:
+    """The record of each of these kinds, in their order."""
+    return {kind: part(KINDS[kind].record) for kind in kinds}
+
+
+def kind_of(document: object) -> Kind:
+    """The kind of a document; raises `TypeError` for anything else."""
+    word = getattr(document, "kind", None)
+    if not isinstance(word, str) or word not in KINDS:
+        raise TypeError(f"no kind of document is known for {type(document).__name__}")
+    return KINDS[word]

@@ -1,0 +1,152 @@
+"""The job that a stated run comes to, and what a framework cannot express of a job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from trainwright.cluster import Cluster
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.document_json import decode
+from trainwright.model import LayerKind, RunShape, TransformerConfig, layer_graph
+from trainwright.planning.search.plans import own_split
+from trainwright.plans.capability import CHROME_TRACE, TARGETS, unsupported
+from trainwright.plans.configuration import even_blocks
+from trainwright.plans.job import Job, StagePart
+from trainwright.plans.schedule import FamilyShape
+from trainwright.profile import Recompute
+from trainwright.scheduling.families import family_named
+from trainwright.step.pipeline import placement_of
+from trainwright.step.predict import shape_of
+
+if TYPE_CHECKING:
+    from trainwright.documents.model_estimate import ModelEstimateRequest
+    from trainwright.plans.capability import Gap
+    from trainwright.plans.configuration import Configuration
+    from trainwright.plans.request import PlanRequest
+    from trainwright.step.pipeline import PipelineShape
+
+
+def model_and_cluster(
+    request: PlanRequest | ModelEstimateRequest,
+) -> tuple[TransformerConfig, Cluster]:
+    """What a request carries of model and cluster; raises `InvalidInput` under its keys."""
+    if request.cluster is None:
+        raise InvalidInput.of("request.cluster", "required field is missing")
+    if request.model.kind == "profile":
+        raise UnsupportedFeature(
+            f"{request.model.name} is a profile: it says what layers cost, not what they are, and "
+            "no framework can be told to build them",
+            alternative="plan the model itself, by its config.json or its name in the catalog",
+        )
+    model = decode(TransformerConfig, request.model.content, path="request.model.content")
+    return model, decode(Cluster, request.cluster.content, path="request.cluster.content")
+
+
+def job_of_configuration(
+    run: Configuration, model: TransformerConfig, cluster: Cluster, *, model_name: str
+) -> Job:
+    """The job of a run stated in degrees."""
+    pool, shape = cluster.pool_of(), shape_of(run)
+    return Job(
+        model=model,
+        model_name=model_name,
+        parallelism=run.parallelism,
+        stages=_stages_of(run, model),
+        placement=placement_of(shape),
+        shape=family_shape(shape),
+        microbatch_size=run.microbatch_size,
+        global_batch=run.global_batch,
+        sequence_length=run.sequence_length,
+        precision=run.recipe.precision or pool.accelerator.default_precision,
+        schedule=run.schedule,
+        recipe=run.recipe,
+        recompute_modules=run.recompute_modules,
+        fused_attention=run.fused_attention,
+        fused_cross_entropy=run.fused_cross_entropy,
+        vocabulary_multiple=run.vocabulary_multiple,
+        overlap=run.overlap,
+        overheads=run.overheads,
+        devices_per_node=pool.devices_per_node,
+    )
+
+
+def family_shape(shape: PipelineShape) -> FamilyShape:
+    """Placing of the orders, and whether they split backwards; one that was found may do so."""
+    if shape.order is not None:
+        return FamilyShape(placement_of(shape).placing, split_backward=True)
+    return family_named(shape.family).shape(shape.virtual_stages)
+
+
+def layer_kinds(model: TransformerConfig) -> tuple[LayerKind, ...]:
+    """The kind of every layer of the model, in order."""
+    # Nothing but the chain is wanted, so the shape is the smallest; no head is padded or split.
+    return layer_graph(model, RunShape(microbatch_size=1, sequence_length=1)).kinds
+
+
+def _stages_of(run: Configuration, model: TransformerConfig) -> tuple[StagePart, ...]:
+    kinds = layer_kinds(model)
+    first = kinds.index(LayerKind.BLOCK)
+    counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
+    cuts = [first + count for count in accumulate(counts, initial=0)]
+    cuts[0], cuts[-1] = 0, len(kinds)
+    stages = []
+    for start, after in pairwise(cuts):
+        own = kinds[start:after]
+        limit, seen, modes = run.recompute_blocks, 0, []
+        for kind in own:
+            again = kind is LayerKind.MTP and limit is None
+            if kind is LayerKind.BLOCK:
+                again = limit is None or seen < limit
+                seen += 1
+            modes.append(run.recompute if again else Recompute.NONE)
+        stages.append(stage_part(own, modes, kinds, start))
+    return tuple(stages)
+
+
+def stage_part(
+    own: tuple[LayerKind, ...], modes: list[Recompute], kinds: tuple[LayerKind, ...], start: int
+) -> StagePart:
+    """A stage of the job: `own` of all `kinds` from `start` on, and how each of them recomputes."""
+    return StagePart(
+        kinds=own,
+        recompute=tuple(modes),
+        first_block=kinds[:start].count(LayerKind.BLOCK),
+    )
+
+
+# What a framework cannot express
+# -------------------------------
+
+
+def gaps_of(job: Job, target: str) -> tuple[Gap, ...]:
+    """Everything of the job that the target cannot express."""
+    if target == CHROME_TRACE:
+        return ()
+    demands = job.demands
+    if (
+        target == "nanotron" and job.parallelism is not None
+    ):  # its own split is what must not differ
+        demands = replace(demands, uneven_stages=not splits_alike(job), ends_apart=False)
+    return unsupported(demands, target)
+
+
+def able_targets(job: Job) -> tuple[str, ...]:
+    """The frameworks that can express all of the job."""
+    return tuple(name for name in TARGETS if not gaps_of(job, name))
+
+
+def splits_alike(job: Job) -> bool:
+    """Whether nanotron would cut the model as the plan does."""
+    if job.degrees.pipeline == 1:
+        return True
+    return job.has_usual_ends and job.blocks_per_stage == own_split(job.model, len(job.stages))
+
+
+def gaps_of_run(
+    run: Configuration, model: TransformerConfig, cluster: Cluster, target: str
+) -> tuple[str, ...]:
+    """One line each; empty where the framework runs all of it."""
+    job = job_of_configuration(run, model, cluster, model_name="model")
+    return tuple(dict.fromkeys(str(gap.fault) for gap in gaps_of(job, target)))

@@ -1,0 +1,228 @@
+"""What a person sees of a document: lines and tables, for the terminal and for the page alike.
+
+A view is a sequence of lines and tables. A table is written once, with columns that say which
+quantity they hold; the terminal prints those that have room there under short titles, the page all
+others beside them, where they can be sorted and copied as bare SI numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+
+from trainwright.units import format_bytes, format_part, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import RenderableType
+    from rich.table import Table as RichTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its title, and its name in copied CSV, which carries the unit.
+
+    `short` is the title in a terminal, the same where absent. `on` is "page" or "terminal" for a
+    column that only one of them shows.
+    """
+
+    title: str
+    key: str
+    is_number: bool = True
+    short: str | None = None
+    on: str = "both"
+
+
+def column(title: str, key: str = "", short: str | None = None, *, on: str = "both") -> Column:
+    """A column of numbers; its key is the title where none is given."""
+    return Column(title=title, key=key or title, short=short, on=on)
+
+
+def words(title: str, key: str = "", short: str | None = None, *, on: str = "both") -> Column:
+    """A column of words, which stand to the left."""
+    return Column(title=title, key=key or title, is_number=False, short=short, on=on)
+
+
+# What rows mark in words, in the terminal and on the page.
+MARKS: Final = words("", "marks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What is shown, and what is sorted and copied: the bare number, or the text itself."""
+
+    text: str
+    value: float | str = ""
+
+    @property
+    def raw(self) -> str:
+        """The value as text, numbers to full precision."""
+        return repr(float(self.value)) if isinstance(self.value, float) else str(self.value)
+
+    @classmethod
+    def of(cls, value: float | str) -> Cell:
+        """A cell that shows its value as it is."""
+        return cls(text=str(value), value=value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of cells under columns; `marked` rows (indices) stand out on the page.
+
+    The terminal prints `caption` above it, nothing where that is absent, and of many rows those of
+    `brief`.
+    """
+
+    template: ClassVar[str] = "table"
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    marked: frozenset[int] = frozenset()
+    note: str = ""
+    caption: str | None = None
+    brief: tuple[int, ...] | None = None
+
+    def on(self, medium: str) -> Table:
+        """The columns that "page" or "terminal" shows."""
+        kept = [at for at, each in enumerate(self.columns) if each.on in ("both", medium)]
+        rows = tuple(tuple(row[at] for at in kept) for row in self.rows)
+        columns = tuple(self.columns[at] for at in kept)
+        return replace(self, columns=columns, rows=rows)
+
+
+def table_of(
+    title: str,
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[Cell | float | str | None]],
+    *,
+    marked: Iterable[int] = (),
+    note: str = "",
+    caption: str | None = None,
+    brief: Iterable[int] | None = None,
+) -> Table:
+    """A table of cells or of bare values, which are shown as they are, or not where absent."""
+    return Table(
+        title=title,
+        columns=tuple(columns),
+        rows=tuple(tuple(map(_cell, row)) for row in rows),
+        marked=frozenset(marked),
+        note=note,
+        caption=caption,
+        brief=None if brief is None else tuple(brief),
+    )
+
+
+def _cell(value: Cell | float | str | None) -> Cell:
+    return value if isinstance(value, Cell) else Cell.of("" if value is None else value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Names and what is to be said about them."""
+
+    template: ClassVar[str] = "facts"
+    rows: tuple[tuple[str, str], ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """Sentences; `tone` as of a card."""
+
+    template: ClassVar[str] = "notes"
+    lines: tuple[str, ...]
+    title: str = ""
+    tone: str = "plain"
+
+
+Line: TypeAlias = "str | Table"
+View: TypeAlias = "Iterable[Line]"
+
+
+# Cells of quantities: shown with a unit, sorted and copied as bare SI numbers
+# ----------------------------------------------------------------------------
+
+
+def seconds(value_s: float) -> Cell:
+    """A duration, sorted and copied in seconds."""
+    return Cell(text=format_seconds(value_s), value=value_s)
+
+
+def percent(fraction: float | None, *, digits: int = 1, sign: bool = False) -> Cell:
+    """A fraction as a percentage, with its sign where that is asked for; empty without one."""
+    if fraction is None:
+        return Cell.of("")
+    plus = "+" if sign else ""
+    return Cell(text=f"{fraction:{plus}.{digits}%}", value=fraction)
+
+
+def number(value: float | None, shown: str = ",.0f") -> Cell:
+    """A number in a format of its own; empty without one."""
+    return Cell.of("") if value is None else Cell(text=f"{value:{shown}}", value=value)
+
+
+def recomputed_of(count: int, layers: int) -> Cell:
+    """How many of a stage's layers repeat their forward."""
+    return Cell(text=f"{count}/{layers}", value=count)
+
+
+def part_of_step(part_s: float, step_s: float) -> Cell:
+    """A part of a step, 0 where only rounding is left of it."""
+    return Cell(text=format_part(part_s, step_s), value=part_s)
+
+
+def size(value_bytes: float) -> Cell:
+    """A size, sorted and copied in bytes."""
+    return Cell(text=format_bytes(value_bytes), value=value_bytes)
+
+
+# In a terminal
+# -------------
+
+
+def to_terminal(view: View) -> RenderableType:
+    """The lines and tables of a view for a rich console."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(*(Text(each) if isinstance(each, str) else _rich(each) for each in view))
+
+
+def _rich(shown: Table) -> RichTable:
+    from rich.text import Text
+
+    shown = shown.on("terminal")
+    titles = (each.title if each.short is None else each.short for each in shown.columns)
+    sides = ("right" if each.is_number else "left" for each in shown.columns)
+    made = table(shown.caption, list(zip(titles, sides, strict=True)))
+    rows = range(len(shown.rows)) if shown.brief is None else shown.brief
+    for at in rows:
+        made.add_row(*(Text(cell.text) for cell in shown.rows[at]))
+    return made
+
+
+def table(title: str | None, columns: Sequence[tuple[str, str]]) -> RichTable:
+    """An empty table; `columns` are (header, "left" or "right")."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for header, justify in columns:
+        left = justify == "left"
+        made.add_column(
+            header, justify="left" if left else "right", no_wrap=not left, overflow="fold"
+        )
+    return made
+
+
+def add_row(made: RichTable, *cells: str) -> None:
+    """Add cells as they are: brackets in the name of a file are no markup."""
+    from rich.text import Text
+
+    made.add_row(*map(Text, cells))
+
+
+def warning_lines(warnings: Iterable[str]) -> Iterator[str]:
+    """The lines that a table ends with."""
+    return (f"warning: {each}" for each in warnings)

@@ -1,0 +1,115 @@
+"""What families say of their orders, against the orders: planners take their word for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trainwright.plans.schedule import ActionKind, Placing
+from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.scheduling.families import FAMILIES, FamilyRequest
+
+RANKS = 4
+ROUNDS = 6
+
+named = {name: FAMILIES[name] for name in FAMILIES}
+
+
+def request(name, *, costs=None, num_microbatches=ROUNDS * RANKS, num_ranks=RANKS):
+    return FamilyRequest(num_ranks=num_ranks, num_microbatches=num_microbatches, costs=costs)
+
+
+def rows_of(schedule, rank):
+    return schedule.actions[schedule.rows_of(rank)]
+
+
+def uneven_costs(family):
+    placement = family.place(request(family.name))
+    rng = np.random.default_rng(7)
+    times = {
+        name: rng.uniform(0.5, 2.0, placement.num_stages)
+        for name in ("forward_s", "input_grad_s", "weight_grad_s")
+    }
+    return ScheduleCosts.of(placement, transfer_s=0.3, **times)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_only_families_that_read_costs_order_by_them(family):
+    alike, uneven = (
+        family.generate(request(family.name, costs=costs)) for costs in (None, uneven_costs(family))
+    )
+    same = np.array_equal(alike.actions, uneven.actions)
+    assert same is not family.reads_costs
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_the_number_of_chunks_is_that_of_the_placement(family):
+    asked = FamilyRequest(num_ranks=RANKS, num_microbatches=ROUNDS * RANKS, virtual_stages=5)
+    chunks = family.place(asked).num_stages // RANKS
+    assert chunks == (family.num_chunks or 5)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_a_group_changes_the_order_of_families_that_read_one(family):
+    without, grouped = (
+        family.generate(
+            FamilyRequest(num_ranks=RANKS, num_microbatches=ROUNDS * RANKS, group=group)
+        )
+        for group in (None, RANKS - 1 if family.splits_backward else RANKS + 1)
+    )
+    same = np.array_equal(without.actions, grouped.actions)
+    assert same is not family.reads_group
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_whole_groups_are_demanded_by_families_that_have_them(family):
+    asked = request(family.name, num_microbatches=ROUNDS * RANKS + 1)
+    assert bool(list(family.rules(asked))) is family.whole_groups
+
+
+KNOWN = [family for family in FAMILIES.values() if family.warm_up is not None]
+
+
+@pytest.mark.parametrize("family", KNOWN, ids=lambda family: family.name)
+@pytest.mark.parametrize("num_ranks", [2, 3, 5, 8])
+def test_as_many_microbatches_are_in_flight_before_the_first_backward_as_said(family, num_ranks):
+    asked = request(family.name, num_ranks=num_ranks, num_microbatches=4 * num_ranks)
+    schedule = family.generate(asked)
+    for rank in range(num_ranks):
+        rows = rows_of(schedule, rank)
+        first = int(np.argmax(rows[:, 0] != ActionKind.F))
+        left = num_ranks - rank
+        least = int(family.warm_up(np.array([left]))[0])
+        forwards = rows[:first]
+        if family.placing is Placing.ONE:
+            assert len(forwards) == least
+        else:
+            assert max(np.bincount(forwards[:, 1])) >= least
+
+
+LAGGING = [family for family in FAMILIES.values() if family.weight_grad_lag is not None]
+
+
+@pytest.mark.parametrize("family", LAGGING, ids=lambda family: family.name)
+@pytest.mark.parametrize("num_microbatches", [3, 24])
+def test_as_many_weight_gradients_are_left_after_the_last_input_gradient_as_said(
+    family, num_microbatches
+):
+    schedule = family.generate(request(family.name, num_microbatches=num_microbatches))
+    for rank in range(RANKS):
+        kinds = rows_of(schedule, rank)[:, 0].tolist()
+        last = len(kinds) - 1 - kinds[::-1].index(ActionKind.I)
+        assert kinds[last + 1 :].count(ActionKind.W) == min(
+            num_microbatches, 1 + family.weight_grad_lag * rank
+        )
+
+
+def test_families_that_are_planned_tell_planners_what_they_need():
+    planned = [family for family in FAMILIES.values() if family.planned]
+    assert {family.placing for family in planned} == {Placing.ONE, Placing.LOOP, Placing.V}
+    for family in planned:
+        in_v = family.placing is Placing.V
+        assert (family.most_activations is not None) is in_v
+        assert (family.published_in_flight is not None) is in_v
+        # The recurrence over the ranks of a chain is for orders that are known before their times.
+        assert in_v or not family.reads_costs
