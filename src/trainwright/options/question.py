@@ -104,6 +104,11 @@ def known_length(question: ModelQuestion) -> int | None:
     return question.workload.sequence_length
 
 
+def _or_one(length: int | None) -> int:
+    """A length for the shapes of a model; a profile that states none has no use for it."""
+    return 1 if length is None else length
+
+
 def _unless_usual(value: Noun, usual: Noun) -> Noun | None:
     return None if value == usual else value
 
@@ -137,7 +142,7 @@ def call_of(request: PlanRequest) -> ModelCall:
             cluster=cluster,
             workload=Workload(
                 global_batch=stated.global_batch,
-                sequence_length=stated.sequence_length or 1,
+                sequence_length=_or_one(stated.sequence_length),
                 precision=stated.precision,
             ),
             num_devices=request.num_devices or cluster.num_devices,
@@ -310,7 +315,7 @@ def model_call(
             cluster=cluster,
             workload=Workload(
                 global_batch=workload.global_batch,
-                sequence_length=workload.sequence_length or 1,
+                sequence_length=_or_one(workload.sequence_length),
                 precision=settings.recipe.precision,
             ),
             num_devices=num_devices,
