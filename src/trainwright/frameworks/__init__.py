@@ -1,0 +1,1 @@
+"""Frameworks of training: what their files and scripts say."""
