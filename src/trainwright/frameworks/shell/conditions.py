@@ -254,7 +254,12 @@ class _Single:
             found = self._either()
             self._next()
             return found
-        if len(word) == 2 and word[0] == "-" and following is not None and following not in ("-a", "-o"):
+        if (
+            len(word) == 2
+            and word[0] == "-"
+            and following is not None
+            and following not in ("-a", "-o")
+        ):
             return self._tests.unary(word, self._next(), self._line)
         return self._tests.unary("-n", word, self._line)
 

@@ -268,7 +268,9 @@ class Expander:
                 items = [self.state.name, *items] if start == 0 else items
                 start = max(0, start - 1) if start > 0 else start
             start = max(0, len(items) + start) if start < 0 else start
-            end = len(items) if count is None else start + count if count >= 0 else len(items) + count
+            end = (
+                len(items) if count is None else start + count if count >= 0 else len(items) + count
+            )
             return items[start:end]
         if operator in ("-", ":-", "=", ":=", "?", ":?"):
             empty = not items or (operator[0] == ":" and not "".join(map(without_soft, items)))
@@ -462,7 +464,11 @@ class Expander:
         if text is None:
             self._missing(piece.name, line)
             return "0"
-        return self._of(text, line) if len(text) == 1 and is_hard(text) else str(len(without_soft(text)))
+        return (
+            self._of(text, line)
+            if len(text) == 1 and is_hard(text)
+            else str(len(without_soft(text)))
+        )
 
     def _defaulted(self, piece: Parameter, text: str | None, line: int) -> str:
         """`${name:-word}` and its kin."""
@@ -518,7 +524,11 @@ class Expander:
                 return self.derived(text, line)
             return cut(pattern, text, longest=len(operator) == 2)
         except (patterns.TooCostly, BadArithmetic):
-            return self.derived(text, line) if has_holes(text) else self._hole("computed", piece.source, line)
+            return (
+                self.derived(text, line)
+                if has_holes(text)
+                else self._hole("computed", piece.source, line)
+            )
 
     def _look_into(self, pattern: str) -> None:
         if is_hard(pattern):
@@ -547,7 +557,9 @@ class Expander:
     def _transformed(self, text: str, how: str) -> str:
         if how == "Q":
             return shlex.quote(text) if not text.isalnum() else f"'{text}'"
-        return {"U": text.upper(), "L": text.lower(), "u": text[:1].upper() + text[1:]}.get(how, text)
+        return {"U": text.upper(), "L": text.lower(), "u": text[:1].upper() + text[1:]}.get(
+            how, text
+        )
 
     # Assignment and arithmetic
 

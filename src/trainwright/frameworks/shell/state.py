@@ -179,9 +179,7 @@ def merged_text(first: str, second: str, condition: Unknown, holes: Holes) -> st
     return _choice([first], [second], condition, holes)
 
 
-def _merged_list(
-    left: list[str], right: list[str], condition: Unknown, holes: Holes
-) -> list[str]:
+def _merged_list(left: list[str], right: list[str], condition: Unknown, holes: Holes) -> list[str]:
     shorter = min(len(left), len(right))
     before = 0
     while before < shorter and left[before] == right[before]:
@@ -200,7 +198,5 @@ _LONGEST_CHOICE: Final = 400
 
 
 def _choice(first: list[str], second: list[str], condition: Unknown, holes: Holes) -> str:
-    choices = tuple(
-        holes.shown(" ".join(side))[:_LONGEST_CHOICE] for side in (first, second)
-    )
+    choices = tuple(holes.shown(" ".join(side))[:_LONGEST_CHOICE] for side in (first, second))
     return holes.character(replace(condition, choices=choices))

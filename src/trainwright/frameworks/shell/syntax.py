@@ -297,7 +297,9 @@ class _Reading:
             if child.type == "heredoc_start":
                 seen = True
             elif child.is_named and seen and child.type not in skip | _STATEMENTS | {"comment"}:
-                found += [t for t in tokens(self._of(child), self._line(child)) if isinstance(t, Word)]
+                found += [
+                    t for t in tokens(self._of(child), self._line(child)) if isinstance(t, Word)
+                ]
             elif child.type == "file_redirect":  # > f and more words, as the grammar has it
                 inside = tokens(self._of(child), self._line(child))
                 found += [token for token in inside if isinstance(token, Word)]
@@ -328,7 +330,10 @@ class _Reading:
                 return self._with(inside, [*more, *redirects])
         if body.type in ("command", "variable_assignment", "declaration_command", "unset_command"):
             return self._simple(body, redirects)
-        if body.type == "test_command" and self._data[body.start_byte : body.start_byte + 2] != b"[[":
+        if (
+            body.type == "test_command"
+            and self._data[body.start_byte : body.start_byte + 2] != b"[["
+        ):
             return self._simple(body, redirects)
         line = self._line(body)
         found: list[Redirect] = []

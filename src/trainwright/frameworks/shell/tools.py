@@ -167,9 +167,7 @@ def _cut(arguments: Sequence[str], read: str) -> Printed:
                 continue
         else:
             separator, parts = "", line
-        kept = [
-            part for k, part in enumerate(parts, 1) if any(a <= k <= b for a, b in ranges)
-        ]
+        kept = [part for k, part in enumerate(parts, 1) if any(a <= k <= b for a, b in ranges)]
         out.append(separator.join(kept))
     return _printed(out)
 
@@ -216,7 +214,9 @@ def _tr(arguments: Sequence[str], read: str) -> Printed:
         text = read
     if "s" in given:
         squeezed = second or first
-        text = re.sub(r"(.)\1+", lambda m: m[1] if m[1] in squeezed else m[0], text, flags=re.DOTALL)
+        text = re.sub(
+            r"(.)\1+", lambda m: m[1] if m[1] in squeezed else m[0], text, flags=re.DOTALL
+        )
     return text, 0
 
 
@@ -224,7 +224,12 @@ def _wc(arguments: Sequence[str], read: str) -> Printed:
     options = _options(arguments, "")
     if options is None or options[1] or not options[0]:
         return None
-    counts = {"l": read.count("\n"), "w": len(read.split()), "c": len(read.encode()), "m": len(read)}
+    counts = {
+        "l": read.count("\n"),
+        "w": len(read.split()),
+        "c": len(read.encode()),
+        "m": len(read),
+    }
     found = [str(counts[letter]) for letter in "lwcm" if letter in options[0]]
     return (" ".join(found) + "\n", 0) if found else None
 
@@ -463,9 +468,7 @@ def _sed(arguments: Sequence[str], read: str) -> Printed:
     return _printed(lines) if programs else None
 
 
-def _sed_program(
-    program: str, lines: list[str], extended: bool, quiet: bool
-) -> list[str] | None:
+def _sed_program(program: str, lines: list[str], extended: bool, quiet: bool) -> list[str] | None:
     for command in _sed_commands(program.strip()):
         if found := re.fullmatch(r"(\d+|\$)(?:,(\d+|\$))?([pd])", command):
             ends = [len(lines) if e == "$" else int(e) for e in (found[1], found[2] or found[1])]
@@ -511,7 +514,9 @@ def _substituted(command: str, lines: list[str], extended: bool) -> list[str] | 
     if len(command) < 4 or command[0] != "s":
         return None
     mark = re.escape(command[1])
-    parts = re.fullmatch(rf"s{mark}((?:[^\\]|\\.)*?){mark}((?:[^\\]|\\.)*?){mark}([gI]*)", command, re.DOTALL)
+    parts = re.fullmatch(
+        rf"s{mark}((?:[^\\]|\\.)*?){mark}((?:[^\\]|\\.)*?){mark}([gI]*)", command, re.DOTALL
+    )
     if parts is None or len(command) > 4000:
         return None
     source, by = (part.replace("\\" + command[1], command[1]) for part in (parts[1], parts[2]))
@@ -543,7 +548,9 @@ def _grep(arguments: Sequence[str], read: str) -> Printed:
     if len(sources) != 1 or len(rest) > (0 if "e" in given else 1):
         return None
     source = re.escape(sources[0]) if "F" in given else sources[0]
-    source = {"w": rf"\b{source}\b", "x": f"^{source}$"}.get(next((o for o in "wx" if o in given), ""), source)
+    source = {"w": rf"\b{source}\b", "x": f"^{source}$"}.get(
+        next((o for o in "wx" if o in given), ""), source
+    )
     out = []
     try:
         for line in _lines(read):
@@ -609,7 +616,11 @@ def _sort(arguments: Sequence[str], read: str) -> Printed:
 
 def _uniq(arguments: Sequence[str], read: str) -> Printed:
     lines = _lines(read)
-    return None if arguments else _printed([x for k, x in enumerate(lines) if not k or x != lines[k - 1]])
+    return (
+        None
+        if arguments
+        else _printed([x for k, x in enumerate(lines) if not k or x != lines[k - 1]])
+    )
 
 
 def _rev(arguments: Sequence[str], read: str) -> Printed:
@@ -674,7 +685,11 @@ def getopt(arguments: Sequence[str]) -> str | None:
                     letters = ""
         else:
             rest.append(word)
-    return " " + " ".join([*found, "--", *(f"'{w}'" if w.isalnum() else shlex.quote(w) for w in rest)]) + "\n"
+    return (
+        " "
+        + " ".join([*found, "--", *(f"'{w}'" if w.isalnum() else shlex.quote(w) for w in rest)])
+        + "\n"
+    )
 
 
 TOOLS: Final[dict[str, Tool]] = {

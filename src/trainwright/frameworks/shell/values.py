@@ -146,9 +146,7 @@ class Holes:
         """
         if (found := self._known.get(unknown)) is not None:
             return found
-        table, first = (
-            (self._soft, _FIRST_SOFT) if unknown.is_unset else (self._hard, _FIRST_HARD)
-        )
+        table, first = (self._soft, _FIRST_SOFT) if unknown.is_unset else (self._hard, _FIRST_HARD)
         if len(table) >= _MOST_HOLES:
             raise too_much(unknown.line, f"more than {_MOST_HOLES} values that are not known")
         character = chr(first + len(table))
@@ -159,12 +157,16 @@ class Holes:
     def unknown(self, character: str) -> Unknown:
         """What a private character stands for."""
         code = ord(character)
-        table, first = (self._hard, _FIRST_HARD) if code >= _FIRST_HARD else (self._soft, _FIRST_SOFT)
+        table, first = (
+            (self._hard, _FIRST_HARD) if code >= _FIRST_HARD else (self._soft, _FIRST_SOFT)
+        )
         return table[code - first]
 
     def all_in(self, texts: Iterable[str]) -> list[Unknown]:
         """Each unknown of some texts, once, in order."""
-        found = dict.fromkeys(c for text in texts if not text.isascii() for c in _HOLE.findall(text))
+        found = dict.fromkeys(
+            c for text in texts if not text.isascii() for c in _HOLE.findall(text)
+        )
         return [self.unknown(character) for character in found]
 
     def value(self, text: str) -> Value:

@@ -172,7 +172,11 @@ def _after_braces(text: str, at: int) -> int:
             # Inside double quotes a lone apostrophe is text: take it for a quote if it closes.
             end = text.find("'", at + 1)
             close = text.find("}", at + 1)
-            at = end + 1 if 0 <= end and (close < 0 or end < close or "'" in text[close:]) else at + 1
+            at = (
+                end + 1
+                if 0 <= end and (close < 0 or end < close or "'" in text[close:])
+                else at + 1
+            )
         elif letter == "`":
             at = _after_backtick(text, at + 1)
         elif letter == "$":
@@ -384,7 +388,9 @@ def _pieces(raw: str, *, in_double: bool, is_document: bool = False) -> Iterator
         elif letter == "'" and not quoted:
             yield from flush()
             end = _after_single(raw, at + 1)
-            yield Literal(raw[at + 1 : end - 1] if raw[end - 1 : end] == "'" else raw[at + 1 :], True)
+            yield Literal(
+                raw[at + 1 : end - 1] if raw[end - 1 : end] == "'" else raw[at + 1 :], True
+            )
             at = end
         elif letter == "$" and not quoted and raw.startswith("$'", at):
             yield from flush()
@@ -500,7 +506,9 @@ def _ansi(text: str) -> str:
 unescaped = _ansi
 
 _BRACED: Final = re.compile(r"[{},\\'\"`$]")
-_SEQUENCE: Final = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?|([a-zA-Z])\.\.([a-zA-Z])")
+_SEQUENCE: Final = re.compile(
+    r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?|([a-zA-Z])\.\.([a-zA-Z])"
+)
 
 
 def braces(raw: str, line: int) -> list[str]:
