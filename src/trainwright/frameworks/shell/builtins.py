@@ -79,6 +79,7 @@ def _assign_array(
     shell: Shell, name: str, raw: str, line: int, *, more: bool, by_name: bool
 ) -> None:
     """`name=(…)`, or with `more`, `name+=(…)`."""
+    name = shell.expander.target(name)
     old = shell.state.variables.get(name)
     held = old.value if old is not None else None
     by_name = by_name or (isinstance(held, Array) and held.by_name)
@@ -165,7 +166,11 @@ def _declare(shell: Shell, words: Words, line: int) -> None:
         _with_attributes(shell, target, letters, exported=name == "export" and "n" not in letters)
         if found is None:
             continue
-        if isinstance(word, Word):
+        if "n" in letters and name != "export":
+            value = raw[found.end() :]
+            value = shell.expander.one(value, line) if isinstance(word, Word) else value
+            shell.state.variables[target] = Variable(value, reference=True)
+        elif isinstance(word, Word):
             _assign(shell, word.raw, line, by_name="A" in letters)
         else:
             value = raw[found.end() :]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -273,7 +274,38 @@ class Shell:
         """Carry out one statement; its status is then the state's."""
         self.line = statement.line
         self.budget.step(statement.line)
-        _STATEMENTS[type(statement)](self, statement)
+        match statement:
+            case Simple():
+                self._simple(statement)
+            case If():
+                self._if(statement)
+            case Either():
+                self._either(statement)
+            case Test():
+                self._test(statement)
+            case Calculation():
+                self.calculate(statement.source, statement.line)
+            case Pipeline():
+                self._pipeline(statement)
+            case Negation():
+                self._negation(statement)
+            case For():
+                self._for(statement)
+            case While():
+                self._while(statement)
+            case Count():
+                self._count(statement)
+            case Case():
+                self._case(statement)
+            case Group():
+                self._group(statement)
+            case Function():
+                self.state.functions[statement.name] = statement
+                self._status(0)
+            case Redirected():
+                self._with_redirects(
+                    statement.redirects, statement.line, lambda: self.statement(statement.body)
+                )
 
     def _status(self, status: int | None, why: str = "") -> None:
         self.state.status, self.state.why = status, why
@@ -296,9 +328,6 @@ class Shell:
             self._status(2)
             return
         self.verdict(found, statement.line, " ".join(statement.source.split()))
-
-    def _calculation(self, statement: Calculation) -> None:
-        self.calculate(statement.source, statement.line)
 
     def calculate(self, source: str, line: int) -> None:
         """`(( … ))` and `let`: true where the value is not 0."""
@@ -340,13 +369,10 @@ class Shell:
         kept = self.input
         last = len(statement.commands) - 1
         try:
-            for k, command in enumerate(statement.commands):
-                if k == last:
-                    self._apart(lambda: self.statement(statement.commands[last]))
-                    break
-                first = command
-                text = self.captured(lambda each=first: self._apart(lambda: self.statement(each)))  # type: ignore[misc]
+            for command in statement.commands[:last]:
+                text = self.captured(partial(self._apart, partial(self.statement, command)))
                 self.input = Stream(text)
+            self._apart(lambda: self.statement(statement.commands[last]))
         finally:
             self.input = kept
 
@@ -463,6 +489,7 @@ class Shell:
         base, sink, line = self.state, self._sink, condition.line
         self.budget.step(line, 2 + sum(len(e) for e in base.files.values()) // _MOST_FORKED_BYTES)
         results: list[tuple[State, Leave | None, str]] = []
+        started = len(self.commands)
         for way in (then, otherwise):
             count = len(self.commands)
             self.state = base.fork()
@@ -494,11 +521,24 @@ class Shell:
         if text and sink is not None:
             sink.append(text)
         ends = (leaves is None) != (leaves_second is None)
-        self.assumptions.append(
-            Assumption(line, condition.name, "other" if ends else "both", (cause,))
-        )
+        if (
+            ends
+            or not self._same(first, second)
+            or (sink is not None and printed != printed_second)
+            or self._has_launched(started)
+        ):
+            self.assumptions.append(
+                Assumption(line, condition.name, "other" if ends else "both", (cause,))
+            )
         if leaves is not None and leaves_second is not None:
             raise leaves_second
+
+    def _same(self, first: State, second: State) -> bool:
+        """Whether it does not matter which way was taken: folders that were made do not."""
+        paths = {path for path in {**first.files, **second.files} if not path.endswith("/")}
+        return first.variables == second.variables and all(
+            first.files.get(path) == second.files.get(path) for path in paths
+        )
 
     def _while(self, statement: While) -> None:
         turns, status = 0, 0
@@ -510,7 +550,7 @@ class Shell:
                 cause = self.holes.unknown(self.state.why)
                 self._both_ways(
                     Unknown(kind="condition", name=statement.source, line=statement.line),
-                    lambda: self._turn(statement.body),
+                    lambda: self._one_turn(statement.body),
                     lambda: None,
                     cause,
                 )
@@ -529,6 +569,9 @@ class Shell:
                 break
             status = self.state.status or 0
         self._status(status)
+
+    def _one_turn(self, body: Block) -> None:
+        self._turn(body)
 
     def _turn(self, body: Block) -> bool:
         """One turn of a loop; False where it leaves the loop."""
@@ -570,7 +613,7 @@ class Shell:
                     cause = self.holes.unknown(self.state.why)
                     self._both_ways(
                         Unknown(kind="condition", name=condition.strip(), line=statement.line),
-                        lambda: self._turn(statement.body) and None,  # type: ignore[func-returns-value]
+                        lambda: self._one_turn(statement.body),
                         lambda: None,
                         cause,
                     )
@@ -601,8 +644,8 @@ class Shell:
                 name = f"case {self.holes.shown(subject)} in {'|'.join(statement.items[at][0])}"
                 self._both_ways(
                     Unknown(kind="condition", name=name, line=statement.line),
-                    lambda at=at: self._item(statement, at, subject, ()),  # type: ignore[misc]
-                    lambda at=at: self._items(statement, at + 1, subject, ()),  # type: ignore[misc]
+                    partial(self._item, statement, at, subject, ()),
+                    partial(self._items, statement, at + 1, subject, ()),
                     cause[0] if cause else Unknown(kind="computed", name=name, line=statement.line),
                 )
                 return
@@ -634,15 +677,6 @@ class Shell:
                 return True
             verdict = None if found is None else verdict
         return verdict
-
-    def _function(self, statement: Function) -> None:
-        self.state.functions[statement.name] = statement
-        self._status(0)
-
-    def _redirected(self, statement: Redirected) -> None:
-        self._with_redirects(
-            statement.redirects, statement.line, lambda: self.statement(statement.body)
-        )
 
     # Redirections
 
@@ -779,7 +813,8 @@ class Shell:
             self._program(texts, line, environment or {})
 
     def _builtin(self, name: str, texts: list[str], line: int) -> None:
-        self._status(0)
+        if name not in ("return", "exit"):
+            self._status(0)
         BUILTINS[name](self, texts, line)
 
     def _with_variables(self, variables: dict[str, Variable], action: Callable[[], None]) -> None:
@@ -863,8 +898,10 @@ class Shell:
                 return
         if name == "mkdir":
             for text in texts[1:]:
-                if not text.startswith("-"):
-                    self.state.files.setdefault(self.files.path(text) + "/", "")
+                path = "" if text.startswith("-") else self.files.path(text)
+                while path not in ("", ".", "/", "..") and path + "/" not in self.state.files:
+                    self.state.files[path + "/"] = ""
+                    path = path.rpartition("/")[0]
         if name in ("realpath", "readlink") and len(texts) > 1:
             self.print(self.files.path(texts[-1]) + "\n")
             self._status(0)
@@ -872,8 +909,9 @@ class Shell:
         if name in ("cp", "mv") and len(texts) == 3 and self.files.written(texts[1]) is not None:
             self.state.files[self.files.path(texts[2])] = self.files.written(texts[1]) or ""
         inner = launchers.inner_shell(texts)
-        if inner is None or not self._inner(inner, texts, line, environment):
-            self._record(texts, line, environment)
+        if inner is not None and self._inner(inner, texts, line, environment):
+            return
+        self._record(texts, line, environment)
         if name in _SILENT:
             self._status(0)
             return
@@ -1004,7 +1042,7 @@ class Shell:
     def _inner(
         self, inner: InnerShell, texts: list[str], line: int, environment: dict[str, Variable]
     ) -> bool:
-        """Follow a shell inside a command; False where its text is not known at all."""
+        """Follow a shell inside a command; False where its text is not known."""
         arguments = texts[inner.arguments :]
         name = "bash"
         if inner.script is None:
@@ -1038,14 +1076,21 @@ class Shell:
             self.expander.is_batch or bool(inner.at),
         )
         own, self.expander.assigned = self.expander.assigned, frozenset()
+        status: int | None = 0
         try:
             self.nested(text, line)
-        except Leave:
-            pass
+            status, why = self.state.status, self.state.why
+        except Leave as leave:
+            status, why = leave.status, leave.why
         finally:
             self.state, self._within = kept, within
             self.expander.is_batch, self.expander.assigned = was_batch, own
-        return len(self.commands) > count
+        if len(self.commands) == count:
+            self._record(texts, line, environment)
+        self._status(status, why)
+        if status is None and not why:
+            self._status(0)
+        return True
 
     # Files that are sourced
 
@@ -1109,19 +1154,3 @@ _KINDS: Final[dict[str, Literal["machine"]]] = {
     "hostname": "machine", "date": "machine", "nproc": "machine", "whoami": "machine", "uname": "machine",
     "shuf": "machine", "mktemp": "machine", "uuidgen": "machine", "id": "machine",
 }  # fmt: skip
-_STATEMENTS: Final[dict[type[Statement], Callable[[Shell, Statement], None]]] = {
-    Simple: Shell._simple,
-    Test: Shell._test,
-    Calculation: Shell._calculation,
-    Pipeline: Shell._pipeline,
-    Either: Shell._either,
-    Negation: Shell._negation,
-    If: Shell._if,
-    While: Shell._while,
-    For: Shell._for,
-    Count: Shell._count,
-    Case: Shell._case,
-    Function: Shell._function,
-    Group: Shell._group,
-    Redirected: Shell._redirected,
-}  # type: ignore[dict-item]

@@ -185,11 +185,36 @@ class Expander:
         if piece.quoted:
             yield self._text(piece, line)
             return
+        if (
+            isinstance(piece, Parameter)
+            and piece.operator in _ALTERNATIVES
+            and _QUOTE.search(piece.argument)
+        ):
+            yield from self._split_alternative(piece, line)
+            return
         texts = self._list(piece, line)
         for k, text in enumerate([self._text(piece, line)] if texts is None else texts):
             if k:
                 yield None
             yield from self._split_text(text, line)
+
+    def _split_alternative(self, piece: Parameter, line: int) -> Iterator[str | None]:
+        """`${name:-word}` outside quotes where the word has quotes of its own: `${1+"$@"}`."""
+        marked = self._parameter(replace(piece, argument="\\\x01"), line)
+        if marked != "\x01":
+            yield from self._split_text(marked, line)
+            return
+        for inner in self._parsed(piece.argument):
+            several = self._several(inner, line)
+            if several is not None:
+                for k, text in enumerate(several):
+                    if k:
+                        yield None
+                    yield text
+            elif isinstance(inner, Literal) and not inner.quoted:
+                yield from self._split_text(inner.text, line)
+            else:
+                yield from self._split(inner, line)
 
     def _split_text(self, text: str, line: int) -> Iterator[str | None]:
         separators = self._ifs()
@@ -291,7 +316,7 @@ class Expander:
 
     def _array(self, name: str) -> list[str] | None:
         """All elements of an array; a text is an array of one."""
-        variable = self.state.variables.get(self._target(name))
+        variable = self.state.variables.get(self.target(name))
         if variable is None:
             return self._special_array(name)
         if isinstance(variable.value, str):
@@ -303,7 +328,7 @@ class Expander:
             return [self.state.name]
         return list(self.state.calls[::-1]) if name == "FUNCNAME" else None
 
-    def _target(self, name: str) -> str:
+    def target(self, name: str) -> str:
         """The name that a reference (`declare -n`) leads to."""
         for _ in range(8):
             variable = self.state.variables.get(name)
@@ -371,7 +396,7 @@ class Expander:
             return self.state.arguments[k - 1] if k <= len(self.state.arguments) else None
         if not _NAME.fullmatch(name):
             return self._special(name, line)
-        name = self._target(name)
+        name = self.target(name)
         variable = self.state.variables.get(name)
         if variable is None:
             return self._implied(name, line)
@@ -389,7 +414,7 @@ class Expander:
 
     def key(self, name: str, index: str, line: int) -> int | str:
         """The key that an index of a variable stands for."""
-        variable = self.state.variables.get(self._target(name))
+        variable = self.state.variables.get(self.target(name))
         array = variable.value if variable is not None else ""
         return self._key(index, line, by_name=isinstance(array, Array) and array.by_name)
 
@@ -415,6 +440,8 @@ class Expander:
 
     def _implied(self, name: str, line: int) -> str | None:
         """A variable that the shell or Slurm sets by itself."""
+        if name == "IFS":
+            return _BLANKS
         if name == "PWD":
             return self.state.folder
         if name == "OLDPWD":
@@ -565,7 +592,7 @@ class Expander:
 
     def assign(self, name: str, index: str | None, text: str, line: int) -> None:
         """Give a variable or an element a value."""
-        name = self._target(name)
+        name = self.target(name)
         if index is None:
             self.state.set(name, text)
             return
@@ -604,6 +631,8 @@ class Expander:
         self.assign(name, index, str(number), line)
 
 
+_ALTERNATIVES: Final = frozenset({"-", ":-", "+", ":+"})
+_QUOTE: Final = re.compile("[\"']")
 _DEFAULTS: Final = frozenset({"-", ":-", "=", ":=", "?", ":?", "+", ":+"})
 _LONGEST_SHOWN: Final = 60
 

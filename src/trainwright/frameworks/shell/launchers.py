@@ -422,7 +422,7 @@ def _shell(words: Sequence[str], at: int) -> InnerShell | None:
             k += 1
             while k < len(words) and re.fullmatch(r"[-+][a-z]+", words[k]):  # bash -c -l "…"
                 k += 1
-            return InnerShell(at, k, k + 2) if k < len(words) else None
+            return InnerShell(at, k, k + 1) if k < len(words) else None
         if word in ("-o", "+o", "-O", "--rcfile", "--init-file"):
             k += 2
         elif word[:1] in "-+" and len(word) > 1:

@@ -10,6 +10,7 @@ Nothing is executed and nothing outside the script's folder is opened. A typical
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class ScriptRun:
     """What a script would do.
 
     `commands` are the programs it would start, in order. `files` are those it writes, by path
-    from its folder. `variables` are those it has set at its end; an array is a tuple. `batch` is
+    from its folder, names of unknown parts in it. `variables` are those it has set at its end; an array is a tuple. `batch` is
     what it asks of Slurm. `assumptions` and `not_sourced` say what was taken as it usually is and
     what was not read. `errors` are the lines that are not bash as far as the grammar knows.
     `end` is where it ends before its last line.
@@ -75,9 +76,9 @@ class ScriptRun:
             faults = [Fault("script", f"has {found} starts a trainer")]
         raise InvalidInput(faults)
 
-    def file(self, path: str) -> Value | None:
-        """The text of a file that the script writes, by the path that a command names it by."""
-        return self.files.get(re.sub(r"^(?:\./+)+", "", path))
+    def file(self, path: Value) -> Value | None:
+        """The text of a file that the script writes, by the word that a command names it by."""
+        return self.files.get(posixpath.normpath(path.shown()))
 
 
 # What nobody means as a redirection: NAME=<path to data>, --load <PATH>, "<PATH TO FILE>"
@@ -169,7 +170,9 @@ def _finished(shell: Shell, batch: Batch) -> ScriptRun:
     return ScriptRun(
         commands=tuple(shell.commands),
         files={
-            path: value(text) for path, text in shell.state.files.items() if not path.endswith("/")
+            shell.holes.shown(path): value(text)
+            for path, text in shell.state.files.items()
+            if not path.endswith("/")
         },
         variables=variables,
         batch=batch,

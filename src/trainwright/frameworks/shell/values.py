@@ -7,15 +7,15 @@ private use, and a table says what each of those characters stands for. So every
 was put together with `eval` can be parsed again with its holes inside.
 
 Holes are *soft* or *hard*. Soft: a variable or an argument that is not set as far as can be seen
-(though a file that is not read may set it); a test may take it for empty, as bash does, and `${X:-default}` is the default. Hard: there is a
-value, and only a run of the script could tell it.
+(though a file that is not read may set it); a test may take it for empty, as bash does, and
+`${X:-default}` is the default. Hard: there is a value, and only a run of the script could tell it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from trainwright.errors import InvalidInput
@@ -33,6 +33,7 @@ Kind = Literal[
     "computed",  # computed from something unknown, or not computable here
 ]
 
+_ONE_OF_A_NAME: Final = frozenset({"unset", "argument", "sourced", "slurm"})
 _SOFT_KINDS: Final = frozenset({"unset", "argument", "sourced"})
 _FIRST_SOFT: Final = 0xF0000
 _FIRST_HARD: Final = 0x100000
@@ -128,6 +129,8 @@ class Value:
 
 def _named(unknown: Unknown) -> str:
     name = unknown.name
+    if name.startswith(("$", "<")):
+        return name
     return f"${{{name}}}" if re.fullmatch(r"\w+", name) else f"$({name})"
 
 
@@ -140,18 +143,19 @@ class Holes:
         self._known: dict[Unknown, str] = {}
 
     def character(self, unknown: Unknown) -> str:
-        """The character for an unknown; the same one for the same unknown.
+        """The character for an unknown; a variable has one, whichever lines it is used in.
 
         Raises `InvalidInput` where there are more than can be told apart.
         """
-        if (found := self._known.get(unknown)) is not None:
+        key = replace(unknown, line=0) if unknown.kind in _ONE_OF_A_NAME else unknown
+        if (found := self._known.get(key)) is not None:
             return found
         table, first = (self._soft, _FIRST_SOFT) if unknown.is_unset else (self._hard, _FIRST_HARD)
         if len(table) >= _MOST_HOLES:
             raise too_much(unknown.line, f"more than {_MOST_HOLES} values that are not known")
         character = chr(first + len(table))
         table.append(unknown)
-        self._known[unknown] = character
+        self._known[key] = character
         return character
 
     def unknown(self, character: str) -> Unknown:

@@ -369,7 +369,7 @@ def _pieces(raw: str, *, in_double: bool, is_document: bool = False) -> Iterator
         if letter == '"' and not is_document:
             if not in_double:  # "${X:-"a b"}" stays in quotes
                 yield from flush()
-                if not quoted:
+                if not quoted and raw.startswith('""', at):
                     yield Literal("", True)  # an empty pair of quotes is a word all the same
                 quoted = not quoted
             at += 1
@@ -429,7 +429,8 @@ def _end_of_expansion(raw: str, at: int, quoted: bool) -> int:
 
 def _expansion(raw: str, quoted: bool, line: int) -> Piece | None:
     if raw.startswith("`"):
-        inside = re.sub(r"\\([\\`$])", r"\1", raw[1:].removesuffix("`"))
+        special = r'\\([\\`$"])' if quoted else r"\\([\\`$])"
+        inside = re.sub(special, r"\1", raw[1:].removesuffix("`"))
         return Command(inside, quoted, line)
     if raw[0] in "<>":
         return Command(raw[2:].removesuffix(")"), quoted, line, process=True)
