@@ -6,18 +6,16 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainwright.frameworks.shell.arithmetic import BadArithmetic
 from trainwright.frameworks.shell.conditions import BadTest
 from trainwright.frameworks.shell.control import Break, Continue, Exit, Return
+from trainwright.frameworks.shell.session import Session
 from trainwright.frameworks.shell.state import Array, Variable
 from trainwright.frameworks.shell.tools import echo, printf
 from trainwright.frameworks.shell.values import Unknown, has_holes, is_hard, only_soft, without_soft
 from trainwright.frameworks.shell.words import Word, tokens
-
-if TYPE_CHECKING:
-    from trainwright.frameworks.shell.evaluate import Shell
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(?:\[(.*?)\](?=\+?=))?(\+?)=", re.DOTALL)
 _ELEMENT: Final = re.compile(r"\[(.*?)\](\+?)=", re.DOTALL)
@@ -29,13 +27,13 @@ def is_assignment(raw: str) -> bool:
     return _ASSIGNMENT.match(raw) is not None
 
 
-def assign_words(shell: Shell, words: Sequence[Word]) -> None:
+def assign_words(shell: Session, words: Sequence[Word]) -> None:
     """Carry out assignments, as they are written."""
     for word in words:
         _assign(shell, word.raw, word.line)
 
 
-def _assign(shell: Shell, raw: str, line: int, *, by_name: bool = False) -> None:
+def _assign(shell: Session, raw: str, line: int, *, by_name: bool = False) -> None:
     found = _ASSIGNMENT.match(raw)
     assert found is not None, "the word is an assignment"
     name, index, more = found[1], found[2], bool(found[3])
@@ -47,7 +45,7 @@ def _assign(shell: Shell, raw: str, line: int, *, by_name: bool = False) -> None
 
 
 def _assign_text(
-    shell: Shell, name: str, index: str | None, text: str, line: int, *, more: bool
+    shell: Session, name: str, index: str | None, text: str, line: int, *, more: bool
 ) -> None:
     variable = shell.state.variables.get(name)
     is_number = variable is not None and variable.integer
@@ -59,7 +57,7 @@ def _assign_text(
     shell.expander.assign(name, index, shell.budget.text(line, text), line)
 
 
-def _before(shell: Shell, name: str, index: str | None, line: int) -> str:
+def _before(shell: Session, name: str, index: str | None, line: int) -> str:
     variable = shell.state.variables.get(name)
     if variable is None:
         return ""
@@ -68,7 +66,7 @@ def _before(shell: Shell, name: str, index: str | None, line: int) -> str:
     return variable.value.items.get(shell.expander.key(name, index, line), "")
 
 
-def _number(shell: Shell, text: str, line: int) -> str:
+def _number(shell: Session, text: str, line: int) -> str:
     try:
         return str(shell.expander.calculated(text, line))
     except BadArithmetic:
@@ -76,7 +74,7 @@ def _number(shell: Shell, text: str, line: int) -> str:
 
 
 def _assign_array(
-    shell: Shell, name: str, raw: str, line: int, *, more: bool, by_name: bool
+    shell: Session, name: str, raw: str, line: int, *, more: bool, by_name: bool
 ) -> None:
     """`name=(…)`, or with `more`, `name+=(…)`."""
     name = shell.expander.target(name)
@@ -136,7 +134,7 @@ def _plain(words: Words) -> list[str]:
     return [without_soft(text) for text in _texts(words) if not only_soft(text)]
 
 
-def _declare(shell: Shell, words: Words, line: int) -> None:
+def _declare(shell: Session, words: Words, line: int) -> None:
     """`declare`, `local`, `export`, `readonly` with their options."""
     name = words[0] if isinstance(words[0], str) else words[0].raw
     letters, rest = "", list(words[1:])
@@ -186,7 +184,7 @@ def _declare(shell: Shell, words: Words, line: int) -> None:
                 shell.state.variables[target] = replace(variable, exported=False)
 
 
-def _with_attributes(shell: Shell, name: str, letters: str, *, exported: bool) -> None:
+def _with_attributes(shell: Session, name: str, letters: str, *, exported: bool) -> None:
     variable = shell.state.variables.get(name)
     exported = exported or "x" in letters
     case = "u" if "u" in letters else "l" if "l" in letters else ""
@@ -213,7 +211,7 @@ def _with_attributes(shell: Shell, name: str, letters: str, *, exported: bool) -
             shell.state.variables[name] = replace(wanted, value="")
 
 
-def _unset(shell: Shell, words: Words, line: int) -> None:
+def _unset(shell: Session, words: Words, line: int) -> None:
     texts = _plain(words)
     for text in texts:
         if text in ("-v", "-n"):
@@ -234,7 +232,7 @@ def _unset(shell: Shell, words: Words, line: int) -> None:
             shell.state.unset(text)
 
 
-def _set(shell: Shell, words: Words, line: int) -> None:
+def _set(shell: Session, words: Words, line: int) -> None:
     texts = _texts(words)
     options = set(shell.state.options)
     letters = {
@@ -264,7 +262,7 @@ def _set(shell: Shell, words: Words, line: int) -> None:
     shell.state.options = frozenset(options)
 
 
-def _shift(shell: Shell, words: Words, line: int) -> None:
+def _shift(shell: Session, words: Words, line: int) -> None:
     texts = _plain(words)
     count = int(texts[0]) if texts and re.fullmatch(r"\d{1,6}", texts[0]) else 1
     if count > len(shell.state.arguments):
@@ -273,12 +271,12 @@ def _shift(shell: Shell, words: Words, line: int) -> None:
         shell.state.arguments = shell.state.arguments[count:]
 
 
-def _cd(shell: Shell, words: Words, line: int) -> None:
+def _cd(shell: Session, words: Words, line: int) -> None:
     texts = [text for text in _texts(words) if text not in ("-P", "-L", "--")]
     _enter(shell, texts[0] if texts else "~")
 
 
-def _enter(shell: Shell, folder: str) -> None:
+def _enter(shell: Session, folder: str) -> None:
     state = shell.state
     before = state.folder
     if folder == "-":
@@ -290,32 +288,32 @@ def _enter(shell: Shell, folder: str) -> None:
     state.status, state.why = 0, ""
 
 
-def _pushd(shell: Shell, words: Words, line: int) -> None:
+def _pushd(shell: Session, words: Words, line: int) -> None:
     texts = _texts(words)
     _enter(shell, texts[0] if texts else "-")
 
 
-def _popd(shell: Shell, words: Words, line: int) -> None:
+def _popd(shell: Session, words: Words, line: int) -> None:
     _enter(shell, "-")
 
 
-def _pwd(shell: Shell, words: Words, line: int) -> None:
+def _pwd(shell: Session, words: Words, line: int) -> None:
     shell.print(shell.state.folder + "\n")
 
 
-def _true(shell: Shell, words: Words, line: int) -> None:
+def _true(shell: Session, words: Words, line: int) -> None:
     shell.state.status = 0
 
 
-def _false(shell: Shell, words: Words, line: int) -> None:
+def _false(shell: Session, words: Words, line: int) -> None:
     shell.state.status = 1
 
 
-def _echo(shell: Shell, words: Words, line: int) -> None:
+def _echo(shell: Session, words: Words, line: int) -> None:
     shell.print(echo(_texts(words)))
 
 
-def _printf(shell: Shell, words: Words, line: int) -> None:
+def _printf(shell: Session, words: Words, line: int) -> None:
     texts = _texts(words)
     name = ""
     if texts[:1] == ["-v"] and len(texts) > 1:
@@ -338,7 +336,7 @@ def _printf(shell: Shell, words: Words, line: int) -> None:
         shell.print(printed)
 
 
-def _test(shell: Shell, words: Words, line: int) -> None:
+def _test(shell: Session, words: Words, line: int) -> None:
     texts = [text for text in _texts(words) if not only_soft(text) or _note(shell, text)]
     if words[0] == "[":
         if texts[-1:] != ["]"]:
@@ -354,19 +352,19 @@ def _test(shell: Shell, words: Words, line: int) -> None:
     shell.verdict(found, line, "[ " + shell.holes.shown(" ".join(texts)) + " ]")
 
 
-def _note(shell: Shell, text: str) -> bool:
+def _note(shell: Session, text: str) -> bool:
     """What is unset stands for an empty word in a test; that it does is noted."""
     shell.expander.used += shell.holes.all_in([text])
     return True
 
 
-def _source(shell: Shell, words: Words, line: int) -> None:
+def _source(shell: Session, words: Words, line: int) -> None:
     texts = _texts(words)
     if texts:
         shell.source(texts[0], texts[1:], line)
 
 
-def _eval(shell: Shell, words: Words, line: int) -> None:
+def _eval(shell: Session, words: Words, line: int) -> None:
     text = " ".join(_texts(words))
     if is_hard(text) and len(text.strip()) == 1:
         # A program decides what is carried out here: `eval "$(conda shell.bash hook)"`.
@@ -376,16 +374,16 @@ def _eval(shell: Shell, words: Words, line: int) -> None:
     shell.nested(text, line)
 
 
-def _exit(shell: Shell, words: Words, line: int) -> None:
+def _exit(shell: Session, words: Words, line: int) -> None:
     raise Exit(_status(shell, words), line)
 
 
-def _return(shell: Shell, words: Words, line: int) -> None:
+def _return(shell: Session, words: Words, line: int) -> None:
     status = _status(shell, words)
     raise Return(status, shell.state.why if status is None else "")
 
 
-def _status(shell: Shell, words: Words) -> int | None:
+def _status(shell: Session, words: Words) -> int | None:
     texts = _plain(words)
     if not texts:
         return shell.state.status
@@ -400,20 +398,20 @@ def _levels(words: Words) -> int:
     return int(texts[0]) if texts and re.fullmatch(r"[1-9]\d{0,3}", texts[0]) else 1
 
 
-def _break(shell: Shell, words: Words, line: int) -> None:
+def _break(shell: Session, words: Words, line: int) -> None:
     raise Break(_levels(words))
 
 
-def _continue(shell: Shell, words: Words, line: int) -> None:
+def _continue(shell: Session, words: Words, line: int) -> None:
     raise Continue(_levels(words))
 
 
-def _let(shell: Shell, words: Words, line: int) -> None:
+def _let(shell: Session, words: Words, line: int) -> None:
     for text in _texts(words):
         shell.calculate(text, line)
 
 
-def _read(shell: Shell, words: Words, line: int) -> None:
+def _read(shell: Session, words: Words, line: int) -> None:
     """`read`, with `-r`, `-a name`, `-d` and prompts."""
     texts, array, names, separator = _plain(words), "", [], "\n"
     while texts:
@@ -446,9 +444,9 @@ def _read(shell: Shell, words: Words, line: int) -> None:
     shell.state.status = 1 if ended else 0
 
 
-def _cut(shell: Shell, text: str, most: int) -> list[str]:
+def _cut(shell: Session, text: str, most: int) -> list[str]:
     """A line cut at the separators; with `most`, into that many fields at most."""
-    separators = shell.expander._ifs()
+    separators = shell.expander.separators()
     if not separators:
         return [text]
     blanks = "".join(c for c in separators if c.isspace())
@@ -464,7 +462,7 @@ def _cut(shell: Shell, text: str, most: int) -> list[str]:
     return parts if text else []
 
 
-def _to_names(shell: Shell, text: str, names: Sequence[str]) -> None:
+def _to_names(shell: Session, text: str, names: Sequence[str]) -> None:
     if not names:
         shell.state.set("REPLY", text)
         return
@@ -474,7 +472,7 @@ def _to_names(shell: Shell, text: str, names: Sequence[str]) -> None:
             shell.state.set(name, parts[k] if k < len(parts) else "")
 
 
-def _mapfile(shell: Shell, words: Words, line: int) -> None:
+def _mapfile(shell: Session, words: Words, line: int) -> None:
     texts, name, trimmed = _plain(words), "MAPFILE", False
     while texts:
         text = texts.pop(0)
@@ -490,7 +488,7 @@ def _mapfile(shell: Shell, words: Words, line: int) -> None:
     shell.state.set(name, Array(dict(enumerate(items))))
 
 
-def _getopts(shell: Shell, words: Words, line: int) -> None:
+def _getopts(shell: Session, words: Words, line: int) -> None:
     texts = _plain(words)
     if len(texts) < 2:
         shell.state.status = 2
@@ -538,12 +536,23 @@ def _getopts(shell: Shell, words: Words, line: int) -> None:
     state.status = 0
 
 
-def _known(shell: Shell, words: Words, line: int) -> None:
+def find_command(shell: Session, name: str, line: int) -> None:
+    """Whether there is a command, and its path."""
+    if name in shell.state.functions or name in BUILTINS:
+        shell.print(name + "\n")
+        shell.set_status(0)
+        return
+    hole = shell.holes.character(Unknown(kind="file", name=f"command -v {name}", line=line))
+    shell.print(hole + "\n")
+    shell.set_status(None, hole)
+
+
+def _known(shell: Session, words: Words, line: int) -> None:
     texts = _plain(words)
-    shell._known_command(texts[-1] if texts else "", line)
+    find_command(shell, texts[-1] if texts else "", line)
 
 
-Builtin = Callable[["Shell", Words, int], None]
+Builtin = Callable[[Session, Words, int], None]
 BUILTINS: Final[dict[str, Builtin]] = {
     ":": _true,
     "true": _true,
@@ -581,8 +590,9 @@ BUILTINS: Final[dict[str, Builtin]] = {
     "hash": _known,
     **dict.fromkeys(
         (
-            "shopt", "trap", "wait", "ulimit", "umask", "alias", "unalias", "disown", "jobs", "bg", "fg",
-            "complete", "enable", "history", "bind", "dirs", "clear", "module", "ml", "times", "logout",
+            "shopt", "trap", "wait", "ulimit", "umask", "alias", "unalias", "disown", "jobs", "bg",
+            "fg", "complete", "enable", "history", "bind", "dirs", "clear", "module", "ml",
+            "times", "logout",
         ),
         _true,
     ),

@@ -15,8 +15,8 @@ from trainwright.frameworks.shell.arithmetic import BadArithmetic
 from trainwright.frameworks.shell.expand import Expander
 from trainwright.frameworks.shell.state import Array
 from trainwright.frameworks.shell.values import Unknown, has_holes, is_hard, without_soft
-from trainwright.frameworks.shell.words import after_command, tokens
 from trainwright.frameworks.shell.words import Word as WrittenWord
+from trainwright.frameworks.shell.words import after_command, tokens
 
 Verdict = bool | None
 

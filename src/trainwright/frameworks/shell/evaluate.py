@@ -14,21 +14,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from trainwright.frameworks.shell import launchers
 from trainwright.frameworks.shell.arithmetic import BadArithmetic
-from trainwright.frameworks.shell.builtins import BUILTINS, assign_words, is_assignment
-from trainwright.frameworks.shell.conditions import BadTest, Tests
+from trainwright.frameworks.shell.builtins import (
+    BUILTINS,
+    assign_words,
+    find_command,
+    is_assignment,
+)
+from trainwright.frameworks.shell.conditions import BadTest
 from trainwright.frameworks.shell.control import Break, Continue, Exit, Leave, Return
-from trainwright.frameworks.shell.expand import Expander
-from trainwright.frameworks.shell.files import Files, NotRead
-from trainwright.frameworks.shell.launchers import Command, InnerShell
-from trainwright.frameworks.shell.patterns import TooCostly, matches
-from trainwright.frameworks.shell.state import Array, State, Variable, merged, merged_text
+from trainwright.frameworks.shell.files import Stream
+from trainwright.frameworks.shell.programs import run_program
+from trainwright.frameworks.shell.session import Assumption, Session
+from trainwright.frameworks.shell.state import State, Variable, merged, merged_text
 from trainwright.frameworks.shell.syntax import (
     Block,
     Calculation,
@@ -47,140 +50,16 @@ from trainwright.frameworks.shell.syntax import (
     Test,
     While,
     parse,
+    shown_source,
 )
-from trainwright.frameworks.shell.tools import READS_INPUT, TOOLS, getopt
-from trainwright.frameworks.shell.values import (
-    Budget,
-    Holes,
-    Unknown,
-    has_holes,
-    is_hard,
-    only_soft,
-    too_much,
-    without_soft,
-)
+from trainwright.frameworks.shell.values import Unknown, only_soft
 from trainwright.frameworks.shell.words import Redirect, Word
 
-_MOST_COMMANDS: Final = 2000
 _MOST_FORKED_BYTES: Final = 2**16
-_LAST_SAID: Final = 20
-_ASSIGNED: Final = re.compile(
-    r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?(?:\+\+|--|(?:[-+*/%|&^]|<<|>>)?=(?!=))|(?:\+\+|--)([A-Za-z_]\w*)"
-    r"|\b(?:for|select|read|local|declare|mapfile|readarray|getopts \S+)\s+(?:-\w+\s+)*([A-Za-z_]\w*)"
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """Something that was taken as it usually is, because only a run could tell.
-
-    `taken` is `"both"` where both ways were followed and merged, `"other"` where the way that ends
-    the script was not taken. `unknowns` are what it depends on.
-    """
-
-    line: int
-    condition: str
-    taken: Literal["both", "other"]
-    unknowns: tuple[Unknown, ...]
-
-    def __str__(self) -> str:
-        names = ", ".join(dict.fromkeys(each.name for each in self.unknowns))
-        if self.taken == "other":
-            about = f" ({names})" if names and names != self.condition else ""
-            return f"line {self.line}: `{self.condition}`{about} would end the script; read on"
-        return f"line {self.line}: `{self.condition}` is known only when the script runs"
-
-
-@dataclass(frozen=True, slots=True)
-class NotSourced:
-    """A file that the script sources and that was not read: its line, its name, and why."""
-
-    line: int
-    name: str
-    why: str
-
-    def __str__(self) -> str:
-        return f'line {self.line} sources "{self.name}", which is not read: {self.why}'
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """Where a script ends before its last line: the status, and what it printed last."""
-
-    line: int
-    status: int | None
-    said: str
-
-
-class Stream:
-    """Text that is read line by line; None inside stands for what is not known."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-
-    def line(self) -> str | None:
-        """The next line with its end, None at the end of the text."""
-        if self._at >= len(self._text):
-            return None
-        end = self._text.find("\n", self._at)
-        end = len(self._text) if end < 0 else end + 1
-        found, self._at = self._text[self._at : end], end
-        return found
-
-    def rest(self) -> str:
-        """All that is left."""
-        found, self._at = self._text[self._at :], len(self._text)
-        return found
-
-
-class Shell:
+class Shell(Session):
     """One shell: its state, what it printed, and what it would have started."""
-
-    def __init__(
-        self,
-        *,
-        state: State,
-        budget: Budget,
-        holes: Holes,
-        folder: Path | None,
-        is_batch: bool,
-    ) -> None:
-        self.budget = budget
-        self.holes = holes
-        self.files = Files(folder)
-        self.expander = Expander(
-            state,
-            budget=budget,
-            holes=holes,
-            substitute=self.substituted,
-            is_batch=is_batch,
-            assigned=frozenset(),
-        )
-        self.tests = Tests(self.expander, self.files)
-        self.commands: list[Command] = []
-        self.assumptions: list[Assumption] = []
-        self.not_sourced: list[NotSourced] = []
-        self.errors: list[int] = []
-        self.end: End | None = None
-        self.input: Stream | None = None
-        self.said: list[str] = []
-        self.line = 1
-        self._sink: list[str] | None = None
-        self._within: tuple[tuple[str, ...], ...] = ()
-        self._depth = 0
-        self._in_condition = 0
-        self._may_break = False
-        self.state = state
-
-    @property
-    def state(self) -> State:
-        """What the script knows now."""
-        return self._state
-
-    @state.setter
-    def state(self, state: State) -> None:
-        self._state = self.expander.state = self.files.state = state
 
     # Texts
 
@@ -191,26 +70,6 @@ class Shell:
         self.errors += [each for each in script.errors if each not in self.errors]
         self.block(script.body)
 
-    def know_assigned(self, text: str) -> None:
-        """Note the names to which a text gives values."""
-        names = {name for found in _ASSIGNED.findall(text) for name in found if name}
-        self.expander.assigned |= names
-
-    def nested(self, text: str, line: int) -> None:
-        """Carry out a text inside the statement of a line: every command has that line."""
-        self._enter(line)
-        try:
-            self.budget.step(line, 1 + len(text) // 256)
-            self.run(text, line)
-        finally:
-            self._depth -= 1
-
-    def _enter(self, line: int) -> None:
-        self._depth += 1
-        if self._depth > Budget.DEEPEST:
-            self._depth -= 1
-            raise too_much(line, f"more than {Budget.DEEPEST} levels of calls")
-
     def substituted(self, source: str, line: int) -> str:
         """What a command in `$(…)` prints, without the line ends after it."""
         text = source.strip()
@@ -218,43 +77,21 @@ class Shell:
             text = "cat " + text
         kept, count = self.state, len(self.commands)
         self.state = kept.fork()
-        sink, self._sink = self._sink, []
+        sink, self.sink = self.sink, []
         used = self.expander.used
         try:
             self.nested(text, line)
         except Leave as leave:
             self.state.status = leave.status
         finally:
-            printed = "".join(self._sink or ())
-            self._sink = sink
+            printed = "".join(self.sink or ())
+            self.sink = sink
             files, status, why = self.state.files, self.state.status, self.state.why
             self.state = kept
             self.expander.used = used
             del self.commands[count:]
         kept.files, kept.status, kept.why = files, status, why
         return self.budget.text(line, printed.rstrip("\n"))
-
-    def print(self, text: str) -> None:
-        """Print on standard output, wherever that goes now."""
-        self.budget.text(self.line, text)
-        if self._sink is not None:
-            self._sink.append(text)
-        else:
-            self.say(text)
-
-    def say(self, text: str) -> None:
-        """Print for a person; the last lines are kept."""
-        self.said = [*self.said, text[:400]][-_LAST_SAID:]
-
-    def captured(self, action: Callable[[], None]) -> str:
-        """What an action prints."""
-        sink, self._sink = self._sink, []
-        try:
-            action()
-        finally:
-            printed = "".join(self._sink)
-            self._sink = sink
-        return printed
 
     # Statements
 
@@ -264,7 +101,7 @@ class Shell:
             self.statement(statement)
             if (
                 "errexit" in self.state.options
-                and not self._in_condition
+                and not self.in_condition
                 and self.state.status
                 and isinstance(statement, Simple | Test | Calculation)
             ):
@@ -301,45 +138,20 @@ class Shell:
                 self._group(statement)
             case Function():
                 self.state.functions[statement.name] = statement
-                self._status(0)
+                self.set_status(0)
             case Redirected():
                 self._with_redirects(
                     statement.redirects, statement.line, lambda: self.statement(statement.body)
                 )
-
-    def _status(self, status: int | None, why: str = "") -> None:
-        self.state.status, self.state.why = status, why
-
-    def verdict(self, found: bool | None, line: int, source: str) -> None:
-        """Take the verdict of a condition for the status."""
-        if found is not None:
-            self._status(0 if found else 1)
-            return
-        causes = self.holes.all_in(self.tests.causes)
-        self.tests.causes = []
-        cause = causes[0] if causes else Unknown(kind="condition", name=source, line=line)
-        self._status(None, self.holes.character(replace(cause, derived=True, choices=())))
 
     def _test(self, statement: Test) -> None:
         self.tests.causes = []
         try:
             found = self.tests.double(statement.source, statement.line)
         except (BadTest, BadArithmetic):
-            self._status(2)
+            self.set_status(2)
             return
         self.verdict(found, statement.line, " ".join(statement.source.split()))
-
-    def calculate(self, source: str, line: int) -> None:
-        """`(( … ))` and `let`: true where the value is not 0."""
-        try:
-            number = self.expander.arithmetic(source, line)
-        except BadArithmetic:
-            self._status(1)
-            return
-        if isinstance(number, str):
-            self._status(None, number)
-        else:
-            self._status(0 if number else 1)
 
     def _group(self, statement: Group) -> None:
         if not statement.subshell:
@@ -363,7 +175,7 @@ class Shell:
     def _negation(self, statement: Negation) -> None:
         self._condition((statement.command,))
         if self.state.status is not None:
-            self._status(int(self.state.status == 0))
+            self.set_status(int(self.state.status == 0))
 
     def _pipeline(self, statement: Pipeline) -> None:
         kept = self.input
@@ -388,7 +200,7 @@ class Shell:
                     self.statement(statement.right)
                 return
             self._both_ways(
-                Unknown(kind="condition", name=_source(statement.left), line=statement.line),
+                Unknown(kind="condition", name=shown_source(statement.left), line=statement.line),
                 lambda: self.statement(statement.right),
                 lambda: None,
                 cause,
@@ -399,18 +211,18 @@ class Shell:
         if used:
             self._unless_it_ends(
                 lambda: self.statement(statement.right), lambda: None, used, statement.line,
-                _source(statement.left),
+                shown_source(statement.left),
             )  # fmt: skip
             return
         self.statement(statement.right)
 
     def _condition(self, block: Block) -> None:
         """Carry out what is only asked for its status: `set -e` does not count there."""
-        self._in_condition += 1
+        self.in_condition += 1
         try:
             self.block(block)
         finally:
-            self._in_condition -= 1
+            self.in_condition -= 1
 
     def _if(self, statement: If) -> None:
         self._branches(statement, 0, ())
@@ -427,7 +239,7 @@ class Shell:
                 statement.line, first[2],
             )  # fmt: skip
             if not statement.otherwise:
-                self._status(0)
+                self.set_status(0)
             return
         condition, body, source = statement.branches[k]
         self.expander.used = []
@@ -450,7 +262,7 @@ class Shell:
                 statement.line, source,
             )  # fmt: skip
         else:
-            self._status(0)
+            self.set_status(0)
             self.block(body)
 
     def _unless_it_ends(
@@ -463,7 +275,7 @@ class Shell:
     ) -> None:
         """Follow a way that is taken because something is not set; not if that ends the script."""
         kept, count = self.state.fork(), len(self.commands)
-        self._status(0)
+        self.set_status(0)
         try:
             chosen()
         except Exit:
@@ -472,7 +284,7 @@ class Shell:
             self.state = kept
             del self.commands[count:]
             self.assumptions.append(Assumption(line, source, "other", used))
-            self._status(0)
+            self.set_status(0)
             other()
 
     def _has_launched(self, count: int) -> bool:
@@ -486,24 +298,24 @@ class Shell:
         cause: Unknown,
     ) -> None:
         """Follow both ways of an unknown condition and merge; a way that leaves is not taken."""
-        base, sink, line = self.state, self._sink, condition.line
+        base, sink, line = self.state, self.sink, condition.line
         self.budget.step(line, 2 + sum(len(e) for e in base.files.values()) // _MOST_FORKED_BYTES)
         results: list[tuple[State, Leave | None, str]] = []
         started = len(self.commands)
         for way in (then, otherwise):
             count = len(self.commands)
             self.state = base.fork()
-            self._sink = []
-            self._status(0)
+            self.sink = []
+            self.set_status(0)
             leave: Leave | None = None
             try:
                 way()
             except Leave as found:
                 leave = found
                 self._may_break = self._may_break or isinstance(found, Break)
-            printed = "".join(self._sink)
+            printed = "".join(self.sink)
             results.append((self.state, leave, printed))
-            self._sink = sink
+            self.sink = sink
             if isinstance(leave, Exit) and not self._has_launched(count):
                 del self.commands[count:]
             self.commands[count:] = [
@@ -568,7 +380,7 @@ class Shell:
             if not self._turn(statement.body):
                 break
             status = self.state.status or 0
-        self._status(status)
+        self.set_status(status)
 
     def _one_turn(self, body: Block) -> None:
         self._turn(body)
@@ -580,7 +392,7 @@ class Shell:
         except Break as leave:
             if leave.levels > 1:
                 raise Break(leave.levels - 1) from None
-            self._status(0)
+            self.set_status(0)
             return False
         except Continue as leave:
             if leave.levels > 1:
@@ -592,7 +404,7 @@ class Shell:
             items: Sequence[str] = self.state.arguments
         else:
             items = self.expander.words(statement.words)
-        self._status(0)
+        self.set_status(0)
         for item in items:
             if only_soft(item):
                 continue
@@ -624,15 +436,14 @@ class Shell:
             if not self._turn(statement.body) or (self._may_break and turns > 100):
                 break
             self.calculate(each, statement.line)
-        self._status(0)
+        self.set_status(0)
 
     def _case(self, statement: Case) -> None:
         self.expander.used = []
         subject = self.expander.one(statement.subject.raw, statement.subject.line)
-        used = tuple(
-            [*self.expander.used, *(u for u in self.holes.all_in([subject]) if u.is_unset)]
-        )
-        self._status(0)
+        unset = (each for each in self.holes.all_in([subject]) if each.is_unset)
+        used = (*self.expander.used, *unset)
+        self.set_status(0)
         self._items(statement, 0, subject, used)
 
     def _items(self, statement: Case, k: int, subject: str, used: tuple[Unknown, ...]) -> None:
@@ -721,26 +532,6 @@ class Shell:
         finally:
             self.input = kept
 
-    def write(self, name: str, more: bool, text: str) -> None:
-        """Write a file, or add to it; nothing goes to a disk."""
-        if name.startswith("/dev/"):
-            if name in ("/dev/stderr", "/dev/tty", "/dev/stdout"):
-                self.say(text)
-            return
-        path = self.files.path(name)
-        before = self.state.files.get(path, "") if more else ""
-        self.state.files[path] = self.budget.text(self.line, before + text)
-
-    def read(self, name: str, line: int) -> str:
-        """The text of a file; a hole where it is not known."""
-        if name == "/dev/null":
-            return ""
-        try:
-            return self.files.text(name)
-        except NotRead:
-            shown = self.holes.shown(name)
-            return self.holes.character(Unknown(kind="file", name=shown, line=line)) + "\n"
-
     # Commands
 
     def _simple(self, statement: Simple) -> None:
@@ -759,7 +550,7 @@ class Shell:
         """A command of which the first k words are assignments."""
         self.line = line
         if k == len(words):
-            self._status(0)
+            self.set_status(0)
             assign_words(self, words)
             return
         if words[k].raw in _DECLARES:
@@ -771,7 +562,7 @@ class Shell:
         while texts and only_soft(texts[0]) and len(texts) > 1:
             texts = texts[1:]
         if not texts:
-            self._status(0)
+            self.set_status(0)
             assign_words(self, words[:k])
             return
         environment: dict[str, Variable] = {}
@@ -810,11 +601,11 @@ class Shell:
         elif name in ("command", "builtin", "exec", "time") and len(texts) > 1:
             self._prefixed(texts, line, environment or {})
         else:
-            self._program(texts, line, environment or {})
+            run_program(self, texts, line, environment or {})
 
     def _builtin(self, name: str, texts: list[str], line: int) -> None:
         if name not in ("return", "exit"):
-            self._status(0)
+            self.set_status(0)
         BUILTINS[name](self, texts, line)
 
     def _with_variables(self, variables: dict[str, Variable], action: Callable[[], None]) -> None:
@@ -833,44 +624,34 @@ class Shell:
         """`command`, `builtin`, `exec` and `time` before a command."""
         name, rest = texts[0], texts[1:]
         if name == "command" and rest[0] in ("-v", "-V"):
-            self._known_command(rest[-1], line)
+            find_command(self, rest[-1], line)
             return
         while rest and rest[0].startswith("-"):
             rest = rest[2:] if rest[0] == "-a" else rest[1:]
         if not rest:
-            self._status(0)
+            self.set_status(0)
             return
         self.command(rest, line, environment)
         if name == "exec":
             raise Exit(self.state.status, line)
 
-    def _known_command(self, name: str, line: int) -> None:
-        """Whether there is a command, and its path."""
-        if name in self.state.functions or name in BUILTINS:
-            self.print(name + "\n")
-            self._status(0)
-            return
-        hole = self.holes.character(Unknown(kind="file", name=f"command -v {name}", line=line))
-        self.print(hole + "\n")
-        self._status(None, hole)
-
     def _call(
         self, function: Function, texts: list[str], line: int, environment: dict[str, Variable]
     ) -> None:
         """Call a function: arguments and `local` variables are its own."""
-        self._enter(line)
+        self.enter(line)
         arguments = self.state.arguments
         calls = self.state.calls
         self.state.arguments = tuple(text for text in texts[1:] if not only_soft(text))
         self.state.calls = (*calls, function.name)
         self.state.frames.append({})
         try:
-            self._status(0)
+            self.set_status(0)
             self._with_variables(environment, lambda: self.statement(function.body))
         except Return as leave:
-            self._status(leave.status, leave.why)
+            self.set_status(leave.status, leave.why)
         finally:
-            self._depth -= 1
+            self.depth -= 1
             for name, variable in self.state.frames.pop().items():
                 if variable is None:
                     self.state.variables.pop(name, None)
@@ -878,279 +659,5 @@ class Shell:
                     self.state.variables[name] = variable
             self.state.arguments, self.state.calls = arguments, calls
 
-    def _program(self, texts: list[str], line: int, environment: dict[str, Variable]) -> None:
-        """A tool that is computed, a shell inside, or a program that is written down."""
-        name = texts[0].rpartition("/")[2]
-        if name in TOOLS and self._tool(name, texts, line):
-            return
-        if name == "cat" and self._cat(texts[1:], line):
-            return
-        if name == "tee":
-            self._tee(texts[1:])
-            return
-        if name == "getopt":
-            found = (
-                None if any(map(is_hard, texts)) else getopt([without_soft(t) for t in texts[1:]])
-            )
-            if found is not None:
-                self.print(found)
-                self._status(0)
-                return
-        if name == "mkdir":
-            for text in texts[1:]:
-                path = "" if text.startswith("-") else self.files.path(text)
-                while path not in ("", ".", "/", "..") and path + "/" not in self.state.files:
-                    self.state.files[path + "/"] = ""
-                    path = path.rpartition("/")[0]
-        if name in ("realpath", "readlink") and len(texts) > 1:
-            self.print(self.files.path(texts[-1]) + "\n")
-            self._status(0)
-            return
-        if name in ("cp", "mv") and len(texts) == 3 and self.files.written(texts[1]) is not None:
-            self.state.files[self.files.path(texts[2])] = self.files.written(texts[1]) or ""
-        inner = launchers.inner_shell(texts)
-        if inner is not None and self._inner(inner, texts, line, environment):
-            return
-        self._record(texts, line, environment)
-        if name in _SILENT:
-            self._status(0)
-            return
-        hole = self.holes.character(
-            Unknown(
-                kind=_KINDS.get(name, "program"),
-                name=_named(self.holes.shown(" ".join(texts))),
-                line=line,
-            )
-        )
-        if self._sink is not None:
-            self.print(hole + "\n")
-        self._status(None, hole)
-
-    def _record(self, texts: list[str], line: int, environment: dict[str, Variable]) -> None:
-        if len(self.commands) >= _MOST_COMMANDS:
-            raise too_much(line, f"more than {_MOST_COMMANDS} commands")
-        seen = {name: v for name, v in self.state.variables.items() if v.exported and v.by_script}
-        seen |= environment
-        value = self.holes.value
-        self.commands.append(
-            Command(
-                words=tuple(map(value, texts)),
-                environment={name: value(v.text or "") for name, v in seen.items()},
-                line=line,
-                within=tuple(tuple(map(value, outer)) for outer in self._within),
-            )
-        )
-
-    def _tool(self, name: str, texts: list[str], line: int) -> bool:
-        """Compute a tool of text; False where it is one to write down."""
-        arguments = texts[1:]
-        read = ""
-        if name in READS_INPUT:
-            names, arguments = self._inputs(name, arguments)
-            if names:
-                read = "".join(self.read(each, line) for each in names)
-            elif self.input is not None:
-                read = self.input.rest()
-            else:
-                return False
-        if name == "xargs" and list(arguments) not in ([], ["echo"]):
-            return self._xargs(arguments, read, line)
-        self.budget.step(line, 1 + len(read) // 256)
-        holes = "".join((*arguments, read))
-        if has_holes(holes):
-            if (
-                name in _KEEP_HOLES
-                and not is_hard("".join(arguments))
-                and not self._lone_hole(read)
-            ):
-                found = TOOLS[name]([without_soft(a) for a in arguments], read)
-                if found is not None:
-                    self.print(found[0])
-                    self._status(found[1])
-                    return True
-            if not is_hard(holes) and name in ("basename", "dirname"):
-                self.print(holes + "\n")
-            else:
-                self.print(self.expander.derived(holes, line) + "\n")
-            if name in ("grep", "egrep", "fgrep"):
-                self._status(None, self.expander.derived(holes, line))
-            return True
-        found = TOOLS[name](arguments, read)
-        if found is None:
-            hole = self.holes.character(
-                Unknown(kind="computed", name=_named(" ".join(texts)), line=line)
-            )
-            self.print(hole + "\n")
-            self._status(None, hole)
-            return True
-        self.print(self.budget.text(line, found[0]))
-        self._status(found[1])
-        return True
-
-    def _lone_hole(self, text: str) -> bool:
-        """Whether a text has a line that is only a hole: it may stand for many lines."""
-        return any(is_hard(line) and len(line) == 1 for line in text.split("\n"))
-
-    def _inputs(self, name: str, arguments: list[str]) -> tuple[list[str], list[str]]:
-        """The files that a tool reads, which are its last words, and its other arguments."""
-        if name in ("tr", "xargs", "bc"):
-            return [], arguments
-        plain = [k for k, a in enumerate(arguments) if not a.startswith("-") or a == "-"]
-        if name in ("cut", "head", "tail"):
-            valued = {"cut": ("-d", "-f", "-c", "-b"), "head": ("-n", "-c"), "tail": ("-n", "-c")}[
-                name
-            ]
-            plain = [k for k in plain if k == 0 or arguments[k - 1] not in valued]
-        elif name in ("sed", "grep", "egrep", "fgrep", "awk", "gawk"):
-            valued = ("-e", "-f", "-F", "-v", "-m") if name != "grep" else ("-e", "-f", "-m")
-            plain = [k for k in plain if k == 0 or arguments[k - 1] not in valued]
-            if "-e" not in arguments:
-                plain = plain[1:]
-        names = [arguments[k] for k in plain if arguments[k] != "-"]
-        return names, [a for k, a in enumerate(arguments) if k not in plain]
-
-    def _xargs(self, arguments: Sequence[str], read: str, line: int) -> bool:
-        words = list(arguments)
-        if has_holes(read) or any(word.startswith("-") for word in words[:1]):
-            return False
-        self.command([*words, *read.split()], line)
-        return True
-
-    def _cat(self, arguments: Sequence[str], line: int) -> bool:
-        names = [each for each in arguments if not each.startswith("-") or each == "-"]
-        out = []
-        for name in names or ["-"]:
-            if name == "-":
-                if self.input is None:
-                    return False
-                out.append(self.input.rest())
-            else:
-                out.append(self.read(name, line))
-        self.print("".join(out))
-        self._status(0)
-        return True
-
-    def _tee(self, arguments: Sequence[str]) -> None:
-        text = "" if self.input is None else self.input.rest()
-        more = "-a" in arguments or "--append" in arguments
-        for name in arguments:
-            if not name.startswith("-"):
-                self.write(name, more, text)
-        self.print(text)
-        self._status(0)
-
-    def _inner(
-        self, inner: InnerShell, texts: list[str], line: int, environment: dict[str, Variable]
-    ) -> bool:
-        """Follow a shell inside a command; False where its text is not known."""
-        arguments = texts[inner.arguments :]
-        name = "bash"
-        if inner.script is None:
-            text, arguments = " ".join(arguments), []
-        elif inner.is_file:
-            name = texts[inner.script]
-            try:
-                text = self.files.text(name)
-            except NotRead:
-                return False
-            if len(text) > 1 and "\0" in text:
-                return False
-        else:
-            text = texts[inner.script]
-            if arguments:
-                name, arguments = arguments[0], arguments[1:]
-        if only_soft(text) or (is_hard(text) and len(text.strip()) == 1):
-            return False
-        kept, within, count = self.state, self._within, len(self.commands)
-        variables = {**kept.exported(), **environment} if inner.has_environment else {}
-        self.state = State(
-            variables=variables,
-            arguments=tuple(arguments),
-            name=name,
-            files=kept.files,
-            folder=kept.folder,
-        )
-        self._within = (*within, tuple(texts[: inner.at])) if inner.at else within
-        was_batch, self.expander.is_batch = (
-            self.expander.is_batch,
-            self.expander.is_batch or bool(inner.at),
-        )
-        own, self.expander.assigned = self.expander.assigned, frozenset()
-        status: int | None = 0
-        try:
-            self.nested(text, line)
-            status, why = self.state.status, self.state.why
-        except Leave as leave:
-            status, why = leave.status, leave.why
-        finally:
-            self.state, self._within = kept, within
-            self.expander.is_batch, self.expander.assigned = was_batch, own
-        if len(self.commands) == count:
-            self._record(texts, line, environment)
-        self._status(status, why)
-        if status is None and not why:
-            self._status(0)
-        return True
-
-    # Files that are sourced
-
-    def source(self, name: str, arguments: Sequence[str], line: int) -> None:
-        """Carry out a file beside the script in this shell; note it where it is not read."""
-        try:
-            if is_hard(name):
-                raise NotRead("its name is known only when the script runs")
-            text = self.files.text(name)
-            if is_hard(text) and len(text.strip()) == 1:
-                raise NotRead("it is written by a program")
-        except NotRead as reason:
-            self.not_sourced.append(NotSourced(line, self.holes.shown(name), str(reason)))
-            self.expander.not_read = True
-            hole = Unknown(
-                kind="program", name=_named(f"source {self.holes.shown(name)}"), line=line
-            )
-            self._status(None, self.holes.character(hole))
-            return
-        kept = self.state.arguments
-        if arguments:
-            self.state.arguments = tuple(arguments)
-        self._status(0)
-        try:
-            self.nested(text.replace("\r\n", "\n"), line)
-        except Return as leave:
-            self._status(leave.status, leave.why)
-        finally:
-            if arguments:
-                self.state.arguments = kept
-
-
-def _source(statement: Statement) -> str:
-    """The text of a condition, for people."""
-    if isinstance(statement, Test):
-        return f"[[ {' '.join(statement.source.split())} ]]"
-    if isinstance(statement, Calculation):
-        return f"(( {' '.join(statement.source.split())} ))"
-    if isinstance(statement, Simple):
-        return _named(" ".join(word.raw for word in statement.words))
-    if isinstance(statement, Negation):
-        return f"! {_source(statement.command)}"
-    if isinstance(statement, Either):
-        return f"{_source(statement.left)} {'||' if statement.is_or else '&&'} {_source(statement.right)}"
-    if isinstance(statement, Pipeline):
-        return " | ".join(map(_source, statement.commands))
-    return type(statement).__name__.lower()
-
-
-def _named(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 80 else text[:80] + "…"
-
 
 _DECLARES: Final = frozenset({"export", "declare", "typeset", "local", "readonly"})
-_KEEP_HOLES: Final = frozenset({"sed", "tac", "sort", "uniq", "xargs"})
-_SILENT: Final = frozenset(
-    {"mkdir", "cp", "mv", "rm", "ln", "chmod", "touch", "sleep", "rmdir", "chown"}
-)
-_KINDS: Final[dict[str, Literal["machine"]]] = {
-    "hostname": "machine", "date": "machine", "nproc": "machine", "whoami": "machine", "uname": "machine",
-    "shuf": "machine", "mktemp": "machine", "uuidgen": "machine", "id": "machine",
-}  # fmt: skip

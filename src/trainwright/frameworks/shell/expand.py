@@ -27,6 +27,7 @@ from trainwright.frameworks.shell.values import (
     has_holes,
     is_hard,
     only_soft,
+    shortened,
     without_soft,
 )
 from trainwright.frameworks.shell.words import (
@@ -36,6 +37,7 @@ from trainwright.frameworks.shell.words import (
     Parameter,
     Piece,
     Word,
+    after_dollar,
     braces,
     pieces,
     quoted_pieces,
@@ -45,8 +47,8 @@ _SPECIAL: Final = re.compile(r"([*?\[\]\\@+!()|^-])")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_MACHINE: Final = frozenset(
     {
-        "RANDOM", "SRANDOM", "SECONDS", "HOSTNAME", "USER", "LOGNAME", "HOME", "PATH", "UID", "EUID",
-        "PPID", "EPOCHSECONDS", "EPOCHREALTIME", "SHELL", "TERM", "BASHPID", "LANG", "MACHTYPE",
+        "RANDOM", "SRANDOM", "SECONDS", "HOSTNAME", "USER", "LOGNAME", "HOME", "PATH", "UID",
+        "EUID", "PPID", "EPOCHSECONDS", "EPOCHREALTIME", "SHELL", "TERM", "BASHPID", "LANG", "MACHTYPE",
     }
 )  # fmt: skip
 _BLANKS: Final = " \t\n"
@@ -217,7 +219,7 @@ class Expander:
                 yield from self._split(inner, line)
 
     def _split_text(self, text: str, line: int) -> Iterator[str | None]:
-        separators = self._ifs()
+        separators = self.separators()
         self.budget.step(line, len(text) // 256)
         if separators == _BLANKS:
             if text[:1] in _BLANKS and text:
@@ -231,7 +233,8 @@ class Expander:
             return
         yield from _split_by(text, separators)
 
-    def _ifs(self) -> str:
+    def separators(self) -> str:
+        """The characters at which words are split."""
         variable = self.state.variables.get("IFS")
         return _BLANKS if variable is None else without_soft(variable.text or "")
 
@@ -346,7 +349,7 @@ class Expander:
         if isinstance(piece, Command):
             if piece.process:
                 return self.holes.character(
-                    Unknown(kind="program", name=_shown(piece.source), line=line)
+                    Unknown(kind="program", name=shortened(piece.source), line=line)
                 )
             return self._substitute(piece.source, line)
         if isinstance(piece, Arithmetic):
@@ -354,7 +357,7 @@ class Expander:
                 return str(self.arithmetic(piece.source, line))
             except BadArithmetic:
                 return self.holes.character(
-                    Unknown(kind="computed", name=_shown(piece.source), line=line)
+                    Unknown(kind="computed", name=shortened(piece.source), line=line)
                 )
         return self._parameter(piece, line)
 
@@ -362,7 +365,7 @@ class Expander:
         several = self._list(piece, line)
         if several is not None:
             starred = piece.name == "*" or piece.index == "*"
-            return self.budget.text(line, (self._ifs()[:1] if starred else " ").join(several))
+            return self.budget.text(line, (self.separators()[:1] if starred else " ").join(several))
         if piece.sign == "#":
             return self._length(piece, line)
         name, index = piece.name, piece.index
@@ -634,12 +637,6 @@ class Expander:
 _ALTERNATIVES: Final = frozenset({"-", ":-", "+", ":+"})
 _QUOTE: Final = re.compile("[\"']")
 _DEFAULTS: Final = frozenset({"-", ":-", "=", ":=", "?", ":?", "+", ":+"})
-_LONGEST_SHOWN: Final = 60
-
-
-def _shown(source: str) -> str:
-    text = " ".join(source.split())
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
 
 
 def _is_list(piece: Piece) -> bool:
@@ -651,8 +648,6 @@ def _is_list(piece: Piece) -> bool:
 
 def _halves(text: str, separator: str = "/") -> tuple[str, str | None]:
     """The text before and after the first separator outside quotes and expansions."""
-    from trainwright.frameworks.shell.words import after_dollar
-
     at = 1 if separator == "/" and text[:1] == "/" else 0
     while at < len(text):
         letter = text[at]

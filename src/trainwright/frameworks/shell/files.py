@@ -21,6 +21,28 @@ class NotRead(Exception):
     """Why a file is not read, in words."""
 
 
+class Stream:
+    """Text that is read line by line."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def line(self) -> str | None:
+        """The next line with its end, None at the end of the text."""
+        if self._at >= len(self._text):
+            return None
+        end = self._text.find("\n", self._at)
+        end = len(self._text) if end < 0 else end + 1
+        found, self._at = self._text[self._at : end], end
+        return found
+
+    def rest(self) -> str:
+        """All that is left."""
+        found, self._at = self._text[self._at :], len(self._text)
+        return found
+
+
 class Files:
     """What is known of files."""
 

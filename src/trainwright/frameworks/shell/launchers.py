@@ -120,8 +120,10 @@ _PROCESSES: Final = {
     "composer": ("world_size",),
 }
 _DISTRIBUTED: Final = frozenset(
-    {_TORCHRUN, "deepspeed", "accelerate", "srun", "mpirun", "horovodrun", "composer", "tune", "flux",
-     "jsrun", "aprun"}
+    {
+        _TORCHRUN, "deepspeed", "accelerate", "srun", "mpirun", "horovodrun", "composer", "tune",
+        "flux", "jsrun", "aprun",
+    }
 )  # fmt: skip
 
 
@@ -149,11 +151,12 @@ def _set(text: str) -> frozenset[str]:
 _SRUN: Final = _Program(
     "srun",
     _set(
-        "exclusive label l unbuffered u kill_on_bad_exit verbose v vv quiet Q no_kill k overlap pty "
-        "overcommit O oversubscribe s no_allocate Z disable_status X preserve_env E contiguous "
-        "no_container_mount_home container_mount_home container_remap_root container_writable "
-        "container_readonly no_container_remap_root no_container_entrypoint container_entrypoint "
-        "reboot use_min_nodes spread_job exact whole immediate I multi_prog wait_all_nodes "
+        "exclusive label l unbuffered u kill_on_bad_exit verbose v vv quiet Q no_kill k "
+        "overlap pty overcommit O oversubscribe s no_allocate Z disable_status X "
+        "preserve_env E contiguous no_container_mount_home container_mount_home "
+        "container_remap_root container_writable container_readonly "
+        "no_container_remap_root no_container_entrypoint container_entrypoint reboot "
+        "use_min_nodes spread_job exact whole immediate I multi_prog wait_all_nodes "
         "het_group_all propagate no_bell external send_libs"
     ),
 )
@@ -165,9 +168,10 @@ _TORCH: Final = _Program(
 _ACCELERATE: Final = _Program(
     "accelerate",
     _set(
-        "use_deepspeed use_fsdp multi_gpu cpu tpu mps ipex use_xpu use_megatron_lm same_network debug "
-        "quiet q m module no_python use_parallelism_config enable_cpu_affinity no_tpu_cluster "
-        "tpu_cluster tpu_use_cluster tpu_use_sudo zero3_init_flag_on"
+        "use_deepspeed use_fsdp multi_gpu cpu tpu mps ipex use_xpu use_megatron_lm "
+        "same_network debug quiet q m module no_python use_parallelism_config "
+        "enable_cpu_affinity no_tpu_cluster tpu_cluster tpu_use_cluster tpu_use_sudo "
+        "zero3_init_flag_on"
     ),
     verbs=("launch",),
     starts_python=True,
@@ -175,28 +179,31 @@ _ACCELERATE: Final = _Program(
 _DEEPSPEED: Final = _Program(
     "deepspeed",
     _set(
-        "force_multi no_python module m no_local_rank save_pid bind_cores_to_rank no_ssh no_ssh_check "
-        "elastic_training detect_nvlink_pairs"
+        "force_multi no_python module m no_local_rank save_pid bind_cores_to_rank no_ssh "
+        "no_ssh_check elastic_training detect_nvlink_pairs"
     ),
     starts_python=True,
 )
 _MPIRUN: Final = _Program(
     "mpirun",
     valued=_set(
-        "np n c N H host hostfile machinefile f x map_by bind_to rank_by ppn npernode npersocket wdir "
-        "wd output_filename output prefix hosts genvlist envlist am app rf rankfile cpu_set display "
-        "timeout launcher bootstrap iface perhost cpu_bind d depth gpu_bind mem_bind"
+        "np n c N H host hostfile machinefile f x map_by bind_to rank_by ppn npernode "
+        "npersocket wdir wd output_filename output prefix hosts genvlist envlist am app "
+        "rf rankfile cpu_set display timeout launcher bootstrap iface perhost cpu_bind d "
+        "depth gpu_bind mem_bind"
     ),
     pairs=_set("mca gmca genv env pmca prtemca"),
 )
 _CONTAINER: Final = _set(
-    "B bind H home pwd W workdir env env_file overlay o scratch S security network dns hostname "
-    "mount no_mount app apply_cgroups cwd add_caps drop_caps fusemount cpus memory"
+    "B bind H home pwd W workdir env env_file overlay o scratch S security network "
+    "dns hostname mount no_mount app apply_cgroups cwd add_caps drop_caps fusemount "
+    "cpus memory"
 )
 _DOCKER: Final = _set(
-    "gpus v volume e env env_file name w workdir network net shm_size ulimit ipc device mount u user "
-    "entrypoint h hostname p publish cpus m memory cap_add security_opt runtime pid l label "
-    "add_host log_driver log_opt platform pull restart tmpfs group_add cpuset_cpus"
+    "gpus v volume e env env_file name w workdir network net shm_size ulimit ipc "
+    "device mount u user entrypoint h hostname p publish cpus m memory cap_add "
+    "security_opt runtime pid l label add_host log_driver log_opt platform pull "
+    "restart tmpfs group_add cpuset_cpus"
 )
 _PROGRAMS: Final[dict[str, _Program]] = {
     "srun": _SRUN,
@@ -264,7 +271,7 @@ _PROGRAMS: Final[dict[str, _Program]] = {
             "with extra group python p project directory package env_file with_requirements"
         ),
         verbs=("run",),
-    ),  # fmt: skip
+    ),
     "poetry": _Program("environment", valued=_set("C P"), verbs=("run",)),
     "pipenv": _Program("environment", valued=_set(""), verbs=("run",)),
     "pdm": _Program("environment", valued=_set("p"), verbs=("run",)),
@@ -474,11 +481,12 @@ def trainer_call(command: Command) -> TrainerCall | None:
             found = _python(texts, at)
     elif _PYTHON.fullmatch(_base(texts[at])):
         found = _python(texts, at)
-    elif texts[at].endswith(".py") or (behind and last is not None):
-        found = (at, False)
-    elif _base(texts[at]) in _OWN_PROGRAMS:
-        found = (at, False)
-    elif any(each.name in _DISTRIBUTED for each in launchers) and _has_options(texts[at + 1 :]):
+    elif (
+        texts[at].endswith(".py")
+        or (behind and last is not None)
+        or _base(texts[at]) in _OWN_PROGRAMS
+        or (any(each.name in _DISTRIBUTED for each in launchers) and _has_options(texts[at + 1 :]))
+    ):
         found = (at, False)
     else:
         found = None

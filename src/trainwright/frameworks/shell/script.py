@@ -20,9 +20,10 @@ from typing import Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.frameworks.shell.control import Exit, Leave
-from trainwright.frameworks.shell.evaluate import Assumption, End, NotSourced, Shell
+from trainwright.frameworks.shell.evaluate import Shell
 from trainwright.frameworks.shell.files import LARGEST_FILE_BYTES
 from trainwright.frameworks.shell.launchers import Command, TrainerCall, find_trainers
+from trainwright.frameworks.shell.session import Assumption, End, NotSourced
 from trainwright.frameworks.shell.slurm import Batch, read_batch
 from trainwright.frameworks.shell.state import Array, State, Variable
 from trainwright.frameworks.shell.values import Budget, Holes, Unknown, Value, clean, too_much
@@ -33,10 +34,10 @@ class ScriptRun:
     """What a script would do.
 
     `commands` are the programs it would start, in order. `files` are those it writes, by path
-    from its folder, names of unknown parts in it. `variables` are those it has set at its end; an array is a tuple. `batch` is
-    what it asks of Slurm. `assumptions` and `not_sourced` say what was taken as it usually is and
-    what was not read. `errors` are the lines that are not bash as far as the grammar knows.
-    `end` is where it ends before its last line.
+    from its folder, with the names of unknown parts in it. `variables` are those it has set at its
+    end; an array is a tuple. `batch` is what it asks of Slurm. `assumptions` and `not_sourced` say
+    what was taken as it usually is and what was not read. `errors` are the lines that are not bash
+    as far as the grammar knows. `end` is where it ends before its last line.
     """
 
     commands: tuple[Command, ...]

@@ -11,12 +11,16 @@ from typing import Final
 _DIRECTIVE: Final = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _OPTION: Final = re.compile(r"(--[\w-]+)(?:=(.*))?|-([a-zA-Z])=?(.*)", re.DOTALL)
 _LONG: Final = {
-    "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "J": "job-name", "p": "partition", "A": "account",
-    "q": "qos", "t": "time", "C": "constraint", "G": "gpus", "o": "output", "e": "error", "w": "nodelist",
-    "x": "exclude", "a": "array", "D": "chdir", "L": "licenses", "d": "dependency",
+    "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "J": "job-name", "p": "partition",
+    "A": "account", "q": "qos", "t": "time", "C": "constraint", "G": "gpus", "o": "output",
+    "e": "error", "w": "nodelist", "x": "exclude", "a": "array", "D": "chdir", "L": "licenses", "d": "dependency",
 }  # fmt: skip
-_SWITCHES: Final = frozenset({"exclusive", "requeue", "no-requeue", "overcommit", "wait", "hold",
-                              "contiguous", "parsable", "use-min-nodes", "spread-job", "no-kill"})  # fmt: skip
+_SWITCHES: Final = frozenset(
+    {
+        "exclusive", "requeue", "no-requeue", "overcommit", "wait", "hold", "contiguous",
+        "parsable", "use-min-nodes", "spread-job", "no-kill",
+    }
+)  # fmt: skip
 _WHOLE: Final = re.compile(r"[0-9]{1,9}")
 _DEVICES: Final = re.compile(r"(?:[^:(,=]+[:=])?([0-9]{1,9})")  # 8 or h100:8
 _RESOURCE: Final = re.compile(

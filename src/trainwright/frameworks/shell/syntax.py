@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.frameworks.shell.values import shortened
 from trainwright.frameworks.shell.words import Redirect, Word, tokens
 
 if TYPE_CHECKING:
@@ -441,8 +442,7 @@ class _Reading:
         named = [node for node in nodes if node.is_named]
         if not named:
             return ""
-        text = " ".join(self._text(named[0].start_byte, named[-1].end_byte).split())
-        return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
+        return shortened(self._text(named[0].start_byte, named[-1].end_byte))
 
     def _while_statement(self, node: Node) -> Statement:
         body = node.child_by_field_name("body")
@@ -505,8 +505,25 @@ class _Reading:
         return Function(line, "" if name is None else self._of(name), inside)
 
 
+def shown_source(statement: Statement) -> str:
+    """The text of a statement, shortened for people to read."""
+    if isinstance(statement, Test):
+        return f"[[ {' '.join(statement.source.split())} ]]"
+    if isinstance(statement, Calculation):
+        return f"(( {' '.join(statement.source.split())} ))"
+    if isinstance(statement, Simple):
+        return shortened(" ".join(word.raw for word in statement.words))
+    if isinstance(statement, Negation):
+        return f"! {shown_source(statement.command)}"
+    if isinstance(statement, Either):
+        sign = "||" if statement.is_or else "&&"
+        return f"{shown_source(statement.left)} {sign} {shown_source(statement.right)}"
+    if isinstance(statement, Pipeline):
+        return " | ".join(map(shown_source, statement.commands))
+    return type(statement).__name__.lower()
+
+
 _HERE: Final = frozenset({"<<", "<<-"})
-_LONGEST_SHOWN: Final = 80
 
 
 def _piped(before: Statement, after: Statement) -> Statement:

@@ -20,8 +20,12 @@ from trainwright.frameworks.shell.words import unescaped
 Printed = tuple[str, int] | None
 Tool = Callable[[Sequence[str], str], Printed]
 
-READS_INPUT: Final = frozenset({"cut", "tr", "wc", "head", "tail", "sort", "uniq", "sed", "grep",
-                                "awk", "gawk", "xargs", "bc", "tac", "rev", "egrep", "fgrep"})  # fmt: skip
+READS_INPUT: Final = frozenset(
+    {
+        "cut", "tr", "wc", "head", "tail", "sort", "uniq", "sed", "grep", "egrep", "fgrep", "awk",
+        "gawk", "xargs", "bc", "tac", "rev",
+    }
+)  # fmt: skip
 
 
 def echo(arguments: Sequence[str]) -> str:

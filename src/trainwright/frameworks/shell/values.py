@@ -232,6 +232,15 @@ def without_soft(text: str) -> str:
 _SOFT: Final = re.compile("[\U000f0000-\U000fffff]")
 
 
+def shortened(text: str) -> str:
+    """A text on one line, for messages."""
+    text = " ".join(text[: 4 * _LONGEST_SHOWN].split())
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
+
+
+_LONGEST_SHOWN: Final = 80
+
+
 def too_much(line: int, what: str) -> InvalidInput:
     """The refusal of a script that goes beyond a bound."""
     return InvalidInput.of(f"line {line}", f"the script comes to {what}; it is not read")

@@ -29,7 +29,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`$name` or `${…}`. `sign` is `#` (length of), `!` (named by) or empty; `index` is inside [ ]."""
+    """`$name` or `${…}`: `sign` is `#` (length of), `!` (named by) or empty."""
 
     name: str
     quoted: bool
@@ -73,7 +73,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """`descriptor operator target`; of a here-document the target is its text, `plain` if quoted."""
+    """A redirection; a here-document's target is its text, `plain` if its word is quoted."""
 
     operator: str
     target: str
@@ -174,7 +174,7 @@ def _after_braces(text: str, at: int) -> int:
             close = text.find("}", at + 1)
             at = (
                 end + 1
-                if 0 <= end and (close < 0 or end < close or "'" in text[close:])
+                if end >= 0 and (close < 0 or end < close or "'" in text[close:])
                 else at + 1
             )
         elif letter == "`":
