@@ -48,7 +48,8 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_MACHINE: Final = frozenset(
     {
         "RANDOM", "SRANDOM", "SECONDS", "HOSTNAME", "USER", "LOGNAME", "HOME", "PATH", "UID",
-        "EUID", "PPID", "EPOCHSECONDS", "EPOCHREALTIME", "SHELL", "TERM", "BASHPID", "LANG", "MACHTYPE",
+        "EUID", "PPID", "EPOCHSECONDS", "EPOCHREALTIME", "SHELL", "TERM", "BASHPID", "LANG",
+        "MACHTYPE",
     }
 )  # fmt: skip
 _BLANKS: Final = " \t\n"
@@ -291,7 +292,10 @@ class Expander:
         """An operation on `$@` or `${A[@]}`: of the list as a whole, or of each element."""
         operator = piece.operator
         if operator == ":":
-            start, count = self._slice(piece.argument, line)
+            try:
+                start, count = self._slice(piece.argument, line)
+            except BadArithmetic:
+                return [self._hole("computed", piece.source, line)]
             if piece.name in ("@", "*"):
                 items = [self.state.name, *items] if start == 0 else items
                 start = max(0, start - 1) if start > 0 else start

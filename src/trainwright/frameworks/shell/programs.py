@@ -35,7 +35,8 @@ _SILENT: Final = frozenset(
 )
 _KINDS: Final[dict[str, Kind]] = {
     "hostname": "machine", "date": "machine", "nproc": "machine", "whoami": "machine",
-    "uname": "machine", "shuf": "machine", "mktemp": "machine", "uuidgen": "machine", "id": "machine",
+    "uname": "machine", "shuf": "machine", "mktemp": "machine", "uuidgen": "machine",
+    "id": "machine",
 }  # fmt: skip
 
 

@@ -25,7 +25,8 @@ _LAST_SAID: Final = 20
 _ASSIGNED: Final = re.compile(
     r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?(?:\+\+|--|(?:[-+*/%|&^]|<<|>>)?=(?!=))"
     r"|(?:\+\+|--)([A-Za-z_]\w*)"
-    r"|\b(?:for|select|read|local|declare|mapfile|readarray|getopts \S+)\s+(?:-\w+\s+)*([A-Za-z_]\w*)"
+    r"|\b(?:for|select|read|local|declare|mapfile|readarray|getopts \S+)\s+"
+    r"(?:-\w+\s+)*([A-Za-z_]\w*)"
 )
 
 

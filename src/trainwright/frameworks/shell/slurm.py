@@ -13,7 +13,8 @@ _OPTION: Final = re.compile(r"(--[\w-]+)(?:=(.*))?|-([a-zA-Z])=?(.*)", re.DOTALL
 _LONG: Final = {
     "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "J": "job-name", "p": "partition",
     "A": "account", "q": "qos", "t": "time", "C": "constraint", "G": "gpus", "o": "output",
-    "e": "error", "w": "nodelist", "x": "exclude", "a": "array", "D": "chdir", "L": "licenses", "d": "dependency",
+    "e": "error", "w": "nodelist", "x": "exclude", "a": "array", "D": "chdir", "L": "licenses",
+    "d": "dependency",
 }  # fmt: skip
 _SWITCHES: Final = frozenset(
     {
