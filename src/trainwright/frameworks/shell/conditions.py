@@ -15,8 +15,7 @@ from trainwright.frameworks.shell.arithmetic import BadArithmetic
 from trainwright.frameworks.shell.expand import Expander
 from trainwright.frameworks.shell.state import Array
 from trainwright.frameworks.shell.values import Unknown, has_holes, is_hard, without_soft
-from trainwright.frameworks.shell.words import Word as WrittenWord
-from trainwright.frameworks.shell.words import after_command, tokens
+from trainwright.frameworks.shell.words import after_command, after_word
 
 Verdict = bool | None
 
@@ -271,7 +270,7 @@ class _Double:
         self._tests = tests
         self._expander = tests._expander
         self._line = line
-        self._items = _items(source, line)
+        self._items = _items(source)
         self._at = 0
 
     def verdict(self) -> Verdict:
@@ -351,7 +350,7 @@ class _Double:
         return raw
 
 
-def _items(source: str, line: int) -> list[str]:
+def _items(source: str) -> list[str]:
     """The words and operators of `[[ … ]]`; parentheses and `<`, `>` are operators there."""
     found: list[str] = []
     at = 0
@@ -378,11 +377,9 @@ def _items(source: str, line: int) -> list[str]:
             end = source.find("\n", at)
             at = len(source) if end < 0 else end
         else:
-            first = next((t for t in tokens(source[at:], line) if isinstance(t, WrittenWord)), None)
-            if first is None or not source.startswith(first.raw, at):
-                raise BadTest
-            found.append(first.raw)
-            at += len(first.raw)
+            end = after_word(source, at)
+            found.append(source[at:end])
+            at = end
     return found
 
 

@@ -55,8 +55,6 @@ from trainwright.frameworks.shell.syntax import (
 from trainwright.frameworks.shell.values import Unknown, only_soft
 from trainwright.frameworks.shell.words import Redirect, Word
 
-_MOST_FORKED_BYTES: Final = 2**16
-
 
 class Shell(Session):
     """One shell: its state, what it printed, and what it would have started."""
@@ -299,7 +297,7 @@ class Shell(Session):
     ) -> None:
         """Follow both ways of an unknown condition and merge; a way that leaves is not taken."""
         base, sink, line = self.state, self.sink, condition.line
-        self.budget.step(line, 2 + sum(len(e) for e in base.files.values()) // _MOST_FORKED_BYTES)
+        self.budget.step(line, 2 + (len(base.variables) + len(base.files)) // 32)
         results: list[tuple[State, Leave | None, str]] = []
         started = len(self.commands)
         for way in (then, otherwise):
@@ -324,6 +322,9 @@ class Shell(Session):
             ]
         (first, leaves, printed), (second, leaves_second, printed_second) = results
         if leaves is None and leaves_second is None:
+            for name, each in second.variables.items():
+                if first.variables.get(name) is not each:
+                    self.budget.text(line, each.text or "")
             self.state = merged(first, second, condition, self.holes)
             text = merged_text(printed, printed_second, condition, self.holes)
         elif leaves is None:

@@ -91,7 +91,9 @@ class Expander:
         for word in words:
             for raw in braces(word.raw, word.line):
                 found += self._fields(raw, word.line)
-        self.budget.words(words[0].line if words else 0, found)
+        line = words[0].line if words else 0
+        self.budget.step(line, len(found) // 8)
+        self.budget.words(line, found)
         return found
 
     def one(self, raw: str, line: int) -> str:
@@ -262,6 +264,7 @@ class Expander:
             items = self._missing_array(piece, line) if held is None else held
         else:
             return None
+        self.budget.step(line, len(items) // 64)
         if not piece.operator:
             return items
         return self._list_operation(piece, items, line)
@@ -492,6 +495,7 @@ class Expander:
             return self._special("#", line) or "0"
         if piece.index in ("@", "*"):
             items = self._array(piece.name) or []
+            self.budget.step(line, len(items) // 64)
             lone = [text for text in items if is_hard(text) and len(text) == 1]
             return self._of(lone[0], line) if lone else str(len(items))
         text = self._value(piece.name, piece.index, line)

@@ -144,7 +144,7 @@ class Session(ABC):
         """Carry out a text inside the statement of a line: every command has that line."""
         self.enter(line)
         try:
-            self.budget.step(line, 1 + len(text) // 256)
+            self.budget.step(line, 1 + len(text) // 64)
             self.run(text, line)
         finally:
             self.depth -= 1

@@ -526,6 +526,9 @@ def shown_source(statement: Statement) -> str:
 _HERE: Final = frozenset({"<<", "<<-"})
 
 
+_MOST_PATTERNS: Final = 500
+
+
 def _piped(before: Statement, after: Statement) -> Statement:
     """`before | after`, where after may be the beginning of a list."""
     if isinstance(after, Either):
@@ -538,7 +541,7 @@ def _patterns(text: str) -> tuple[str, ...]:
     """The alternatives of a case item, as they are written."""
     found: list[str] = []
     rest = text
-    while rest:
+    while rest and len(found) < _MOST_PATTERNS:
         first = next((t for t in tokens(rest, 0) if isinstance(t, Word)), None)
         if first is None:
             break

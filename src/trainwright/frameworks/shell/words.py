@@ -90,6 +90,9 @@ _REDIRECT: Final = re.compile(r"(\d*|\{\w+\})(<<<|<<-?|<>|<&|>>|>&|>\||&>>|&>|<(
 _IN_DOUBLE: Final = re.compile(r"[\"\\$`]")
 _IN_BRACES: Final = re.compile(r"[\"'\\$`{}]")
 _IN_COMMAND: Final = re.compile(r"[\"'\\$`()#\n<]|\b(?:case|esac)\b")
+_IN_ARITHMETIC: Final = re.compile(r"[\"'\\$`()]")
+_NEAR: Final = 2000  # how far the end of a quote inside ${…} is looked for
+_MOST_BRACES: Final = 200
 _HEREDOC: Final = re.compile(r"<<(-?)[ \t]*(['\"\\]?)([\w.-]+)['\"]?")
 
 
@@ -139,10 +142,9 @@ def after_dollar(text: str, at: int, *, quoted: bool = False) -> int:
     """The index after the expansion that begins with the `$` at an index."""
     following = text[at + 1 : at + 2]
     if following == "(":
+        # One scan decides where it ends: trying both readings takes 2^depth steps.
         if text.startswith("((", at + 1):
-            end = _after_arithmetic(text, at + 3)
-            if end is not None:
-                return end
+            return _after_parentheses(text, at + 2)
         return after_command(text, at + 2)
     if following == "{":
         return _after_braces(text, at + 2)
@@ -170,13 +172,10 @@ def _after_braces(text: str, at: int) -> int:
             at = _after_double(text, at + 1)
         elif letter == "'":
             # Inside double quotes a lone apostrophe is text: take it for a quote if it closes.
-            end = text.find("'", at + 1)
-            close = text.find("}", at + 1)
-            at = (
-                end + 1
-                if end >= 0 and (close < 0 or end < close or "'" in text[close:])
-                else at + 1
-            )
+            end = text.find("'", at + 1, at + _NEAR)
+            close = text.find("}", at + 1, at + _NEAR)
+            is_quote = end >= 0 and (close < 0 or end < close or text.find("'", close, end + 1) > 0)
+            at = end + 1 if is_quote else at + 1
         elif letter == "`":
             at = _after_backtick(text, at + 1)
         elif letter == "$":
@@ -186,25 +185,40 @@ def _after_braces(text: str, at: int) -> int:
     return len(text)
 
 
-def _after_arithmetic(text: str, at: int) -> int | None:
-    """The index after `))`, None where the parentheses do not close that way."""
+def _after_parentheses(text: str, at: int) -> int:
+    """The index after the `)` that closes `$(`, of arithmetic: no comments, no documents."""
     depth = 0
-    while at < len(text):
-        letter = text[at]
-        if letter == "(":
-            depth += 1
-        elif letter == ")":
+    while found := _IN_ARITHMETIC.search(text, at):
+        letter, at = found[0], found.start()
+        if letter == ")":
             if depth == 0:
-                return at + 2 if text.startswith("))", at) else None
+                return at + 1
             depth -= 1
-        elif letter == "$":
-            at = after_dollar(text, at, quoted=True)
-            continue
-        elif letter == "`":
-            at = _after_backtick(text, at + 1)
-            continue
-        at += 1
-    return None
+            at += 1
+        elif letter == "(":
+            depth += 1
+            at += 1
+        else:
+            at = _after_piece(text, at)
+    return len(text)
+
+
+def _is_arithmetic(raw: str) -> bool:
+    """Whether `$((…))` closes with the two parentheses that open it; else it is a command."""
+    depth, at = 0, 3
+    while found := _IN_ARITHMETIC.search(raw, at):
+        letter, at = found[0], found.start()
+        if letter == ")":
+            if depth == 0:
+                return raw.startswith("))", at) and at + 2 == len(raw)
+            depth -= 1
+            at += 1
+        elif letter == "(":
+            depth += 1
+            at += 1
+        else:
+            at = _after_piece(raw, at)
+    return False
 
 
 def after_command(text: str, at: int) -> int:
@@ -310,7 +324,7 @@ def tokens(text: str, line: int) -> list[Word | Redirect]:
             continue
         if text[at] in "|;&)":
             return found
-        start, at = at, _after_word(text, at)
+        start, at = at, after_word(text, at)
         raw = text[start:at]
         if waiting is None:
             found.append(Word(raw, line))
@@ -319,8 +333,8 @@ def tokens(text: str, line: int) -> list[Word | Redirect]:
             waiting = None
 
 
-def _after_word(text: str, at: int) -> int:
-    """The index after the word that begins at an index."""
+def after_word(text: str, at: int) -> int:
+    """The index after the word that begins at an index of a text."""
     start = at
     while at < len(text):
         if plain := _PLAIN.match(text, at):
@@ -434,7 +448,7 @@ def _expansion(raw: str, quoted: bool, line: int) -> Piece | None:
         return Command(inside, quoted, line)
     if raw[0] in "<>":
         return Command(raw[2:].removesuffix(")"), quoted, line, process=True)
-    if raw.startswith("$((") and raw.endswith("))") and _after_arithmetic(raw, 3) == len(raw):
+    if raw.startswith("$((") and _is_arithmetic(raw):
         return Arithmetic(raw[3:-2], quoted, line)
     if raw.startswith("$["):
         return Arithmetic(raw[2:].removesuffix("]"), quoted, line)
@@ -517,7 +531,7 @@ def braces(raw: str, line: int) -> list[str]:
 
     Raises `InvalidInput` where they are too many.
     """
-    if "{" not in raw or not ("," in raw or ".." in raw):
+    if "{" not in raw or not ("," in raw or ".." in raw) or raw.count("{") > _MOST_BRACES:
         return [raw]
     return _braces(raw, line, 0)
 
