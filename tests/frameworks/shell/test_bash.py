@@ -82,13 +82,33 @@ EOF
 @given(
     st.recursive(
         st.integers(0, 40).map(str) | st.sampled_from(["a", "b", "-a", "!b", "~a"]),
-        lambda inner: st.builds(
-            "({} {} {})".format,
-            inner,
-            st.sampled_from("+ - * & | ^ < > <= == != && || << >>".split()),
-            inner,
-        )
-        | st.builds("({} ? {} : {})".format, inner, inner, inner),
+        lambda inner: (
+            st.builds(
+                "({} {} {})".format,
+                inner,
+                st.sampled_from(
+                    [
+                        "+",
+                        "-",
+                        "*",
+                        "&",
+                        "|",
+                        "^",
+                        "<",
+                        ">",
+                        "<=",
+                        "==",
+                        "!=",
+                        "&&",
+                        "||",
+                        "<<",
+                        ">>",
+                    ]
+                ),
+                inner,
+            )
+            | st.builds("({} ? {} : {})".format, inner, inner, inner)
+        ),
         max_leaves=6,
     )
 )

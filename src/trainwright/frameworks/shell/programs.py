@@ -80,7 +80,7 @@ def run_program(
     hole = shell.holes.character(
         Unknown(
             kind=_KINDS.get(name, "program"),
-            name=shortened(shell.holes.shown(" ".join(texts))),
+            name=shortened(shell.holes.shown(" ".join(texts)[:400])),
             line=line,
         )
     )

@@ -254,8 +254,8 @@ class Budget:
     """
 
     MOST_STEPS: Final = 100_000
-    MOST_BYTES: Final = 8 * 2**20
-    LONGEST_TEXT: Final = 2**20
+    MOST_BYTES: Final = 4 * 2**20
+    LONGEST_TEXT: Final = 2**18
     DEEPEST: Final = 32
     MOST_WORDS: Final = 50_000
 
