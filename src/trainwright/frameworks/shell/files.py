@@ -13,7 +13,7 @@ from typing import Final
 from trainwright.frameworks.shell.state import State
 from trainwright.frameworks.shell.values import has_holes, is_hard, without_soft
 
-LARGEST_FILE_BYTES: Final = 256 * 1024
+LARGEST_FILE_BYTES: Final = 96 * 1024
 _ALWAYS: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/", "/tmp"})
 
 

@@ -23,7 +23,7 @@ from trainwright.frameworks.shell.values import Budget, Holes, Unknown, is_hard,
 
 _LAST_SAID: Final = 20
 _ASSIGNED: Final = re.compile(
-    r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?(?:\+\+|--|(?:[-+*/%|&^]|<<|>>)?=(?!=))"
+    r"\b([A-Za-z_]\w*)(?:\[[^\]\n]{0,99}\])?(?:\+\+|--|(?:[-+*/%|&^]|<<|>>)?=(?!=))"
     r"|(?:\+\+|--)([A-Za-z_]\w*)"
     r"|\b(?:for|select|read|local|declare|mapfile|readarray|getopts \S+)\s+"
     r"(?:-\w+\s+)*([A-Za-z_]\w*)"

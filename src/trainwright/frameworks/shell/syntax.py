@@ -19,11 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.errors import InvalidInput
 from trainwright.frameworks.shell.values import shortened
 from trainwright.frameworks.shell.words import Redirect, Word, tokens
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node, Parser, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +180,42 @@ def _parser() -> Parser:
 def parse(text: str, line: int = 1) -> Script:
     """Read the statements of a text that begins at a line of the script.
 
-    Raises `RecursionError` for statements nested beyond some hundreds.
+    Raises `RecursionError` for statements nested beyond some hundreds, and `InvalidInput` for a
+    text that the grammar cannot find its way through.
     """
+    if _REPEATED.search(text) or any(text.count(sign) > _MOST_OPENED for sign in ("=(", "<<")):
+        raise InvalidInput.of(f"line {line}", "is no bash script: signs without end")
     data = text.encode("utf-8", "replace")
     if not data.strip():
         return Script((), ())
     reading = _Reading(data, line)
-    tree = _parser().parse(data)
+    tree = _tree(data, line)
     body = reading.block(tree.root_node.children)
     return Script(body, tuple(sorted(set(reading.errors))))
+
+
+# Where a text is no bash, the grammar tries many ways on, and the time grows with the square of
+# the length. It reports now and then: real scripts make it do so once in 250 bytes.
+_REPEATED: Final = re.compile(r"([^\w\s#=*+.~\"'-]{1,4}?)\1{299}")
+_MOST_OPENED: Final = 2000
+_FEWEST_REPORTS: Final = 1000
+_BYTES_A_REPORT: Final = 16
+
+
+def _tree(data: bytes, line: int) -> Tree:
+    parser = _parser()
+    left = _FEWEST_REPORTS + len(data) // _BYTES_A_REPORT
+
+    def is_enough(offset: int, has_error: bool) -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    try:
+        return parser.parse(lambda at, _: data[at : at + 4096], progress_callback=is_enough)
+    except ValueError:
+        parser.reset()
+        raise InvalidInput.of(f"line {line}", "is no bash script that can be read") from None
 
 
 _STATEMENTS: Final = frozenset(
