@@ -53,6 +53,7 @@ def test_arguments_are_those_that_bash_passes(case: str, tmp_path: Path) -> None
     assert passed_here(case, arguments) == passed_by_bash(case, arguments, tmp_path)
 
 
+OPERATORS = ["+", "-", "*", "&", "|", "^", "<", ">", "<=", "==", "!=", "&&", "||", "<<", ">>"]
 LETTERS = st.text("ab ,:=\t'\"\\$*{}[]()#~!-/\n;&|<>`?", max_size=12)
 
 

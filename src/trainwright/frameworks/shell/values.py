@@ -253,7 +253,7 @@ class Budget:
     Launch scripts of public repositories stay below 3,000 steps and 100 kB.
     """
 
-    MOST_STEPS: Final = 100_000
+    MOST_STEPS: Final = 50_000
     MOST_BYTES: Final = 4 * 2**20
     LONGEST_TEXT: Final = 2**18
     DEEPEST: Final = 32
