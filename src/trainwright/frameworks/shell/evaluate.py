@@ -30,7 +30,7 @@ from trainwright.frameworks.shell.conditions import BadTest
 from trainwright.frameworks.shell.control import Break, Continue, Exit, Leave, Return
 from trainwright.frameworks.shell.files import Stream
 from trainwright.frameworks.shell.programs import run_program
-from trainwright.frameworks.shell.session import Assumption, Session
+from trainwright.frameworks.shell.session import Assumption, Session, assigned_names
 from trainwright.frameworks.shell.state import State, Variable, merged, merged_text
 from trainwright.frameworks.shell.syntax import (
     Block,
@@ -45,6 +45,7 @@ from trainwright.frameworks.shell.syntax import (
     Negation,
     Pipeline,
     Redirected,
+    Script,
     Simple,
     Statement,
     Test,
@@ -63,10 +64,18 @@ class Shell(Session):
 
     def run(self, text: str, line: int = 1) -> None:
         """Carry out a text in this shell; raises what ends it (`Leave`)."""
-        self.know_assigned(text)
-        script = parse(text, line)
+        script, names = self._script(text, line)
+        self.expander.assigned |= names
         self.errors += [each for each in script.errors if each not in self.errors]
         self.block(script.body)
+
+    def _script(self, text: str, line: int) -> tuple[Script, frozenset[str]]:
+        """The statements of a text and the names it assigns; a loop reads its texts once."""
+        found = self._scripts.get((text, line))
+        if found is None:
+            self.budget.step(line, 10 + len(text) // 16)
+            found = self._scripts[text, line] = parse(text, line), assigned_names(text)
+        return found
 
     def substituted(self, source: str, line: int) -> str:
         """What a command in `$(…)` prints, without the line ends after it."""

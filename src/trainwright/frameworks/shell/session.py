@@ -19,6 +19,7 @@ from trainwright.frameworks.shell.expand import Expander
 from trainwright.frameworks.shell.files import Files, NotRead, Stream
 from trainwright.frameworks.shell.launchers import Command
 from trainwright.frameworks.shell.state import State, Variable
+from trainwright.frameworks.shell.syntax import Script
 from trainwright.frameworks.shell.values import Budget, Holes, Unknown, is_hard, shortened, too_much
 
 _LAST_SAID: Final = 20
@@ -28,6 +29,11 @@ _ASSIGNED: Final = re.compile(
     r"|\b(?:for|select|read|local|declare|mapfile|readarray|getopts \S+)\s+"
     r"(?:-\w+\s+)*([A-Za-z_]\w*)"
 )
+
+
+def assigned_names(text: str) -> frozenset[str]:
+    """The names to which a text gives values, as far as its letters show."""
+    return frozenset(name for found in _ASSIGNED.findall(text) for name in found if name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,7 @@ class Session(ABC):
         self.depth = 0
         self.in_condition = 0
         self._may_break = False
+        self._scripts: dict[tuple[str, int], tuple[Script, frozenset[str]]] = {}
         self.state = state
 
     @property
@@ -135,16 +142,11 @@ class Session(ABC):
     def substituted(self, source: str, line: int) -> str:
         """What a command in `$(…)` prints, without the line ends after it."""
 
-    def know_assigned(self, text: str) -> None:
-        """Note the names to which a text gives values."""
-        names = {name for found in _ASSIGNED.findall(text) for name in found if name}
-        self.expander.assigned |= names
-
     def nested(self, text: str, line: int) -> None:
         """Carry out a text inside the statement of a line: every command has that line."""
         self.enter(line)
         try:
-            self.budget.step(line, 1 + len(text) // 64)
+            self.budget.step(line)
             self.run(text, line)
         finally:
             self.depth -= 1

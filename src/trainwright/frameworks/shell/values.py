@@ -250,7 +250,7 @@ class Budget:
     """What reading a script may cost: a script is data from a stranger.
 
     Steps are commands, expansions and turns of loops, bytes are of all text that expansions make.
-    Launch scripts of public repositories stay below 3,000 steps and 100 kB.
+    Launch scripts of public repositories stay below 1,300 steps and 25 kB.
     """
 
     MOST_STEPS: Final = 50_000
