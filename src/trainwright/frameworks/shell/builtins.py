@@ -1,0 +1,599 @@
+"""Commands of the shell itself, and assignments (bash manual, chapter 4)."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from trainwright.frameworks.shell.arithmetic import BadArithmetic
+from trainwright.frameworks.shell.conditions import BadTest
+from trainwright.frameworks.shell.control import Break, Continue, Exit, Return
+from trainwright.frameworks.shell.session import Session
+from trainwright.frameworks.shell.state import Array, Variable
+from trainwright.frameworks.shell.tools import echo, printf
+from trainwright.frameworks.shell.values import Unknown, has_holes, is_hard, only_soft, without_soft
+from trainwright.frameworks.shell.words import Word, tokens
+
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(?:\[(.*?)\](?=\+?=))?(\+?)=", re.DOTALL)
+_ELEMENT: Final = re.compile(r"\[(.*?)\](\+?)=", re.DOTALL)
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+
+
+def is_assignment(raw: str) -> bool:
+    """Whether a word that is written so gives a variable a value."""
+    return _ASSIGNMENT.match(raw) is not None
+
+
+def assign_words(shell: Session, words: Sequence[Word]) -> None:
+    """Carry out assignments, as they are written."""
+    for word in words:
+        _assign(shell, word.raw, word.line)
+
+
+def _assign(shell: Session, raw: str, line: int, *, by_name: bool = False) -> None:
+    found = _ASSIGNMENT.match(raw)
+    assert found is not None, "the word is an assignment"
+    name, index, more = found[1], found[2], bool(found[3])
+    value = raw[found.end() :]
+    if index is None and value.startswith("("):
+        _assign_array(shell, name, value, line, more=more, by_name=by_name)
+        return
+    _assign_text(shell, name, index, shell.expander.one(value, line), line, more=more)
+
+
+def _assign_text(
+    shell: Session, name: str, index: str | None, text: str, line: int, *, more: bool
+) -> None:
+    variable = shell.state.variables.get(name)
+    is_number = variable is not None and variable.integer
+    if is_number:
+        text = _number(shell, text, line)
+    if more:
+        before = _before(shell, name, index, line)
+        text = _number(shell, f"({before or 0})+({text})", line) if is_number else before + text
+    shell.expander.assign(name, index, shell.budget.text(line, text), line)
+
+
+def _before(shell: Session, name: str, index: str | None, line: int) -> str:
+    variable = shell.state.variables.get(name)
+    if variable is None:
+        return ""
+    if index is None or not isinstance(variable.value, Array):
+        return variable.text or ""
+    return variable.value.items.get(shell.expander.key(name, index, line), "")
+
+
+def _number(shell: Session, text: str, line: int) -> str:
+    try:
+        return str(shell.expander.calculated(text, line))
+    except BadArithmetic:
+        return "0"
+
+
+def _assign_array(
+    shell: Session, name: str, raw: str, line: int, *, more: bool, by_name: bool
+) -> None:
+    """`name=(…)`, or with `more`, `name+=(…)`."""
+    name = shell.expander.target(name)
+    old = shell.state.variables.get(name)
+    held = old.value if old is not None else None
+    by_name = by_name or (isinstance(held, Array) and held.by_name)
+    array = Array({}, by_name)
+    if more and isinstance(held, Array):
+        array = held
+    elif more and isinstance(held, str):
+        array = Array({0: held})
+    pending: list[str] = []
+    keys: list[str] = []
+    for token in tokens(raw[1:].removesuffix(")"), line):
+        if not isinstance(token, Word):
+            continue
+        element = _ELEMENT.match(token.raw)
+        if element is None:
+            fields = shell.expander.words([token])
+            if by_name:
+                keys += fields  # name=(key value key value)
+            else:
+                pending += fields
+            continue
+        array, pending = array.extended(pending), []
+        text = shell.expander.one(token.raw[element.end() :], token.line)
+        key: int | str
+        if by_name:
+            key = shell.expander.one(element[1], token.line)
+        else:
+            try:
+                number = shell.expander.arithmetic(element[1], token.line)
+            except BadArithmetic:
+                number = 0
+            key = number if isinstance(number, int) else len(array.items)
+        before = array.items.get(key, "") if element[2] else ""
+        array = array.with_item(key, before + text)
+    for k in range(0, len(keys) - 1, 2):
+        array = array.with_item(keys[k], keys[k + 1])
+    array = array.extended(pending)
+    shell.budget.words(line, list(array.items.values()))
+    shell.budget.step(line, 1 + len(array.items))
+    if old is not None and isinstance(old.value, str):
+        shell.state.variables[name] = replace(old, value=Array({}))
+    shell.state.set(name, array)
+
+
+Words = Sequence[Word | str]
+
+
+def _texts(words: Words) -> list[str]:
+    return [word if isinstance(word, str) else word.raw for word in words[1:]]
+
+
+def _plain(words: Words) -> list[str]:
+    """The arguments as bash would pass them: what is unset is not there."""
+    return [without_soft(text) for text in _texts(words) if not only_soft(text)]
+
+
+def _declare(shell: Session, words: Words, line: int) -> None:
+    """`declare`, `local`, `export`, `readonly` with their options."""
+    name = words[0] if isinstance(words[0], str) else words[0].raw
+    letters, rest = "", list(words[1:])
+    removed = ""
+    while rest and isinstance(rest[0], str) and re.fullmatch(r"[-+][A-Za-z]+", rest[0]):
+        word = rest.pop(0)
+        assert isinstance(word, str), "an option is text"
+        if word[0] == "-":
+            letters += word[1:]
+        else:
+            removed += word[1:]
+    if "p" in letters or ("f" in letters and name != "export"):
+        shell.state.status = 0
+        return
+    is_local = name == "local" or (name != "export" and name != "readonly" and shell.state.frames)
+    shell.state.status = 0
+    for word in rest:
+        raw = word.raw if isinstance(word, Word) else word
+        found = _ASSIGNMENT.match(raw)
+        target = found[1] if found else raw
+        if not _NAME.fullmatch(target):
+            continue
+        if is_local and "g" not in letters and shell.state.frames:
+            shell.state.frames[-1].setdefault(target, shell.state.variables.get(target))
+            if name in ("local", "declare", "typeset") and not (found and found[3]):
+                shell.state.variables.pop(target, None)
+        _with_attributes(shell, target, letters, exported=name == "export" and "n" not in letters)
+        if found is None:
+            continue
+        if "n" in letters and name != "export":
+            value = raw[found.end() :]
+            value = shell.expander.one(value, line) if isinstance(word, Word) else value
+            shell.state.variables[target] = Variable(value, reference=True)
+        elif isinstance(word, Word):
+            _assign(shell, word.raw, line, by_name="A" in letters)
+        else:
+            value = raw[found.end() :]
+            if value.startswith("(") and {"a", "A"} & set(letters):
+                _assign_array(shell, target, value, line, more=False, by_name="A" in letters)
+            else:
+                _assign_text(shell, target, found[2], value, line, more=bool(found[3]))
+    if removed or (name == "export" and "n" in letters):
+        for word in rest:
+            target = re.split(r"[+=\[]", word.raw if isinstance(word, Word) else word)[0]
+            variable = shell.state.variables.get(target)
+            if variable is not None and ("x" in removed or "n" in letters):
+                shell.state.variables[target] = replace(variable, exported=False)
+
+
+def _with_attributes(shell: Session, name: str, letters: str, *, exported: bool) -> None:
+    variable = shell.state.variables.get(name)
+    exported = exported or "x" in letters
+    case = "u" if "u" in letters else "l" if "l" in letters else ""
+    wanted = Variable("", exported, "i" in letters, "n" in letters, letters=case)
+    if variable is not None:
+        shell.state.variables[name] = replace(
+            variable,
+            value=Array({}, True)
+            if "A" in letters and isinstance(variable.value, str)
+            else variable.value,
+            exported=variable.exported or exported,
+            integer=variable.integer or wanted.integer,
+            reference=variable.reference or (wanted.reference and exported is False),
+            letters=case or variable.letters,
+        )
+    elif "A" in letters or "a" in letters:
+        shell.state.variables[name] = replace(
+            wanted, value=Array({}, "A" in letters), reference=False
+        )
+    else:
+        # It has attributes and no value: an empty array has none either.
+        shell.state.variables[name] = replace(wanted, value=Array({}))
+        if wanted.reference or case or wanted.integer:
+            shell.state.variables[name] = replace(wanted, value="")
+
+
+def _unset(shell: Session, words: Words, line: int) -> None:
+    texts = _plain(words)
+    for text in texts:
+        if text in ("-v", "-n"):
+            continue
+        if text == "-f":
+            for name in texts[1:]:
+                shell.state.functions.pop(name, None)
+            return
+        name, bracket, index = text.partition("[")
+        variable = shell.state.variables.get(name)
+        if bracket and variable is not None and isinstance(variable.value, Array):
+            key = shell.expander.key(name, index.removesuffix("]"), line)
+            items = {k: v for k, v in variable.value.items.items() if k != key}
+            shell.state.variables[name] = replace(
+                variable, value=Array(items, variable.value.by_name)
+            )
+        else:
+            shell.state.unset(text)
+
+
+def _set(shell: Session, words: Words, line: int) -> None:
+    texts = _texts(words)
+    options = set(shell.state.options)
+    letters = {
+        "e": "errexit",
+        "u": "nounset",
+        "x": "xtrace",
+        "a": "allexport",
+        "n": "noexec",
+        "f": "noglob",
+    }
+    while texts:
+        text = texts.pop(0)
+        if text == "--":
+            shell.state.arguments = tuple(t for t in texts if not only_soft(t))
+            break
+        if not re.fullmatch(r"[-+][A-Za-z]+", text):
+            if text not in ("-", "+"):
+                shell.state.arguments = (text, *texts)
+            break
+        names = [letters.get(letter, letter) for letter in text[1:] if letter != "o"]
+        if "o" in text[1:] and texts and not texts[0].startswith(("-", "+")):
+            names.append(texts.pop(0))
+        if text[0] == "-":
+            options |= set(names)
+        else:
+            options -= set(names)
+    shell.state.options = frozenset(options)
+
+
+def _shift(shell: Session, words: Words, line: int) -> None:
+    texts = _plain(words)
+    count = int(texts[0]) if texts and re.fullmatch(r"\d{1,6}", texts[0]) else 1
+    if count > len(shell.state.arguments):
+        shell.state.status = 1
+    else:
+        shell.state.arguments = shell.state.arguments[count:]
+
+
+def _cd(shell: Session, words: Words, line: int) -> None:
+    texts = [text for text in _texts(words) if text not in ("-P", "-L", "--")]
+    _enter(shell, texts[0] if texts else "~")
+
+
+def _enter(shell: Session, folder: str) -> None:
+    state = shell.state
+    before = state.folder
+    if folder == "-":
+        folder = state.before_folder
+    state.folder = posixpath.normpath(posixpath.join(before, without_soft(folder) or "."))
+    state.before_folder = before
+    shell.budget.text(shell.line, state.folder)
+    # It is there if it was made, and surely the script expects it to be.
+    state.status, state.why = 0, ""
+
+
+def _pushd(shell: Session, words: Words, line: int) -> None:
+    texts = _texts(words)
+    _enter(shell, texts[0] if texts else "-")
+
+
+def _popd(shell: Session, words: Words, line: int) -> None:
+    _enter(shell, "-")
+
+
+def _pwd(shell: Session, words: Words, line: int) -> None:
+    shell.print(shell.state.folder + "\n")
+
+
+def _true(shell: Session, words: Words, line: int) -> None:
+    shell.state.status = 0
+
+
+def _false(shell: Session, words: Words, line: int) -> None:
+    shell.state.status = 1
+
+
+def _echo(shell: Session, words: Words, line: int) -> None:
+    shell.print(echo(_texts(words)))
+
+
+def _printf(shell: Session, words: Words, line: int) -> None:
+    texts = _texts(words)
+    name = ""
+    if texts[:1] == ["-v"] and len(texts) > 1:
+        name, texts = texts[1], texts[2:]
+    try:
+        printed = printf(texts)
+    except RecursionError:
+        printed = None
+    if printed is None:
+        cause = Unknown(kind="computed", name="printf", line=line)
+        holes = "".join(texts)
+        printed = (
+            shell.expander.derived(holes, line)
+            if has_holes(holes)
+            else shell.holes.character(cause)
+        )
+    if name:
+        shell.state.set(name, printed)
+    else:
+        shell.print(printed)
+
+
+def _test(shell: Session, words: Words, line: int) -> None:
+    texts = [text for text in _texts(words) if not only_soft(text) or _note(shell, text)]
+    if words[0] == "[":
+        if texts[-1:] != ["]"]:
+            shell.state.status = 2
+            return
+        texts.pop()
+    shell.tests.causes = []
+    try:
+        found = shell.tests.command(texts, line)
+    except (BadTest, BadArithmetic):
+        shell.state.status = 2
+        return
+    shell.verdict(found, line, "[ " + shell.holes.shown(" ".join(texts)) + " ]")
+
+
+def _note(shell: Session, text: str) -> bool:
+    """What is unset stands for an empty word in a test; that it does is noted."""
+    shell.expander.used += shell.holes.all_in([text])
+    return True
+
+
+def _source(shell: Session, words: Words, line: int) -> None:
+    texts = _texts(words)
+    if texts:
+        shell.source(texts[0], texts[1:], line)
+
+
+def _eval(shell: Session, words: Words, line: int) -> None:
+    text = " ".join(_texts(words))
+    if is_hard(text) and len(text.strip()) == 1:
+        # A program decides what is carried out here: `eval "$(conda shell.bash hook)"`.
+        shell.expander.not_read = True
+        shell.state.status, shell.state.why = None, text.strip()
+        return
+    shell.nested(text, line)
+
+
+def _exit(shell: Session, words: Words, line: int) -> None:
+    raise Exit(_status(shell, words), line)
+
+
+def _return(shell: Session, words: Words, line: int) -> None:
+    status = _status(shell, words)
+    raise Return(status, shell.state.why if status is None else "")
+
+
+def _status(shell: Session, words: Words) -> int | None:
+    texts = _plain(words)
+    if not texts:
+        return shell.state.status
+    if is_hard(texts[0]):
+        shell.state.why = next(c for c in texts[0] if is_hard(c))
+        return None
+    return int(texts[0]) % 256 if re.fullmatch(r"[-+]?\d{1,9}", texts[0]) else 2
+
+
+def _levels(words: Words) -> int:
+    texts = _plain(words)
+    return int(texts[0]) if texts and re.fullmatch(r"[1-9]\d{0,3}", texts[0]) else 1
+
+
+def _break(shell: Session, words: Words, line: int) -> None:
+    raise Break(_levels(words))
+
+
+def _continue(shell: Session, words: Words, line: int) -> None:
+    raise Continue(_levels(words))
+
+
+def _let(shell: Session, words: Words, line: int) -> None:
+    for text in _texts(words):
+        shell.calculate(text, line)
+
+
+def _read(shell: Session, words: Words, line: int) -> None:
+    """`read`, with `-r`, `-a name`, `-d` and prompts."""
+    texts, array, names, separator = _plain(words), "", [], "\n"
+    while texts:
+        text = texts.pop(0)
+        if re.fullmatch(r"-[a-z]+", text):
+            if text[-1] in "adinNptu" and texts:
+                value = texts.pop(0)
+                array = value if text[-1] == "a" else array
+                separator = value[:1] if text[-1] == "d" else separator
+        else:
+            names.append(text)
+    stream = shell.input
+    found = None
+    if stream is not None:
+        found = stream.rest() if separator != "\n" else stream.line()
+    if stream is None or (found is not None and is_hard(found) and len(found.strip()) == 1):
+        cause = found.strip() if found else shell.holes.character(
+            Unknown(kind="program", name="read", line=line)
+        )  # fmt: skip
+        for name in names or ["REPLY"]:
+            shell.state.set(name, cause)
+        shell.state.status, shell.state.why = None, cause
+        return
+    ended = found is None or (separator == "\n" and not found.endswith("\n"))
+    text = (found or "").removesuffix("\n")
+    if array:
+        shell.state.set(array, Array(dict(enumerate(_cut(shell, text, 0)))))
+    else:
+        _to_names(shell, text, names)
+    shell.state.status = 1 if ended else 0
+
+
+def _cut(shell: Session, text: str, most: int) -> list[str]:
+    """A line cut at the separators; with `most`, into that many fields at most."""
+    separators = shell.expander.separators()
+    if not separators:
+        return [text]
+    blanks = "".join(c for c in separators if c.isspace())
+    others = re.escape("".join(c for c in separators if not c.isspace()))
+    spaces = f"[{re.escape(blanks)}]" if blanks else "(?!)"
+    hard = f"{spaces}*[{others}]{spaces}*|" if others else ""
+    text = text.strip(blanks) if blanks else text
+    parts = re.split(f"{hard}{spaces}+", text, maxsplit=max(0, most - 1) if most else 0)
+    if most == 1:
+        parts = [text]
+    if len(parts) > 1 and not parts[-1] and not most:
+        parts.pop()
+    return parts if text else []
+
+
+def _to_names(shell: Session, text: str, names: Sequence[str]) -> None:
+    if not names:
+        shell.state.set("REPLY", text)
+        return
+    parts = _cut(shell, text, len(names))
+    for k, name in enumerate(names):
+        if _NAME.fullmatch(name):
+            shell.state.set(name, parts[k] if k < len(parts) else "")
+
+
+def _mapfile(shell: Session, words: Words, line: int) -> None:
+    texts, name, trimmed = _plain(words), "MAPFILE", False
+    while texts:
+        text = texts.pop(0)
+        if re.fullmatch(r"-[a-z]+", text):
+            trimmed = trimmed or "t" in text
+            if text[-1] in "dnOsuCc" and texts:
+                texts.pop(0)
+        else:
+            name = text
+    lines = [] if shell.input is None else shell.input.rest().splitlines(keepends=True)
+    shell.budget.words(line, lines)
+    items = [each.removesuffix("\n") if trimmed else each for each in lines]
+    shell.state.set(name, Array(dict(enumerate(items))))
+
+
+def _getopts(shell: Session, words: Words, line: int) -> None:
+    texts = _plain(words)
+    if len(texts) < 2:
+        shell.state.status = 2
+        return
+    options, name = texts[0].lstrip(":"), texts[1]
+    arguments = texts[2:] or list(shell.state.arguments)
+    state = shell.state
+    optind = state.variables.get("OPTIND")
+    index = int(optind.text or 1) - 1 if optind is not None and (optind.text or "").isdigit() else 0
+    within = state.getopts_at if state.getopts_at else 1
+    if index >= len(arguments) or not re.fullmatch(r"-[^-].*", arguments[index], re.DOTALL):
+        if index < len(arguments) and arguments[index] == "--":
+            state.set("OPTIND", str(index + 2))
+        state.set(name, "?")
+        state.getopts_at = 0
+        state.status = 1
+        return
+    word = arguments[index]
+    letter = word[within] if within < len(word) else word[1]
+    rest = word[within + 1 :]
+    state.set(name, letter if letter in options and letter != ":" else "?")
+    state.unset("OPTARG")
+    if f"{letter}:" in options:
+        if rest:
+            state.set("OPTARG", rest)
+            index += 1
+        elif index + 1 < len(arguments):
+            state.set("OPTARG", arguments[index + 1])
+            index += 2
+        else:
+            state.set(name, ":" if texts[0].startswith(":") else "?")
+            state.set("OPTARG", letter)
+            index += 1
+        state.getopts_at = 0
+    elif rest:
+        if letter not in options:
+            state.set("OPTARG", letter)
+        state.getopts_at = within + 1
+    else:
+        if letter not in options:
+            state.set("OPTARG", letter)
+        state.getopts_at = 0
+        index += 1
+    state.set("OPTIND", str(index + 1))
+    state.status = 0
+
+
+def find_command(shell: Session, name: str, line: int) -> None:
+    """Whether there is a command, and its path."""
+    if name in shell.state.functions or name in BUILTINS:
+        shell.print(name + "\n")
+        shell.set_status(0)
+        return
+    hole = shell.holes.character(Unknown(kind="file", name=f"command -v {name}", line=line))
+    shell.print(hole + "\n")
+    shell.set_status(None, hole)
+
+
+def _known(shell: Session, words: Words, line: int) -> None:
+    texts = _plain(words)
+    find_command(shell, texts[-1] if texts else "", line)
+
+
+Builtin = Callable[[Session, Words, int], None]
+BUILTINS: Final[dict[str, Builtin]] = {
+    ":": _true,
+    "true": _true,
+    "false": _false,
+    "echo": _echo,
+    "printf": _printf,
+    "[": _test,
+    "test": _test,
+    "export": _declare,
+    "declare": _declare,
+    "typeset": _declare,
+    "local": _declare,
+    "readonly": _declare,
+    "unset": _unset,
+    "set": _set,
+    "shift": _shift,
+    "cd": _cd,
+    "pushd": _pushd,
+    "popd": _popd,
+    "pwd": _pwd,
+    "source": _source,
+    ".": _source,
+    "eval": _eval,
+    "exit": _exit,
+    "return": _return,
+    "break": _break,
+    "continue": _continue,
+    "let": _let,
+    "read": _read,
+    "mapfile": _mapfile,
+    "readarray": _mapfile,
+    "getopts": _getopts,
+    "type": _known,
+    "which": _known,
+    "hash": _known,
+    **dict.fromkeys(
+        (
+            "shopt", "trap", "wait", "ulimit", "umask", "alias", "unalias", "disown", "jobs", "bg",
+            "fg", "complete", "enable", "history", "bind", "dirs", "clear", "module", "ml",
+            "times", "logout",
+        ),
+        _true,
+    ),
+}  # fmt: skip
