@@ -314,7 +314,7 @@ def rank_table(rows: Sequence[RankRow]) -> Table:
     several = any(row.device_kind is not None for row in rows)
     differ = len({row.degrees for row in rows}) > 1
     limited = any(row.limit_bytes for row in rows)
-    pools, one_pool = ("both", "page") if several else ("none", "both")
+    pools, one_pool, more = ("both", "none", "none") if several else ("none", "both", "page")
     degrees = "none" if several else "both" if differ else "page"
     columns = (
         column("rank"),
@@ -327,12 +327,12 @@ def rank_table(rows: Sequence[RankRow]) -> Table:
         column("recomputed", "num_recomputed", "recomp"),
         column("forward", "forward_s"),
         column("backward", "backward_s"),
-        column("of it recompute", "recompute_s", on="page"),
-        column("of both tensor", "tensor_parallel_s", on="page"),
+        column("of it recompute", "recompute_s", on=more),
+        column("of both tensor", "tensor_parallel_s", on=more),
         column("send", "send_s", on=one_pool),
         column("busy", on=pools),
-        column("weights", "weight_bytes", on="page"),
-        column("activations", "activation_bytes", on="page"),
+        column("weights", "weight_bytes", on=more),
+        column("activations", "activation_bytes", on=more),
         column("memory", "memory_bytes"),
         column("of limit", "memory_share", on="both" if limited else "terminal"),
         column("held", "microbatches_in_flight", on=one_pool),
