@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
@@ -64,6 +65,17 @@ class _Program(TyperGroup):
         super().__init__(**settings)
         self.commands = {name: click.Command(name, help=text) for name, text in COMMANDS.items()}
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; `ctx.obj` says whether a refusal is to be a document as well."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if ctx.obj:
+                parameter = getattr(error, "param", None)
+                option = getattr(error, "option_name", getattr(parameter, "name", None))
+                _print_refusal(InvalidInput.of(option or "command", error.format_message()))
+            raise
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return _command(cmd_name) if cmd_name in self.commands else None
 
@@ -117,13 +129,13 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; never shows a traceback for a user's mistake."""
     _survive_narrow_encodings()
+    as_json = "--json" in (sys.argv if arguments is None else arguments)
     try:
-        app(arguments, prog_name="trainwright")
-    except InvalidInput as error:
-        _complain(error)
-        sys.exit(error.exit_code)
+        app(arguments, prog_name="trainwright", obj=as_json)
     except TrainwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(error)
+        if as_json:
+            _print_refusal(error)
         sys.exit(error.exit_code)
     raise AssertionError("the command line ends by itself")
 
@@ -134,7 +146,20 @@ def _survive_narrow_encodings() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def _complain(error: InvalidInput) -> None:
+def _print_refusal(error: TrainwrightError) -> None:
+    """The one document on stdout, where a command that was to print one ends without it."""
+    from trainwright.commands.output import emit
+    from trainwright.documents.printing import Report
+    from trainwright.documents.refusal import refusal_of
+
+    with suppress(typer.Exit, InvalidInput):  # nobody reads it: the message was said
+        emit(Report(refusal_of(error)), as_json=True, output=None)
+
+
+def _complain(error: TrainwrightError) -> None:
+    if not isinstance(error, InvalidInput):
+        print(f"error: {error}", file=sys.stderr)
+        return
     where = f" in {error.source}" if error.source else ""
     count = len(error.faults)
     if count > 1:
