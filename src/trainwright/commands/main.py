@@ -52,6 +52,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "profile": (
             "Time a model's layers on the device at hand; write a profile that `plan` takes."
         ),
+        "model": "Say what a model is: parameters, layers, FLOPs, cache, and how it can be cut.",
         "catalog": "List what is built in, with where each figure comes from.",
     }
 )
