@@ -370,11 +370,7 @@ def command(
     assert wanted is not None, "there is a default"
     report = verify(document, level=wanted, self_test=self_test, exported=exported, dry_run=dry_run)
     emit(report, as_json=as_json, output=output)
-    code = 0 if report.passed else _CHECK_FAILED
     if report.passed:
-        try:
-            report.require_installed()
-        except MissingExtra as error:  # the one document is printed already
-            typer.echo(f"error: {error}", err=True)
-            code = error.exit_code
+        report.require_installed()
+    code = 0 if report.passed else _CHECK_FAILED
     finish(code, interrupted=report.document.interrupted)
