@@ -312,7 +312,7 @@ def _text_faults(root: Any) -> Iterator[PathFault]:
         elif isinstance(value, float) and not math.isfinite(value):
             yield PathFault(path, f"{_UNBOUNDED}, got {show_value(value)}")
         elif isinstance(value, int) and abs(value) > _LARGEST_FLOAT:
-            yield PathFault(path, f"{_UNBOUNDED}, got {show_value(value)}")
+            yield PathFault(path, f"must be at most {_LARGEST_FLOAT:.3g}, got {show_value(value)}")
         elif isinstance(value, str) and _is_broken(value):
             yield _broken(path)
 
