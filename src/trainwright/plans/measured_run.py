@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 
-
 _PUBLISHED: Final = re.compile(r"arXiv:\d+\.\d+|github\.com/[\w.-]+/[\w.-]+")
 
 
