@@ -26,9 +26,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from trainwright.cluster import Calibration, Circumstance, Constant, Spread
+from trainwright.cluster.pooled import Distance, Effect, PooledEfficiencies, Range
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes, write_text
 from trainwright.formats.document_json import decode
@@ -189,3 +191,60 @@ def _text(calibration: Calibration) -> str:
 def _quoted(text: str) -> str:
     """A TOML string; what JSON escapes is escaped alike."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# The pooled efficiencies that ship with the package
+# --------------------------------------------------
+
+
+@cache
+def built_in_efficiencies() -> PooledEfficiencies:
+    """The effects that ship with the package, which `benchmarks/fit_efficiencies.py` writes."""
+    file = resources.files("trainwright.cluster") / "efficiencies.toml"
+    document = tomllib.loads(file.read_text(encoding="utf-8"))
+    families = {
+        device: family for family, devices in document["families"].items() for device in devices
+    }
+    effects = {
+        tuple(table["key"]): Effect(
+            shifts=MappingProxyType(table["shifts"]),
+            runs=table["runs"],
+            sources=tuple(table["sources"]),
+        )
+        for table in document["effect"]
+    }
+    ranges = {
+        Distance[name.upper()]: Range(low_ratio=ends[0], high_ratio=ends[1])
+        for name, ends in document["ranges"].items()
+    }
+    return PooledEfficiencies(
+        effects=MappingProxyType(effects),
+        families=MappingProxyType(families),
+        spreads=MappingProxyType(document["spreads"]),
+        ranges=MappingProxyType(ranges),
+    )
+
+
+def efficiencies_text(pooled: PooledEfficiencies) -> str:
+    """A file that `built_in_efficiencies` reads."""
+    families: dict[str, list[str]] = {}
+    for device, family in pooled.families.items():
+        families.setdefault(family, []).append(device)
+    lines = ["[families]"]
+    lines += [f"{family} = {json.dumps(devices)}" for family, devices in families.items()]
+    lines += ["", "[ranges]  # measured over predicted time, by distance from evidence"]
+    lines += [
+        f"{distance.name.lower()} = [{ends.low_ratio:.3f}, {ends.high_ratio:.3f}]"
+        for distance, ends in pooled.ranges.items()
+    ]
+    lines += ["", "[spreads]  # standard deviations of the logarithm that remain"]
+    lines += [f"{name} = {value:.2f}" for name, value in pooled.spreads.items()]
+    for key, effect in pooled.effects.items():
+        shifts = ", ".join(f"{name} = {_shift(value)}" for name, value in effect.shifts.items())
+        lines += ["", "[[effect]]", f"key = {json.dumps(list(key))}", f"runs = {effect.runs}"]
+        lines += [f"sources = {json.dumps(list(effect.sources))}", f"shifts = {{ {shifts} }}"]
+    return "\n".join(lines) + "\n"
+
+
+def _shift(value: float) -> str:
+    return f"{value:.4f}".removeprefix("-") if abs(value) < 5e-5 else f"{value:.4f}"
