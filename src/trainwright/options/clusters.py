@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:
     """The cluster with the constants of a file, or of a built-in line for its accelerator."""
+    from trainwright.formats.atomic_file import exists
     from trainwright.formats.calibration_toml import built_in_calibrations, load_calibrations
 
     path = Path(calibration)
     device = cluster.accelerator.name
-    if path.is_file():
+    if exists(path) and path.is_file():
         known = load_calibrations(path)
         fitting = [c for c in known if c.accelerator == device]
         if not fitting:
