@@ -14,6 +14,7 @@ from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -255,7 +256,4 @@ def command(
 def _read(name: str) -> str:
     if name == _STDIN:
         return sys.stdin.read()
-    try:
-        return Path(name).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InvalidInput.of("log", f"cannot be read: {error.strerror}", source=name) from None
+    return read_bytes(name, name="log").decode(errors="replace")

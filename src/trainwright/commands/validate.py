@@ -177,8 +177,11 @@ def missed_targets(
 
 
 def command(
-    folder: Annotated[
-        Path, typer.Argument(help="A folder of CSV files with measured runs, or one of them.")
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Folders of CSV files with measured runs, or single files.", metavar="FOLDER..."
+        ),
     ],
     profiles: Annotated[
         Path | None,
@@ -198,6 +201,12 @@ def command(
             metavar="TARGETS",
         ),
     ] = None,
+    leave_out: Annotated[
+        str | None,
+        typer.Option(
+            help="Predict each file with efficiencies fitted without it: source.", metavar="source"
+        ),
+    ] = None,
     output: options.Output = None,
     as_json: options.Json = False,
 ) -> None:
@@ -206,7 +215,7 @@ def command(
     check_output(plot)
     targets = read_targets(fail_on) if fail_on else {}
     wanted = tuple(part.strip() for part in files.split(",")) if files else ()
-    report = validate(folder, profiles=profiles, files=wanted)
+    report = validate(*folders, profiles=profiles, files=wanted, leave_out=leave_out)
     if plot is not None:
         from trainwright.documents.validation import plot_validation
 
