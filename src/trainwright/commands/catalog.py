@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
 from trainwright.documents.view import add_row, table
@@ -157,14 +154,6 @@ def catalog_report(found: CatalogResult) -> RenderableType:
 # ---------------------
 
 
-def command(
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            help="models, accelerators, clusters, calibrations, families or targets; all."
-        ),
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """List what is built in, with where each figure comes from."""
+def command(topic: str | None = None, *, as_json: bool = False) -> None:
+    """Print one topic, or all."""
     emit(catalog(topic), as_json=as_json, output=None)

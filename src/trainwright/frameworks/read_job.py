@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import InvalidInput
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from trainwright.frameworks.stated_run import StatedRun
     from trainwright.options.inputs import ModelInput
-    from trainwright.options.run import RunOptions
+    from trainwright.options.option import Options
 
 _UNDESCRIBED: Final = "the model is not described"
 
@@ -75,7 +75,7 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
     )
 
 
-def stated_options(job: StatedJob, given: RunOptions) -> RunOptions:
+def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
     """What the file states, replaced by what the caller gave."""
     stated = job.run.options
     stated.pop("recomputed_blocks", None)
@@ -85,11 +85,12 @@ def stated_options(job: StatedJob, given: RunOptions) -> RunOptions:
             problem = f"must be a multiple of tp*pp*cp = {group}, got {job.run.num_devices}"
             raise InvalidInput.of("devices of the file", problem)
         stated["dp"] = job.run.num_devices // group
-    merged: RunOptions = {**stated, **{k: v for k, v in given.items() if v is not None}}  # type: ignore[typeddict-item]
-    return merged
+    return {**stated, **{k: v for k, v in given.items() if v is not None}}
 
 
-def with_stated_batch(job: StatedJob, options: RunOptions, *, num_devices: int) -> RunOptions:
+def with_stated_batch(
+    job: StatedJob, options: dict[str, Any], *, num_devices: int
+) -> dict[str, Any]:
     """The options with the batch of all replicas, where the file states that of each alone.
 
     Replicas that are not stated fill `num_devices`.
