@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -22,7 +21,6 @@ from trainwright.plans.schedule import Action, ActionKind, Schedule
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.lower import lower
 
-SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "orders.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(orders_schema())
 
 SMALL = {
@@ -146,12 +144,6 @@ def test_ranks_without_actions_and_recomputation_are_kept():
     schedule = Schedule.from_orders([[Action.parse(t) for t in ("0F0", "0R0", "0B0")], []])
     assert write_orders(schedule)["orders"] == [["0F0", "0R0", "0B0"], []]
     assert read_orders(write_orders(schedule)) == schedule
-
-
-def test_the_schema_file_is_current():
-    assert json.loads(SCHEMA_FILE.read_text(encoding="utf-8")) == orders_schema(), (
-        "write docs/orders.schema.json again; docs/formats.md says how"
-    )
 
 
 @needs_reference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ class CatalogResult:
 # `trainwright catalog`: models, machines, calibrations, schedules and targets, all built in
 # ------------------------------------------------------------------------------------------
 
-TOPICS = ("models", "accelerators", "clusters", "calibrations", "families", "targets")
+TOPICS = ("models", "accelerators", "clusters", "calibrations", "families", "targets", "schemas")
 
 
 def catalog(topic: str | None = None) -> Report[CatalogResult]:
@@ -53,6 +54,7 @@ def catalog(topic: str | None = None) -> Report[CatalogResult]:
         "calibrations": _calibrations,
         "families": _families,
         "targets": _targets,
+        "schemas": _schemas,
     }
     wanted = TOPICS if topic is None else (topic,)
     return Report(CatalogResult(topics={name: tuple(makers[name]()) for name in wanted}))
@@ -133,6 +135,15 @@ def _targets() -> Iterator[CatalogItem]:
         )
 
 
+def _schemas() -> Iterator[CatalogItem]:
+    """JSON Schemas of inputs and documents; `--schema NAME` prints one."""
+    from trainwright.documents.schemas import SCHEMAS, schema_of
+
+    for name in SCHEMAS:
+        summary = schema_of(name).get("description", "").partition(". ")[0].partition(";")[0]
+        yield CatalogItem(name=name, summary=summary, source="made from the types of its reader")
+
+
 # The catalog as tables, one per topic
 # ------------------------------------
 
@@ -154,6 +165,11 @@ def catalog_report(found: CatalogResult) -> RenderableType:
 # ---------------------
 
 
-def command(topic: str | None = None, *, as_json: bool = False) -> None:
-    """Print one topic, or all."""
+def command(topic: str | None = None, *, schema: str | None = None, as_json: bool = False) -> None:
+    """Print one topic or all, or a JSON Schema."""
+    if schema is not None:
+        from trainwright.documents.schemas import schema_of
+
+        print(json.dumps(schema_of(schema), indent=2))
+        return
     emit(catalog(topic), as_json=as_json, output=None)

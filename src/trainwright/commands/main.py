@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -47,6 +48,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "profile": (
             "Time a model's layers on the device at hand; write a profile that `plan` takes."
         ),
+        "model": "Say what a model is: parameters, layers, FLOPs, cache, and how it can be cut.",
         "catalog": "List what is built in, with where each figure comes from.",
     }
 )
@@ -58,6 +60,17 @@ class _Program(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which they are told of."""
         return list(COMMANDS)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; `ctx.obj` says whether a refusal is to be a document as well."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if ctx.obj:
+                parameter = getattr(error, "param", None)
+                option = getattr(error, "option_name", getattr(parameter, "name", None))
+                _print_refusal(InvalidInput.of(option or "command", error.format_message()))
+            raise
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, from the table of options."""
@@ -117,13 +130,13 @@ app = _Program(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; never shows a traceback for a user's mistake."""
     _survive_narrow_encodings()
+    as_json = "--json" in (sys.argv if arguments is None else arguments)
     try:
-        app(arguments, prog_name="trainwright")
-    except InvalidInput as error:
-        _complain(error)
-        sys.exit(error.exit_code)
+        app(arguments, prog_name="trainwright", obj=as_json)
     except TrainwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(error)
+        if as_json:
+            _print_refusal(error)
         sys.exit(error.exit_code)
     raise AssertionError("the command line ends by itself")
 
@@ -134,7 +147,20 @@ def _survive_narrow_encodings() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def _complain(error: InvalidInput) -> None:
+def _print_refusal(error: TrainwrightError) -> None:
+    """The one document on stdout, where a command that was to print one ends without it."""
+    from trainwright.commands.output import emit
+    from trainwright.documents.printing import Report
+    from trainwright.documents.refusal import refusal_of
+
+    with suppress(click.exceptions.Exit, InvalidInput):  # nobody reads it: the message was said
+        emit(Report(refusal_of(error)), as_json=True, output=None)
+
+
+def _complain(error: TrainwrightError) -> None:
+    if not isinstance(error, InvalidInput):
+        print(f"error: {error}", file=sys.stderr)
+        return
     where = f" in {error.source}" if error.source else ""
     count = len(error.faults)
     if count > 1:

@@ -154,6 +154,8 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "codesign-stage": Kind(
             record="formats.codesign_document:StageResult", view="chips.tables:stage_report"
         ),
+        "model": _kind("documents.model_summary", "ModelSummary", "model_summary_report"),
+        "refusal": _kind("documents.refusal", "RefusalResult", "refusal_view"),
         "catalog": _kind("commands.catalog", "CatalogResult", "catalog_report"),
         "report": _kind("commands.report", "ReportResult", "report_table"),
     }

@@ -179,12 +179,21 @@ def collector_at_rest() -> Iterator[None]:
             gc.enable()
 
 
-def parse_json(data: bytes, *, source: str | None = None, what: str = "document") -> dict[str, Any]:
-    """Read a JSON object; `what` names it in messages. Raises `InvalidInput` for any fault."""
+def parse_json(
+    data: bytes, *, source: str | None = None, what: str = "document", finite: bool = True
+) -> dict[str, Any]:
+    """Read a JSON object; `what` names it in messages. Raises `InvalidInput` for any fault.
+
+    Without `finite` the constants Infinity and NaN, which some libraries write, may stand in it.
+    """
     text = scan_json(data, source=source, what=what)
-    if text.faults:
-        raise InvalidInput(in_document_order(text.faults, text.value), source=source)
+    faults = [f for f in text.faults if finite or not f.problem.startswith(_UNBOUNDED)]
+    if faults:
+        raise InvalidInput(in_document_order(faults, text.value), source=source)
     return text.value
+
+
+_UNBOUNDED: Final = "must be finite"
 
 
 @collector_at_rest()
@@ -294,7 +303,7 @@ def _text_faults(root: Any) -> Iterator[PathFault]:
         elif isinstance(value, list):
             stack += [((*path, index), entry) for index, entry in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
-            yield PathFault(path, f"must be finite, got {show_value(value)}")
+            yield PathFault(path, f"{_UNBOUNDED}, got {show_value(value)}")
         elif isinstance(value, str) and _is_broken(value):
             yield _broken(path)
 

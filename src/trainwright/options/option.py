@@ -99,23 +99,23 @@ def _float(text: str) -> float:
 def _any_number(given: Any, name: str) -> float:
     """A number; what it may be is said where it is used."""
     try:
-        return float(given)
+        return given if isinstance(given, (int, float)) else float(given)
     except (TypeError, ValueError):
         raise InvalidInput.of(name, f'must be a number, got "{given}"') from None
 
 
 def _number(given: Any, name: str) -> float:
     """A finite number >= 0."""
-    value = _float(given)
-    if not 0 <= value < math.inf:
+    value = _float(given) if isinstance(given, str) else _any_number(given, name)
+    if isinstance(given, str) and not 0 <= value < math.inf:
         raise InvalidInput.of(name, f'must be a finite number >= 0, got "{given}"')
     return value
 
 
 def _positive(given: Any, name: str) -> float:
     """A finite number > 0, also written as 15e12."""
-    value = _float(given)
-    if not 0 < value < math.inf:
+    value = _float(given) if isinstance(given, str) else _any_number(given, name)
+    if isinstance(given, str) and not 0 < value < math.inf:
         raise InvalidInput.of(name, f'must be a number > 0, got "{given}"')
     return value
 
@@ -125,9 +125,10 @@ _TOKENS_OF: Final = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 def _tokens(given: Any, name: str) -> float:
     """A finite number > 0, also written as 15e12, or with K, M, B or T, as 15T."""
-    text = str(given)
-    factor = _TOKENS_OF.get(text[-1:].upper(), 1.0)
-    value = _float(text[:-1] if factor > 1 else text) * factor
+    if not isinstance(given, str):
+        return _any_number(given, name)
+    factor = _TOKENS_OF.get(given[-1:].upper(), 1.0)
+    value = _float(given[:-1] if factor > 1 else given) * factor
     if not 0 < value < math.inf:
         raise InvalidInput.of(name, f'must be a number > 0, such as 15e12 or 15T, got "{given}"')
     return value

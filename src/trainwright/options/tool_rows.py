@@ -335,6 +335,27 @@ ROWS += section(
     row("accelerator", NAME, "The device in --csv.", shell=True),
 )
 ROWS += section(
+    "",
+    "model",
+    row(
+        "sequence",
+        COUNT,
+        "Tokens of a sequence, for FLOPs and cache.",
+        keyword="sequence_length",
+        default="4096",
+    ),
+)
+ROWS += section(
+    "",
+    "catalog",
+    row(
+        "schema",
+        NAME,
+        "Print the JSON Schema of this input or document.",
+        shell=True,
+    ),
+)
+ROWS += section(
     "Limits, files and output",
     "plan",
     row(
@@ -352,7 +373,7 @@ ROWS += section(
         "output",
         PATH,
         "Write the document to this file.",
-        commands="plan estimate schedule codesign verify improve whatif validate profile",
+        commands="plan estimate schedule codesign verify improve whatif validate profile model",
         short="o",
     ),
     row(
@@ -367,7 +388,7 @@ ROWS += section(
         ON,
         "Print the document as JSON, nothing else.",
         commands="plan estimate schedule codesign explain export verify improve diff whatif "
-        "report validate calibrate profile catalog",
+        "report validate calibrate profile model catalog",
         keyword="as_json",
     ),
     shell=True,
@@ -437,10 +458,17 @@ ARGUMENTS: Final[Mapping[str, tuple[Argument, ...]]] = {
     "profile": (
         Argument(name="model", help="A config.json, its folder, a catalog name; a name in --csv."),
     ),
+    "model": (
+        Argument(
+            name="model",
+            metavar="CONFIG",
+            help="A config.json or its folder, a catalog name, or a hub id in the local cache.",
+        ),
+    ),
     "catalog": (
         Argument(
             name="topic",
-            help="models, accelerators, clusters, calibrations, families or targets; all.",
+            help="models, accelerators, clusters, calibrations, families, targets, schemas; all.",
             required=False,
         ),
     ),
