@@ -45,7 +45,7 @@ class ShellCommand(click.Command):
         options = {_plain_name(row): row for row in rows_of_command(name)}
         for parameter in self.get_params(context):
             record = parameter.get_help_record(context)
-            if record is None:
+            if record is None or isinstance(parameter, click.Argument):
                 continue
             row = options.get(str(parameter.name))
             is_first = row is None or row.flag in FIRST.get(name, ())
@@ -122,7 +122,8 @@ def _values(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if (path := plain.pop("config", None)) is not None:
         values |= _read(rows, read_config(name, path))
     values |= _read(rows, plain)
-    check_output(values.get("output"), path)
+    if path is not None:
+        check_output(values.get("output"), path)
     for row in rows.values():
         if row.default is not None and row.name not in values:
             values[row.name] = row.value(row.default)
