@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import trainwright
-from trainwright.documents.model_plan import proof
+from trainwright.documents.plan_view import proof
 from trainwright.execution import Budget
 from trainwright.plans.status import Status
 

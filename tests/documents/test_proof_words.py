@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import reported
-from trainwright.documents.model_plan import UNEVEN_STAGES, proof
+from trainwright.documents.plan_view import UNEVEN_STAGES, proof
 from trainwright.plans.status import Status
 
 

@@ -62,7 +62,7 @@ class _Program(click.Group):
         return list(COMMANDS)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; `ctx.obj` says whether a refusal is to be a document as well."""
+        """Run the command; with `ctx.obj`, what is owed on stdout, a refusal is a document, too."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -130,12 +130,13 @@ app = _Program(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; never shows a traceback for a user's mistake."""
     _survive_narrow_encodings()
-    as_json = "--json" in (sys.argv if arguments is None else arguments)
+    # what is still to be printed on stdout; whoever prints it takes it away
+    owed = {"document"} if "--json" in (sys.argv if arguments is None else arguments) else set()
     try:
-        app(arguments, prog_name="trainwright", obj=as_json)
+        app(arguments, prog_name="trainwright", obj=owed)
     except TrainwrightError as error:
         _complain(error)
-        if as_json:
+        if owed:
             _print_refusal(error)
         sys.exit(error.exit_code)
     raise AssertionError("the command line ends by itself")

@@ -7,7 +7,6 @@ whose orders are wrong are not run.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -304,11 +303,7 @@ def command(
     check_output(output, document)
     report = verify(document, **options)
     emit(report, as_json=as_json, output=output)
-    code = 0 if report.passed else _CHECK_FAILED
     if report.passed:
-        try:
-            report.require_installed()
-        except MissingExtra as error:  # the one document is printed already
-            print(f"error: {error}", file=sys.stderr)
-            code = error.exit_code
+        report.require_installed()
+    code = 0 if report.passed else _CHECK_FAILED
     finish(code, interrupted=report.document.interrupted)
