@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,7 +100,7 @@ def _from_rows(
     from trainwright.lab.fitting import fit_line
     from trainwright.lab.run_shapes import cluster_of, line_of
 
-    catalog = replace(known(), calibrations=())
+    catalog = replace(known(), calibrations=(), efficiencies=None)
     groups: dict[tuple[str, str], list[MeasuredRun]] = {}
     for source in map(Path, sources):
         for path in measured_files(source) if source.is_dir() else (source,):
@@ -118,7 +119,7 @@ def _from_rows(
             runs,
             catalog,
             _priors(cluster_of(runs[0], line_of(runs[0]), catalog), constants),
-            source="measured runs: " + ", ".join(sorted({run.schema for run in runs})),
+            source="measured runs: " + ", ".join(sorted({run.table for run in runs})),
         )
         for _, runs in sorted(groups.items())
     ]
@@ -150,6 +151,7 @@ def _from_logs(
 
 def _question(path: str | Path, line: str) -> Question:
     """What the document of an estimate or a plan asked, as the fit takes it."""
+    from trainwright.cluster.software import software_named
     from trainwright.documents.jobs import run_of_document
     from trainwright.lab.predict import Question
     from trainwright.lab.run_shapes import SoftwareLine
@@ -159,7 +161,7 @@ def _question(path: str | Path, line: str) -> Question:
     degrees = configuration.parallelism
     run = MeasuredRun(
         row_id=str(path),
-        schema="log",
+        table="log",
         model=given.embedded.name,
         accelerator=cluster.accelerator.name,
         num_devices=degrees.num_devices,
@@ -170,7 +172,7 @@ def _question(path: str | Path, line: str) -> Question:
     )
     return Question(
         run=run,
-        line=SoftwareLine(name=line),
+        line=SoftwareLine(software=software_named(line)),
         model=given.config,
         cluster=cluster,
         configuration=configuration,
@@ -231,7 +233,4 @@ def command(
 def _read(name: str) -> str:
     if name == _STDIN:
         return sys.stdin.read()
-    try:
-        return Path(name).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InvalidInput.of("log", f"cannot be read: {error.strerror}", source=name) from None
+    return read_bytes(name, name="log").decode(errors="replace")

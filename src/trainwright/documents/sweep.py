@@ -332,6 +332,10 @@ def with_totals(row: SweepRow, goal: Goal) -> SweepRow:
     """The row with what the whole training takes; as it is where there is no plan."""
     if row.step_time_s is None:
         return row
+    if not (row.devices_used and row.tokens_per_s):
+        name = "tokens_per_s" if row.devices_used else "devices_used"
+        problem = "must be stated and above 0 where step_time_s is, got"
+        raise InvalidInput.of(name, f"{problem} {getattr(row, name)}")
     total = _outcome(row, goal)
     return replace(
         row,
@@ -476,7 +480,10 @@ def remake_sweep(document: ModelSweepResult) -> ModelSweepResult:
         checkpoint_bytes=stated.checkpoint_bytes,
         tokens_per_step=_tokens_per_step(document),
     )
-    rows = [with_totals(row, goal) for row in document.rows]
+    rows = []
+    for index, row in enumerate(document.rows):
+        with inside(f"rows[{index}]"):
+            rows.append(with_totals(row, goal))
     best, plan = document.best, document.best_plan
     if plan is not None and best is not None and 0 <= best < len(rows):
         rows[best] = replace(plan_row(rows[best].devices, plan, goal), search_s=rows[best].search_s)

@@ -15,7 +15,7 @@ from trainwright.documents.runs import able_targets, gaps_of
 from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.frameworks.launch import launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
-from trainwright.plans.capability import CHROME_TRACE, TARGETS, target_named
+from trainwright.plans.capability import CHROME_TRACE, DRY_RUN, OTHER_TARGETS, TARGETS, target_named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,12 +52,12 @@ _WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", 
 
 def export_target(name: str) -> str:
     """The target of a name; raises `InvalidInput` listing all, the trace among them."""
-    if name == CHROME_TRACE:
+    if name in OTHER_TARGETS:
         return name
     try:
         return target_named(name)
     except InvalidInput:
-        names = ", ".join((*TARGETS, CHROME_TRACE))
+        names = ", ".join((*TARGETS, *OTHER_TARGETS))
         raise InvalidInput.of("to", f'must be one of {names}, got "{name}"') from None
 
 
@@ -79,6 +79,10 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         from trainwright.frameworks.chrome_trace import export_trace
 
         return export_trace(job, stamp)
+    if target == DRY_RUN:
+        from trainwright.frameworks.dry_run import export_dry_run
+
+        return export_dry_run(job, stamp)
     if target in _OF_CORE:
         _refuse_illegal(job, target)
     module, function = _WRITERS[target]

@@ -223,7 +223,7 @@ ROWS += section(
     row(
         "to",
         TEXT,
-        "A framework, as in `trainwright catalog targets`, or chrome-trace.",
+        "A framework, as in `trainwright catalog targets`, chrome-trace or dry-run.",
         metavar="TARGET[@VERSION]",
         required=True,
     ),
@@ -247,6 +247,7 @@ ROWS += section(
     ),
     row("self-test", ON, "Also run copies broken on purpose, which must fail."),
     row("exported", FILE, "Check the files that `export --to pytorch` wrote here.", metavar="DIR"),
+    row("dry-run", ON, "Run every rank on PyTorch tensors without data: what does it hold?"),
 )
 ROWS += section(
     "",
