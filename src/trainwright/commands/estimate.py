@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 def estimate(
     model: str | Path | Profile | ProfileFile | None = None,
     *,
-    source: tuple[str, str | Path] | None = None,
+    source: tuple[str | None, str | Path] | None = None,
     **options: Any,
 ) -> Report[EstimateResult] | Report[ModelEstimateResult]:
     """Price a run of a model on `cluster`, or a `plan` (a document's path, or a noun) of a profile.
 
-    `source` names a framework (megatron, torchtitan, deepspeed) and a file of an existing job:
-    what it states stands in for options that are not given, and its model for `model`.
+    `source` names a framework (`frameworks.jobs.FORMATS`; None: its content says) and a file of an
+    existing job: what it states stands in for options that are not given, and its model for
+    `model`. `arguments` and `variables` are those of its script, `vocabulary_size` is what its
+    tokenizer decides, `function` the one of a Python registry. `model` may be such a file itself.
     `docs/cli-reference.md` describes all options and their defaults; `recompute` is none,
     selective, full, or full:N for the first N blocks of each stage, `overlap` maps gradients,
     parameters, tensor, experts or pipeline to a share, sizes are bytes or text with a unit, and
@@ -48,10 +50,20 @@ def estimate(
     options = read("estimate", options, own=("source",))
     overrides = setting_overrides(options)
     job: StatedJob | None = None
-    if source is not None:
-        from trainwright.frameworks.read_job import open_stated, stated_model, stated_options
+    if source is None and isinstance(model, (str, Path)):
+        from trainwright.frameworks.read_job import is_job
 
-        job = open_stated(*source, names_model=model is None)
+        if is_job(model):
+            source, model = (None, model), None
+    if source is not None:
+        from trainwright.frameworks.read_job import (
+            how_to_read,
+            open_stated,
+            stated_model,
+            stated_options,
+        )
+
+        job = open_stated(*source, names_model=model is None, **how_to_read(options))
         if not (model is None or isinstance(model, (str, Path))):
             raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
         options = stated_options(job, options)

@@ -5,7 +5,7 @@ A target cannot be asked for what it does not express: `write` raises before any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
@@ -18,10 +18,7 @@ from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_o
 from trainwright.plans.capability import CHROME_TRACE, DRY_RUN, OTHER_TARGETS, TARGETS, target_named
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainwright.frameworks.launch import Launcher
-    from trainwright.frameworks.stated_run import StatedRun
     from trainwright.plans.job import ExportBundle, Job, Stamp
 # Where each target is written; a picture of the schedule is no framework.
 _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -37,14 +34,6 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "nanotron": ("nanotron", "export_nanotron"),
     }
 )
-_READERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "megatron": ("megatron_reader", "read_megatron"),
-        "torchtitan": ("torchtitan_reader", "read_torchtitan"),
-        "deepspeed": ("deepspeed", "read_deepspeed"),
-    }
-)
-_OF_SHELL: Final = frozenset({"megatron"})
 _OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})
 # Targets that take the order of every action from a file.
 _WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", CHROME_TRACE})
@@ -100,25 +89,6 @@ def _refuse_illegal(job: Job, target: str) -> None:
     broken = broken_megatron_rules(setup_of(job, letters=letters))
     if broken:
         raise InvalidInput(broken, source=f"the plan for {target}")
-
-
-def read(name: str, text: str, *, folder: Path | None = None) -> StatedRun:
-    """The run that a framework's configuration states; raises `InvalidInput` for other formats.
-
-    `folder` is where the file lies: a script may source others of it.
-    """
-    found = _READERS.get(name)
-    if found is None:
-        known = ", ".join(_READERS)
-        raise InvalidInput.of("from", f'must be one of {known}, got "{name}"')
-    beside = (folder,) if name in _OF_SHELL else ()
-    run: StatedRun = _function(*found)(text, *beside)
-    return run
-
-
-def readable() -> Iterable[str]:
-    """The formats that `read` knows."""
-    return tuple(_READERS)
 
 
 def _function(module: str, name: str) -> Callable[..., Any]:

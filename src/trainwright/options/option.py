@@ -157,6 +157,19 @@ def _shares(given: Any, name: str) -> Mapping[str, float]:
     return found
 
 
+def _variables(given: Any, name: str) -> Mapping[str, str]:
+    """Of NAME=VALUE, repeated, or as a mapping."""
+    if isinstance(given, Mapping):
+        return given
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not (equals and key.isidentifier()):
+            raise InvalidInput.of(name, f'must be NAME=VALUE, got "{text}"')
+        found[key] = value
+    return found
+
+
 def _share_words(value: Any, usual: Any) -> Iterator[str]:
     """The fields of a noun of shares that are not as usual."""
     for each in fields(value):
@@ -335,6 +348,12 @@ EACH: Final = Reader(
     annotation="Sequence[str] | None",
     metavar="TEXT",
     words=_list,
+    repeats=True,
+)
+VARIABLES: Final = Reader(
+    read=_variables,
+    annotation="Mapping[str, str] | None",
+    metavar="NAME=VALUE",
     repeats=True,
 )
 ON: Final = Reader(read=_as_it_is, annotation="bool", words=lambda *_: (), given=True)
