@@ -49,9 +49,11 @@ def main(out: Path, folders: list[Path]) -> None:
         )
     mean = np.mean(unseen, axis=0)
     print(f"mean over sources: seen {np.mean(seen):.1%}, left out {mean[0]:.1%} {mean[1]:+.1%}")
-    made = pooled(pool, found.shifts, with_own(pool, found, residuals))
+    tests = pooled_runs(tables, tests=True)
+    made = pooled(pool, found.shifts, with_own(pool, found, residuals), tests=tests)
     out.write_text(HEAD + efficiencies_text(made), encoding="utf-8")
-    print({d.name: (r.low_ratio, r.high_ratio) for d, r in made.ranges.items()})
+    for name, ends in (*made.ranges.items(), *made.circumstances.items()):
+        print(f"{name!s:16} {ends.low_ratio:.2f} to {ends.high_ratio:.2f}")
     print(f"{time.process_time():.0f} s")
 
 

@@ -3,25 +3,28 @@
 One set of constants for each pair of device and software would fit noise where runs are few, and
 say nothing of a pair that nobody measured. So each constant is a sum of effects on its logarithm,
 
-    log θ = centre + family + device + class + program + device × class + publication
+    log θ = centre + family + device + school + class + program
+            + family × school + device × class + publication
 
-of the device's architecture family, the device, the class of the software, the program, the pair
-and whose runs they are, each shrunk towards zero where its runs say little (hierarchical or partial
-pooling; Gelman and Hill, 2007, chapter 12). A pair without runs borrows from its neighbours: the
-constants are those of its family and its class. `lab.pooling` fits them; the ranges come from
-tables of runs that were left out whole, and widen with the distance from evidence.
+of the device's architecture family, the device, the code that a class of software grew from, the
+class, the program, the pairs and whose runs they are, each shrunk towards zero where its runs say
+little (hierarchical or partial pooling; Gelman and Hill, 2007, chapter 12). A pair without runs
+borrows from its neighbours: the constants are those of its family and its class. `lab.pooling` fits
+them; the ranges come from tables of runs that were left out whole, and widen with the distance from
+evidence.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
-from trainwright.cluster.software import SoftwareClass
+from trainwright.cluster.efficiency import Circumstance, Spread
 
 if TYPE_CHECKING:
     from trainwright.cluster.cluster import Cluster
@@ -43,7 +46,10 @@ def keys_of(
     if family is not None:
         found.append(("family", family))
     found.append(("device", device))
-    if software.kind is not SoftwareClass.TYPICAL:
+    if software.school is not None:
+        found.append(("school", software.school))
+        if family is not None:
+            found.append(("kin", family, software.school))
         found.append(("class", str(software.kind)))
         found.append(("program", software.name))
         found.append(("pair", device, str(software.kind)))
@@ -116,13 +122,17 @@ class PooledEfficiencies:
     """The fitted effects, and how far predictions with them miss by distance from evidence.
 
     `families` names the architecture family of each device; `spreads` are standard deviations of
-    the logarithm that remain of each constant.
+    the logarithm that remain of each constant. Under one of `circumstances`, the first that holds,
+    the range is at least as wide as it says.
     """
 
     effects: Mapping[Key, Effect]
     families: Mapping[str, str]
     spreads: Mapping[str, float]
     ranges: Mapping[Distance, Range]
+    circumstances: Mapping[Circumstance, Range] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     def value_of(
         self, name: str, device: str, software: Software, publication: str | None = None
@@ -201,6 +211,14 @@ class PooledEfficiencies:
             high_ratio=found.high_ratio,
             source=found.sentence,
             rows=found.runs,
+            spreads=tuple(
+                Spread(
+                    when=when,
+                    low_ratio=min(found.low_ratio, own.low_ratio),
+                    high_ratio=max(found.high_ratio, own.high_ratio),
+                )
+                for when, own in self.circumstances.items()
+            ),
         )
 
     def applied(

@@ -31,12 +31,29 @@ class SoftwareClass(StrEnum):
     TYPICAL = "typical"
 
 
+# Classes that grew from the same code share more than their device.
+_SCHOOLS: Final = {
+    SoftwareClass.MEGATRON: "megatron",
+    SoftwareClass.NEMO: "megatron",
+    SoftwareClass.DEEPSPEED: "megatron",
+    SoftwareClass.EAGER_FSDP: "pytorch",
+    SoftwareClass.COMPILED_FSDP: "pytorch",
+    SoftwareClass.NANOTRON: "pytorch",
+    SoftwareClass.XLA: "xla",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
     """A program, by its usual lower-case name, and the class it counts to."""
 
     name: str
     kind: SoftwareClass
+
+    @property
+    def school(self) -> str | None:
+        """The code that its class grew from: megatron, pytorch or xla."""
+        return _SCHOOLS.get(self.kind)
 
 
 TYPICAL: Final = Software(name="typical", kind=SoftwareClass.TYPICAL)

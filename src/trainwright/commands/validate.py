@@ -175,7 +175,7 @@ def missed_targets(
 
 
 def command(
-    folder: str,
+    folders: tuple[str, ...],
     *,
     rows: bool = False,
     plot: Path | None = None,
@@ -188,7 +188,7 @@ def command(
     check_output(output)
     check_output(plot)
     targets = read_targets(fail_on) if fail_on else {}
-    report = validate(folder, **options)
+    report = validate(*folders, **options)
     if plot is not None:
         from trainwright.documents.validation import plot_validation
 

@@ -222,6 +222,12 @@ def built_in_efficiencies() -> PooledEfficiencies:
         families=MappingProxyType(families),
         spreads=MappingProxyType(document["spreads"]),
         ranges=MappingProxyType(ranges),
+        circumstances=MappingProxyType(
+            {
+                Circumstance(name): Range(low_ratio=ends[0], high_ratio=ends[1])
+                for name, ends in document["circumstances"].items()
+            }
+        ),
     )
 
 
@@ -236,6 +242,11 @@ def efficiencies_text(pooled: PooledEfficiencies) -> str:
     lines += [
         f"{distance.name.lower()} = [{ends.low_ratio:.3f}, {ends.high_ratio:.3f}]"
         for distance, ends in pooled.ranges.items()
+    ]
+    lines += ["", "[circumstances]  # where runs scatter more than their distance says"]
+    lines += [
+        f"{when} = [{ends.low_ratio:.3f}, {ends.high_ratio:.3f}]"
+        for when, ends in pooled.circumstances.items()
     ]
     lines += ["", "[spreads]  # standard deviations of the logarithm that remain"]
     lines += [f"{name} = {value:.2f}" for name, value in pooled.spreads.items()]

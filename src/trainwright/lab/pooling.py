@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.cluster import CONSTANTS, Calibration, Cluster, Constant
+from trainwright.cluster import CONSTANTS, Calibration, Circumstance, Cluster, Constant
 from trainwright.cluster.pooled import (
     PACE,
     PACED,
@@ -40,6 +40,7 @@ from trainwright.lab.predict import Question, price
 from trainwright.lab.run_shapes import Known, cluster_of, config_of, line_of
 from trainwright.lab.scores import median_of, repeat_key
 from trainwright.plans.measured_run import MeasuredRun
+from trainwright.step.account import circumstances
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
@@ -65,24 +66,35 @@ CENTRES: Final[Mapping[str, float]] = {
 }
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "volta": ("V100-SXM2-16GB", "V100-SXM2-32GB"),
-    "ampere": ("A100-40GB-SXM", "A100-80GB-SXM"),
+    "ampere": ("A100-40GB-SXM", "A100-80GB-SXM", "RTX-A6000"),
     "hopper": (
         "H100-80GB-SXM",
         "H100-96GB-HBM2e-500W",
         "H800-80GB-SXM",
         "H200-SXM",
+        "H200-NVL",
         "GH200-96GB",
     ),
-    "blackwell": ("B200", "GB200", "B300", "GB300"),
+    "ada": ("L40S", "RTX-4090"),
+    "blackwell": ("B200", "GB200", "B300", "GB300", "RTX-5090"),
     "cdna2": ("MI250X-GCD",),
     "cdna3": ("MI300X", "MI325X"),
-    "tpu": ("TPU-v4", "TPU-v5p"),
+    "cdna4": ("MI355X",),
+    "tpu": ("TPU-v4", "TPU-v5e", "TPU-v5p", "TPU-v6e"),
+    "trainium": ("Trainium2",),
+    "gaudi": ("Gaudi3",),
 }
 # The pace of a family against Hopper under like software, as a share of its peak. In large bf16
 # products H100 reaches 720 and MI300X 620 TFLOP/s of 989 and 1,307 (SemiAnalysis, December 2024),
 # A100 about 260 of 312; PaLM ran at 57.8 % of TPU v4's peak with what it recomputed (Chowdhery et
 # al., 2022, section 4). That Blackwell reaches less of its peak than Hopper is an assumption.
-PACE_OF_FAMILY: Final = {"ampere": 0.10, "blackwell": -0.10, "cdna3": -0.35, "tpu": 0.25}
+PACE_OF_FAMILY: Final = {
+    "ampere": 0.10,
+    "blackwell": -0.10,
+    "cdna3": -0.35,
+    "cdna4": -0.35,
+    "tpu": 0.25,
+}
 # Clocks under load follow the power a device may draw: a part of the same peak with less of it is
 # slower by the share to this exponent (H100 SXM of 500 W against 700 W: about 20 %).
 _POWER_EXPONENT: Final = 0.6
@@ -93,7 +105,9 @@ _PACE_WIDTH: Final = {
     "centre": 0.20,
     "family": 0.10,
     "device": 0.08,
-    "class": 0.15,
+    "school": 0.10,
+    "kin": 0.10,
+    "class": 0.12,
     "program": 0.06,
     "pair": 0.10,
     "publication": 0.12,
@@ -102,7 +116,9 @@ _OWN_WIDTH: Final = {
     "centre": 1.0,
     "family": 0.25,
     "device": 0.15,
-    "class": 0.25,
+    "school": 0.20,
+    "kin": 0.15,
+    "class": 0.20,
     "program": 0.15,
     "pair": 0.25,
     "publication": 0.30,
@@ -144,18 +160,18 @@ class PooledRun:
 
 
 def pooled_runs(
-    tables: Iterable[tuple[str, Sequence[MeasuredRun], Known]],
+    tables: Iterable[tuple[str, Sequence[MeasuredRun], Known]], *, tests: bool = False
 ) -> tuple[PooledRun, ...]:
     """The timed configurations of tables, settings that they leave open decided.
 
-    A table of many gives an even sample. Tests of code (`test_type`) and runs priced from measured
-    layers are none: the host starts kernels most of the time in the first.
+    A table of many gives an even sample. Runs priced from measured layers are none, and neither are
+    tests of code (`test_type`), which hosts bind; or `tests` alone.
     """
     found = []
     for source, runs, known in tables:
         groups: dict[object, list[MeasuredRun]] = defaultdict(list)
         for run in runs:
-            if run.setting("test_type") or run.setting("stage_replicas"):
+            if (run.setting("test_type") is not None) != tests or run.setting("stage_replicas"):
                 continue
             if run.step_time_s is not None:
                 groups[repeat_key(run)].append(run)
@@ -227,6 +243,7 @@ class Pool:
             for source in dict.fromkeys(sources)
         }
         self.prior, self.width = self._priors(devices)
+        self.held = [_held(run) for run in runs]
 
     def _priors(self, devices: Mapping[str, float]) -> tuple[Floats, Floats]:
         shape = (len(self.keys), len(self.names) + 1)
@@ -302,6 +319,11 @@ class Pool:
         return found
 
 
+def _held(run: PooledRun) -> frozenset[Circumstance]:
+    question = run.question
+    return circumstances(question.model, question.cluster, question.configuration)
+
+
 def _matters(name: str, question: Question) -> bool:
     """Whether a constant may change the price of a question; saves prices where it cannot."""
     if name == "fp8_ratio":
@@ -363,6 +385,7 @@ def refit_without(pool: Pool, found: PooledFit, source: str) -> Floats:
 
 _COVERED: Final = 0.9
 _LEAST_WIDTH: Final = 0.05
+_FEW_RUNS: Final = 10
 _FEW_SOURCES: Final = 3  # fewer say nothing of the next one
 _WIDER: Final = 1.25  # from one distance to the next where nothing says how much
 _ASSUMED: Final = Range(low_ratio=0.7, high_ratio=1.6)
@@ -392,9 +415,17 @@ Residuals = dict[str, list[tuple[Distance, float]]]  # by source: log(measured /
 
 
 def pooled(
-    pool: Pool, shifts: Floats, residuals: Residuals, *, without: str | None = None
+    pool: Pool,
+    shifts: Floats,
+    residuals: Residuals,
+    *,
+    without: str | None = None,
+    tests: Sequence[PooledRun] = (),
 ) -> PooledEfficiencies:
-    """What predicts, with ranges from the residuals of all sources but the one left out."""
+    """What predicts, with ranges from the residuals of all sources but the one left out.
+
+    `tests` are runs that hosts bind; the range of such runs is theirs, too.
+    """
     spread = dict.fromkeys(pool.names, _SHARE_WIDTH / 2)
     spread |= {name: _OVERHEAD_WIDTH / 2 for name in pool.names if CONSTANTS[name] != 1.0}
     kept = {source: found for source, found in residuals.items() if source != without}
@@ -402,12 +433,23 @@ def pooled(
         ("family", family): Effect(shifts=MappingProxyType({PACE: pace}))
         for family, pace in PACE_OF_FAMILY.items()
     }
-    return PooledEfficiencies(
+    bare = PooledEfficiencies(
         effects=MappingProxyType(priors | effects_of(pool, shifts, without=without)),
         families=MappingProxyType(pool.families),
         spreads=MappingProxyType(spread),
         ranges=MappingProxyType(_ranges(kept)),
     )
+    of_tests = [
+        math.log(run.measured_s / _expected_s(run, bare))
+        for run in tests
+        if Circumstance.HOST_BOUND in _held(run)
+    ]
+    return replace(bare, circumstances=MappingProxyType(_circumstances(pool, kept, of_tests)))
+
+
+def _expected_s(run: PooledRun, efficiencies: PooledEfficiencies) -> float:
+    cluster = efficiencies.applied(run.question.cluster, run.software)
+    return price(replace(run.question, cluster=cluster)).step_time_s
 
 
 def _ranges(residuals: Residuals) -> dict[Distance, Range]:
@@ -430,6 +472,28 @@ def _ranges(residuals: Residuals) -> dict[Distance, Range]:
         elif distance:
             low, high = low * _WIDER, high * _WIDER
         found[distance] = Range(low_ratio=math.exp(low), high_ratio=math.exp(high))
+    return found
+
+
+def _circumstances(
+    pool: Pool, residuals: Residuals, tests: Sequence[float]
+) -> dict[Circumstance, Range]:
+    """Nine of ten of the left-out runs under a circumstance, every source counting alike."""
+    found = {}
+    for when in (Circumstance.HOST_BOUND, Circumstance.EXPERTS):
+        weighted = []
+        if when is Circumstance.HOST_BOUND:
+            weighted += [(ratio, 1 / len(tests)) for ratio in tests]
+        for source, own in residuals.items():
+            mine = zip(pool.groups[source].tolist(), own, strict=False)  # the left-out ones first
+            here = [ratio for i, (_, ratio) in mine if when in pool.held[i]]
+            weighted += [(ratio, 1 / len(here)) for ratio in here]
+        if len(weighted) >= _FEW_RUNS:
+            low, high = _shortest(sorted(weighted))
+            found[when] = Range(
+                low_ratio=math.exp(min(low, -_LEAST_WIDTH)),
+                high_ratio=math.exp(max(high, _LEAST_WIDTH)),
+            )
     return found
 
 

@@ -8,7 +8,14 @@ from typing import Final
 from trainwright.cluster import Cluster
 from trainwright.errors import UnsupportedFeature
 from trainwright.lab.run_shapes import SoftwareLine, stage_blocks, uses_fused_attention
-from trainwright.model import ContextExchange, LayerKind, Recipe, TransformerConfig, layer_graph
+from trainwright.model import (
+    ContextExchange,
+    LayerKind,
+    Recipe,
+    TokenDispatcher,
+    TransformerConfig,
+    layer_graph,
+)
 from trainwright.plans import Parallelism, StageMemory, StepPrediction
 from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap, run_shape
 from trainwright.plans.measured_run import MeasuredRun
@@ -140,6 +147,9 @@ def _recipe(run: MeasuredRun, line: SoftwareLine) -> Recipe:
         gradient_dtype=line.gradient_dtype or ("fp16" if precision == "fp16" else None),
         context_exchange=exchange or ContextExchange.RING,
         capacity_factor=1.0 if line.pads_experts else None,
+        token_dispatcher=TokenDispatcher.HIERARCHICAL
+        if line.dispatches_once
+        else TokenDispatcher.ALL_TO_ALL,
     )
 
 

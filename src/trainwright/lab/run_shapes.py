@@ -50,6 +50,7 @@ class SoftwareLine:
     gradient_dtype: str | None = None
     default_recompute: str | None = None
     pads_experts: bool = False
+    dispatches_once: bool = False
     caches_dummy_gradients: bool = False
     fixed_bytes: float = 0.0
 
@@ -71,6 +72,8 @@ _BEHAVIOUR: Final[Mapping[str, Mapping[str, Any]]] = {
         "caches_dummy_gradients": True,
         "fixed_bytes": 300.0 * MIB,
     },
+    # Its recipes of mixtures send a token once to each node (DeepEP).
+    "nemo": {"dispatches_once": True},
     "llm-foundry": {"vocabulary_multiple": 1},
     "torchtitan": {"vocabulary_multiple": 1},
 }

@@ -48,7 +48,10 @@ def acceptance_region(n: int, share: float = COVERED) -> tuple[int, int]:
 
     A count k is accepted where P(X <= k) and P(X >= k) are both above 2.5 %.
     """
-    chance = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
+    logs = (math.log(share), math.log(1 - share))  # whole numbers of many runs pass all floats
+    chance = [
+        math.exp(math.log(math.comb(n, k)) + k * logs[0] + (n - k) * logs[1]) for k in range(n + 1)
+    ]
     accepted = [
         k
         for k in range(n + 1)

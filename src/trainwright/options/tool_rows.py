@@ -289,6 +289,12 @@ ROWS += section(
         metavar="TARGETS",
         shell=True,
     ),
+    row(
+        "leave-out",
+        TEXT,
+        "Predict each file with efficiencies fitted without it: source.",
+        metavar="source",
+    ),
 )
 ROWS += section(
     "",
@@ -446,7 +452,12 @@ ARGUMENTS: Final[Mapping[str, tuple[Argument, ...]]] = {
         ),
     ),
     "validate": (
-        Argument(name="folder", help="A folder of CSV files with measured runs, or one of them."),
+        Argument(
+            name="folders",
+            metavar="FOLDER...",
+            help="Folders of CSV files with measured runs, or single files.",
+            many=True,
+        ),
     ),
     "calibrate": (
         Argument(
