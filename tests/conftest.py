@@ -32,6 +32,12 @@ settings.load_profile("quick")
 gc.disable()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Where tests are only collected, none asks for its snapshot: that is no fault."""
+    if config.option.collectonly:
+        config.option.warn_unused_snapshots = True
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
