@@ -33,7 +33,7 @@ gc.disable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where tests are only collected, none asks for its snapshot: that is no fault."""
+    """To collect without running uses no snapshot, and is no failure."""
     if config.option.collectonly:
         config.option.warn_unused_snapshots = True
 
