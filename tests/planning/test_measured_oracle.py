@@ -204,7 +204,7 @@ def test_a_measured_chain_is_planned_as_exhaustion_plans_it(seed):
         assert not outcome.priced
         return
     assert outcome.priced[0].step.step_time_s == pytest.approx(least_s, rel=1e-9)
-    assert outcome.least_bound_s <= least_s * (1 + 1e-9)
+    assert outcome.lower_bound_s <= least_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -215,8 +215,8 @@ def test_no_plan_in_v_of_a_measured_chain_is_below_its_bound(seed):
     outcome, least_s = plan_model(question, Budget()), least_by_exhaustion(question)
     assert outcome.priced or math.isinf(least_s)
     if outcome.priced:
-        assert outcome.least_bound_s <= outcome.priced[0].step.step_time_s * (1 + 1e-9)
-        assert outcome.least_bound_s <= least_s * (1 + 1e-9)
+        assert outcome.lower_bound_s <= outcome.priced[0].step.step_time_s * (1 + 1e-9)
+        assert outcome.lower_bound_s <= least_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))

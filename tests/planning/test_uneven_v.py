@@ -38,7 +38,7 @@ def test_more_families_never_make_the_plan_worse(blocks, memory_gib):
         both = outcome_of(blocks, memory_gib, pair)
         assert step_s(both) <= min(step_s(alone[name]) for name in pair) * (1 + 1e-12)
     for outcome in (together, *alone.values()):
-        assert all(outcome.least_bound_s <= each.step.step_time_s for each in outcome.priced)
+        assert all(outcome.lower_bound_s <= each.step.step_time_s for each in outcome.priced)
 
 
 def test_an_uneven_plan_is_found_where_no_nearly_even_one_fits():

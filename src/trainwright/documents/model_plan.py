@@ -35,7 +35,6 @@ from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import MOST_ACTIONS, num_actions, with_searched_orders
 from trainwright.planning.search.per_stage import plan_per_stage
 from trainwright.planning.search.search import NUM_ALTERNATIVES
-from trainwright.planning.splits.vee_cuts import is_uneven
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Configuration
@@ -44,7 +43,14 @@ from trainwright.plans.parallelism import Parallelism, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
 from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
-from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
+from trainwright.plans.status import (
+    OPTIMAL_TOLERANCE,
+    Binding,
+    BoundKind,
+    Relaxation,
+    Status,
+    relative_gap,
+)
 from trainwright.profile import Recompute
 from trainwright.provenance import Origin
 from trainwright.scheduling.families import family_named
@@ -72,9 +78,6 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.profile import Profile
     from trainwright.step.account import TimeRange
-
-# Of a plan beside the certified space; in the assumption on its schedule.
-UNEVEN_STAGES: Final = "stages not nearly even, outside the space that the bound is on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +127,9 @@ class ModelPlanResult:
     pipeline order, `ranks` says what each pipeline rank does with all of its stages and
     `peak_memory_bytes_per_rank` what one device of it needs. `time_by_part_s` says
     where the step's time goes: compute, recompute, tensor, context, expert, data, transfers,
-    bubble, optimizer, overhead add up to it. Where no schedule is named `lower_bound_s` and `gap`
-    are about plans with one stage per rank, `lower_bound_all_s` and `gap_all` about all families.
+    bubble, optimizer, overhead add up to it. `lower_bound_s` and `gap`
+    are about every plan that the request admits. Where no schedule is named, no plan with one stage
+    per rank is faster than `lower_bound_one_stage_s`, which is never above the plan's own step.
     Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the step
     of the same stages in the order of the family that it began with.
     """
@@ -140,8 +144,7 @@ class ModelPlanResult:
     lower_bound_s: float | None = None
     bound_kind: BoundKind | None = None
     gap: float | None = None
-    lower_bound_all_s: float | None = None
-    gap_all: float | None = None
+    lower_bound_one_stage_s: float | None = None
     time_per_sample_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
@@ -231,9 +234,6 @@ def with_plan(
         step_time_low_s=None if low is None else low * step.step_time_s,
         step_time_high_s=None if high is None else high * step.step_time_s,
         gap=relative_gap(step.step_time_s, document.lower_bound_s or 0.0),
-        gap_all=None
-        if document.lower_bound_all_s is None
-        else relative_gap(step.step_time_s, document.lower_bound_all_s),
         time_per_sample_s=step.pipeline_s / plan.num_microbatches,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / plan.devices_used if tokens_per_s else None,
@@ -398,8 +398,6 @@ def _assumptions(
         "schedule": _schedule_in_words(plan),
         "memory": memory_assumption(question.cluster.accelerator, question.overheads),
     }
-    if is_uneven(plan, profile):
-        found["schedule"] += f"; {UNEVEN_STAGES}"
     if plan.parallelism is not None and plan.parallelism.expert > 1:
         found["dispatch"] = recipe.dispatch_in_words
     if overlap != DEFAULT_OVERLAP:
@@ -424,18 +422,13 @@ def _assumptions_of_measured(
     }
     if point.precision is not None:
         found["precision"] = point.precision
-    if is_uneven(plan, profile):
-        found["schedule"] += f"; {UNEVEN_STAGES}"
     return found
 
 
 def _schedule_in_words(plan: Plan) -> str:
     if plan.order is None:
         return f"{plan.schedule}, simulated"
-    return (
-        f"{plan.schedule}, simulated: an order found from {plan.order.family}, "
-        "outside the space that the bound is on"
-    )
+    return f"{plan.schedule}, simulated: an order found from {plan.order.family}"
 
 
 def state_in_words(recipe: Recipe, numbers: Precision) -> str:
@@ -469,7 +462,7 @@ def plan_model(
     document = ModelPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,
-        lower_bound_all_s=outcome.lower_bound_all_s,
+        lower_bound_one_stage_s=outcome.lower_bound_one_stage_s,
         bound_kind=BoundKind.PROVED,
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
         interrupted=outcome.interrupted,
@@ -513,7 +506,11 @@ def _status(outcome: ModelOutcome) -> Status:
     if not outcome.priced:
         return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
     best_s = outcome.priced[0].step.step_time_s
-    return Status.OPTIMAL if relative_gap(best_s, outcome.least_bound_s) <= 1e-9 else Status.GAP
+    return (
+        Status.OPTIMAL
+        if relative_gap(best_s, outcome.lower_bound_s) <= OPTIMAL_TOLERANCE
+        else Status.GAP
+    )
 
 
 def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> Iterator[str]:
@@ -735,15 +732,6 @@ def _tensor_degrees(plan: Plan, question: ModelQuestion) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------------
 
 
-def proved_space(document: ModelPlanResult) -> tuple[str, str]:
-    """What the bound is on, and what beside it may be faster; nothing where the plan is in it."""
-    if document.order is not None:
-        return "plan of a named family", "; other orders may be"
-    if UNEVEN_STAGES in document.assumptions.get("schedule", ""):
-        return "plan of nearly even stages", "; other uneven stages may be"
-    return "plan of the space", ""
-
-
 # The plan of a model as a table: the step, where it goes, the ranks, the runners-up
 # ----------------------------------------------------------------------------------
 
@@ -840,17 +828,12 @@ _VERDICTS = {
 def proof(document: ModelPlanResult) -> str:
     """What is proved about the step time."""
     if document.status is Status.OPTIMAL:
-        space, beside = proved_space(document)
-        return f"no {space} is faster, proved{beside}"
-    gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
-    if document.gap_all is None or document.gap_all <= (document.gap or 0):
+        return "no plan that the request admits is faster, proved"
+    gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound on all plans"
+    step_s, one_stage_s = document.step_time_s or 0.0, document.lower_bound_one_stage_s
+    if one_stage_s is None or relative_gap(step_s, one_stage_s) > OPTIMAL_TOLERANCE:
         return gap
-    if not document.gap:
-        return (
-            f"gap <= {format_percent_up(document.gap_all)} to a proved bound on all families; "
-            "no plan with one stage per rank is faster"
-        )
-    return f"{gap} on one stage per rank, {format_percent_up(document.gap_all)} on all families"
+    return f"{gap}; no plan with one stage per rank is faster"
 
 
 def _shares(parts_s: Mapping[str, float], step_s: float) -> str:

@@ -84,7 +84,6 @@ class SweepRow:
     step_time_high_s: float | None = None
     lower_bound_s: float | None = None
     gap: float | None = None
-    lower_bound_all_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
     mfu: float | None = None
@@ -318,7 +317,6 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
         devices=size,
         status=plan.status,
         lower_bound_s=plan.lower_bound_s,
-        lower_bound_all_s=plan.lower_bound_all_s,
         reason=plan.binding.description if plan.binding else None,
         search_s=plan.search_s,
     )
@@ -345,16 +343,14 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
 def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanResult:
     """A plan as the answer of a search on more devices that found none as fast, with its bound."""
     step_s, bound_s = plan.step_time_s or 0.0, own.lower_bound_s or 0.0
-    all_s = own.lower_bound_all_s
+    one_stage_s = own.lower_bound_one_stage_s
     gap = relative_gap(step_s, bound_s)
-    gap_all = None if all_s is None else relative_gap(step_s, all_s)
     return replace(
         plan,
-        status=Status.OPTIMAL if max(gap, gap_all or 0.0) <= OPTIMAL_TOLERANCE else Status.GAP,
+        status=Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP,
         lower_bound_s=min(bound_s, step_s),
         gap=gap,
-        lower_bound_all_s=None if all_s is None else min(all_s, step_s),
-        gap_all=gap_all,
+        lower_bound_one_stage_s=None if one_stage_s is None else min(one_stage_s, step_s),
         interrupted=own.interrupted,
         considered=own.considered,
         pruned=own.pruned,
@@ -473,8 +469,7 @@ def _step_bound_s(row: SweepRow) -> float:
     """What no step on at most the row's devices is shorter than."""
     if row.status is Status.INFEASIBLE:
         return math.inf
-    bound_s = row.lower_bound_s if row.lower_bound_all_s is None else row.lower_bound_all_s
-    return bound_s or 0.0
+    return row.lower_bound_s or 0.0
 
 
 def _figure(objective: Objective, score: float) -> float | None:
@@ -632,16 +627,9 @@ def _known_cells(row: SweepRow) -> list[str]:
 def _plan_cells(row: SweepRow) -> list[str]:
     if row.step_time_s is None:
         return [""] * 4
-    gap = "0 %" if row.status is Status.OPTIMAL else _gap(_whole_gap(row))
+    gap = "0 %" if row.status is Status.OPTIMAL else _gap(row.gap or 0.0)
     memory = f"{(row.peak_memory_bytes or 0) / GIB:.1f}"
     return [str(row.micro_batch), row.schedule or "", memory, gap]
-
-
-def _whole_gap(row: SweepRow) -> float:
-    """How much faster a plan of any family that was allowed could be, at most."""
-    if row.lower_bound_all_s is None:
-        return row.gap or 0.0
-    return max(row.gap or 0.0, relative_gap(row.step_time_s or 0.0, row.lower_bound_all_s))
 
 
 def _gap(gap: float) -> str:

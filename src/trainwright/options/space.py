@@ -101,6 +101,7 @@ def allowed_by(options: SpaceOptions) -> Allowed:
         raise InvalidInput(faults)
     return Allowed(
         **spans,
+        only_bounded=(),
         zero_stages=stages,
         mappings=mappings,
         recompute=modes,
@@ -300,6 +301,7 @@ def allowed_of(record: SpaceRecord) -> Allowed:
         families = tuple(family for family in families if family != SEARCHED) or None
     return Allowed(
         **spans,
+        only_bounded=(),
         zero_stages=record.zero_stages or (old_zero,),
         recompute=tuple(
             mode for mode in map(Recompute, modes) if mode not in record.excluded_options

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from trainwright.documents.model_plan import proved_space
 from trainwright.documents.printing import is_noticed, layout_line, main_losses
 from trainwright.documents.view import Cell, Column, Facts, Notes, Table, percent, seconds, size
 from trainwright.pages.blocks import Card, Point, Scatter, Section, time_against_memory
@@ -305,8 +304,7 @@ def _cards(document: ModelPlanResult) -> Iterator[Card]:
     yield _memory_card(document)
     yield waiting_card(document.bubble_of_makespan or 0.0)
     yield from cost_cards(document)
-    space, _ = proved_space(document)
-    yield gap_card(document, bound_s=_bound_s(document), gap=_gap(document), space=space)
+    yield gap_card(document, bound_s=document.lower_bound_s, gap=document.gap or 0.0)
     yield Card(label="verification", value="not run", note="no real run of this schedule is stated")
 
 
@@ -331,15 +329,6 @@ def _memory_card(document: ModelPlanResult) -> Card:
     return Card(label="peak memory", value=format_bytes(peak), note=note, tone=tone)
 
 
-def _bound_s(document: ModelPlanResult) -> float | None:
-    """That of all plans where it is known, or of the uniform ones."""
-    return document.lower_bound_all_s or document.lower_bound_s
-
-
-def _gap(document: ModelPlanResult) -> float:
-    return max(document.gap or 0.0, document.gap_all or 0.0)
-
-
 def _why(document: ModelPlanResult, priced: PricedStep | None) -> Section:
     blocks: list[object] = []
     if priced is not None:
@@ -358,11 +347,11 @@ def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tu
     if document.binding is not None:
         yield "what cannot fit", document.binding.description
     if document.step_time_s is not None and document.lower_bound_s:
-        left = f"at most {format_percent_up(_gap(document))} can be won in this space"
+        left = f"at most {format_percent_up(document.gap or 0.0)} can be won"
         if document.status is Status.OPTIMAL:
-            left = "no {} is faster{}".format(*proved_space(document))
+            left = "no plan that the request admits is faster"
         kind = document.bound_kind or "unproved"
-        bound_s = _bound_s(document) or 0.0
+        bound_s = document.lower_bound_s or 0.0
         yield f"bound ({kind})", f"{format_seconds(bound_s)}: {left}"
     if priced is not None:
         step, limit = priced.step, document.memory_limit_bytes
