@@ -556,13 +556,16 @@ _PROOFS: Final = (bound_every_split, bound_v_lifetimes)  # each takes longer tha
 _MOST_PROOFS: Final = 3000  # nodes opened and candidates bounded, a few milliseconds each
 
 
-def prove(search: ModelSearch, *, below: float) -> float:
-    """No plan is better; no more is tried than to come to the bound `below` of other candidates."""
+def prove(search: ModelSearch, *, least_s: float, below: float) -> float:
+    """No plan is better; no more is tried than to come to the bound `below` of other candidates.
+
+    `least_s` is known of all of them, and is all that is known where the budget is at its end.
+    """
     shelf, budget = search.shelf, search.budget
     schedules = schedules_to_bound(shelf.question.allowed)
     frontier = Frontier(shelf.question, shelf, search.aim, schedules)
-    if not frontier.open(budget):
-        return 0.0
+    if budget.stopped or not frontier.open(budget):
+        return min(least_s, below)
     waiting: list[tuple[float, int, int, Candidate]] = []  # bound, number, times bounded
     for number in range(_MOST_PROOFS):
         waiting_s = waiting[0][0] if waiting else math.inf
@@ -582,7 +585,8 @@ def prove(search: ModelSearch, *, below: float) -> float:
         if not done:
             sharper = max(sharper, search.looked_through.get(candidate, -math.inf))
         heapq.heapreplace(waiting, (sharper, number, done + 1, candidate))
-    return min(below, frontier.least_s, waiting[0][0] if waiting else math.inf)
+    waiting_s = waiting[0][0] if waiting else math.inf
+    return max(min(least_s, below), min(below, frontier.least_s, waiting_s))
 
 
 # Planning a model without a measured profile: the search, what follows it, and the outcome
@@ -629,6 +633,7 @@ def plan_model(
     shelf = Shelf.of(question)
     frontier = Frontier(question, shelf, aim, schedules_of(question.allowed), likely=True)
     is_complete = frontier.open(budget)
+    least_s = frontier.least_s
     one_stage = not question.allowed.schedules and bool(frontier.families & set(CHAIN))
     if is_more_than_all_devices_hold(question):
         return _without_a_plan(frontier.considered, budget, is_complete=is_complete)
@@ -642,7 +647,7 @@ def plan_model(
     try_uneven(search)
     try_small_spaces(search)
     chain_s = search.chain_bound_s
-    bound_s = prove(search, below=chain_s) if is_complete else 0.0
+    bound_s = prove(search, least_s=least_s, below=chain_s) if is_complete else 0.0
     best_s = search.best_s
     proved = is_complete and math.isfinite(bound_s)
     reached = len({each.candidate for each in search.priced} | search.undecided)
