@@ -158,7 +158,7 @@ def all_jobs(tables: Tables) -> Figures:
     def job(outcome: Outcome) -> tuple[object, ...]:
         run = outcome.run
         batch = run.sequence_length, run.global_batch
-        return run.schema, run.model, run.accelerator, run.num_devices, *batch, line_of(run).name
+        return run.table, run.model, run.accelerator, run.num_devices, *batch, line_of(run).name
 
     kinds = {
         "format and release fixed": jobs_of(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainwright.commands.explain import explain
     from trainwright.commands.export import export
     from trainwright.commands.improve import improve
+    from trainwright.commands.model import describe_model
     from trainwright.commands.plan import plan
     from trainwright.commands.profile import ProfileReport, import_layers, profile_model
     from trainwright.commands.report import Page, report
@@ -57,6 +58,7 @@ _HOMES = {
     "commands.explain": ("explain",),
     "commands.export": ("export",),
     "commands.improve": ("improve",),
+    "commands.model": ("describe_model",),
     "commands.plan": ("plan",),
     "commands.profile": (
         "ProfileReport",
@@ -145,6 +147,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "codesign",
+    "describe_model",
     "diff",
     "estimate",
     "explain",

@@ -62,7 +62,7 @@ def test_measured_rows_are_fitted_by_accelerator_and_software() -> None:
     rows = Path(__file__).parents[2] / "examples" / "measured"
     document = trainwright.calibrate([rows]).document
     (made,) = document.calibrations
-    assert (made.accelerator, made.line, made.rows) == ("A100-80GB-SXM", "megatron-2022", 2)
+    assert (made.accelerator, made.line, made.rows) == ("A100-80GB-SXM", "megatron-lm", 2)
     assert document.fits[0].mape < 0.05
 
 

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 import trainwright
-from trainwright.documents.model_plan import model_plan_report
-from trainwright.documents.printing import unfitted_line
+from trainwright.documents.printing import render, unfitted_line
 
 JOB = {
     "cluster": "dgx-h100",
@@ -31,7 +30,7 @@ JOB = {
 def test_the_headline_says_whether_times_rest_on_fitted_constants(calibration, origin, said):
     document = trainwright.plan("gpt2", **JOB, calibration=calibration).document
     console = Console(width=200, file=io.StringIO(), record=True)
-    console.print(model_plan_report(document))
+    console.print(render(document))
     shown = console.export_text()
     assert said in shown
     line = "unfitted: 97% of 398 public runs took longer than such an estimate, 1.28x in the median"

@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 import trainwright
 from small_profiles import transformer, write_json
+from trainwright.documents.refusal import RefusalResult
+from trainwright.documents.schemas import schema_of
+from trainwright.formats.document_json import decode
 
 MODEL = ("plan", "llama3-8b", "--cluster", "dgx-h100")
 FULL = Path("/dev/full")
@@ -141,7 +145,7 @@ def test_a_model_needs_a_cluster_and_a_workload(refused):
 
 def test_a_near_miss_of_a_catalog_name_is_recognised(refused):
     assert 'got "llama3-9b"; did you mean "llama3-8b"?' in refused("plan", "llama3-9b")
-    topics = "models, accelerators, clusters, calibrations, families, targets"
+    topics = "models, accelerators, clusters, calibrations, families, targets, schemas"
     assert f'topic: must be one of {topics}, got "model"' in refused("catalog", "model")
 
 
@@ -154,6 +158,46 @@ def test_a_missing_argument_or_command_is_named(run):
     assert run("estimate", "small.json").err == (
         "error: plan: must be given for a profile, as --plan FILE\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "fix"),
+    [
+        (("plan", "small.json", "--devices", "0"), "devices", None),
+        (("plan", "small.json", "--memory", "80"), "memory", 'did you mean "80GiB"?'),
+        (("plan", "small.json", "-o", "small.json"), "output", "choose another path"),
+        (("plan", "small.json", "--frob", "1"), "--frob", None),
+        (("plan",), "model", None),
+        (("explain", "small.json"), "kind", None),
+        (("diff", "no.json", "small.json"), "document", "name a file that can be read"),
+    ],
+)
+def test_under_json_a_refusal_is_one_document_beside_the_message(run, arguments, field, fix):
+    said = run(*arguments)
+    done = run(*arguments, "--json")
+    assert (done.code, said.out) == (2, "")
+    assert done.err.replace(" --json", "") == said.err
+    document = done.document
+    jsonschema.validate(document, schema_of("refusal"))
+    assert document["error"] == "InvalidInput"
+    assert (document["kind"], document["exit_code"]) == ("refusal", 2)
+    assert document["faults"][0]["field"] == field
+    assert document["faults"][0].get("fix") == fix
+    assert decode(RefusalResult, document).message == document["message"]
+
+
+def test_under_json_what_is_unsupported_names_what_would_do(run):
+    asked = ("plan", *MODEL[1:], *WORK, "--cluster", "small.json", "--json")
+    assert run(*asked).document["kind"] == "refusal"
+    refused = run("sweep", "small.json", "--json")
+    assert refused.document["faults"][0]["field"] == "command"
+    unsupported = run("estimate", "small.json", "--plan", "small.json", "--json").document
+    assert unsupported["message"]
+
+
+def test_an_infeasible_plan_under_json_is_its_own_document(run):
+    done = run("plan", "small.json", "--memory", "1MiB", "--json")
+    assert (done.code, done.document["kind"]) == (3, "plan")
 
 
 @pytest.mark.parametrize("target", ["nowhere/plan.json", ".", "small.json/plan.json", "x" * 300])

@@ -386,7 +386,7 @@ def test_a_sweep_marks_the_rows_that_miss_the_deadline():
     training = replace(document.training, deadline_s=(slow + fast) / 2)
     late = replace(document, training=training, best=1, pareto=())
     page = Page(trainwright.report(late).html)
-    assert values(page, "mark") == ["late", "preferred"]
+    assert values(page, "marks") == ["late", "best"]
 
 
 def test_the_command_of_a_sweep_states_the_unit_of_its_deadline():

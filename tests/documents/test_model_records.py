@@ -6,12 +6,11 @@ import pytest
 
 from trainwright.documents.model_plan import (
     ModelPlanResult,
-    model_plan_report,
     predicted,
     profile_of,
     with_plan,
 )
-from trainwright.documents.printing import to_text
+from trainwright.documents.printing import render, to_text
 from trainwright.documents.recheck import recheck
 from trainwright.formats import catalog
 from trainwright.formats.document_json import encode
@@ -78,7 +77,7 @@ def test_the_stages_of_a_rank_share_its_time_and_its_memory(schedule):
 def test_a_document_of_any_family_is_priced_again_to_the_same_figures(schedule):
     document = documented(schedule)
     assert recheck(document) == document
-    table = to_text(model_plan_report(document))
+    table = to_text(render(document))
     assert f"schedule {schedule}" in table
     layers = {layer for stage in document.stages for layer in stage.layers}
     assert layers == set(range(max(layers) + 1))
@@ -87,4 +86,4 @@ def test_a_document_of_any_family_is_priced_again_to_the_same_figures(schedule):
 def test_v_placement_puts_the_first_and_the_last_stage_on_one_rank():
     document = documented("v-half")
     assert document.stages[0].rank == document.stages[-1].rank == 0
-    assert "slowest" in to_text(model_plan_report(document))
+    assert "slowest" in to_text(render(document))

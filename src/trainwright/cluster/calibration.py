@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.cluster.accelerator import Accelerator
-from trainwright.cluster.cluster import Cluster, NetworkLevel, Pool
+from trainwright.cluster.cluster import Cluster, LevelKind, NetworkLevel, Pool
 from trainwright.cluster.efficiency import Saturating, Spread
 from trainwright.errors import Fault, InvalidInput
 from trainwright.provenance import Origin, Provenance
@@ -207,9 +207,12 @@ class Calibration:
     def _level(self, level: NetworkLevel, place: str) -> NetworkLevel:
         places = {f"{place}_{field}": field for field in ("efficiency", "latency_s")}
         sources = dict(level.sources) | self._origins(places)
+        efficiency = self.value(f"{place}_efficiency", level.efficiency)
+        if level.kind is LevelKind.TORUS:  # the share of its links that a ring uses: no software's
+            efficiency = level.efficiency
         return replace(
             level,
             sources=tuple(sources.items()),
-            efficiency=self.value(f"{place}_efficiency", level.efficiency),
+            efficiency=efficiency,
             latency_s=self.value(f"{place}_latency_s", level.latency_s),
         )

@@ -14,6 +14,7 @@ from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,7 +103,7 @@ def _from_rows(
     from trainwright.lab.fitting import fit_line
     from trainwright.lab.run_shapes import cluster_of, line_of
 
-    catalog = replace(known(), calibrations=())
+    catalog = replace(known(), calibrations=(), efficiencies=None)
     groups: dict[tuple[str, str], list[MeasuredRun]] = {}
     for source in map(Path, sources):
         for path in measured_files(source) if source.is_dir() else (source,):
@@ -121,7 +122,7 @@ def _from_rows(
             runs,
             catalog,
             _priors(cluster_of(runs[0], line_of(runs[0]), catalog), constants),
-            source="measured runs: " + ", ".join(sorted({run.schema for run in runs})),
+            source="measured runs: " + ", ".join(sorted({run.table for run in runs})),
         )
         for _, runs in sorted(groups.items())
     ]
@@ -153,6 +154,7 @@ def _from_logs(
 
 def _question(path: str | Path, line: str) -> Question:
     """What the document of an estimate or a plan asked, as the fit takes it."""
+    from trainwright.cluster.software import software_named
     from trainwright.documents.jobs import run_of_document
     from trainwright.lab.predict import Question
     from trainwright.lab.run_shapes import SoftwareLine
@@ -162,7 +164,7 @@ def _question(path: str | Path, line: str) -> Question:
     degrees = configuration.parallelism
     run = MeasuredRun(
         row_id=str(path),
-        schema="log",
+        table="log",
         model=given.embedded.name,
         accelerator=cluster.accelerator.name,
         num_devices=degrees.num_devices,
@@ -173,7 +175,7 @@ def _question(path: str | Path, line: str) -> Question:
     )
     return Question(
         run=run,
-        line=SoftwareLine(name=line),
+        line=SoftwareLine(software=software_named(line)),
         model=given.config,
         cluster=cluster,
         configuration=configuration,
@@ -254,7 +256,4 @@ def command(
 def _read(name: str) -> str:
     if name == _STDIN:
         return sys.stdin.read()
-    try:
-        return Path(name).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InvalidInput.of("log", f"cannot be read: {error.strerror}", source=name) from None
+    return read_bytes(name, name="log").decode(errors="replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +43,7 @@ class CatalogResult:
 # `trainwright catalog`: models, machines, calibrations, schedules and targets, all built in
 # ------------------------------------------------------------------------------------------
 
-TOPICS = ("models", "accelerators", "clusters", "calibrations", "families", "targets")
+TOPICS = ("models", "accelerators", "clusters", "calibrations", "families", "targets", "schemas")
 
 
 def catalog(topic: str | None = None) -> Report[CatalogResult]:
@@ -56,6 +57,7 @@ def catalog(topic: str | None = None) -> Report[CatalogResult]:
         "calibrations": _calibrations,
         "families": _families,
         "targets": _targets,
+        "schemas": _schemas,
     }
     wanted = TOPICS if topic is None else (topic,)
     return Report(CatalogResult(topics={name: tuple(makers[name]()) for name in wanted}))
@@ -136,6 +138,15 @@ def _targets() -> Iterator[CatalogItem]:
         )
 
 
+def _schemas() -> Iterator[CatalogItem]:
+    """JSON Schemas of inputs and documents; `--schema NAME` prints one."""
+    from trainwright.documents.schemas import SCHEMAS, schema_of
+
+    for name in SCHEMAS:
+        summary = schema_of(name).get("description", "").partition(". ")[0].partition(";")[0]
+        yield CatalogItem(name=name, summary=summary, source="made from the types of its reader")
+
+
 # The catalog as tables, one per topic
 # ------------------------------------
 
@@ -161,10 +172,19 @@ def command(
     topic: Annotated[
         str | None,
         typer.Argument(
-            help="models, accelerators, clusters, calibrations, families or targets; all."
+            help="models, accelerators, clusters, calibrations, families, targets, schemas; all."
         ),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(help="Print the JSON Schema of this input or document.", metavar="NAME"),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
     """List what is built in, with where each figure comes from."""
+    if schema is not None:
+        from trainwright.documents.schemas import schema_of
+
+        typer.echo(json.dumps(schema_of(schema), indent=2))
+        return
     emit(catalog(topic), as_json=as_json, output=None)

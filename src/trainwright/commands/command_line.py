@@ -163,10 +163,41 @@ Source = Annotated[
     tuple[str, Path] | None,
     typer.Option(
         "--from",
-        help="An existing job: megatron, torchtitan or deepspeed, and its file.",
+        help="An existing job's file and its format, as megatron (docs/jobs.md lists them).",
         metavar="FORMAT FILE",
     ),
 ]
+Argument = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--argument", help="Of the job's script, one after another (repeatable).", metavar="VALUE"
+    ),
+]
+Variable = Annotated[
+    list[str] | None,
+    typer.Option("--variable", help="Of the job's environment (repeatable).", metavar="NAME=VALUE"),
+]
+VocabularySize = Annotated[
+    str | None,
+    typer.Option(
+        "--vocab-size", help="The vocabulary that the job's tokenizer decides.", metavar="N"
+    ),
+]
+Function = Annotated[
+    str | None,
+    typer.Option("--function", help="Which function of a Python registry.", metavar="NAME"),
+]
+
+
+def variables(given: Sequence[str] | None) -> dict[str, str]:
+    """The variables of `NAME=VALUE`; raises `InvalidInput` for what has no such form."""
+    found = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (equals and name.isidentifier()):
+            raise InvalidInput.of("variable", f'must be NAME=VALUE, got "{text}"')
+        found[name] = value
+    return found
 
 
 # Numbers and lists of them, as options: 1,2,4 or 32GiB,80GiB

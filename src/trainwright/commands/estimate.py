@@ -15,7 +15,7 @@ from trainwright.documents.profile_plan import EstimateResult
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Unpack
 
     from trainwright.cluster import Cluster
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 def estimate(
     model: str | Path | Profile | ProfileFile | None = None,
     *,
-    source: tuple[str, str | Path] | None = None,
+    source: tuple[str | None, str | Path] | None = None,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    vocabulary_size: int | None = None,
+    function: str | None = None,
     plan: str | Path | Plan | None = None,
     cluster: str | Path | Cluster | None = None,
     nodes: int | None = None,
@@ -45,8 +49,10 @@ def estimate(
 ) -> Report[EstimateResult] | Report[ModelEstimateResult]:
     """Price a run of a model on `cluster`, or a `plan` (a document's path, or a noun) of a profile.
 
-    `source` names a framework (megatron, torchtitan, deepspeed) and a file of an existing job:
-    what it states stands in for options that are not given, and its model for `model`.
+    `source` names a framework (`frameworks.jobs.FORMATS`; None: its content says) and a file of an
+    existing job: what it states stands in for options that are not given, and its model for
+    `model`. `arguments` and `variables` are those of its script, `vocabulary_size` is what its
+    tokenizer decides, `function` the one of a Python registry. `model` may be such a file itself.
     A model takes the options of `RunOptions`; a profile `plan`, `devices`, `memory`, `bandwidth`,
     `microbatches`. `calibration` is a file that `calibrate` wrote or a built-in software line. What
     is not given is taken from the plan document's own request, then from the profile; see
@@ -62,10 +68,23 @@ def estimate(
         devices=devices, memory=memory, bandwidth=bandwidth, microbatches=microbatches
     )
     job: StatedJob | None = None
+    if source is None and isinstance(model, (str, Path)):
+        from trainwright.frameworks.read_job import is_job
+
+        if is_job(model):
+            source, model = (None, model), None
     if source is not None:
         from trainwright.frameworks.read_job import open_stated, stated_model, stated_options
 
-        job = open_stated(*source, names_model=model is None)
+        job = open_stated(
+            *source,
+            names_model=model is None,
+            arguments=arguments,
+            variables=variables,
+            vocabulary=vocabulary_size,
+            function=function,
+            nodes=nodes,
+        )
         if not (model is None or isinstance(model, (str, Path))):
             raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
         run = stated_options(job, run)
@@ -194,6 +213,10 @@ def command(
         ),
     ] = None,
     source: options.Source = None,
+    argument: options.Argument = None,
+    variable: options.Variable = None,
+    vocab_size: options.VocabularySize = None,
+    function: options.Function = None,
     plan: Annotated[
         Path | None, typer.Option(help="For a profile: the plan document to price.")
     ] = None,
@@ -330,6 +353,10 @@ def command(
     report = estimate(
         model,
         source=source,
+        arguments=argument or (),
+        variables=options.variables(variable),
+        vocabulary_size=parse_count(vocab_size, "vocab-size"),
+        function=function,
         plan=plan,
         cluster=cluster,
         nodes=parse_count(nodes, "nodes"),

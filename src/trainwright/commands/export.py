@@ -40,9 +40,10 @@ def export(
 ) -> Report[ExportResult]:
     """Write the files that run a plan into the folder `output`; without one, say what they are.
 
-    `to` is a target with or without a version (`torchtitan@0.2`), or "chrome-trace". `document` is
-    a plan or an estimate of a model; an improvement stands for its recommended change, a what-if
-    for the plan with the changes, a sweep for its best row. `launcher` is "torchrun" or "slurm".
+    `to` is a target with or without a version (`torchtitan@0.2`), "chrome-trace" or "dry-run".
+    `document` is a plan or an estimate of a model; an improvement stands for its recommended
+    change, a what-if for the plan with the changes, a sweep for its best row. `launcher` is
+    "torchrun" or "slurm".
     With `allow_nearest`, what the target cannot express is replaced by the nearest choice it can,
     and the plan is priced again. `check` hands the files to the framework's own parser, where
     that is installed.
@@ -215,7 +216,7 @@ def command(
     to: Annotated[
         str,
         typer.Option(
-            help="A framework, as in `trainwright catalog targets`, or chrome-trace.",
+            help="A framework, as in `trainwright catalog targets`, chrome-trace or dry-run.",
             metavar="TARGET[@VERSION]",
         ),
     ],

@@ -23,11 +23,12 @@ from trainwright.documents.printing import Report
 from trainwright.errors import Fault, InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.documents.improvement import ImprovementResult, PricedPlan, Surroundings
     from trainwright.execution import Budget
+    from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.inputs import ModelInput
     from trainwright.options.run import RunOptions
     from trainwright.plans.configuration import Configuration
@@ -36,7 +37,11 @@ if TYPE_CHECKING:
 def improve(
     document: str | Path | Report[Any] | None = None,
     *,
-    source: tuple[str, str | Path] | None = None,
+    source: tuple[str | None, str | Path] | None = None,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    vocabulary_size: int | None = None,
+    function: str | None = None,
     model: str | Path | None = None,
     cluster: str | Path | Cluster | None = None,
     nodes: int | None = None,
@@ -48,20 +53,36 @@ def improve(
 ) -> Report[ImprovementResult]:
     """Compare a run with the best plan of its model, devices and batch, and with small changes.
 
-    The run is an estimate of a model (`document`), or the file of a framework (`source`, its name
-    and path) on `cluster`, with `sequence` tokens and `global_batch` sequences in place of what the
-    file says of them, timed with what
-    `calibration` fitted (a file of `calibrate`, or a built-in software line). With `framework`,
-    only what that framework can run is considered. Raises `InvalidInput` where the run is not
-    legal, is missing a part, or is stated twice.
+    The run is an estimate of a model (`document`), or the file of a framework (`document` too, or
+    `source`, its name and path, read with `arguments` and the rest as `estimate` does) on
+    `cluster`, with `sequence` tokens and `global_batch` sequences in place of what the file says
+    of them, timed with what `calibration` fitted (a file of `calibrate`, or a built-in software
+    line). With `framework`, only what that framework can run is considered. Raises `InvalidInput`
+    where the run is not legal, is missing a part, or is stated twice.
     """
     from trainwright.documents.jobs import run_of_document
     from trainwright.execution import Budget as NoLimit
 
     budget = budget or NoLimit()
+    if source is None and isinstance(document, (str, Path)):
+        from trainwright.frameworks.read_job import is_job
+
+        if is_job(document):
+            source, document = (None, document), None
     if source is not None and document is None:
         beside_file: RunOptions = {"sequence": sequence, "global_batch": global_batch}
-        given, where, run, warnings = _of_file(source, model, cluster, nodes, beside_file)
+        from trainwright.frameworks.read_job import open_stated
+
+        job = open_stated(
+            *source,
+            names_model=model is None,
+            arguments=arguments,
+            variables=variables,
+            vocabulary=vocabulary_size,
+            function=function,
+            nodes=nodes,
+        )
+        given, where, run, warnings = _of_file(job, model, cluster, nodes, beside_file)
         where = _calibrated(where, calibration)
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
@@ -90,22 +111,16 @@ def _refuse_restated(beside: Mapping[str, object]) -> None:
 
 
 def _of_file(
-    source: tuple[str, str | Path],
+    job: StatedJob,
     model: str | Path | None,
     cluster: str | Path | Cluster | None,
     nodes: int | None,
     beside: RunOptions,
 ) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
-    from trainwright.frameworks.read_job import (
-        open_stated,
-        stated_model,
-        stated_options,
-        with_stated_batch,
-    )
+    from trainwright.frameworks.read_job import stated_model, stated_options, with_stated_batch
     from trainwright.options.clusters import opened, resolve_cluster
     from trainwright.options.run import configuration_of, devices_asked_for
 
-    job = open_stated(*source, names_model=model is None)
     given, options = stated_model(job, model), stated_options(job, beside)
     devices = devices_asked_for(options) if nodes is None else None
     whole = opened(cluster)
@@ -252,6 +267,10 @@ def command(
         typer.Argument(help="An estimate or a plan of a model.", show_default=False),
     ] = None,
     source: options.Source = None,
+    argument: options.Argument = None,
+    variable: options.Variable = None,
+    vocab_size: options.VocabularySize = None,
+    function: options.Function = None,
     model: Annotated[
         str | None,
         typer.Option(help="The model, where the framework's file does not describe it."),
@@ -284,6 +303,10 @@ def command(
         report = improve(
             document,
             source=source,
+            arguments=argument or (),
+            variables=options.variables(variable),
+            vocabulary_size=parse_count(vocab_size, "vocab-size"),
+            function=function,
             model=model,
             cluster=cluster,
             nodes=parse_count(nodes, "nodes"),

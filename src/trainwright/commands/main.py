@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
@@ -51,6 +52,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "profile": (
             "Time a model's layers on the device at hand; write a profile that `plan` takes."
         ),
+        "model": "Say what a model is: parameters, layers, FLOPs, cache, and how it can be cut.",
         "catalog": "List what is built in, with where each figure comes from.",
     }
 )
@@ -62,6 +64,17 @@ class _Program(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = {name: click.Command(name, help=text) for name, text in COMMANDS.items()}
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; with `ctx.obj`, what is owed on stdout, a refusal is a document, too."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if ctx.obj:
+                parameter = getattr(error, "param", None)
+                option = getattr(error, "option_name", getattr(parameter, "name", None))
+                _print_refusal(InvalidInput.of(option or "command", error.format_message()))
+            raise
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return _command(cmd_name) if cmd_name in self.commands else None
@@ -116,13 +129,14 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; never shows a traceback for a user's mistake."""
     _survive_narrow_encodings()
+    # what is still to be printed on stdout; whoever prints it takes it away
+    owed = {"document"} if "--json" in (sys.argv if arguments is None else arguments) else set()
     try:
-        app(arguments, prog_name="trainwright")
-    except InvalidInput as error:
-        _complain(error)
-        sys.exit(error.exit_code)
+        app(arguments, prog_name="trainwright", obj=owed)
     except TrainwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(error)
+        if owed:
+            _print_refusal(error)
         sys.exit(error.exit_code)
     raise AssertionError("the command line ends by itself")
 
@@ -133,7 +147,20 @@ def _survive_narrow_encodings() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def _complain(error: InvalidInput) -> None:
+def _print_refusal(error: TrainwrightError) -> None:
+    """The one document on stdout, where a command that was to print one ends without it."""
+    from trainwright.commands.output import emit
+    from trainwright.documents.printing import Report
+    from trainwright.documents.refusal import refusal_of
+
+    with suppress(typer.Exit, InvalidInput):  # nobody reads it: the message was said
+        emit(Report(refusal_of(error)), as_json=True, output=None)
+
+
+def _complain(error: TrainwrightError) -> None:
+    if not isinstance(error, InvalidInput):
+        print(f"error: {error}", file=sys.stderr)
+        return
     where = f" in {error.source}" if error.source else ""
     count = len(error.faults)
     if count > 1:

@@ -37,6 +37,10 @@ _OUT_OF_SCOPE = (
     "networks between machines, and the order of messages on accelerators",
     "predicted seconds: this machine runs another, much smaller model",
 )
+_BESIDE_TENSORS = (
+    "what an allocator holds beside tensors, and what the device shows",
+    "gradients: no tensor had contents",
+)
 _FAILED = "not done: an earlier level failed"
 
 
@@ -64,11 +68,14 @@ def verify(
     level: int = MOST_LEVEL,
     self_test: bool = False,
     exported: str | Path | None = None,
+    dry_run: bool = False,
 ) -> VerifyReport:
     """Check a plan, an estimate or a schedule up to `level`.
 
     `self_test` also runs copies that are broken on purpose and must fail. `exported` is a folder of
-    `export --to pytorch`, whose schedule files are then checked, too. What does not hold is in the
+    `export --to pytorch`, whose schedule files are then checked, too. With `dry_run` the ranks of
+    a model's plan or estimate are run by PyTorch on tensors without data instead, and what they
+    hold is compared with the document. What does not hold is in the
     report, with its place, and raises nothing; a file that cannot be read, or a kind of document
     that nothing can be run of, raises `InvalidInput`. Without PyTorch levels 0 and 1 are still
     checked, and the report's `missing_extra` says what level 2 needs.
@@ -82,8 +89,12 @@ def verify(
         level=level, self_test=self_test, exported=None if exported is None else Path(exported)
     )
     found = _Findings()
+    subject: Pipeline | Replicas | None = None
     try:
-        subject = _level_0(opened, asked, found)
+        if dry_run:
+            _dry_run(opened, found)
+        else:
+            subject = _level_0(opened, asked, found)
     except KeyboardInterrupt:
         subject, found.interrupted = None, True
     return VerifyReport(_result(opened, name, subject, found, level))
@@ -108,6 +119,7 @@ class _Findings:
     kept: tuple[KeptBytes, ...] = ()
     missing_extra: str | None = None
     interrupted: bool = False
+    out_of_scope: tuple[str, ...] | None = None
 
     @property
     def failed(self) -> bool:
@@ -166,6 +178,31 @@ def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline 
         found.checks += exported_checks(asked.exported, subject)
     _go_on(document, subject, lowered, asked, found)
     return subject
+
+
+def _dry_run(document: Verifiable, found: _Findings) -> None:
+    """Check the document, then what PyTorch's tensors hold on every pipeline rank."""
+    from trainwright.documents.jobs import job_of
+    from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.lab.dry_run import dry_run_check
+    from trainwright.lab.verify_orders import check_document
+
+    if not isinstance(document, (ModelPlanResult, ModelEstimateResult)):
+        problem = f'must be a plan or an estimate of a model, got "{document.kind}"'
+        raise InvalidInput.of("document", f"{problem}, which has no model to run")
+    said, checked = check_document(document)
+    found.checks.append(said)
+    found.out_of_scope = _BESIDE_TENSORS
+    if found.failed:
+        return
+    assert isinstance(checked, (ModelPlanResult, ModelEstimateResult)), "the same, read again"
+    document = checked
+    if isinstance(document, ModelEstimateResult):
+        predicted = [rank.total_bytes - rank.workspace_bytes for rank in document.memory]
+    else:
+        predicted = list(document.peak_memory_bytes_per_rank)
+    found.checks.append(dry_run_check(job_of(document), predicted))
 
 
 def _go_on(
@@ -253,7 +290,7 @@ def _result(
         controls=tuple(found.controls),
         runs=found.runs,
         kept_activations=found.kept,
-        out_of_scope=_out_of_scope(subject, found),
+        out_of_scope=found.out_of_scope or _out_of_scope(subject, found),
         notes=subject.notes if subject is not None else (),
         missing_extra=found.missing_extra,
         interrupted=found.interrupted,
@@ -318,6 +355,12 @@ def command(
         Path | None,
         typer.Option(help="Check the files that `export --to pytorch` wrote here.", metavar="DIR"),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Run every rank on PyTorch tensors without data: what does it hold?"
+        ),
+    ] = False,
     output: options.Output = None,
     as_json: options.Json = False,
 ) -> None:
@@ -325,7 +368,7 @@ def command(
     check_output(output, document)
     wanted = parse_count(level, "level", least=0)
     assert wanted is not None, "there is a default"
-    report = verify(document, level=wanted, self_test=self_test, exported=exported)
+    report = verify(document, level=wanted, self_test=self_test, exported=exported, dry_run=dry_run)
     emit(report, as_json=as_json, output=output)
     if report.passed:
         report.require_installed()

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.model_plan import ModelPlanResult, proof, relaxation_lines
+from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.plan_view import proof, relaxation_lines
 from trainwright.documents.printing import layout_line, ranges
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import Cell, column, table_of, warning_lines, words
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.units import (
     TimeUnit,
@@ -19,10 +20,9 @@ from trainwright.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from rich.console import RenderableType
-
+    from trainwright.documents.view import Line, Table
     from trainwright.plans.request import Embedded
 
 
@@ -136,24 +136,50 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 # ---------------------------------------------
 
 
-def difference_report(found: Difference) -> RenderableType:
+def difference_view(found: Difference) -> Iterator[Line]:
     """What was asked differently, then what came out differently."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
+    tables = tuple(difference_tables(found))
     if not found.same_model:
-        parts.append(Text("the two documents are about different models"))
-    for title, rows in (
-        ("request", [change_texts(change) for change in found.request_changes]),
-        ("result", [change_texts(change) for change in found.result_changes]),
-        ("stages", [_stage_row(change) for change in found.stage_changes]),
+        yield "the two documents are about different models"
+    yield from tables
+    differs = bool(tables) or not found.same_model
+    if differs and found.time_ratio is not None:
+        yield _of_other_work(found) or _verdict(found.time_ratio)
+    if not differs:
+        yield "no difference"
+
+
+def difference_tables(
+    found: Difference, first: str = "first", second: str = "second"
+) -> Iterator[Table]:
+    """What was asked and what came out differently, under the names of the documents."""
+    for what, title, rows in (
+        ("request", "asked", [change_cells(change) for change in found.request_changes]),
+        ("result", "found", [change_cells(change) for change in found.result_changes]),
+        ("stages", "", [_stage_row(change) for change in found.stage_changes]),
     ):
         if rows:
-            parts.append(_change_table(title, rows))
-    if parts and found.time_ratio is not None:
-        parts.append(Text(_of_other_work(found) or _verdict(found.time_ratio)))
-    return Group(*(parts or [Text("no difference")]))
+            yield table_of(
+                f"What was {title} differently: {first} → {second}" if title else "Stages",
+                (words("what", "key"), words(first, "before"), words(second, "after")),
+                rows,
+                caption=what,
+            )
+
+
+def change_cells(change: Change) -> tuple[Cell, Cell, Cell]:
+    """A row in words; keys and bare numbers are what is copied."""
+    name, before, after = change_texts(change)
+    return (
+        Cell(text=name, value=change.key),
+        _told(before, change.before),
+        _told(after, change.after),
+    )
+
+
+def _told(text: str, value: object) -> Cell:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return Cell(text=text, value=value if is_number else text)  # type: ignore[arg-type]
 
 
 def _of_other_work(found: Difference) -> str:
@@ -182,13 +208,6 @@ def _verdict(ratio: float) -> str:
     excess = max(ratio, 1 / ratio) - 1
     size = f"{1 + excess:.4g}x" if excess >= 1e-3 else f"a fraction of {excess:.2g}"
     return f"the second is {size} {word}"
-
-
-def _change_table(title: str, rows: Iterable[tuple[str, str, str]]) -> RenderableType:
-    made = table(title, (("what", "left"), ("first", "left"), ("second", "left")))
-    for row in rows:
-        add_row(made, *row)
-    return made
 
 
 WORK_KEYS: Final = ("global_batch", "sequence_length")  # what decides the tokens of a step
@@ -277,27 +296,25 @@ def _stage_text(stage: StageFacts | None) -> str:
 # A plan and the best one under changes, side by side
 # ---------------------------------------------------
 
-_COLUMNS: Final = (("", "left"), ("before", "left"), ("after", "left"), ("change", "right"))
 _SMALL: Final = 5e-4  # of a step: parts below this in both plans are left out
 
 
-def what_if_report(document: WhatIfResult) -> RenderableType:
+def what_if_view(document: WhatIfResult) -> Iterator[Line]:
     """What was changed, then both plans."""
-    from rich.console import Group
-    from rich.text import Text
-
     before, after = document.before, document.after
-    made = table(None, _COLUMNS)
-    for change in document.changes:
-        values = (value_text(change.key, value) for value in (change.before, change.after))
-        add_row(made, _name(change.key), *values, _ratio(change.before, change.after))
-    add_row(made, "", "", "", "")
-    for row in _rows(before, after):
-        add_row(made, *row)
-    parts: list[RenderableType] = [Text(f"{before.request.model.name}: what if"), made]
-    parts.extend(Text(line) for line in _what_if_verdict(document))
-    parts.extend(Text(f"warning: {warning}") for warning in after.warnings)
-    return Group(*parts)
+    yield f"{before.request.model.name}: what if"
+    yield table_of(
+        "Before and after",
+        (words("", "what"), words("before"), words("after"), column("change")),
+        (*map(_change_row, document.changes), ("",) * 4, *_rows(before, after)),
+    )
+    yield from _what_if_verdict(document)
+    yield from warning_lines(after.warnings)
+
+
+def _change_row(change: Change) -> tuple[str, ...]:
+    before, after = (value_text(change.key, each) for each in (change.before, change.after))
+    return _name(change.key), before, after, _ratio(change.before, change.after)
 
 
 def _name(key: str) -> str:
@@ -361,7 +378,7 @@ def _what_if_verdict(document: WhatIfResult) -> Iterator[str]:
         yield f"with these changes: {after.status}"
         if after.binding is not None:
             yield f"why: {after.binding.description}"
-        yield from relaxation_lines(after)
+        yield from relaxation_lines(after.relaxations)
         return
     ratio, before = document.time_ratio, document.before
     has_other_work = any(change.key in WORK_KEYS for change in document.changes)

@@ -5,17 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.model_plan import (
-    ModelPlanResult,
-    losses,
-    model_plan_report,
-    planned,
-    predicted,
-    profile_of,
-)
+from trainwright.documents.model_plan import ModelPlanResult, planned, predicted, profile_of
 from trainwright.documents.open import open_document
+from trainwright.documents.plan_view import busiest_rank, fullest_rank, losses, plan_view
 from trainwright.documents.printing import Report, layout_cells, layout_columns, layout_line
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import column, percent, seconds, table_of, words
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget as NoLimit
 from trainwright.planning.reasons.why import memory_gain, repriced_gains, uses, without
@@ -23,15 +17,14 @@ from trainwright.plans.configuration import NO_OVERHEADS
 from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.plans.status import Status
-from trainwright.units import format_bytes, format_seconds
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
-
     from trainwright.cluster import Cluster
     from trainwright.documents.open import AnyDocument
+    from trainwright.documents.view import Line, Table
     from trainwright.execution import Budget
     from trainwright.planning.reasons.why import Gain, Without
     from trainwright.plans.prediction import StageMemory
@@ -165,11 +158,10 @@ def _explained(document: ModelPlanResult, budget: Budget) -> ModelExplanation:
 def _figures(plan: ModelPlanResult) -> dict[str, Any]:
     """What follows from the plan alone, by key of the document."""
     sizes = plan.peak_memory_bytes_per_rank
-    busy_s = [rank.forward_s + rank.backward_s for rank in plan.ranks]
-    fullest = sizes.index(max(sizes))
+    fullest = fullest_rank(plan)
     needed_bytes = (plan.request.overheads or NO_OVERHEADS).needed_bytes(sizes[fullest])
     return {
-        "busiest_rank": busy_s.index(max(busy_s)),
+        "busiest_rank": busiest_rank(plan.ranks),
         "fullest_rank": fullest,
         "free_bytes": (plan.memory_limit_bytes or 0.0) - needed_bytes,
         "time_by_part_s": plan.time_by_part_s,
@@ -237,21 +229,23 @@ def has_reasons(document: object) -> bool:
 # -------------------------------------------------
 
 
-def model_explanation_report(document: ModelExplanation) -> RenderableType:
-    """The plan's table, what binds, what each choice buys, what more of a resource would."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [model_plan_report(document.plan), Text("")]
-    parts.extend(Text(line) for line in _what_binds(document))
-    if document.without:
-        parts.append(_without_table(document))
-    if document.gains:
-        parts.append(_gain_table(document))
+def model_explanation_view(document: ModelExplanation) -> Iterator[Line]:
+    """The plan's view, what binds, what each choice buys, what more of a resource would."""
+    yield from plan_view(document.plan)
+    yield ""
+    yield from _what_binds(document)
+    yield from explanation_tables(document)
     if document.not_asked:
-        parts.append(Text(f"not asked for want of time: {', '.join(document.not_asked)}"))
-    parts.extend(Text(line) for line in _runner_up(document))
-    return Group(*parts)
+        yield f"not asked for want of time: {', '.join(document.not_asked)}"
+    yield from _runner_up(document)
+
+
+def explanation_tables(document: ModelExplanation) -> Iterator[Table]:
+    """What each choice buys, and what more of a resource would."""
+    if document.without:
+        yield _without_table(document)
+    if document.gains:
+        yield _gain_table(document)
 
 
 def _what_binds(document: ModelExplanation) -> Iterator[str]:
@@ -283,32 +277,34 @@ def _kept(plan: ModelPlanResult) -> str:
     return f" beside {' and '.join(parts)}"
 
 
-def _without_table(document: ModelExplanation) -> RenderableType:
+def _without_table(document: ModelExplanation) -> Table:
     plans = [each.parallelism for each in document.without]
-    made = table(
-        "the best plan without",
+    return table_of(
+        "The best plan without",
         (
-            ("", "left"),
-            ("step", "right"),
-            ("slower", "right"),
+            words("without", "name", ""),
+            column("step", "step_time_s"),
+            column("slower", "slowdown"),
             *layout_columns(plans),
-            ("mb", "right"),
-            ("schedule", "left"),
-            ("", "left"),
+            column("microbatch", "micro_batch", "mb"),
+            words("schedule"),
+            words("", "proved"),
         ),
+        (
+            (
+                each.name,
+                seconds(each.step_time_s),
+                percent(None if each.slowdown is None else each.slowdown - 1, sign=True),
+                *layout_cells(each.parallelism, plans),
+                each.micro_batch,
+                each.schedule,
+                _proved(each),
+            )
+            for each in document.without
+        ),
+        caption="the best plan without",
+        note="Looked for again with a choice forbidden; the best found where time ran out.",
     )
-    for each in document.without:
-        add_row(
-            made,
-            each.name,
-            "" if each.step_time_s is None else format_seconds(each.step_time_s),
-            "" if each.slowdown is None else f"{each.slowdown - 1:+.1%}",
-            *layout_cells(each.parallelism, plans),
-            "" if each.micro_batch is None else str(each.micro_batch),
-            each.schedule or "",
-            _proved(each),
-        )
-    return made
 
 
 def _proved(each: WithoutRecord) -> str:
@@ -320,21 +316,28 @@ def _proved(each: WithoutRecord) -> str:
     }[each.status]
 
 
-def _gain_table(document: ModelExplanation) -> RenderableType:
-    made = table(
-        "with more of",
-        (("", "left"), ("", "right"), ("step", "right"), ("saves", "right"), ("", "left")),
+def _gain_table(document: ModelExplanation) -> Table:
+    return table_of(
+        "With more of",
+        (
+            words("resource", "resource", ""),
+            column("more", "change", ""),
+            column("step", "step_time_s"),
+            column("saves", "saved"),
+            words("plan", "plan", ""),
+        ),
+        (
+            (
+                gain.resource,
+                gain.change,
+                seconds(gain.step_time_s),
+                percent(gain.saved, digits=2),
+                "planned again" if gain.replanned else "the same plan",
+            )
+            for gain in sorted(document.gains, key=lambda each: -each.saved)
+        ),
+        caption="with more of",
     )
-    for gain in sorted(document.gains, key=lambda each: -each.saved):
-        add_row(
-            made,
-            gain.resource,
-            gain.change,
-            format_seconds(gain.step_time_s),
-            f"{gain.saved:.2%}",
-            "planned again" if gain.replanned else "the same plan",
-        )
-    return made
 
 
 def _runner_up(document: ModelExplanation) -> Iterator[str]:

@@ -21,7 +21,15 @@ from trainwright.documents.model_plan import predicted, profile_of
 from trainwright.documents.printing import layout_line
 from trainwright.documents.profile_plan import count_recomputed
 from trainwright.documents.runs import gaps_of_run, model_and_cluster
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import (
+    column,
+    percent,
+    seconds,
+    size,
+    table_of,
+    warning_lines,
+    words,
+)
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.inputs import naming_options
 from trainwright.options.question import QUESTION_OPTION_OF
@@ -46,10 +54,9 @@ from trainwright.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.console import RenderableType
-
     from trainwright.cluster import Cluster
     from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.documents.view import Line, Table
     from trainwright.execution import Budget
     from trainwright.model import TransformerConfig
     from trainwright.plans import StepPrediction
@@ -669,21 +676,17 @@ def bounded_plans(found: ImprovementResult) -> str:
 # ------------------------------------------------------------
 
 
-def improvement_report(found: ImprovementResult) -> RenderableType:
+def improvement_view(found: ImprovementResult) -> Iterator[Line]:
     """What the run takes, what the best plan takes, then the changes by size."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(line, overflow="fold") for line in _lines(found)]
+    yield from _lines(found)
     if found.changes:
-        parts.append(_changes(found))
+        yield change_table(found)
     if found.best_known_s is None:
-        parts.append(enough_table(found.enough) if found.enough else Text(NONE_ENOUGH))
+        yield enough_table(found.enough) if found.enough else NONE_ENOUGH
     if found.assumptions:
-        parts.append(Text("taken for granted:"))
-    parts += [Text(f"  {name}: {text}") for name, text in found.assumptions.items()]
-    parts += [Text(f"warning: {line}", overflow="fold") for line in found.warnings]
-    return Group(*parts)
+        yield "taken for granted:"
+        yield from (f"  {name}: {text}" for name, text in found.assumptions.items())
+    yield from warning_lines(found.warnings)
 
 
 def _lines(found: ImprovementResult) -> Iterator[str]:
@@ -719,23 +722,33 @@ def _best_lines(found: ImprovementResult) -> Iterator[str]:
         yield f"{bounded_plans(found)} takes less than {bound} (proved)"
 
 
-def _changes(found: ImprovementResult) -> RenderableType:
-    shares = found.run_fits
-    columns = (
-        ("change", "left"),
-        ("step", "right"),
-        ("speed", "right"),
-        *((("of the gain", "right"),) if shares else ()),
-        ("memory needed", "right"),
+def change_table(found: ImprovementResult) -> Table:
+    """The changes, fastest first; the recommended one is marked."""
+    return table_of(
+        "Changes",
+        (
+            words("change", "options"),
+            column("decisions", on="page"),
+            column("step", "step_time_s"),
+            column("speed", "faster"),
+            column("of the gain", "gain_share", on="both" if found.run_fits else "none"),
+            column("memory needed", "needed_bytes"),
+            column("peak memory", "peak_memory_bytes", on="page"),
+        ),
+        (
+            (
+                each.options,
+                len(each.dimensions),
+                seconds(each.step_time_s),
+                percent(each.speedup - 1, sign=True),
+                percent(each.gain_share or 0.0, digits=0),
+                size(needed_bytes(found, each.peak_memory_bytes)),
+                size(each.peak_memory_bytes),
+            )
+            for each in found.changes
+        ),
+        marked=(at for at, each in enumerate(found.changes) if each == found.recommended),
+        caption=f"{changes_title(found)}, fastest first",
+        note="Options are written as trainwright estimate takes them, to be added to the run's. "
+        f"The marked row is the {choice_title(found)}.",
     )
-    made = table(f"{changes_title(found)}, fastest first", columns)
-    for each in found.changes:
-        add_row(
-            made,
-            each.options,
-            format_seconds(each.step_time_s),
-            f"{each.speedup - 1:+.1%}",
-            *((f"{each.gain_share or 0.0:.0%}",) if shares else ()),
-            format_bytes(needed_bytes(found, each.peak_memory_bytes)),
-        )
-    return made

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from trainwright.documents.model_plan import memory_assumption, mfu_in_words
-from trainwright.documents.printing import layout_line, ranges
-from trainwright.documents.view import add_row, table
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import precision_named
 from trainwright.options.inputs import naming_options
@@ -31,12 +29,10 @@ from trainwright.plans.status import BoundKind, Status, relative_gap
 from trainwright.profile import Recompute
 from trainwright.step.account import time_range
 from trainwright.step.pools import MixedPlacement
-from trainwright.units import format_bytes, format_percent_up, format_seconds
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from rich.console import RenderableType
 
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
@@ -142,6 +138,10 @@ class MixedAlternative:
     `layout` is "alone", "across" or "beside", `pools` those it uses, in the order of the pipeline.
     """
 
+    num_recomputed: ClassVar[None] = None
+    peak_memory_bytes: ClassVar[None] = None
+    lost_s: ClassVar[dict[str, float]] = {}
+
     layout: str
     pools: tuple[int, ...]
     device_kinds: tuple[str, ...]
@@ -161,6 +161,14 @@ class MixedPlanResult:
     with their own number of microbatches; or one pool "alone". `parallelism.data` counts the
     replicas of all pools. `ranks` has an entry for each rank of each chain of like replicas.
     """
+
+    # What only a plan on one pool has; whoever shows plans need not ask on how many it is.
+    order: ClassVar[None] = None
+    named_step_time_s: ClassVar[None] = None
+    lower_bound_one_stage_s: ClassVar[None] = None
+    bubble_of_makespan: ClassVar[None] = None
+    time_by_part_s: ClassVar[dict[str, float]] = {}
+    relaxations: ClassVar[tuple[()]] = ()
 
     kind: str = "mixed-plan"
     format_version: int = FORMAT_VERSION
@@ -197,6 +205,11 @@ class MixedPlanResult:
     not_reached: int = 0
     search_s: float | None = None
     request: PlanRequest
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """What the fullest device needs."""
+        return max((rank.memory_bytes for rank in self.ranks), default=None)
 
 
 # The priced plan on several pools, as a document carries it, and back
@@ -586,197 +599,3 @@ def refuse_export(document: MixedPlanResult) -> None:
         "written for no target yet",
         alternative="plan with --cluster of one pool to export",
     )
-
-
-# The plan of a model on several pools as a table: the step, the groups, the ranks by kind
-# ----------------------------------------------------------------------------------------
-
-_COLUMNS: Final = (
-    ("rank", "right"),
-    ("device", "right"),
-    ("d", "right"),
-    ("each", "right"),
-    ("layers", "left"),
-    ("recomp", "right"),
-    ("forward", "right"),
-    ("backward", "right"),
-    ("busy", "right"),
-    ("memory", "right"),
-    ("of limit", "right"),
-    ("", "right"),
-)
-_MOST_RANKS: Final = 24
-LAYOUTS: Final = {
-    "across": "stages on several kinds",
-    "beside": "replicas on several kinds",
-    "woven": "replicas that cross kinds in ways of their own",
-    "alone": "one kind alone",
-}
-
-
-def mixed_plan_report(document: MixedPlanResult) -> RenderableType:
-    """Headline, groups of devices, ranks, why, and the other ways to use the groups."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(line) for line in _headline(document)]
-    if document.stages:
-        parts += [_group_table(document), _rank_table(document)]
-    parts.extend(Text(line) for line in _reasons(document))
-    if document.alternatives:
-        parts.append(_alternative_table(document))
-    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
-    return Group(*parts)
-
-
-def _headline(document: MixedPlanResult) -> Iterator[str]:
-    request = document.request
-    cluster = request.cluster.name if request.cluster else "?"
-    used = document.devices_used or request.num_devices
-    where = f"{request.model.name} on {used} devices of {cluster}"
-    if document.step_time_s is None:
-        yield f"{where}: {_VERDICTS[document.status]}"
-        return
-    yield (
-        f"{where}: {format_seconds(document.step_time_s)} per step "
-        f"({format_seconds(document.step_time_low_s or 0)} to "
-        f"{format_seconds(document.step_time_high_s or 0)}, 90 %)"
-    )
-    proof = (
-        "no plan of the space is faster, proved"
-        if document.status is Status.OPTIMAL
-        else f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
-    )
-    yield (
-        f"{document.tokens_per_s or 0:,.0f} tokens/s, "
-        f"{document.tokens_per_s_per_device or 0:,.0f} per device, MFU {document.mfu or 0:.1%}; "
-        f"{proof}"
-    )
-    assert document.parallelism is not None
-    yield (
-        f"{LAYOUTS[document.layout or 'alone']}: {layout_line(document.parallelism)}, "
-        f"microbatch {document.micro_batch}, schedule {document.schedule}; "
-        f"{'fits' if document.fits else 'does NOT fit'}"
-    )
-
-
-_VERDICTS: Final = {
-    Status.OPTIMAL: "optimal, proved",
-    Status.GAP: "a plan with a gap",
-    Status.INFEASIBLE: "infeasible: no plan of the space fits",
-    Status.UNKNOWN: "unknown: no plan was found, and none is excluded",
-}
-
-
-def _group_table(document: MixedPlanResult) -> RenderableType:
-    made = table(
-        None,
-        (
-            ("group", "right"),
-            ("device", "left"),
-            ("used", "right"),
-            ("of the work", "right"),
-            ("busy", "right"),
-            ("memory", "right"),
-            ("of limit", "right"),
-        ),
-    )
-    for group in document.groups:
-        add_row(
-            made,
-            str(group.pool),
-            group.device_kind,
-            f"{group.devices_used}/{group.num_devices}",
-            f"{group.layer_share:.1%}",
-            f"{group.busy:.1%}",
-            format_bytes(group.peak_memory_bytes),
-            f"{group.peak_memory_bytes / group.memory_limit_bytes:.1%}",
-        )
-    return made
-
-
-def _rank_table(document: MixedPlanResult) -> RenderableType:
-    made = table(None, _COLUMNS)
-    for rank in document.ranks[:_MOST_RANKS]:
-        found, layers, recomputed = rank.prediction, *layers_of(document, rank)
-        binding = document.binding
-        binds = binding is not None and (binding.chain, binding.rank) == (rank.chain, rank.rank)
-        add_row(
-            made,
-            str(rank.rank),
-            rank.device_kind,
-            str(rank.count),
-            str(rank.num_microbatches),
-            ranges(layers),
-            f"{recomputed}/{len(layers)}",
-            format_seconds(found.forward_s),
-            format_seconds(found.backward_s),
-            f"{rank.busy:.1%}",
-            format_bytes(rank.memory_bytes),
-            f"{rank.memory_bytes / rank.memory_limit_bytes:.1%}",
-            "binds" if binds else "",
-        )
-    return made
-
-
-def layers_of(document: MixedPlanResult, rank: MixedRankRecord) -> tuple[list[int], int]:
-    """The layers of a rank, and how many of them it recomputes."""
-    layers: list[int] = []
-    recomputed = 0
-    for stage in document.stages:
-        if stage.rank == rank.rank:
-            own = (r for r in stage.replicas if _is_of(r, rank))
-            layers += stage.layers
-            recomputed += next(own).num_recomputed
-    return layers, recomputed
-
-
-def _is_of(replicas: object, rank: MixedRankRecord) -> bool:
-    pair = (getattr(replicas, "pool", None), getattr(replicas, "num_microbatches", None))
-    return pair == (rank.pool, rank.num_microbatches)
-
-
-def _reasons(document: MixedPlanResult) -> Iterator[str]:
-    if document.stages:
-        hidden = len(document.ranks) - _MOST_RANKS
-        if hidden > 0:
-            yield f"({hidden} more ranks)"
-        yield "d: replicas; each: microbatches of one replica in a step"
-        yield "taken for granted:"
-        yield from (f"  {name}: {value}" for name, value in document.assumptions.items())
-    if document.binding is not None:
-        yield f"what binds: group {document.binding.pool}, {document.binding.description}"
-    left = f", {document.not_reached} not reached" if document.not_reached else ""
-    excluded = f"{document.pruned} excluded by their bounds"
-    yield f"{document.considered} layouts considered, {excluded}{left}"
-    if document.interrupted:
-        yield "interrupted: this is the best plan found so far"
-
-
-def _alternative_table(document: MixedPlanResult) -> RenderableType:
-    made = table(
-        "other ways to use the groups",
-        (
-            ("", "left"),
-            ("devices", "left"),
-            ("used", "right"),
-            ("layout", "left"),
-            ("mb", "right"),
-            ("schedule", "left"),
-            ("step", "right"),
-            ("slower", "right"),
-        ),
-    )
-    for other in document.alternatives:
-        add_row(
-            made,
-            LAYOUTS[other.layout],
-            (" -> " if other.layout == "across" else " + ").join(other.device_kinds),
-            str(other.devices_used),
-            layout_line(other.parallelism),
-            str(other.micro_batch),
-            other.schedule,
-            format_seconds(other.step_time_s),
-            f"{other.slowdown - 1:.1%}",
-        )
-    return made

@@ -16,7 +16,17 @@ from trainwright.documents.model_plan import (
 )
 from trainwright.documents.printing import sharding_words, unfitted_line
 from trainwright.documents.runs import gaps_of_run, model_and_cluster
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import (
+    Cell,
+    column,
+    part_of_step,
+    percent,
+    seconds,
+    size,
+    table_of,
+    warning_lines,
+    words,
+)
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import encode
 from trainwright.options.inputs import embed, naming_options
@@ -30,7 +40,6 @@ from trainwright.units import (
     GIB,
     format_bytes,
     format_count,
-    format_part,
     format_seconds,
     without_noise,
 )
@@ -38,9 +47,8 @@ from trainwright.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.console import RenderableType
-
     from trainwright.cluster import Cluster
+    from trainwright.documents.view import Line, Table
     from trainwright.model import TransformerConfig
     from trainwright.options.inputs import ModelInput
     from trainwright.options.run import RunOptions
@@ -369,21 +377,17 @@ _NAMES = {
 NONE_ENOUGH: Final = "no single change of the run is enough"
 
 
-def model_estimate_report(document: ModelEstimateResult) -> RenderableType:
+def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
     """Headline, communication, memory, and the changes that would make it fit."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(line) for line in _headline(document)]
-    parts.append(_communication_table(document))
-    parts.append(_memory_table(document))
-    parts.extend(Text(line) for line in _verdict(document))
+    yield from _headline(document)
+    yield communication_table(document)
+    yield memory_table(document)
+    yield from _verdict(document)
     if document.changes:
-        parts.append(enough_table(document.changes))
-    parts.append(Text("taken for granted:"))
-    parts.extend(Text(f"  {name}: {text}") for name, text in document.assumptions.items())
-    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
-    return Group(*parts)
+        yield enough_table(document.changes)
+    yield "taken for granted:"
+    yield from (f"  {name}: {text}" for name, text in document.assumptions.items())
+    yield from warning_lines(document.warnings)
 
 
 def _headline(document: ModelEstimateResult) -> Iterator[str]:
@@ -421,55 +425,69 @@ def _headline(document: ModelEstimateResult) -> Iterator[str]:
     yield from unfitted_line(document.assumptions)
 
 
-def _communication_table(document: ModelEstimateResult) -> RenderableType:
-    made = table(
-        "communication of a step",
-        (("for", "left"), ("exposed", "right"), ("of step", "right"), ("hidden", "right")),
-    )
+def communication_table(document: ModelEstimateResult) -> Table:
+    """What a step sends, by what for."""
     step_s = document.step_time_s
-    for kind, exposed_s in document.exposed_communication_s.items():
-        hidden_s = document.hidden_communication_s[kind]
-        if without_noise(exposed_s + hidden_s, step_s) > 0:
-            share = f"{exposed_s / step_s:.1%}"
-            add_row(
-                made, kind, format_part(exposed_s, step_s), share, format_part(hidden_s, step_s)
+    both = (
+        (kind, exposed_s, document.hidden_communication_s[kind])
+        for kind, exposed_s in document.exposed_communication_s.items()
+    )
+    return table_of(
+        "Communication of a step",
+        (
+            words("for", "kind"),
+            column("exposed", "exposed_s"),
+            column("of step", "share"),
+            column("hidden", "hidden_s"),
+        ),
+        (
+            (
+                kind,
+                part_of_step(exposed_s, step_s),
+                percent(exposed_s / step_s),
+                part_of_step(hidden_s, step_s),
             )
-    return made
+            for kind, exposed_s, hidden_s in both
+            if without_noise(exposed_s + hidden_s, step_s) > 0
+        ),
+        caption="communication of a step",
+    )
 
 
-def _memory_table(document: ModelEstimateResult) -> RenderableType:
-    columns = [("rank", "right"), *((_SHORT.get(name, name), "right") for name in _CLASS_COLUMNS)]
-    columns += [("total", "right"), ("margin", "right"), ("", "right")]
-    made = table("GiB at its fullest, by pipeline rank", columns)
-    for rank in _shown(document):
-        mark = "fullest" if rank.rank == document.heaviest_rank else ""
-        sizes = (float(getattr(rank, f"{name}_bytes")) for name in _CLASS_COLUMNS)
-        add_row(
-            made,
-            str(rank.rank),
-            *map(_gib, sizes),
-            _gib(rank.total_bytes),
-            _gib(rank.margin_bytes),
-            mark,
-        )
-    return made
+def memory_table(document: ModelEstimateResult) -> Table:
+    """What each rank holds at its fullest; a terminal shows of many first, last and heaviest."""
+    ranks = document.memory
+    names = (*_CLASS_COLUMNS, "total", "margin")
+    brief = None
+    if len(ranks) > _MOST_RANKS:
+        brief = sorted({*range(_MOST_RANKS - 2), document.heaviest_rank, len(ranks) - 1})
+    return table_of(
+        "GiB at its fullest, by pipeline rank",
+        (
+            column("rank"),
+            *(column(name, f"{name}_bytes", _SHORT.get(name)) for name in names),
+            column("", "marks"),
+        ),
+        (
+            (
+                rank.rank,
+                *(_gib(float(getattr(rank, f"{name}_bytes"))) for name in names),
+                "fullest" if rank.rank == document.heaviest_rank else "",
+            )
+            for rank in ranks
+        ),
+        caption="GiB at its fullest, by pipeline rank",
+        brief=brief,
+    )
 
 
-def _gib(size_bytes: float) -> str:
-    return f"{size_bytes / GIB:.2f}"
-
-
-def _shown(document: ModelEstimateResult) -> list[RankMemory]:
-    """All ranks, or of many the first, the last and the heaviest."""
-    ranks = list(document.memory)
-    if len(ranks) <= _MOST_RANKS:
-        return ranks
-    kept = {*range(_MOST_RANKS - 2), document.heaviest_rank, len(ranks) - 1}
-    return [ranks[rank] for rank in sorted(kept)]
+def _gib(size_bytes: float) -> Cell:
+    return Cell(text=f"{size_bytes / GIB:.2f}", value=size_bytes)
 
 
 def _verdict(document: ModelEstimateResult) -> Iterator[str]:
-    hidden = len(document.memory) - len(_shown(document))
+    brief = memory_table(document).brief
+    hidden = 0 if brief is None else len(document.memory) - len(brief)
     if hidden:
         yield f"({hidden} more ranks, none heavier)"
     limit = format_bytes(document.memory_limit_bytes)
@@ -488,25 +506,26 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
         yield NONE_ENOUGH
 
 
-def enough_table(changes: Iterable[PricedChange]) -> RenderableType:
+def enough_table(changes: Iterable[PricedChange]) -> Table:
     """Changes of a run that make it fit, each with its options."""
-    made = table(
-        "any one of these is enough",
+    return table_of(
+        "Any one of these is enough",
         (
-            ("change", "left"),
-            ("options", "left"),
-            ("step", "right"),
-            ("device time", "right"),
-            ("peak memory", "right"),
+            words("change"),
+            words("options"),
+            column("step", "step_time_s"),
+            column("more device time", "device_time_share", "device time"),
+            column("peak memory", "peak_memory_bytes"),
         ),
+        (
+            (
+                change.description,
+                change.options,
+                seconds(change.step_time_s),
+                percent(change.device_time_ratio - 1, sign=True),
+                size(change.peak_memory_bytes),
+            )
+            for change in changes
+        ),
+        caption="any one of these is enough",
     )
-    for change in changes:
-        add_row(
-            made,
-            change.description,
-            change.options,
-            format_seconds(change.step_time_s),
-            f"{change.device_time_ratio - 1:+.1%}",
-            format_bytes(change.peak_memory_bytes),
-        )
-    return made

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from trainwright.cluster.efficiency import UNFITTED
 from trainwright.documents.registry import kind_of, part
-from trainwright.documents.view import to_terminal
+from trainwright.documents.view import column, to_terminal, words
 from trainwright.formats.atomic_file import write_text
 from trainwright.formats.document_json import encode
 from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from trainwright.documents.model_plan import Alternative
+    from trainwright.documents.plan_view import Considered
+    from trainwright.documents.view import Column
     from trainwright.plans.parallelism import Parallelism
 
 
@@ -105,19 +106,19 @@ def sharding_words(degrees: Parallelism) -> str:
     return words
 
 
-def layout_columns(plans: Sequence[Parallelism | None]) -> tuple[tuple[str, str], ...]:
-    """Headers of the degrees that at least one of the plans uses."""
-    return tuple((name, "right") for name in _shown(plans))
+def layout_columns(plans: Sequence[Parallelism | None]) -> tuple[Column, ...]:
+    """The layout in words on a page, in a terminal the degrees that one of the plans uses."""
+    return (words("layout", on="page"), *(column(name, on="terminal") for name in _shown(plans)))
 
 
 def layout_cells(
-    degrees: Parallelism | None, plans: Sequence[Parallelism | None]
+    degrees: Parallelism | None, plans: Sequence[Parallelism | None], *, absent: str = ""
 ) -> tuple[str, ...]:
-    """One plan's degrees under `layout_columns`; blank where stages differ or nothing fits."""
+    """One plan's degrees under `layout_columns`; `absent` where stages differ or nothing fits."""
     if degrees is None:
-        return ("",) * len(_shown(plans))
+        return (absent, *("" for _ in _shown(plans)))
     values = _values(degrees)
-    return tuple(values[name] for name in _shown(plans))
+    return (layout_line(degrees), *(values[name] for name in _shown(plans)))
 
 
 def _shown(plans: Sequence[Parallelism | None]) -> list[str]:
@@ -151,7 +152,7 @@ def _values(degrees: Parallelism) -> dict[str, str]:
 NEGLIGIBLE: Final = 5e-4  # of the step: not worth a word
 
 
-def main_losses(other: Alternative) -> tuple[tuple[str, float], ...]:
+def main_losses(other: Considered) -> tuple[tuple[str, float], ...]:
     """The one or two parts of the step in which it loses most, in seconds, largest first."""
     worst = sorted(other.lost_s.items(), key=lambda part: -part[1])[:2]
     return tuple(
@@ -159,7 +160,7 @@ def main_losses(other: Alternative) -> tuple[tuple[str, float], ...]:
     )
 
 
-def is_noticed(changed_s: float, other: Alternative) -> bool:
+def is_noticed(changed_s: float, other: Considered) -> bool:
     """Whether a change is more than a negligible part of the step."""
     return abs(changed_s) >= NEGLIGIBLE * other.step_time_s
 

@@ -44,10 +44,10 @@ def _kind(
     page: str | None = None,
     is_estimated: bool = False,
 ) -> Kind:
-    """A kind whose parts stand in one module, but for its page."""
+    """A kind whose parts stand in one module, but for its page, and a view of several kinds."""
     return Kind(
         record=f"{module}:{record}",
-        view=f"{module}:{view}",
+        view=view if ":" in view else f"{module}:{view}",
         remake=None if remake is None else f"{module}:{remake}",
         page=None if page is None else f"pages.{page}",
         is_estimated=is_estimated,
@@ -66,7 +66,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "model-plan": _kind(
             "documents.model_plan",
             "ModelPlanResult",
-            "model_plan_report",
+            "documents.plan_view:plan_view",
             remake="remake_model_plan",
             page="model_plan:model_plan_content",
             is_estimated=True,
@@ -95,15 +95,15 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "mixed-plan": _kind(
             "documents.mixed_plan",
             "MixedPlanResult",
-            "mixed_plan_report",
+            "documents.plan_view:plan_view",
             remake="remake_mixed_plan",
-            page="mixed_plan:mixed_plan_content",
+            page="model_plan:model_plan_content",
             is_estimated=True,
         ),
         "model-estimate": _kind(
             "documents.model_estimate",
             "ModelEstimateResult",
-            "model_estimate_report",
+            "model_estimate_view",
             remake="remake_model_estimate",
             page="model_estimate:model_estimate_content",
             is_estimated=True,
@@ -111,24 +111,24 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "model-sweep": _kind(
             "documents.sweep",
             "ModelSweepResult",
-            "model_sweep_report",
+            "model_sweep_view",
             remake="remake_sweep",
             page="model_sweep:model_sweep_content",
         ),
         "model-explanation": _kind(
             "documents.explanation",
             "ModelExplanation",
-            "model_explanation_report",
+            "model_explanation_view",
             remake="remake_explanation",
             page="model_plan:model_explanation_content",
         ),
         "whatif": _kind(
-            "documents.difference", "WhatIfResult", "what_if_report", remake="remake_what_if"
+            "documents.difference", "WhatIfResult", "what_if_view", remake="remake_what_if"
         ),
         "improvement": _kind(
             "documents.improvement",
             "ImprovementResult",
-            "improvement_report",
+            "improvement_view",
             remake="remake_improvement",
             page="improvement:improvement_content",
             is_estimated=True,
@@ -147,13 +147,15 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "verification": _kind(
             "documents.verification", "VerificationResult", "verification_report"
         ),
-        "diff": _kind("documents.difference", "Difference", "difference_report"),
+        "diff": _kind("documents.difference", "Difference", "difference_view"),
         "export": _kind("documents.export", "ExportResult", "export_report"),
         "calibration": _kind("documents.calibration", "CalibrationResult", "calibration_report"),
         "constants": _kind("documents.calibration", "ConstantsResult", "constants_report"),
         "codesign-stage": Kind(
             record="formats.codesign_document:StageResult", view="chips.tables:stage_report"
         ),
+        "model": _kind("documents.model_summary", "ModelSummary", "model_summary_report"),
+        "refusal": _kind("documents.refusal", "RefusalResult", "refusal_view"),
         "catalog": _kind("commands.catalog", "CatalogResult", "catalog_report"),
         "report": _kind("commands.report", "ReportResult", "report_table"),
     }

@@ -11,7 +11,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode
 from trainwright.model import LayerKind, RunShape, TransformerConfig, layer_graph
 from trainwright.planning.search.plans import own_split
-from trainwright.plans.capability import CHROME_TRACE, TARGETS, unsupported
+from trainwright.plans.capability import OTHER_TARGETS, TARGETS, unsupported
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.job import Job, StagePart
 from trainwright.plans.schedule import FamilyShape
@@ -122,7 +122,7 @@ def stage_part(
 
 def gaps_of(job: Job, target: str) -> tuple[Gap, ...]:
     """Everything of the job that the target cannot express."""
-    if target == CHROME_TRACE:
+    if target in OTHER_TARGETS:
         return ()
     demands = job.demands
     if (

@@ -6,9 +6,21 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright.documents.model_plan import ModelPlanResult, model_plan_report
+from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.plan_view import plan_view
 from trainwright.documents.printing import layout_cells, layout_columns
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import (
+    MARKS,
+    Cell,
+    column,
+    number,
+    percent,
+    seconds,
+    size,
+    table_of,
+    warning_lines,
+    words,
+)
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import DEFAULT_RECIPE, count_parameters
 from trainwright.options.inputs import inside, naming_options
@@ -30,7 +42,6 @@ from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.units import (
-    GIB,
     format_bytes,
     format_percent_up,
     format_seconds,
@@ -40,11 +51,10 @@ from trainwright.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from rich.console import RenderableType
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.arrays import Floats
+    from trainwright.documents.view import Line, Table
     from trainwright.options.inputs import ModelInput
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import WeightedAim
@@ -364,6 +374,10 @@ def with_totals(row: SweepRow, goal: Goal) -> SweepRow:
     """The row with what the whole training takes; as it is where there is no plan."""
     if row.step_time_s is None:
         return row
+    if not (row.devices_used and row.tokens_per_s):
+        name = "tokens_per_s" if row.devices_used else "devices_used"
+        problem = "must be stated and above 0 where step_time_s is, got"
+        raise InvalidInput.of(name, f"{problem} {getattr(row, name)}")
     total = _outcome(row, goal)
     return replace(
         row,
@@ -507,7 +521,10 @@ def remake_sweep(document: ModelSweepResult) -> ModelSweepResult:
         checkpoint_bytes=stated.checkpoint_bytes,
         tokens_per_step=_tokens_per_step(document),
     )
-    rows = [with_totals(row, goal) for row in document.rows]
+    rows = []
+    for index, row in enumerate(document.rows):
+        with inside(f"rows[{index}]"):
+            rows.append(with_totals(row, goal))
     best, plan = document.best, document.best_plan
     if plan is not None and best is not None and 0 <= best < len(rows):
         rows[best] = replace(plan_row(rows[best].devices, plan, goal), search_s=rows[best].search_s)
@@ -546,110 +563,110 @@ def _tokens_per_step(document: ModelSweepResult) -> float:
 # Plans on several numbers of devices, one row each
 # -------------------------------------------------
 
-_KWH_J: Final = 3.6e6
+_MWH_J: Final = 3.6e9
 _DAY_S: Final = 86_400.0
 _FINE_GAP: Final = 1e-4
 
 
-def model_sweep_report(document: ModelSweepResult) -> RenderableType:
+def model_sweep_view(document: ModelSweepResult) -> Iterator[Line]:
     """One row per number of devices, why some have none, and the preferred plan in full."""
-    from rich.console import Group
-    from rich.text import Text
-
     request = document.request
     cluster = request.cluster.name if request.cluster else "?"
-    parts: list[RenderableType] = [Text(f"{request.model.name} on {cluster}")]
-    parts.append(_row_table(document))
+    yield f"{request.model.name} on {cluster}"
+    yield row_table(document)
     if document.training.tokens is not None:
-        parts.append(_training_table(document))
-    parts.extend(Text(line) for line in _notes(document))
-    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
+        yield training_table(document)
+    yield from _notes(document)
+    yield from warning_lines(document.warnings)
     if document.best_plan is not None:
-        parts.append(Text(""))
-        parts.append(model_plan_report(document.best_plan))
-    return Group(*parts)
+        yield ""
+        yield from plan_view(document.best_plan)
 
 
-def _row_table(document: ModelSweepResult) -> RenderableType:
+def row_table(document: ModelSweepResult) -> Table:
+    """The best plan on each number of devices."""
     plans = [row.parallelism for row in document.rows]
-    made = table(
-        None,
+    return table_of(
+        "The best plan of each number",
         (
-            ("devices", "right"),
-            ("step", "right"),
-            ("tokens/s", "right"),
-            ("/device", "right"),
-            ("MFU", "right"),
+            column("devices"),
+            column("step", "step_time_s"),
+            column("tokens/s", "tokens_per_s"),
+            column("per device", "tokens_per_s_per_device", "/device"),
+            column("MFU", "mfu"),
             *layout_columns(plans),
-            ("mb", "right"),
-            ("schedule", "right"),
-            ("GiB", "right"),
-            ("gap", "right"),
-            ("", "left"),
+            column("microbatch", "micro_batch", "mb"),
+            words("schedule"),
+            column("memory", "peak_memory_bytes"),
+            column("gap"),
+            MARKS,
         ),
+        (
+            (
+                row.devices,
+                *_step_cells(row),
+                *layout_cells(row.parallelism, plans),
+                row.micro_batch,
+                row.schedule,
+                size(row.peak_memory_bytes),
+                _gap_cell(row),
+                _mark(document, index),
+            )
+            for index, row in enumerate(document.rows)
+        ),
+        marked=() if document.best is None else (document.best,),
     )
-    for index, row in enumerate(document.rows):
-        known = _known_cells(row) if row.step_time_s is not None else [row.status.value] + [""] * 3
-        add_row(
-            made,
-            str(row.devices),
-            *known,
-            *layout_cells(row.parallelism, plans),
-            *_plan_cells(row),
-            _mark(document, index),
-        )
-    return made
 
 
-def _training_table(document: ModelSweepResult) -> RenderableType:
-    """Totals of the whole training."""
-    totals = _totals(document)
-    made = table(
-        "the whole training",
-        (("devices", "right"), *((name, "right") for name in totals), ("", "left")),
-    )
-    for index, row in enumerate(document.rows):
-        if row.step_time_s is not None:
-            cells = (shown(row) for shown in totals.values())
-            add_row(made, str(row.devices_used), *cells, _mark(document, index))
-    return made
+def _step_cells(row: SweepRow) -> Iterator[Cell]:
+    yield Cell.of(row.status.value) if row.step_time_s is None else seconds(row.step_time_s)
+    yield number(row.tokens_per_s)
+    yield number(row.tokens_per_s_per_device)
+    yield percent(row.mfu)
 
 
-def _known_cells(row: SweepRow) -> list[str]:
-    return [
-        format_seconds(row.step_time_s or 0),
-        f"{row.tokens_per_s or 0:,.0f}",
-        f"{row.tokens_per_s_per_device or 0:,.0f}",
-        f"{row.mfu or 0:.1%}",
-    ]
-
-
-def _plan_cells(row: SweepRow) -> list[str]:
+def _gap_cell(row: SweepRow) -> Cell:
     if row.step_time_s is None:
-        return [""] * 4
-    gap = "0 %" if row.status is Status.OPTIMAL else _gap(row.gap or 0.0)
-    memory = f"{(row.peak_memory_bytes or 0) / GIB:.1f}"
-    return [str(row.micro_batch), row.schedule or "", memory, gap]
+        return Cell.of("")
+    if row.status is Status.OPTIMAL:
+        return Cell(text="0 %", value=0.0)
+    gap = row.gap or 0.0
+    return Cell(text="<0.01 %" if gap < _FINE_GAP else format_percent_up(gap), value=gap)
 
 
-def _gap(gap: float) -> str:
-    return "<0.01 %" if gap < _FINE_GAP else format_percent_up(gap)
-
-
-def _totals(document: ModelSweepResult) -> dict[str, Callable[[SweepRow], str]]:
-    """Columns of the whole training, as far as its inputs are known."""
+def training_table(document: ModelSweepResult) -> Table:
+    """Totals of the whole training, as far as its inputs are known."""
     training = document.training
-    found: dict[str, Callable[[SweepRow], str]] = {
-        "useful": lambda row: "" if row.goodput is None else f"{row.goodput:.1%}",
-        "days": lambda row: "" if row.train_s is None else f"{row.train_s / _DAY_S:,.1f}",
-    }
-    if training.price_per_hour is not None:
-        found["cost"] = lambda row: "" if row.cost is None else f"{row.cost:,.0f}"
-    if training.power_watts is not None:
-        found["MWh"] = lambda row: (
-            "" if row.energy_j is None else f"{row.energy_j / _KWH_J / 1e3:,.4g}"
-        )
-    return found
+    planned = [(at, row) for at, row in enumerate(document.rows) if row.step_time_s is not None]
+    priced = "none" if training.price_per_hour is None else "both"
+    powered = "none" if training.power_watts is None else "both"
+    return table_of(
+        "The whole training",
+        (
+            column("devices"),
+            column("useful", "goodput"),
+            column("days", "train_s"),
+            column("cost", on=priced),
+            column("MWh", "energy_j", on=powered),
+            MARKS,
+        ),
+        (
+            (
+                row.devices_used,
+                percent(row.goodput),
+                _scaled(row.train_s, _DAY_S, ",.1f"),
+                number(row.cost),
+                _scaled(row.energy_j, _MWH_J, ",.4g"),
+                _mark(document, index),
+            )
+            for index, row in planned
+        ),
+        caption="the whole training",
+    )
+
+
+def _scaled(value: float | None, unit: float, shown: str) -> Cell:
+    return Cell.of("") if value is None else Cell(text=f"{value / unit:{shown}}", value=value)
 
 
 def _mark(document: ModelSweepResult, index: int) -> str:
@@ -735,7 +752,7 @@ def objective_figure(objective: str, value: float) -> str:
         case "tokens-per-device":
             return f"{value:,.0f} tokens/s per device"
         case "energy":
-            return f"{value / _KWH_J / 1e3:,.4g} MWh"
+            return f"{value / _MWH_J:,.4g} MWh"
         case "devices":
             return f"{value:,.0f} devices"
         case _:

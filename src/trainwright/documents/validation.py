@@ -28,10 +28,14 @@ class ErrorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegretRecord:
-    """Slowdown of choosing the plan predicted fastest, over the groups of one job."""
+    """Slowdown of choosing by prediction, over the groups of one job.
+
+    `beyond_repeats` is the mean of what exceeds the difference of two runs of one configuration.
+    """
 
     mean: float
     max: float
+    beyond_repeats: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,7 @@ class DatasetScore:
     kendall_tau: float | None = None
     tau_ceiling: float | None = None
     top1_regret: RegretRecord | None = None
+    top3_regret: RegretRecord | None = None
     false_fits: float | None = None
     interval_coverage: float | None = None
     interval_check: CoverageCheck | None = None

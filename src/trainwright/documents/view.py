@@ -94,7 +94,7 @@ class Table:
 def table_of(
     title: str,
     columns: Sequence[Column],
-    rows: Iterable[Sequence[Cell | float | str | None]],
+    rows: Iterable[Iterable[Cell | float | str | None]],
     *,
     marked: Iterable[int] = (),
     note: str = "",
@@ -144,9 +144,9 @@ View: TypeAlias = "Iterable[Line]"
 # ----------------------------------------------------------------------------
 
 
-def seconds(value_s: float) -> Cell:
-    """A duration, sorted and copied in seconds."""
-    return Cell(text=format_seconds(value_s), value=value_s)
+def seconds(value_s: float | None) -> Cell:
+    """A duration, sorted and copied in seconds; empty without one."""
+    return Cell.of("") if value_s is None else Cell(text=format_seconds(value_s), value=value_s)
 
 
 def percent(fraction: float | None, *, digits: int = 1, sign: bool = False) -> Cell:
@@ -172,8 +172,10 @@ def part_of_step(part_s: float, step_s: float) -> Cell:
     return Cell(text=format_part(part_s, step_s), value=part_s)
 
 
-def size(value_bytes: float) -> Cell:
-    """A size, sorted and copied in bytes."""
+def size(value_bytes: float | None) -> Cell:
+    """A size, sorted and copied in bytes; empty without one."""
+    if value_bytes is None:
+        return Cell.of("")
     return Cell(text=format_bytes(value_bytes), value=value_bytes)
 
 

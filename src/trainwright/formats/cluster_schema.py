@@ -237,6 +237,12 @@ class ClusterFile(_Table):
         return self
 
 
+def cluster_schema() -> dict[str, Any]:
+    """The JSON Schema of a cluster file, as TOML is read; rules between fields are not in it."""
+    made = ClusterFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | made
+
+
 def faults_of(model: type[_Table], document: Mapping[str, Any]) -> Iterator[Fault]:
     """Every way in which `document` breaks the rules of `model`; empty where it is valid."""
     try:

@@ -20,7 +20,7 @@ from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_families import ALIASES, FAMILIES
 from trainwright.formats.hf_keys import SILENT_KEYS, KeyReader, effect_of
 from trainwright.formats.json_text import parse_json, show_typed
-from trainwright.model import LowRank, TransformerConfig, count_parameters
+from trainwright.model import Head, LowRank, TransformerConfig, count_parameters
 
 # Finds the `config.json` of a Hugging Face hub id in the local cache; nothing is ever
 # downloaded
@@ -149,9 +149,26 @@ def load_config(path: Path) -> ModelDescription:
     """
     file = path / "config.json" if path.is_dir() else path
     data = read_bytes(file, name="config", most=MAX_CONFIG_BYTES)
-    document = parse_json(data, source=str(file), what="config")
+    document = parse_json(data, source=str(file), what="config", finite=False)
     name = file.parent.name if file.name == "config.json" else file.stem
     return read_config(document, name=name or "model", source=str(file))
+
+
+def config_document(name: str) -> tuple[str, Mapping[str, Any] | None]:
+    """The model's name and the content of the file that `name` leads to, None where it is no file.
+
+    `name` is a path or a hub id in the cache; raises like `load_config`.
+    """
+    path = Path(name)
+    if not path.exists() and is_hub_id(name):
+        path = cached_config(name, cache=hub_cache())
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        return name, None
+    data = read_bytes(file, name="config", most=MAX_CONFIG_BYTES)
+    document = parse_json(data, source=str(file), what="config", finite=False)
+    stem = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return stem, document if isinstance(document, Mapping) else None
 
 
 def read_config(document: object, *, name: str, source: str | None = None) -> ModelDescription:
@@ -171,6 +188,7 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
             )
     keys = KeyReader(document)
     fields = FAMILIES[family](keys)
+    fields |= _head(document, family)
     faults = keys.all_faults
     if not faults:
         try:
@@ -184,6 +202,48 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
     return ModelDescription(
         name=name, config=config, defaults=tuple(keys.all_defaults.items()), ignored=ignored
     )
+
+
+# What the class that a file names has behind its last block, where that is no language head.
+_CLASSIFIERS: Final = {
+    "ForSequenceClassification": False,  # whether its product has a bias
+    "ForTokenClassification": True,
+    "ForQuestionAnswering": True,
+}
+
+
+def _head(document: Mapping[str, Any], family: str) -> dict[str, Any]:
+    """Fields of the head, by the class that `architectures` names; none where it is the usual one.
+
+    BERT's classes keep its pooler where they look at one token per sequence, and its transform of
+    hidden states only before the vocabulary.
+    """
+    names = document.get("architectures")
+    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    is_bert = family == "bert"
+    ends = {"tied_embeddings": False, "num_mtp_layers": 0}
+    if is_bert:
+        ends |= {"mlm_transform": False, "head_bias": False}
+    if name.endswith("Model") and not name.endswith(_WITH_HEAD):
+        return ends | {"head": Head.NONE}
+    for role, biased in _CLASSIFIERS.items():
+        if name.endswith(role):
+            pools = {"pooler": role == "ForSequenceClassification"} if is_bert else {}
+            classes = 2 if role == "ForQuestionAnswering" else _num_classes(document)
+            bias = {"head_bias": biased or is_bert}
+            return ends | pools | bias | {"head": Head.CLASSES, "num_classes": classes}
+    return {"pooler": False} if is_bert and name.endswith("ForMaskedLM") else {}
+
+
+_WITH_HEAD: Final = ("LMHeadModel", "LMModel", "DoubleHeadsModel", "RewardModel")
+
+
+def _num_classes(document: Mapping[str, Any]) -> int:
+    """As the library reads it: names of classes, else their number, else two."""
+    names, stated = document.get("id2label"), document.get("num_labels")
+    if isinstance(names, Mapping) and names:
+        return len(names)
+    return stated if type(stated) is int and stated > 0 else 2
 
 
 def _family(document: Mapping[str, Any], *, source: str | None) -> str:

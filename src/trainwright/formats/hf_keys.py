@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -117,7 +116,7 @@ class KeyReader:
         key, value = self._find(field, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._fault(key, f"must be a number, got {show_typed(value)}")
-        elif not (math.isfinite(value) and 0 <= value < 1):
+        elif not 0 <= value < 1:
             self._fault(key, f"must be in [0, 1), got {show_value(value)}")
         else:
             return float(value)

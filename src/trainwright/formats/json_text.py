@@ -90,12 +90,17 @@ def show_value(value: object) -> str:
         return digits if len(digits) <= _LONGEST_TEXT else f"{digits[:12]}… ({len(digits)} digits)"
     if isinstance(value, list):
         return "[...]" if value else "[]"
-    return "{...}" if value else "{}"
+    if isinstance(value, dict):
+        return "{...}" if value else "{}"
+    return str(value)  # TOML has dates
 
 
 def show_typed(value: object) -> str:
     """Print a JSON value with the name of its type, for values of a wrong type."""
-    return "null" if value is None else f"{show_value(value)} ({_TYPE_NAMES[type(value)]})"
+    if value is None:
+        return "null"
+    name = _TYPE_NAMES.get(type(value), type(value).__name__)
+    return f"{show_value(value)} ({name})"
 
 
 def in_document_order(faults: Iterable[PathFault], document: object) -> tuple[Fault, ...]:
@@ -149,8 +154,10 @@ _TYPE_NAMES: Final[dict[type, str]] = {
 # JSON text → Python values, strictly: what the standard library lets pass is a fault here
 # ----------------------------------------------------------------------------------------
 
+_LARGEST_FLOAT: Final = sys.float_info.max
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_HUGE_INTEGER: Final = re.compile(r"[0-9]{309}")  # may be more than a float holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +186,21 @@ def collector_at_rest() -> Iterator[None]:
             gc.enable()
 
 
-def parse_json(data: bytes, *, source: str | None = None, what: str = "document") -> dict[str, Any]:
-    """Read a JSON object; `what` names it in messages. Raises `InvalidInput` for any fault."""
+def parse_json(
+    data: bytes, *, source: str | None = None, what: str = "document", finite: bool = True
+) -> dict[str, Any]:
+    """Read a JSON object; `what` names it in messages. Raises `InvalidInput` for any fault.
+
+    Without `finite` the constants Infinity and NaN, which some libraries write, may stand in it.
+    """
     text = scan_json(data, source=source, what=what)
-    if text.faults:
-        raise InvalidInput(in_document_order(text.faults, text.value), source=source)
+    faults = [f for f in text.faults if finite or not f.problem.startswith(_UNBOUNDED)]
+    if faults:
+        raise InvalidInput(in_document_order(faults, text.value), source=source)
     return text.value
+
+
+_UNBOUNDED: Final = "must be finite"
 
 
 @collector_at_rest()
@@ -212,7 +228,7 @@ def _scan(data: bytes) -> JsonText:
     value, suspicious = _parse(text)
     if type(value) not in (dict, _RepeatedKeys):
         raise _NotAnObject(show_typed(value))
-    suspicious = suspicious or _SURROGATE_ESCAPE.search(text) is not None
+    suspicious = suspicious or any(p.search(text) for p in (_SURROGATE_ESCAPE, _HUGE_INTEGER))
     return JsonText(value=value, faults=tuple(_text_faults(value)) if suspicious else ())
 
 
@@ -294,7 +310,9 @@ def _text_faults(root: Any) -> Iterator[PathFault]:
         elif isinstance(value, list):
             stack += [((*path, index), entry) for index, entry in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
-            yield PathFault(path, f"must be finite, got {show_value(value)}")
+            yield PathFault(path, f"{_UNBOUNDED}, got {show_value(value)}")
+        elif isinstance(value, int) and abs(value) > _LARGEST_FLOAT:
+            yield PathFault(path, f"must be at most {_LARGEST_FLOAT:.3g}, got {show_value(value)}")
         elif isinstance(value, str) and _is_broken(value):
             yield _broken(path)
 
@@ -317,7 +335,6 @@ def _broken(path: Path) -> PathFault:
 # stand-in of the right type where a fault was noted: whoever reads on finds the faults of the rest.
 # Paths are built only for faults, so a good field costs about 150 ns.
 
-_LARGEST_FLOAT: Final = sys.float_info.max
 _MISSING: Final = object()
 
 

@@ -5,7 +5,7 @@ A target cannot be asked for what it does not express: `write` raises before any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
@@ -15,13 +15,10 @@ from trainwright.documents.runs import able_targets, gaps_of
 from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.frameworks.launch import launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
-from trainwright.plans.capability import CHROME_TRACE, TARGETS, target_named
+from trainwright.plans.capability import CHROME_TRACE, DRY_RUN, OTHER_TARGETS, TARGETS, target_named
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainwright.frameworks.launch import Launcher
-    from trainwright.frameworks.stated_run import StatedRun
     from trainwright.plans.job import ExportBundle, Job, Stamp
 # Where each target is written; a picture of the schedule is no framework.
 _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -37,14 +34,6 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "nanotron": ("nanotron", "export_nanotron"),
     }
 )
-_READERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "megatron": ("megatron_reader", "read_megatron"),
-        "torchtitan": ("torchtitan_reader", "read_torchtitan"),
-        "deepspeed": ("deepspeed", "read_deepspeed"),
-    }
-)
-_OF_SHELL: Final = frozenset({"megatron"})
 _OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})
 # Targets that take the order of every action from a file.
 _WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", CHROME_TRACE})
@@ -52,12 +41,12 @@ _WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", 
 
 def export_target(name: str) -> str:
     """The target of a name; raises `InvalidInput` listing all, the trace among them."""
-    if name == CHROME_TRACE:
+    if name in OTHER_TARGETS:
         return name
     try:
         return target_named(name)
     except InvalidInput:
-        names = ", ".join((*TARGETS, CHROME_TRACE))
+        names = ", ".join((*TARGETS, *OTHER_TARGETS))
         raise InvalidInput.of("to", f'must be one of {names}, got "{name}"') from None
 
 
@@ -79,6 +68,10 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         from trainwright.frameworks.chrome_trace import export_trace
 
         return export_trace(job, stamp)
+    if target == DRY_RUN:
+        from trainwright.frameworks.dry_run import export_dry_run
+
+        return export_dry_run(job, stamp)
     if target in _OF_CORE:
         _refuse_illegal(job, target)
     module, function = _WRITERS[target]
@@ -96,25 +89,6 @@ def _refuse_illegal(job: Job, target: str) -> None:
     broken = broken_megatron_rules(setup_of(job, letters=letters))
     if broken:
         raise InvalidInput(broken, source=f"the plan for {target}")
-
-
-def read(name: str, text: str, *, folder: Path | None = None) -> StatedRun:
-    """The run that a framework's configuration states; raises `InvalidInput` for other formats.
-
-    `folder` is where the file lies: a script may source others of it.
-    """
-    found = _READERS.get(name)
-    if found is None:
-        known = ", ".join(_READERS)
-        raise InvalidInput.of("from", f'must be one of {known}, got "{name}"')
-    beside = (folder,) if name in _OF_SHELL else ()
-    run: StatedRun = _function(*found)(text, *beside)
-    return run
-
-
-def readable() -> Iterable[str]:
-    """The formats that `read` knows."""
-    return tuple(_READERS)
 
 
 def _function(module: str, name: str) -> Callable[..., Any]:

@@ -319,6 +319,14 @@ class Activation(StrEnum):
         return self is Activation.RELU
 
 
+class Head(StrEnum):
+    """What stands behind the last block: logits of the vocabulary, of a few classes, or nothing."""
+
+    LANGUAGE = "language"
+    CLASSES = "classes"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerConfig:
     """A decoder or encoder stack with its embedding and head.
@@ -329,8 +337,8 @@ class TransformerConfig:
     `attention_sinks` is one learned logit per head that takes up attention (GPT-OSS);
     `sandwich_norm` a second norm after each half of a block (Grok-1). With `latent` attention
     `head_size` is the width of a query and key. `num_mtp_layers` predict further tokens
-    (DeepSeek-V3). `mlm_transform` and `pooler` are BERT's dense layers before its heads. `tuning`
-    says what trains.
+    (DeepSeek-V3). `mlm_transform` and `pooler` are BERT's dense layers before its heads. A `head`
+    of classes gives `num_classes` logits (classifiers, reward models). `tuning` says what trains.
     """
 
     family: str
@@ -364,6 +372,8 @@ class TransformerConfig:
     pooler: bool = False
     mlm_transform: bool = False
     head_bias: bool = False
+    head: Head = Head.LANGUAGE
+    num_classes: int = 0
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
     experts: Experts | None = None
@@ -394,6 +404,12 @@ class TransformerConfig:
         if not 0 <= self.num_mtp_layers <= max(0, self.num_layers):
             problem = f"must be in 0..{self.num_layers}, got {self.num_mtp_layers}"
             yield Fault("num_mtp_layers", problem)
+        if (self.head is Head.CLASSES) != (self.num_classes > 0):
+            yield Fault(
+                "num_classes", f"must be >= 1 with a head of classes, got {self.num_classes}"
+            )
+        if self.head is not Head.LANGUAGE and (self.tied_embeddings or self.num_mtp_layers):
+            yield Fault("head", "must be language where it is tied or predicts further tokens")
         yield from self.tuning.faults(self.num_layers)
         ends = {LayerKind.EMBEDDING, LayerKind.LM_HEAD} & set(self.tuning.frozen_kinds)
         if self.tied_embeddings and len(ends) == 1:
@@ -448,6 +464,10 @@ class TransformerConfig:
             for t in range(1, limit + 1)
         )
         return tuple(run.tensor_parallel for run in shapes if not any(self.faults_at(run)))
+
+    def context_limits(self) -> Iterator[str]:
+        """How context parallelism can be cut."""
+        yield f"context parallel: all-to-all with degrees that divide {self.num_heads} heads"
 
     def faults_at(self, run: RunShape) -> Iterator[Fault]:
         """Why this model cannot run at `run`; empty where it can."""

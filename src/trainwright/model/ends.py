@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainwright.model.config import LayerKind, Norm, TransformerConfig
+from trainwright.model.config import Head, LayerKind, Norm, TransformerConfig
 from trainwright.model.graph import LayerClass
 from trainwright.model.operator import (
     Exchange,
@@ -70,6 +70,8 @@ def head_transform_operators(config: TransformerConfig, run: RunShape) -> tuple[
 
 def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
     """The product with the vocabulary matrix, sharded over it."""
+    if config.head is Head.CLASSES:
+        return (_classifier(config, run),)
     size = run.padded(config.vocabulary_size)
     width = config.projection_size or config.hidden_size
     parameters = [_vocabulary_matrix(config, run, name=HEAD)]
@@ -99,13 +101,38 @@ def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
     return (_projection(config, run, "project_out"), product)
 
 
+def _classifier(config: TransformerConfig, run: RunShape) -> Operator:
+    """A product with one column per class, whole on every device."""
+    h, classes = config.hidden_size, config.num_classes
+    parameters = [Parameter(name="head.weight", count=h * classes)]
+    if config.head_bias:
+        parameters.append(Parameter(name="head.bias", count=classes))
+    return linear(
+        "head",
+        run,
+        inputs=h,
+        outputs=classes,
+        split="sequence",
+        parameters=tuple(parameters),
+        saved=(linear_input("head.input", run, width=h, shard=Shard.SEQUENCE),),
+        dtype=run.precision.base_dtype,
+    )
+
+
+def _logits(config: TransformerConfig, run: RunShape) -> int:
+    """Logits of one token, over the tensor group."""
+    if config.head is Head.LANGUAGE:
+        return run.padded(config.vocabulary_size)
+    return config.num_classes
+
+
 def loss_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
     """Cross entropy over a sharded vocabulary.
 
     Unfused, the float32 softmax is kept and backward adds a gradient at activation width; fused,
     the gradient overwrites the logits.
     """
-    elements = run.tokens * run.padded(config.vocabulary_size)
+    elements = run.tokens * _logits(config, run)
     local = elements / run.tensor_parallel
     forward, backward = _LOSS_BYTES[run.fused_cross_entropy]
     kept = SavedTensor(
@@ -128,7 +155,7 @@ def loss_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
 
 def head_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
     """Gradients of the logits and of the head's input."""
-    width = run.padded(config.vocabulary_size) / run.tensor_parallel
+    width = _logits(config, run) / run.tensor_parallel
     width += config.projection_size or config.hidden_size
     return run.precision.activation_bytes * run.tokens * width
 
@@ -137,7 +164,7 @@ def loss_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
     """The logits' gradient, unless a fused kernel writes it over the logits."""
     if run.fused_cross_entropy:
         return 0.0
-    local = run.tokens * run.padded(config.vocabulary_size) / run.tensor_parallel
+    local = run.tokens * _logits(config, run) / run.tensor_parallel
     return run.precision.activation_bytes * local
 
 
@@ -157,7 +184,7 @@ def embedding_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Excha
 
 def head_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Exchange, ...]:
     """The input of the head is gathered forward; its gradient is reduced backward."""
-    if run.tensor_parallel == 1:
+    if run.tensor_parallel == 1 or config.head is not Head.LANGUAGE:
         return ()
     width = config.projection_size or config.hidden_size
     payload = float(run.tokens * width * run.precision.activation_bytes)

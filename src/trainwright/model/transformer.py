@@ -22,7 +22,7 @@ from trainwright.model.attention import (
     half_exchanges,
     held_key_value_size,
 )
-from trainwright.model.config import TRAIN_ALL, Experts, LayerKind, TransformerConfig
+from trainwright.model.config import TRAIN_ALL, Experts, Head, LayerKind, TransformerConfig
 from trainwright.model.ends import (
     embedding_exchanges,
     embedding_operators,
@@ -81,6 +81,30 @@ def count_parameters(config: TransformerConfig) -> int:
     return layer_graph(replace(config, num_mtp_layers=0), run).num_parameters
 
 
+def cache_bytes(config: TransformerConfig, length: int) -> float:
+    """What attention to one sequence of `length` tokens keeps of it, in 16 bit."""
+    total = 0.0
+    for layer in range(config.num_layers):
+        block = config.block(layer)
+        width = block.num_kv_heads * (block.head_size + block.value_head_size)
+        if (latent := block.latent) is not None:
+            width = latent.key_value_rank + latent.rotary_head_size
+        total += 2.0 * width * min(block.sliding_window or length, length)
+    return total
+
+
+def kind_names(config: TransformerConfig) -> list[str]:
+    """What each block is, in words."""
+    names = []
+    for layer in range(config.num_layers):
+        block = config.block(layer)
+        mixer = "latent attention" if block.latent is not None else "attention"
+        if block.sliding_window is not None:
+            mixer += f" within {block.sliding_window}"
+        names.append(f"{mixer} + {'dense' if block.experts is None else 'experts'}")
+    return names
+
+
 def _tuned(chain: list[LayerClass], config: TransformerConfig, run: RunShape) -> list[LayerClass]:
     """The chain with adapters, and without what freezing saves."""
     if config.tuning.low_rank is not None:
@@ -124,6 +148,8 @@ def _ends(config: TransformerConfig, run: RunShape) -> _Ends:
             kind=LayerKind.HEAD_TRANSFORM, operators=head_transform_operators(config, run)
         )
         after_blocks.append(transform)
+    if config.head is Head.NONE:
+        return _Ends(_embedding(config, run), tuple(after_blocks), ())
     head = LayerClass(
         kind=LayerKind.LM_HEAD,
         operators=head_operators(config, run),
@@ -236,7 +262,7 @@ def _edges(
 ) -> tuple[TensorEdge, ...]:
     element, t = run.precision.activation_bytes, run.tensor_parallel
     hidden = element * run.tokens * config.hidden_size / t
-    logits = element * run.tokens * run.padded(config.vocabulary_size) / t
+    logits = element * run.tokens * (config.num_classes or run.padded(config.vocabulary_size)) / t
     return tuple(
         TensorEdge(
             source=index,

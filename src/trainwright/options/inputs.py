@@ -212,6 +212,8 @@ class ModelFormat(StrEnum):
     PROFILE = "profile"
     HF_CONFIG = "hf_config"
     PHAZE = "phaze"
+    GALVATRON = "galvatron"
+    METIS = "metis"
     DOCUMENT = "document"
 
 
@@ -220,20 +222,27 @@ _PIPER_FIELDS: Final = frozenset(
 )
 _HF_FIELDS: Final = frozenset({"model_type", "architectures"})
 _HF_CONFIG_NAME: Final = "config.json"
+_GALVATRON_KEYS: Final = ("layertype_", "layernum[", "other_memory_pp_")
+_METIS_FIELDS: Final = frozenset({"execution_time", "execution_memory"})
+# What a folder may hold in place of a config.json.
+_TABLES: Final = ("DeviceType.*_tp*_bs*.json", "computation_profiling_*.json")
 _LOOKED_FOR: Final = (
     'a Piper profile ("nodes", "edges"), a trainwright profile ("kind": "profile"), '
     'a Hugging Face config ("model_type" or "architectures"), '
+    'a table of Galvatron ("layertype_0…") or Metis ("execution_time"), '
     'a PHAZE placement input ("nodes" by tensor width) or a trainwright document ("kind")'
 )
 
 
 def model_file(path: str | Path) -> Path:
-    """The file to read: `path` itself, or the config.json of a folder."""
+    """The file to read: `path` itself, or the config.json or first table of a folder."""
     path = Path(path)
     if not path.is_dir():
         return path
     if (path / _HF_CONFIG_NAME).is_file():
         return path / _HF_CONFIG_NAME
+    if tables := [table for pattern in _TABLES for table in sorted(path.glob(pattern))]:
+        return tables[0]
     raise InvalidInput.of("model", f'must be a file or a folder with config.json, got "{path}"')
 
 
@@ -253,6 +262,10 @@ def detect(value: Mapping[str, Any], *, source: str | None = None) -> ModelForma
         return ModelFormat.PIPER
     if not _HF_FIELDS.isdisjoint(value):
         return ModelFormat.HF_CONFIG
+    if any(key.startswith(_GALVATRON_KEYS) for key in value):
+        return ModelFormat.GALVATRON
+    if not _METIS_FIELDS.isdisjoint(value):
+        return ModelFormat.METIS
     if isinstance(value.get("kind"), str):
         return ModelFormat.DOCUMENT
     if isinstance(value.get("points"), list):
@@ -377,6 +390,16 @@ def _read_file(
             return replace(made, unit_assumed=unit_s is None)
         case ModelFormat.PROFILE:
             profiles = read_profile(text.value, source=source, text_faults=text.faults)
+        case ModelFormat.GALVATRON | ModelFormat.METIS as planner:
+            from trainwright.formats.galvatron_json import read_galvatron
+            from trainwright.formats.metis_json import read_metis
+
+            read = read_metis if planner is ModelFormat.METIS else read_galvatron
+            profiles, notes = read(path)
+            made = profile_input(
+                profiles, name=display_name(path), point=point, on_cluster=on_cluster
+            )
+            return _no_unit(replace(made, warnings=notes), unit_s)
         case ModelFormat.HF_CONFIG:
             from trainwright.formats.hf_config import read_config
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainwright.documents.view import Facts, Notes, Table
-from trainwright.units import GIB, format_bytes
+from trainwright.plans.status import Status
+from trainwright.units import GIB, format_bytes, format_percent_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     Box = tuple[float, float, float, float]  # x, y, width, height, of a unit square
 
@@ -233,6 +234,42 @@ class Section:
     title: str
     blocks: tuple[Table | BarChart | Scatter | FloorPlan | Facts | Notes | Code | Gantt, ...] = ()
     cards: tuple[Card, ...] = field(default=())
+
+
+def card(label: str, value: str, note: str = "", tone: str = "plain") -> Card:
+    """A card, its parts in their order."""
+    return Card(label=label, value=value, note=note, tone=tone)
+
+
+def section(
+    name: str, title: str, *blocks: Any, label: str | None = None, cards: Iterable[Card] = ()
+) -> Section:
+    """A section of these blocks; links to it say its name where no `label` does."""
+    label = label or name.capitalize()
+    return Section(name=name, label=label, title=title, blocks=blocks, cards=tuple(cards))
+
+
+def gap_card(
+    status: Status, *, bound_text: str, gap: float, what: str, verb: str = "takes less than"
+) -> Card:
+    """How far `what` may be from the best, of which none is beyond the bound."""
+    if not bound_text:
+        return card("optimality", "open", "the search ended before a bound")
+    note = f"no {what} {verb} {bound_text}"
+    if status is Status.OPTIMAL:
+        return card("optimality", "proved", note, "good")
+    return card("optimality gap", f"≤ {format_percent_up(gap)}", note)
+
+
+def plain_bars(
+    title: str, label: str, rows: Iterable[tuple[str, float, str, str]], *, what: str = "step"
+) -> BarChart:
+    """A bar of one part, called `what`, for each (label, amount, its text, text at the end)."""
+    bars = tuple(
+        Bar(label=name, parts=(Part(kind="plain", label=what, amount=n, text=text),), total=total)
+        for name, n, text, total in rows
+    )
+    return BarChart(title=title, bars=bars, label=label)
 
 
 def percent(share: float) -> str:

@@ -10,6 +10,7 @@ from trainwright.documents.improvement import (
     BestPlanRecord,
     ImprovementRecord,
     bounded_plans,
+    change_table,
     changes_title,
     choice_gain,
     choice_title,
@@ -21,26 +22,19 @@ from trainwright.documents.improvement import (
     verdict,
 )
 from trainwright.documents.printing import layout_line
-from trainwright.documents.view import Cell, Column, Facts, Notes, Table, percent, seconds, size
-from trainwright.pages.blocks import (
-    Bar,
-    BarChart,
-    Card,
-    Part,
-    Point,
-    Scatter,
-    Section,
-    time_against_memory,
-)
-from trainwright.pages.model_estimate import enough_blocks
-from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
+from trainwright.documents.view import Facts, Notes
+from trainwright.pages.blocks import Point, card, plain_bars, section, time_against_memory
+from trainwright.pages.model_estimate import enough_block
+from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.documents.improvement import ImprovementResult
-    from trainwright.pages.subject import Subject
+    from trainwright.documents.view import Table
+    from trainwright.pages.blocks import BarChart, Card, Scatter, Section
+    from trainwright.pages.subject import Figure, Subject
 
 
 def improvement_content(subject: Subject[ImprovementResult]) -> Content:
@@ -61,58 +55,53 @@ def improvement_content(subject: Subject[ImprovementResult]) -> Content:
 
 def _figures(document: ImprovementResult) -> Iterator[Figure]:
     step_s, peak = document.run.step_time_s, document.run.peak_memory_bytes
-    yield Figure(key="step_time_s", title="step", value=step_s, text=format_seconds(step_s))
-    yield Figure(key="peak_memory_bytes", title="peak memory", value=peak, text=format_bytes(peak))
     layout = layout_line(document.request.configuration.parallelism)
-    yield Figure(key="layout", title="layout", value=layout, text=layout)
+    yield from figures(
+        ("step_time_s", "step", step_s, format_seconds(step_s)),
+        ("peak_memory_bytes", "peak memory", peak, format_bytes(peak)),
+        ("layout", "layout", layout, layout),
+    )
 
 
 def _sections(subject: Subject[ImprovementResult]) -> Iterator[Section]:
     document = subject.document
-    yield Section(name="summary", label="Summary", title="Summary", cards=tuple(_cards(document)))
-    blocks: list[BarChart | Scatter | Facts | Notes] = [_steps(document)]
+    yield section("summary", "Summary", cards=_cards(document))
+    blocks: list[BarChart | Scatter | Facts] = [_steps(document)]
     if document.changes:
         blocks.append(_scatter(document))
     if document.best_plan is not None:
         blocks.append(_plan(document))
-    yield Section(name="distance", label="Distance", title="How far it is", blocks=tuple(blocks))
-    found: tuple[Table | Notes, ...] = (
-        (_changes(document),)
+    yield section("distance", "How far it is", *blocks)
+    found: list[Table | Notes] = [
+        change_table(document)
         if document.changes
-        else (Notes(lines=(f"There is {no_choice(document)}.",)),)
-    )
+        else Notes(lines=(f"There is {no_choice(document)}.",))
+    ]
     if document.best_known_s is None:
-        found += enough_blocks(document.enough)
+        found.append(enough_block(document.enough))
     title = f"{changes_title(document).capitalize()}, fastest first"
-    yield Section(name="changes", label="Changes", title=title, blocks=found)
+    yield section("changes", title, *found)
     yield provenance_section(subject, document.assumptions)
     yield reproduce_section(subject, (document.request.model, document.request.cluster))
 
 
 def _cards(document: ImprovementResult) -> Iterator[Card]:
     run, chosen = document.run, document.recommended
-    yield Card(
-        label="your run",
-        value=format_seconds(run.step_time_s),
-        note="per step" if document.run_fits else "per step, if devices had the memory",
-    )
-    yield Card(
-        label="what it needs of a device",
-        value=format_bytes(needed_bytes(document, run.peak_memory_bytes)),
-        note=f"{verdict(document)} in the {format_bytes(document.memory_limit_bytes)} usable; "
+    fits = "" if document.run_fits else ", if devices had the memory"
+    yield card("your run", format_seconds(run.step_time_s), f"per step{fits}")
+    yield card(
+        "what it needs of a device",
+        format_bytes(needed_bytes(document, run.peak_memory_bytes)),
+        f"{verdict(document)} in the {format_bytes(document.memory_limit_bytes)} usable; "
         f"{needed_parts(document, run.peak_memory_bytes)}",
-        tone="plain" if document.run_fits else "bad",
+        "plain" if document.run_fits else "bad",
     )
     yield _best_card(document)
     if chosen is None:
-        yield Card(label="smallest change", value="none", note=no_choice(document))
+        yield card("smallest change", "none", no_choice(document))
         return
-    yield Card(
-        label=choice_title(document),
-        value=format_seconds(chosen.step_time_s),
-        note=f"{chosen.options}: {choice_gain(document, chosen)}",
-        tone="good",
-    )
+    step, gain = format_seconds(chosen.step_time_s), choice_gain(document, chosen)
+    yield card(choice_title(document), step, f"{chosen.options}: {gain}", "good")
 
 
 def _best_card(document: ImprovementResult) -> Card:
@@ -122,15 +111,12 @@ def _best_card(document: ImprovementResult) -> Card:
         floor = format_seconds(document.lower_bound_s)
         bound = f"; {bounded_plans(document)} takes less than {floor}"
     if plan is not None:
-        return Card(
-            label="best plan",
-            value=format_seconds(plan.step_time_s),
-            note=speed(document, plan.speedup) + bound,
-        )
+        gain = speed(document, plan.speedup)
+        return card("best plan", format_seconds(plan.step_time_s), gain + bound)
     if best_s is None:
-        return Card(label="best plan", value="none was found that fits", tone="warn")
+        return card("best plan", "none was found that fits", tone="warn")
     known = "your run" if not document.changes else document.changes[0].options
-    return Card(label="best known", value=format_seconds(best_s), note=known + bound)
+    return card("best known", format_seconds(best_s), known + bound)
 
 
 def _steps(document: ImprovementResult) -> BarChart:
@@ -143,15 +129,8 @@ def _steps(document: ImprovementResult) -> BarChart:
     if document.best_plan is not None:
         steps.append(("best plan", document.best_plan.step_time_s))
     first_s = document.run.step_time_s
-    bars = tuple(
-        Bar(
-            label=name,
-            parts=(Part(kind="plain", label="step", amount=time_s, text=format_seconds(time_s)),),
-            total=f"{time_s / first_s:.3g}×",
-        )
-        for name, time_s in steps
-    )
-    return BarChart(title="Step time", bars=bars, label="run")
+    rows = ((name, s, format_seconds(s), f"{s / first_s:.3g}×") for name, s in steps)
+    return plain_bars("Step time", "run", rows)
 
 
 def _scatter(document: ImprovementResult) -> Scatter:
@@ -213,37 +192,4 @@ def _plan(document: ImprovementResult) -> Facts:
             ("layers recomputed", f"{plan.num_recomputed} of {layers}"),
             ("memory", needed_line(document, plan.peak_memory_bytes)),
         ),
-    )
-
-
-def _changes(document: ImprovementResult) -> Table:
-    shares = document.run_fits
-    return Table(
-        title="Changes",
-        columns=(
-            Column(title="change", key="options", is_number=False),
-            Column(title="decisions", key="decisions"),
-            Column(title="step", key="step_time_s"),
-            Column(title="speed", key="faster"),
-            *((Column(title="of the gain", key="gain_share"),) if shares else ()),
-            Column(title="memory needed", key="needed_bytes"),
-            Column(title="peak memory", key="peak_memory_bytes"),
-        ),
-        rows=tuple(
-            (
-                Cell.of(one.options),
-                Cell.of(len(one.dimensions)),
-                seconds(one.step_time_s),
-                Cell(text=f"{one.speedup - 1:+.1%}", value=one.speedup - 1),
-                *((percent(one.gain_share or 0.0, digits=0),) if shares else ()),
-                size(needed_bytes(document, one.peak_memory_bytes)),
-                size(one.peak_memory_bytes),
-            )
-            for one in document.changes
-        ),
-        marked=frozenset(
-            at for at, one in enumerate(document.changes) if one == document.recommended
-        ),
-        note="Options are written as trainwright estimate takes them, to be added to the run's. "
-        f"The marked row is the {choice_title(document)}.",
     )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainwright.documents.model_estimate import Verdict
+from trainwright.documents.model_estimate import (
+    NONE_ENOUGH,
+    Verdict,
+    communication_table,
+    enough_table,
+)
 from trainwright.documents.printing import layout_line
-from trainwright.documents.view import Cell, Column, Facts, Notes, Table, percent, seconds, size
-from trainwright.pages.blocks import Card, Section
-from trainwright.pages.model_plan import waiting_card
+from trainwright.documents.view import Facts, Notes
+from trainwright.pages.blocks import card, section
+from trainwright.pages.model_plan import cost_cards, waiting_card
 from trainwright.pages.step import step_bar, step_figures, step_sections, term_table
 from trainwright.pages.subject import Content, provenance_section, reproduce_section
 from trainwright.units import format_bytes, format_count, format_part, format_seconds
@@ -17,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainwright.documents.model_estimate import ModelEstimateResult, PricedChange
+    from trainwright.documents.view import Table
+    from trainwright.pages.blocks import Card, Section
     from trainwright.pages.subject import Subject
 
 _TONES = {Verdict.FITS: "good", Verdict.TIGHT: "warn", Verdict.DOES_NOT_FIT: "bad"}
@@ -49,17 +56,12 @@ def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
 
 def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
     document, priced = subject.document, subject.priced
-    yield Section(name="summary", label="Summary", title="Summary", cards=tuple(_cards(document)))
+    yield section("summary", "Summary", cards=_cards(document))
     if document.changes or not document.fits:
-        yield Section(
-            name="changes",
-            label="Changes",
-            title="What would make it fit",
-            blocks=enough_blocks(document.changes),
-        )
+        yield section("changes", "What would make it fit", enough_block(document.changes))
     if priced is not None:
         why = (step_bar(priced), term_table(priced), _facts(document))
-        yield Section(name="why", label="Why", title="Why it is not faster", blocks=why)
+        yield section("why", "Why it is not faster", *why, communication_table(document))
     yield from step_sections(subject, title="The run")
     yield provenance_section(subject, document.assumptions)
     yield reproduce_section(subject, (document.request.model, document.request.cluster))
@@ -67,32 +69,21 @@ def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
 
 def _cards(document: ModelEstimateResult) -> Iterator[Card]:
     low, high = format_seconds(document.step_time_low_s), format_seconds(document.step_time_high_s)
-    yield Card(
-        label="step time",
-        value=format_seconds(document.step_time_s),
-        note=f"{low} to {high}, 90 %",
-    )
-    yield Card(
-        label="tokens per second",
-        value=f"{document.tokens_per_s:,.0f}",
-        note=f"{document.tokens_per_s_per_device:,.0f} per device",
-    )
-    yield Card(
-        label="MFU", value=f"{document.mfu:.1%}", note=f"with recomputation {document.hfu:.1%}"
-    )
+    yield card("step time", format_seconds(document.step_time_s), f"{low} to {high}, 90 %")
+    per_device = f"{document.tokens_per_s_per_device:,.0f} per device"
+    yield card("tokens per second", f"{document.tokens_per_s:,.0f}", per_device)
+    yield card("MFU", f"{document.mfu:.1%}", f"with recomputation {document.hfu:.1%}")
     limit, margin = document.memory_limit_bytes, document.margin_bytes
     state = f"{format_bytes(margin)} left" if margin >= 0 else f"{format_bytes(-margin)} missing"
-    yield Card(
-        label="peak memory",
-        value=format_bytes(document.peak_memory_bytes),
-        note=f"rank {document.heaviest_rank} of {format_bytes(limit)}: {state} after margins",
-        tone="plain" if document.fits else "bad",
+    yield card(
+        "peak memory",
+        format_bytes(document.peak_memory_bytes),
+        f"rank {document.heaviest_rank} of {format_bytes(limit)}: {state} after margins",
+        "plain" if document.fits else "bad",
     )
-    yield Card(label="verdict", value=str(document.verdict), tone=_TONES[document.verdict])
+    yield card("verdict", str(document.verdict), tone=_TONES[document.verdict])
     yield waiting_card(document.bubble_of_makespan)
-    if document.tokens_per_s > 0:
-        hours = document.devices_used * 1e9 / document.tokens_per_s / 3600
-        yield Card(label="cost", value=f"{hours:,.4g}", note="device hours per billion tokens")
+    yield from cost_cards(document.tokens_per_s, document.devices_used)
 
 
 def _facts(document: ModelEstimateResult) -> Facts:
@@ -107,29 +98,8 @@ def _facts(document: ModelEstimateResult) -> Facts:
     return Facts(title="The step", rows=rows)
 
 
-def enough_blocks(changes: Sequence[PricedChange]) -> tuple[Table | Notes, ...]:
+def enough_block(changes: Sequence[PricedChange]) -> Table | Notes:
     """Changes of a run that make it fit, or that there is none."""
-    if not changes:
-        return (Notes(lines=("No single change of the run is enough.",), tone="bad"),)
-    rows = tuple(
-        (
-            Cell.of(change.description),
-            Cell.of(change.options),
-            seconds(change.step_time_s),
-            percent(change.device_time_ratio - 1),
-            size(change.peak_memory_bytes),
-        )
-        for change in changes
-    )
-    table = Table(
-        title="Any one of these is enough",
-        columns=(
-            Column(title="change", key="change", is_number=False),
-            Column(title="options", key="options", is_number=False),
-            Column(title="step", key="step_time_s"),
-            Column(title="more device time", key="device_time_share"),
-            Column(title="peak memory", key="peak_memory_bytes"),
-        ),
-        rows=rows,
-    )
-    return (table,)
+    if changes:
+        return enough_table(changes)
+    return Notes(lines=(f"{NONE_ENOUGH.capitalize()}.",), tone="bad")

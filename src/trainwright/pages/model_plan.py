@@ -1,49 +1,417 @@
-"""The page of a model's plan."""
+"""The page of a model's plan, on several pools of devices or, the special case, on one.
+
+The step, why it is not faster, the pools, the ranks of each chain of like replicas with the limit
+of their kind of device, the schedule of the chain that ends the step, and the runners-up.
+"""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from trainwright.documents.printing import is_noticed, layout_line, main_losses
-from trainwright.documents.view import Cell, Column, Facts, Notes, Table, percent, seconds, size
-from trainwright.pages.blocks import Card, Point, Scatter, Section, time_against_memory
-from trainwright.pages.step import TIME_PARTS, step_bar, step_figures, step_sections, term_table
+from trainwright.documents.explanation import explanation_tables
+from trainwright.documents.plan_view import (
+    LAYOUTS,
+    alternative_table,
+    busiest_rank,
+    fullest_rank,
+    is_fitted,
+    layers_of,
+    pool_table,
+    proved_space,
+    rank_rows,
+    rank_table,
+)
+from trainwright.documents.printing import is_noticed, layout_line
+from trainwright.documents.view import Facts, Notes
+from trainwright.pages.blocks import (
+    Bar,
+    BarChart,
+    Gantt,
+    Part,
+    Point,
+    card,
+    gap_card,
+    plain_bars,
+    section,
+    time_against_memory,
+)
+from trainwright.pages.step import (
+    TIME_PARTS,
+    memory_bars,
+    network_blocks,
+    schedule_section,
+    step_bar,
+    step_figures,
+    term_table,
+    time_bars,
+    time_parts,
+)
 from trainwright.pages.subject import Content, provenance_section, reproduce_section
 from trainwright.plans.parallelism import mapping_name
 from trainwright.plans.plan import SEARCHED
 from trainwright.plans.status import Status
-from trainwright.provenance import Origin
 from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
+    from typing import Any
 
-    from trainwright.documents.explanation import GainRecord, ModelExplanation, WithoutRecord
-    from trainwright.documents.mixed_plan import MixedPlanResult
+    from trainwright.documents.explanation import ModelExplanation
+    from trainwright.documents.mixed_plan import MixedPlanResult, MixedRankRecord
     from trainwright.documents.model_plan import Alternative, ModelPlanResult
+    from trainwright.documents.plan_view import Considered, Planned
+    from trainwright.pages.blocks import Card, Scatter, Section
     from trainwright.pages.subject import PricedStep, Subject
     from trainwright.plans.parallelism import Parallelism
 
-    Planned: TypeAlias = ModelPlanResult | MixedPlanResult
+_VERDICTS: Final = {
+    Status.OPTIMAL: "optimal, proved",
+    Status.GAP: "a plan with a proved bound",
+    Status.INFEASIBLE: "infeasible, proved",
+    Status.UNKNOWN: "unknown",
+}
+_ZERO_STAGES: Final = 4
 
 
-# The runners-up of a model's plan: a scatter to pick from, and a table
-# ---------------------------------------------------------------------
+def model_plan_content(subject: Subject[Any]) -> Content:
+    """Everything the page says about a plan of a model."""
+    document: Planned = subject.document
+    request = document.request
+    cluster = request.cluster.name if request.cluster else "?"
+    devices = format_count(document.devices_used or request.num_devices or 0, "device")
+    layout = layout_line(document.parallelism) if document.parallelism else str(document.status)
+    return Content(
+        title=f"{request.model.name} on {devices} of {cluster}",
+        subtitle=" · ".join(_subtitle(document)),
+        figures=tuple(step_figures(document, peak_bytes=document.peak_memory_bytes, layout=layout)),
+        sections=tuple(_sections(subject)),
+    )
 
-_MOST_PARTS = 4  # of what a runner-up loses, listed when it is picked
+
+def _subtitle(document: Planned) -> Iterator[str]:
+    workload = document.request.workload
+    yield f"Plan: {_VERDICTS[document.status]}"
+    if document.layout is not None:
+        yield LAYOUTS[document.layout]
+    if document.parallelism is not None:
+        yield layout_line(document.parallelism)
+        yield f"microbatch {document.micro_batch}, schedule {document.schedule}"
+    if workload is not None:
+        length = workload.sequence_length
+        tokens = "" if length is None else f" of {length:,} tokens"
+        yield f"{workload.global_batch:,} sequences{tokens} per step"
 
 
-def alternative_blocks(document: ModelPlanResult) -> tuple[Scatter, Table]:
-    """The plan and its runners-up, by step time and peak memory."""
+def _sections(subject: Subject[Any]) -> Iterator[Section]:
+    document: Planned = subject.document
+    yield section("summary", "Summary", cards=_cards(document))
+    yield _why(document, subject.priced)
+    if pools := pool_table(document):
+        yield section("groups", "The kinds of devices", pools, _pool_bars(document))
+    if document.stages:
+        yield section("plan", "The plan", rank_table(rank_rows(document)))
+        yield section("ranks", "Time and memory of the ranks", *_rank_bars(document, subject))
+    if subject.panel is not None:
+        yield schedule_section(
+            subject.panel,
+            _chain_gantt(document, subject.panel.num_bars) if document.groups else subject.priced,
+        )
+    if subject.priced is not None and subject.priced.network:
+        yield section("network", "Network", *network_blocks(subject.priced))
+    if document.alternatives:
+        blocks = alternative_blocks(document)
+        yield section("alternatives", "What else was considered", *blocks)
+    yield provenance_section(subject, document.assumptions)
+    inputs = (document.request.model, document.request.cluster)
+    yield reproduce_section(subject, tuple(filter(None, inputs)))
+
+
+# The summary
+# -----------
+
+
+def _cards(document: Planned) -> Iterator[Card]:
+    if document.step_time_s is None:
+        yield card("status", str(document.status), tone="bad")
+        return
+    yield card("step time", format_seconds(document.step_time_s), _interval(document))
+    if document.tokens_per_s is not None:
+        per_device = f"{document.tokens_per_s / (document.devices_used or 1):,.0f} per device"
+        yield card("tokens per second", f"{document.tokens_per_s:,.0f}", per_device)
+    if document.mfu is not None:
+        peak = "peak of all devices used" if document.groups else "devices' dense peak"
+        yield card("MFU", f"{document.mfu:.1%}", f"of the {peak}")
+    yield _memory_card(document)
+    if document.bubble_of_makespan is not None:
+        yield waiting_card(document.bubble_of_makespan)
+    yield from cost_cards(document.tokens_per_s, document.devices_used)
+    bound_s = document.lower_bound_s
+    yield gap_card(
+        document.status,
+        bound_text=format_seconds(bound_s) if bound_s else "",
+        gap=document.gap or 0.0,
+        what=proved_space(document),
+    )
+    if not document.groups:
+        yield card("verification", "not run", "no real run of this schedule is stated")
+
+
+def _interval(document: Planned) -> str:
+    """The range of nine of ten measured steps, and whether it rests on any."""
+    low_s, high_s = document.step_time_low_s, document.step_time_high_s
+    known = "fitted" if is_fitted(document) else "not fitted to measured runs"
+    if low_s is None or high_s is None:
+        return known
+    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90 %; {known}"
+
+
+def _memory_card(document: Planned) -> Card:
+    """The device with the least room: of one kind the fullest, of several in proportion."""
+    rows = rank_rows(document)
+    row = max(rows, key=lambda each: each.found.memory.total_bytes / (each.limit_bytes or 1.0))
+    peak, limit = row.found.memory.total_bytes, row.limit_bytes
+    label = "fullest device" if document.groups else "peak memory"
+    if limit is None:
+        return card(label, format_bytes(peak))
+    kind = "" if row.device_kind is None else f" on {row.device_kind}"
+    note = f"rank {row.rank}{kind}, {format_bytes(limit - peak)} left of {format_bytes(limit)}"
+    fits = document.fits and peak <= limit
+    return card(label, format_bytes(peak), note, "plain" if fits else "bad")
+
+
+def cost_cards(tokens_per_s: float | None, devices: int | None) -> Iterator[Card]:
+    """Device hours, where there is a plan."""
+    if tokens_per_s:
+        hours = (devices or 1) * 1e9 / tokens_per_s / 3600
+        yield card("cost", f"{hours:,.4g}", "device hours per billion tokens")
+
+
+def waiting_card(waiting_of_pipeline: float) -> Card:
+    """What the busiest rank does not work; tables state its two parts, as shares of the step."""
+    note = "of the pipeline, on the busiest rank"
+    return card("bubble and transfers", f"{waiting_of_pipeline:.1%}", note)
+
+
+# Why it is not faster
+# --------------------
+
+
+def _why(document: Planned, priced: PricedStep | None) -> Section:
+    blocks: list[object] = []
+    if priced is not None:
+        blocks += [step_bar(priced), term_table(priced)]
+    blocks.append(Facts(title="What blocks a better plan", rows=tuple(_blocks(document))))
+    if document.relaxations:
+        lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
+        blocks.append(Notes(title="Any one of these is enough", lines=lines))
+    elif document.status is Status.INFEASIBLE and not document.groups:
+        blocks.append(Notes(lines=("No single change of what was asked is enough.",), tone="bad"))
+    return section(
+        "why", "Why it is not faster" if document.stages else "Why nothing fits", *blocks
+    )
+
+
+def _blocks(document: Planned) -> Iterator[tuple[str, str]]:
+    if document.binding is not None:
+        what = "what binds" if document.stages else "what cannot fit"
+        yield what, document.binding.description
+    if document.step_time_s is not None and document.lower_bound_s:
+        left = f"at most {format_percent_up(document.gap or 0.0)} can be won"
+        if document.status is Status.OPTIMAL:
+            left = f"no {proved_space(document)} is faster"
+        kind = document.bound_kind or "unproved"
+        yield f"bound ({kind})", f"{format_seconds(document.lower_bound_s)}: {left}"
+    if document.stages and not document.groups:
+        yield from _pace(document)  # type: ignore[arg-type]
+    if document.groups:
+        yield from _after_the_pipeline(document)  # type: ignore[arg-type]
+    left = f", {document.not_reached:,} not reached" if document.not_reached else ""
+    excluded = f"{document.pruned:,} of them excluded by their bounds{left}"
+    yield "layouts", f"{document.considered:,} considered, {excluded}"
+    if off := tuple(_switched_off(document)):
+        yield "not searched", ", ".join(off)
+    if document.interrupted:
+        yield "interrupted", "this is the best plan found so far"
+
+
+def _pace(document: ModelPlanResult) -> Iterator[tuple[str, str]]:
+    if document.memory_limit_bytes:
+        filled = (document.peak_memory_bytes or 0.0) / document.memory_limit_bytes
+        yield (
+            "memory",
+            f"rank {fullest_rank(document)} fills {filled:.1%} of what is usable; "
+            f"rank {busiest_rank(document.ranks)} sets the pace",
+        )
+
+
+def _after_the_pipeline(document: MixedPlanResult) -> Iterator[tuple[str, str]]:
+    if document.pipeline_s is not None:
+        yield "pipeline", format_seconds(document.pipeline_s)
+        yield "gradients exposed", format_seconds(document.exposed_gradient_sync_s or 0.0)
+        yield "optimizer", format_seconds(document.optimizer_s or 0.0)
+
+
+_SPANS: Final = {
+    "tensor": "tensor degrees",
+    "pipeline": "pipeline degrees",
+    "data": "data degrees",
+    "context": "context degrees",
+    "expert": "expert degrees",
+    "expert_tensor": "expert tensor degrees",
+    "virtual_stages": "virtual stages",
+    "microbatch_size": "microbatches",
+    "state_copies": "copies of sharded state",
+}
+
+
+def _switched_off(document: Planned) -> Iterator[str]:
+    space = document.request.space
+    for name in ("data_parallel", "tensor_parallel", "recompute"):
+        if not getattr(space, name):
+            yield name.replace("_", " ")
+    yield from (f"option {option}" for option in space.excluded_options)
+    for field, name in _SPANS.items():
+        span = getattr(space, field)
+        if span is not None:
+            most = "" if span.most is None else f" to {span.most}"
+            yield f"{name} other than {span.least}{most if span.most != span.least else ''}"
+    if space.zero_stages and len(space.zero_stages) < _ZERO_STAGES:
+        yield f"ZeRO stages other than {', '.join(map(str, space.zero_stages))}"
+    if len(space.mappings) == 1:
+        yield f"mappings other than {space.mappings[0]}"
+    if space.schedules is not None:
+        named = [family for family in space.schedules if family != SEARCHED]
+        if named:
+            yield f"schedules other than {', '.join(space.schedules)}"
+    if space.framework is not None:
+        yield f"what {space.framework} cannot run"
+    if not space.per_stage_degrees:
+        yield "degrees that differ between stages"
+
+
+# Pools and ranks as bars, and the schedule
+# -----------------------------------------
+
+
+def _pool_bars(document: Planned) -> BarChart:
+    """How much of the step each kind works."""
+    bars = []
+    for group in document.groups:
+        parts = (
+            Part(kind="compute", label="busy", amount=group.busy, text=f"{group.busy:.1%}"),
+            Part(kind="unused", label="idle", amount=1 - group.busy, text=f"{1 - group.busy:.1%}"),
+        )
+        total = f"{group.devices_used} of {group.num_devices} used"
+        bars.append(Bar(label=group.device_kind, parts=parts, total=total))
+    return BarChart(title="Share of the step that each kind works", bars=tuple(bars), label="kind")
+
+
+def _rank_bars(document: Planned, subject: Subject[Any]) -> Iterator[BarChart]:
+    """What every rank does with the step, and what it holds at its fullest."""
+    if subject.priced is not None:
+        yield time_bars(subject.priced)
+    elif document.groups:
+        yield _time_bars(document)  # type: ignore[arg-type]
+    rows = rank_rows(document)
+    kinds = dict.fromkeys(row.device_kind for row in rows)
+    for kind in kinds:
+        own = [row for row in rows if row.device_kind == kind]
+        of = "a device" if kind is None else kind
+        yield memory_bars(
+            ((row.rank, row.found.memory) for row in own),
+            own[0].limit_bytes,
+            title=f"Memory of {of} at its fullest, by rank",
+        )
+
+
+def _time_bars(document: MixedPlanResult) -> BarChart:
+    bars = tuple(
+        Bar(
+            label=f"{rank.rank}, {rank.device_kind}",
+            parts=time_parts(_parts_s(document, rank)),
+            total=f"{rank.busy:.1%} busy",
+        )
+        for rank in document.ranks
+    )
+    step = format_seconds(document.step_time_s or 0.0)
+    return BarChart(
+        title="Time of a step by rank",
+        bars=bars,
+        label="rank and device",
+        note=f"Every bar is the step, {step}. Recomputation is without the exchanges it repeats.",
+    )
+
+
+def _parts_s(document: MixedPlanResult, rank: MixedRankRecord) -> dict[str, float]:
+    """Where the step of a rank goes; what is left of it is waiting."""
+    found, m = rank.prediction, rank.num_microbatches
+    inside = {
+        "tensor": m * found.tensor_parallel_s,
+        "context": m * found.context_parallel_s,
+        "expert": m * found.expert_parallel_s,
+    }
+    busy_s, step_s = m * (found.forward_s + found.backward_s), document.step_time_s or 0.0
+    work_s = max(0.0, busy_s - sum(inside.values()))
+    # a rank's share of exchanges is the same in what it repeats as in all that it does
+    recompute_s = m * found.recompute_s * (work_s / busy_s if busy_s else 0.0)
+    after = {
+        "data": document.exposed_gradient_sync_s or 0.0,
+        "optimizer": document.optimizer_s or 0.0,
+    }
+    pipeline_s = document.pipeline_s or 0.0
+    overhead_s = max(0.0, step_s - pipeline_s - sum(after.values()))
+    return {
+        "compute": work_s - recompute_s,
+        "recompute": recompute_s,
+        **inside,
+        **after,
+        "overhead": overhead_s,
+        "bubble": max(0.0, pipeline_s - busy_s),
+    }
+
+
+def _chain_gantt(document: Planned, num_bars: int) -> Gantt:
+    found: MixedPlanResult = document  # type: ignore[assignment]
+    assert found.binding is not None, "a schedule is drawn of a plan"
+    own = [rank for rank in found.ranks if rank.chain == found.binding.chain]
+    kinds = " → ".join(dict.fromkeys(rank.device_kind for rank in own))
+    layers = sum(len(layers_of(found, rank)[0]) for rank in own)
+    return Gantt(
+        note=f"One of {own[0].count} like replicas that end the step: {layers} layers on {kinds}, "
+        f"{own[0].num_microbatches} microbatches, {num_bars:,} actions, simulated one by one."
+    )
+
+
+# The runners-up: a picture to pick from, and a table
+# ---------------------------------------------------
+
+_MOST_PARTS: Final = 4  # of what a runner-up loses, listed when it is picked
+
+
+def alternative_blocks(document: Planned) -> Iterator[object]:
+    """On one pool step time against peak memory; on several, step times by the use of pools."""
+    if document.groups:
+        others: Sequence[Considered] = document.alternatives
+        steps = [("the plan", document.step_time_s or 0.0, 1.0)]
+        steps += [
+            (f"{number}: {LAYOUTS[other.layout]}", other.step_time_s, other.slowdown)
+            for number, other in enumerate(others, 1)
+        ]
+        rows = ((name, s, format_seconds(s), f"{slower:.3g}×") for name, s, slower in steps)
+        yield plain_bars("Step time", "way", rows)
+    else:
+        yield _scatter(document)  # type: ignore[arg-type]
+    yield alternative_table(document)
+
+
+def _scatter(document: ModelPlanResult) -> Scatter:
     points = (_winner(document), *(_point(document, other) for other in document.alternatives))
-    limit = document.memory_limit_bytes
-    return time_against_memory(points, limit_bytes=limit), _table(document)
+    return time_against_memory(points, limit_bytes=document.memory_limit_bytes)
 
 
 def _winner(document: ModelPlanResult) -> Point:
-    step_s = document.step_time_s or 0.0
-    peak = max(document.peak_memory_bytes_per_rank, default=0.0)
+    step_s, peak = document.step_time_s or 0.0, document.peak_memory_bytes or 0.0
     layout = layout_line(document.parallelism) if document.parallelism else "degrees per stage"
     return Point(
         name=f"the plan: {layout}, microbatch {document.micro_batch}",
@@ -73,11 +441,10 @@ def _point(document: ModelPlanResult, other: Alternative) -> Point:
 
 def _differences(document: ModelPlanResult, other: Alternative) -> Iterator[tuple[str, str]]:
     """What this one has that the plan has not."""
-    before_s = document.step_time_s or 0.0
-    later_s = other.step_time_s - before_s
+    later_s = other.step_time_s - (document.step_time_s or 0.0)
     step = format_seconds(other.step_time_s)
     yield "step", f"{step}, {other.slowdown - 1:+.1%} ({format_seconds(later_s)} longer)"
-    more = other.peak_memory_bytes - max(document.peak_memory_bytes_per_rank, default=0.0)
+    more = other.peak_memory_bytes - (document.peak_memory_bytes or 0.0)
     sign = "+" if more >= 0 else "−"
     peak = format_bytes(other.peak_memory_bytes)
     yield "peak memory", f"{peak}, {sign}{format_bytes(abs(more))}"
@@ -105,309 +472,6 @@ def _changed(one: Parallelism, other: Parallelism) -> Iterator[tuple[str, str]]:
         yield field.name.replace("_", " "), f"{before} → {after}"
 
 
-def _table(document: ModelPlanResult) -> Table:
-    peak = max(document.peak_memory_bytes_per_rank, default=0.0)
-    layout = layout_line(document.parallelism) if document.parallelism else "degrees per stage"
-    repeated = sum(stage.num_recomputed for stage in document.stages)
-    rows = [
-        (
-            Cell.of(layout),
-            Cell.of(document.micro_batch or 0),
-            Cell.of(document.schedule or ""),
-            Cell.of(repeated),
-            seconds(document.step_time_s or 0.0),
-            percent(0.0),
-            size(peak),
-            Cell.of(""),
-        )
-    ]
-    rows += [
-        (
-            Cell.of(layout_line(other.parallelism)),
-            Cell.of(other.micro_batch),
-            Cell.of(other.schedule),
-            Cell.of("" if other.num_recomputed is None else other.num_recomputed),
-            seconds(other.step_time_s),
-            percent(other.slowdown - 1),
-            size(other.peak_memory_bytes),
-            Cell.of(_loses_most_in(other)),
-        )
-        for other in document.alternatives
-    ]
-    return Table(
-        title="The plan and its runners-up",
-        columns=(
-            Column(title="layout", key="layout", is_number=False),
-            Column(title="microbatch", key="micro_batch"),
-            Column(title="schedule", key="schedule", is_number=False),
-            Column(title="recomputed", key="num_recomputed"),
-            Column(title="step", key="step_time_s"),
-            Column(title="slower", key="slower"),
-            Column(title="peak memory", key="peak_memory_bytes"),
-            Column(title="loses most in", key="lost", is_number=False),
-        ),
-        rows=tuple(rows),
-        marked=frozenset({0}),
-    )
-
-
-def _loses_most_in(other: Alternative) -> str:
-    """The two largest losses against the plan."""
-    words = (f"{TIME_PARTS.get(n, n)} +{format_seconds(s)}" for n, s in main_losses(other))
-    return ", ".join(words)
-
-
-# What the pages of models' plans share, on one kind of devices or on several
-# ---------------------------------------------------------------------------
-
-_VERDICTS: Final = {
-    Status.OPTIMAL: "optimal, proved",
-    Status.GAP: "a plan with a proved bound",
-    Status.INFEASIBLE: "infeasible, proved",
-    Status.UNKNOWN: "unknown",
-}
-
-
-def plan_content(
-    document: Planned,
-    sections: Iterable[Section],
-    *,
-    peak_bytes: float | None,
-    kind: str | None = None,
-) -> Content:
-    """The page: `kind` says how devices are used, `peak_bytes` is that of the fullest device."""
-    request = document.request
-    cluster = request.cluster.name if request.cluster else "?"
-    devices = format_count(document.devices_used or request.num_devices or 0, "device")
-    layout = layout_line(document.parallelism) if document.parallelism else str(document.status)
-    return Content(
-        title=f"{request.model.name} on {devices} of {cluster}",
-        subtitle=_subtitle(document, kind),
-        figures=tuple(step_figures(document, peak_bytes=peak_bytes, layout=layout)),
-        sections=tuple(sections),
-    )
-
-
-def _subtitle(document: Planned, kind: str | None) -> str:
-    workload = document.request.workload
-    parts = [f"Plan: {_VERDICTS[document.status]}"]
-    if kind is not None:
-        parts.append(kind)
-    if document.parallelism is not None:
-        parts.append(layout_line(document.parallelism))
-        parts.append(f"microbatch {document.micro_batch}, schedule {document.schedule}")
-    if workload is not None:
-        length = workload.sequence_length
-        tokens = "" if length is None else f" of {length:,} tokens"
-        parts.append(f"{workload.global_batch:,} sequences{tokens} per step")
-    return " · ".join(parts)
-
-
-def throughput_cards(document: Planned, *, peak: str) -> Iterator[Card]:
-    """Tokens per second, and the share of `peak`, in words, that the model's products are.
-
-    Nothing of a measured model that does not say how long its sequences are.
-    """
-    if document.tokens_per_s is None:
-        return
-    devices, tokens = document.devices_used or 1, document.tokens_per_s
-    per_device = f"{tokens / devices:,.0f} per device"
-    yield Card(label="tokens per second", value=f"{tokens:,.0f}", note=per_device)
-    if document.mfu is not None:
-        yield Card(label="MFU", value=f"{document.mfu:.1%}", note=f"of the {peak}")
-
-
-def cost_cards(document: Planned) -> Iterator[Card]:
-    """Device hours, where there is a plan."""
-    if tokens := document.tokens_per_s:
-        hours = (document.devices_used or 1) * 1e9 / tokens / 3600
-        yield Card(label="cost", value=f"{hours:,.4g}", note="device hours per billion tokens")
-
-
-def waiting_card(waiting_of_pipeline: float) -> Card:
-    """What the busiest rank does not work; tables state its two parts, as shares of the step."""
-    return Card(
-        label="bubble and transfers",
-        value=f"{waiting_of_pipeline:.1%}",
-        note="of the pipeline, on the busiest rank",
-    )
-
-
-def gap_card(
-    document: Planned, *, bound_s: float | None, gap: float, space: str = "plan of the space"
-) -> Card:
-    """How far the plan may be from the best."""
-    if not bound_s:
-        return Card(label="optimality", value="open", note="the search ended before a bound")
-    note = f"no {space} takes less than {format_seconds(bound_s)}"
-    if document.status is Status.OPTIMAL:
-        return Card(label="optimality", value="proved", note=note, tone="good")
-    return Card(label="optimality gap", value=f"≤ {format_percent_up(gap)}", note=note)
-
-
-def searched_row(document: Planned) -> tuple[str, str]:
-    """How many layouts the search saw."""
-    left = f", {document.not_reached:,} not reached" if document.not_reached else ""
-    excluded = f"{document.pruned:,} of them excluded by their bounds{left}"
-    return "layouts", f"{document.considered:,} considered, {excluded}"
-
-
-def closing_sections(
-    subject: Subject[ModelPlanResult] | Subject[MixedPlanResult],
-) -> Iterator[Section]:
-    """Where the numbers come from, and how to make them again."""
-    document = subject.document
-    yield provenance_section(subject, document.assumptions)
-    request = document.request
-    yield reproduce_section(subject, tuple(filter(None, (request.model, request.cluster))))
-
-
-# The page of a model's plan
-# --------------------------
-
-_ZERO_STAGES: Final = 4
-
-
-def model_plan_content(subject: Subject[ModelPlanResult]) -> Content:
-    """Everything the page says about a plan of a model."""
-    document = subject.document
-    peak_bytes = max(document.peak_memory_bytes_per_rank, default=None)
-    return plan_content(document, _sections(subject), peak_bytes=peak_bytes)
-
-
-def _sections(subject: Subject[ModelPlanResult]) -> Iterator[Section]:
-    document, priced = subject.document, subject.priced
-    yield Section(name="summary", label="Summary", title="Summary", cards=tuple(_cards(document)))
-    yield _why(document, priced)
-    yield from step_sections(subject, title="The plan")
-    if document.alternatives:
-        found = alternative_blocks(document)
-        yield Section(
-            name="alternatives",
-            label="Alternatives",
-            title="What else was considered",
-            blocks=found,
-        )
-    yield from closing_sections(subject)
-
-
-def _cards(document: ModelPlanResult) -> Iterator[Card]:
-    if document.step_time_s is None:
-        yield Card(label="status", value=str(document.status), tone="bad")
-        return
-    yield Card(
-        label="step time",
-        value=format_seconds(document.step_time_s),
-        note=_interval(document),
-    )
-    yield from throughput_cards(document, peak="devices' dense peak")
-    yield _memory_card(document)
-    yield waiting_card(document.bubble_of_makespan or 0.0)
-    yield from cost_cards(document)
-    yield gap_card(document, bound_s=document.lower_bound_s, gap=document.gap or 0.0)
-    yield Card(label="verification", value="not run", note="no real run of this schedule is stated")
-
-
-def _interval(document: ModelPlanResult) -> str:
-    """The range of nine of ten measured steps, and whether it rests on any."""
-    low_s, high_s = document.step_time_low_s, document.step_time_high_s
-    fitted = document.assumptions.get("times", "").startswith(f"{Origin.FITTED}:")
-    known = "fitted" if fitted else "not fitted to measured runs"
-    if low_s is None or high_s is None:
-        return known
-    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90 %; {known}"
-
-
-def _memory_card(document: ModelPlanResult) -> Card:
-    peaks, limit = document.peak_memory_bytes_per_rank, document.memory_limit_bytes
-    peak = max(peaks)
-    if limit is None:
-        return Card(label="peak memory", value=format_bytes(peak))
-    left = limit - peak
-    note = f"rank {peaks.index(peak)}, {format_bytes(left)} left of {format_bytes(limit)}"
-    tone = "bad" if left < 0 else "plain"
-    return Card(label="peak memory", value=format_bytes(peak), note=note, tone=tone)
-
-
-def _why(document: ModelPlanResult, priced: PricedStep | None) -> Section:
-    blocks: list[object] = []
-    if priced is not None:
-        blocks += [step_bar(priced), term_table(priced)]
-    blocks.append(Facts(title="What blocks a better plan", rows=tuple(_blocks(document, priced))))
-    if document.relaxations:
-        lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
-        blocks.append(Notes(title="Any one of these is enough", lines=lines))
-    elif document.status is Status.INFEASIBLE:
-        blocks.append(Notes(lines=("No single change of what was asked is enough.",), tone="bad"))
-    title = "Why it is not faster" if document.stages else "Why nothing fits"
-    return Section(name="why", label="Why", title=title, blocks=tuple(blocks))  # type: ignore[arg-type]
-
-
-def _blocks(document: ModelPlanResult, priced: PricedStep | None) -> Iterator[tuple[str, str]]:
-    if document.binding is not None:
-        yield "what cannot fit", document.binding.description
-    if document.step_time_s is not None and document.lower_bound_s:
-        left = f"at most {format_percent_up(document.gap or 0.0)} can be won"
-        if document.status is Status.OPTIMAL:
-            left = "no plan that the request admits is faster"
-        kind = document.bound_kind or "unproved"
-        bound_s = document.lower_bound_s or 0.0
-        yield f"bound ({kind})", f"{format_seconds(bound_s)}: {left}"
-    if priced is not None:
-        step, limit = priced.step, document.memory_limit_bytes
-        fullest = step.stages[step.fullest_stage].memory.total_bytes
-        if limit:
-            yield (
-                "memory",
-                f"rank {step.fullest_stage} fills {fullest / limit:.1%} of what is usable; "
-                f"rank {priced.busiest_rank} sets the pace",
-            )
-    yield searched_row(document)
-    off = tuple(_switched_off(document))
-    if off:
-        yield "not searched", ", ".join(off)
-    if document.interrupted:
-        yield "interrupted", "this is the best plan found so far"
-
-
-_SPANS: Final = {
-    "tensor": "tensor degrees",
-    "pipeline": "pipeline degrees",
-    "data": "data degrees",
-    "context": "context degrees",
-    "expert": "expert degrees",
-    "expert_tensor": "expert tensor degrees",
-    "virtual_stages": "virtual stages",
-    "microbatch_size": "microbatches",
-    "state_copies": "copies of sharded state",
-}
-
-
-def _switched_off(document: ModelPlanResult) -> Iterator[str]:
-    space = document.request.space
-    for name in ("data_parallel", "tensor_parallel", "recompute"):
-        if not getattr(space, name):
-            yield name.replace("_", " ")
-    yield from (f"option {option}" for option in space.excluded_options)
-    for field, name in _SPANS.items():
-        span = getattr(space, field)
-        if span is not None:
-            most = "" if span.most is None else f" to {span.most}"
-            yield f"{name} other than {span.least}{most if span.most != span.least else ''}"
-    if space.zero_stages and len(space.zero_stages) < _ZERO_STAGES:
-        yield f"ZeRO stages other than {', '.join(map(str, space.zero_stages))}"
-    if len(space.mappings) == 1:
-        yield f"mappings other than {space.mappings[0]}"
-    if space.schedules is not None:
-        named = [family for family in space.schedules if family != SEARCHED]
-        if named:
-            yield f"schedules other than {', '.join(space.schedules)}"
-    if space.framework is not None:
-        yield f"what {space.framework} cannot run"
-    if not space.per_stage_degrees:
-        yield "degrees that differ between stages"
-
-
 # The page of an explained plan: the plan's page, with what its choices buy and what would help
 # ---------------------------------------------------------------------------------------------
 
@@ -416,61 +480,11 @@ def model_explanation_content(subject: Subject[ModelExplanation]) -> Content:
     """The plan's content, its reasons extended."""
     document = subject.document
     found = model_plan_content(replace(subject, document=document.plan))  # type: ignore[arg-type]
+    more: list[Any] = list(explanation_tables(document))
+    if document.binding is not None:
+        more.append(Facts(rows=(("what would help most", document.binding),)))
     sections = tuple(
-        _extended(section, document) if section.name == "why" else section
-        for section in found.sections
+        replace(each, blocks=(*each.blocks, *more)) if each.name == "why" else each
+        for each in found.sections
     )
     return replace(found, sections=sections)
-
-
-def _extended(section: Section, document: ModelExplanation) -> Section:
-    return replace(section, blocks=(*section.blocks, *_more(document)))
-
-
-def _more(document: ModelExplanation) -> Iterator[Table | Facts]:
-    if document.without:
-        yield Table(
-            title="The best plan without",
-            columns=(
-                Column(title="without", key="name", is_number=False),
-                Column(title="step", key="step_time_s"),
-                Column(title="slower", key="slowdown"),
-                Column(title="layout", key="layout", is_number=False),
-            ),
-            rows=tuple(tuple(_without_cells(one)) for one in document.without),
-            note="Looked for again with a choice forbidden; the best found where time ran out.",
-        )
-    if document.gains:
-        yield Table(
-            title="With more of",
-            columns=(
-                Column(title="resource", key="resource", is_number=False),
-                Column(title="more", key="change", is_number=False),
-                Column(title="step", key="step_time_s"),
-                Column(title="saves", key="saved"),
-                Column(title="plan", key="plan", is_number=False),
-            ),
-            rows=tuple(tuple(_gain_cells(one)) for one in document.gains),
-        )
-    if document.binding is not None:
-        yield Facts(rows=(("what would help most", document.binding),))
-
-
-def _without_cells(one: WithoutRecord) -> Iterator[Cell]:
-    yield Cell.of(one.name)
-    if one.step_time_s is None or one.slowdown is None:
-        nothing = "nothing fits" if one.status is Status.INFEASIBLE else "not known"
-        yield Cell.of(nothing)
-        yield Cell.of("")
-    else:
-        yield seconds(one.step_time_s)
-        yield Cell(text=f"{one.slowdown - 1:+.1%}", value=one.slowdown - 1)
-    yield Cell.of(layout_line(one.parallelism) if one.parallelism else "")
-
-
-def _gain_cells(one: GainRecord) -> Iterator[Cell]:
-    yield Cell.of(one.resource)
-    yield Cell.of(one.change)
-    yield seconds(one.step_time_s)
-    yield Cell(text=f"{one.saved:.2%}", value=one.saved)
-    yield Cell.of("planned again" if one.replanned else "the same plan")

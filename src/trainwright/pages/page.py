@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.difference import change_texts
+from trainwright.documents.difference import difference_tables
 from trainwright.documents.registry import kind_of, part
 from trainwright.documents.view import Cell, Column, Table
 from trainwright.errors import InvalidInput
@@ -26,9 +26,9 @@ from trainwright.pages.gantt_html import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from trainwright.documents.difference import Change, Difference
+    from trainwright.documents.difference import Difference
     from trainwright.pages.gantt import GanttPanel
     from trainwright.pages.subject import Content, Figure, Subject
 
@@ -149,7 +149,9 @@ def comparison_section(
             blocks.append(_bars(stated))
     for subject, difference in zip(subjects[1:], differences, strict=True):
         if difference is not None:
-            blocks += _changes(subjects[0].name, subject.name, difference)
+            blocks += difference_tables(
+                replace(difference, stage_changes=()), subjects[0].name, subject.name
+            )
     return Section(name="comparison", label="Comparison", title="Comparison", blocks=tuple(blocks))
 
 
@@ -192,37 +194,6 @@ def _bars(stated: Sequence[tuple[str, Figure]]) -> BarChart:
         bars=tuple(bars),
         label="document",
     )
-
-
-def _changes(first: str, other: str, difference: Difference) -> Iterator[Table]:
-    groups = {"asked": difference.request_changes, "found": difference.result_changes}
-    for what, changes in groups.items():
-        if changes:
-            rows = tuple(_cells(change) for change in changes)
-            yield Table(
-                title=f"What was {what} differently: {first} → {other}",
-                columns=(
-                    Column(title="what", key="key", is_number=False),
-                    Column(title=first, key="before", is_number=False),
-                    Column(title=other, key="after", is_number=False),
-                ),
-                rows=rows,
-            )
-
-
-def _cells(change: Change) -> tuple[Cell, Cell, Cell]:
-    """A row in words; keys and bare numbers are what is copied."""
-    name, before, after = change_texts(change)
-    return (
-        Cell(text=name, value=change.key),
-        _told(before, change.before),
-        _told(after, change.after),
-    )
-
-
-def _told(text: str, value: object) -> Cell:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return Cell(text=text, value=value if is_number else text)  # type: ignore[arg-type]
 
 
 # Results as one HTML file that needs nothing else: figures, charts, schedules, reasons, sources

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from trainwright.documents.printing import ranges
-from trainwright.documents.view import Cell, Column, Table, part_of_step, percent, seconds, size
-from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section
-from trainwright.pages.subject import Figure
+from trainwright.documents.plan_view import RankRow, rank_table
+from trainwright.documents.view import (
+    Cell,
+    Table,
+    column,
+    part_of_step,
+    percent,
+    seconds,
+    table_of,
+    words,
+)
+from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section, section
+from trainwright.pages.subject import figures
 from trainwright.units import format_bandwidth, format_bytes, format_part, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.pages.gantt import GanttPanel
-    from trainwright.pages.subject import PricedStep, Subject
+    from trainwright.pages.subject import Figure, PricedStep, Subject
     from trainwright.plans.prediction import LevelUse, StageMemory
 
     Stepped: TypeAlias = ModelPlanResult | MixedPlanResult | ModelEstimateResult
@@ -27,58 +36,57 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------
 
 
-def network_bars(levels: tuple[LevelUse, ...], step_time_s: float) -> BarChart:
+def network_blocks(priced: PricedStep) -> tuple[BarChart, Table]:
+    """Which network levels the step keeps busy, as bars and as a table."""
+    step_s = priced.step.step_time_s
+    return _network_bars(priced.network, step_s), _network_table(priced.network, step_s)
+
+
+def _network_bars(levels: tuple[LevelUse, ...], step_time_s: float) -> BarChart:
     """How much of the step each level is under way, exposed and hidden."""
     bars = []
     for level in levels:
         exposed_s = sum(axis.exposed_s for axis in level.axes)
         hidden_s = sum(axis.hidden_s for axis in level.axes)
         idle_s = max(step_time_s - exposed_s - hidden_s, 0.0)
-        amounts = (("exposed", exposed_s), ("hidden", hidden_s), ("unused", idle_s))
         parts = tuple(
-            Part(
-                kind=kind,
-                label=kind,
-                amount=amount,
-                text=format_part(amount, step_time_s),
-            )
-            for kind, amount in amounts
+            Part(kind=kind, label=kind, amount=amount, text=format_part(amount, step_time_s))
+            for kind, amount in (("exposed", exposed_s), ("hidden", hidden_s), ("unused", idle_s))
         )
         used = f"{(exposed_s + hidden_s) / step_time_s:.1%} used" if step_time_s else ""
         bars.append(Bar(label=level.name, parts=parts, total=used))
     return BarChart(title="Use of each network level", bars=tuple(bars), label="level")
 
 
-def network_table(levels: tuple[LevelUse, ...], step_time_s: float) -> Table:
+def _network_table(levels: tuple[LevelUse, ...], step_time_s: float) -> Table:
     """What crosses each level."""
-    rows = [
+    return table_of(
+        "Communication of the busiest rank",
         (
-            Cell.of(level.name),
-            Cell.of(axis.kind),
-            Cell.of(axis.ranks),
-            Cell(
-                text=format_bandwidth(level.effective_bytes_per_s),
-                value=level.effective_bytes_per_s,
-            ),
-            part_of_step(axis.exposed_s, step_time_s),
-            part_of_step(axis.hidden_s, step_time_s),
-            percent(axis.total_s / step_time_s),
-        )
-        for level in levels
-        for axis in level.axes
-    ]
-    return Table(
-        title="Communication of the busiest rank",
-        columns=(
-            Column(title="level", key="level", is_number=False),
-            Column(title="for", key="kind", is_number=False),
-            Column(title="ranks", key="ranks"),
-            Column(title="per device", key="effective_bytes_per_s"),
-            Column(title="exposed", key="exposed_s"),
-            Column(title="hidden", key="hidden_s"),
-            Column(title="of step", key="share"),
+            words("level"),
+            words("for", "kind"),
+            column("ranks"),
+            column("per device", "effective_bytes_per_s"),
+            column("exposed", "exposed_s"),
+            column("hidden", "hidden_s"),
+            column("of step", "share"),
         ),
-        rows=tuple(rows),
+        (
+            (
+                level.name,
+                axis.kind,
+                axis.ranks,
+                Cell(
+                    text=format_bandwidth(level.effective_bytes_per_s),
+                    value=level.effective_bytes_per_s,
+                ),
+                part_of_step(axis.exposed_s, step_time_s),
+                part_of_step(axis.hidden_s, step_time_s),
+                percent(axis.total_s / step_time_s),
+            )
+            for level in levels
+            for axis in level.axes
+        ),
         note="A group that spans several levels counts at the outermost one. Exposed time makes "
         "the step longer, hidden time runs beside compute; collectives that recomputation repeats "
         "are included.",
@@ -101,65 +109,21 @@ _MEMORY = (
 )
 
 
-def rank_table(priced: PricedStep, *, limit_bytes: float | None) -> Table:
-    """One row per pipeline rank."""
-    slowest = priced.busiest_rank
-    fullest = priced.step.fullest_stage
-    rows = tuple(
-        tuple(_rank_cells(priced, rank, limit_bytes)) for rank in range(len(priced.step.stages))
+def priced_rows(priced: PricedStep, limit_bytes: float | None) -> tuple[RankRow, ...]:
+    """The ranks of a step whose document names no stages."""
+    return tuple(
+        RankRow(
+            rank=rank,
+            layers=priced.layers_of_rank[rank],
+            num_recomputed=priced.recomputed_of_rank[rank],
+            found=found,
+            limit_bytes=limit_bytes,
+            degrees=priced.degrees_of_rank[rank],
+            marks=("slowest",) * (rank == priced.busiest_rank)
+            + ("fullest",) * (rank == priced.step.fullest_stage),
+        )
+        for rank, found in enumerate(priced.step.stages)
     )
-    return Table(
-        title="Plan",
-        columns=_RANK_COLUMNS if limit_bytes else _RANK_COLUMNS[:-2] + _RANK_COLUMNS[-1:],
-        rows=rows,
-        marked=frozenset({slowest}),
-        note=f"Times of one microbatch. Rank {slowest} is the busiest, rank {fullest} the fullest; "
-        "layers are indices of the model's layer graph.",
-    )
-
-
-_RANK_COLUMNS = (
-    Column(title="rank", key="rank"),
-    Column(title="layers", key="layers", is_number=False),
-    Column(title="data", key="data_parallel"),
-    Column(title="tensor", key="tensor_parallel"),
-    Column(title="recomputed", key="num_recomputed"),
-    Column(title="forward", key="forward_s"),
-    Column(title="backward", key="backward_s"),
-    Column(title="of it recompute", key="recompute_s"),
-    Column(title="of both tensor", key="tensor_parallel_s"),
-    Column(title="send", key="send_s"),
-    Column(title="weights", key="weight_bytes"),
-    Column(title="activations", key="activation_bytes"),
-    Column(title="memory", key="memory_bytes"),
-    Column(title="of limit", key="memory_share"),
-    Column(title="held", key="microbatches_in_flight"),
-)
-
-
-def _rank_cells(priced: PricedStep, rank: int, limit_bytes: float | None) -> Iterator[Cell]:
-    stage, layers = priced.step.stages[rank], priced.layers_of_rank[rank]
-    yield Cell.of(rank)
-    yield Cell.of(ranges(layers))
-    data, tensor = priced.degrees_of_rank[rank]
-    yield Cell.of(data)
-    yield Cell.of(tensor)
-    repeated = priced.recomputed_of_rank[rank]
-    yield Cell(text=f"{repeated} of {len(layers)}", value=repeated)
-    for value_s in (
-        stage.forward_s,
-        stage.backward_s,
-        stage.recompute_s,
-        stage.tensor_parallel_s,
-        stage.send_s,
-    ):
-        yield seconds(value_s)
-    yield size(stage.memory.weight_bytes)
-    yield size(stage.memory.activation_bytes)
-    yield size(stage.memory.total_bytes)
-    if limit_bytes:
-        yield percent(stage.memory.total_bytes / limit_bytes)
-    yield Cell.of(stage.memory.microbatches_in_flight)
 
 
 def time_bars(priced: PricedStep) -> BarChart:
@@ -208,15 +172,13 @@ def time_parts(parts_s: dict[str, float]) -> tuple[Part, ...]:
     )
 
 
-def memory_bars(priced: PricedStep, limit_bytes: float | None) -> BarChart:
+def memory_bars(
+    ranks: Iterable[tuple[int, StageMemory]], limit_bytes: float | None, *, title: str
+) -> BarChart:
     """What every rank holds when it is fullest, with the limit."""
-    bars = tuple(
-        _memory_bar(rank, stage.memory, limit_bytes)
-        for rank, stage in enumerate(priced.step.stages)
-    )
     return BarChart(
-        title="Memory of a device at its fullest, by rank",
-        bars=bars,
+        title=title,
+        bars=tuple(_memory_bar(rank, memory, limit_bytes) for rank, memory in ranks),
         limit=limit_bytes,
         limit_text=f"usable {format_bytes(limit_bytes)}" if limit_bytes else "",
     )
@@ -241,15 +203,18 @@ def _memory_bar(rank: int, memory: StageMemory, limit_bytes: float | None) -> Ba
     )
 
 
-def gantt(panel: GanttPanel, priced: PricedStep) -> Gantt:
-    """The pipeline of the step, and what of the step lies outside it."""
-    step = priced.step
-    after_s = step.step_time_s - step.pipeline_s
-    return Gantt(
-        note=f"The pipeline takes {format_seconds(step.pipeline_s)} of the step; "
-        f"{format_seconds(after_s)} after it, for synchronisation, optimizer and overhead, are "
-        f"not drawn. {panel.num_bars:,} actions, simulated one by one."
-    )
+def schedule_section(panel: GanttPanel, of: Gantt | PricedStep | None) -> Section:
+    """Where the schedule is drawn, with what of the step lies outside it."""
+    if not isinstance(of, Gantt):
+        assert of is not None, "a schedule is drawn of a priced step"
+        step = of.step
+        after_s = step.step_time_s - step.pipeline_s
+        of = Gantt(
+            note=f"The pipeline takes {format_seconds(step.pipeline_s)} of the step; "
+            f"{format_seconds(after_s)} after it, for synchronisation, optimizer and overhead, are "
+            f"not drawn. {panel.num_bars:,} actions, simulated one by one."
+        )
+    return section("schedule", "Schedule and memory over time", of)
 
 
 # Why a step is not faster: its largest parts, and what sets each of them
@@ -273,25 +238,24 @@ def term_table(priced: PricedStep) -> Table:
     """The largest terms, with what sets them."""
     found = priced.parts_of_rank_s[priced.busiest_rank]
     largest = sorted(found.items(), key=lambda item: -item[1])[:_MOST_TERMS]
-    rows = tuple(
+    return table_of(
+        "The largest terms",
         (
-            Cell.of(TIME_PARTS[name]),
-            seconds(spent_s),
-            percent(spent_s / priced.step.step_time_s),
-            Cell.of(_what_sets(name, priced)),
-        )
-        for name, spent_s in largest
-        if spent_s > 0
-    )
-    return Table(
-        title="The largest terms",
-        columns=(
-            Column(title="term", key="term", is_number=False),
-            Column(title="per step", key="seconds"),
-            Column(title="of step", key="share"),
-            Column(title="what sets it", key="cause", is_number=False),
+            words("term"),
+            column("per step", "seconds"),
+            column("of step", "share"),
+            words("what sets it", "cause"),
         ),
-        rows=rows,
+        (
+            (
+                TIME_PARTS[name],
+                seconds(spent_s),
+                percent(spent_s / priced.step.step_time_s),
+                _what_sets(name, priced),
+            )
+            for name, spent_s in largest
+            if spent_s > 0
+        ),
     )
 
 
@@ -333,39 +297,29 @@ def step_figures(document: Stepped, *, peak_bytes: float | None, layout: str) ->
     """Columns of a comparison; `peak_bytes` is that of the fullest device."""
     step_s, tokens, mfu = document.step_time_s, document.tokens_per_s, document.mfu
     devices = document.devices_used
-    shown = (
-        ("step_time_s", "step", step_s, format_seconds(step_s) if step_s else ""),
-        ("tokens_per_s", "tokens/s", tokens, f"{tokens:,.0f}" if tokens else ""),
-        ("mfu", "MFU", mfu, f"{mfu:.1%}" if mfu else ""),
-        ("peak_memory_bytes", "peak memory", peak_bytes, _size(peak_bytes)),
-        ("devices_used", "devices", devices, f"{devices or ''}"),
+    yield from figures(
+        ("step_time_s", "step", step_s, format_seconds(step_s or 0.0)),
+        ("tokens_per_s", "tokens/s", tokens, f"{tokens or 0:,.0f}"),
+        ("mfu", "MFU", mfu, f"{mfu or 0:.1%}"),
+        ("peak_memory_bytes", "peak memory", peak_bytes, format_bytes(peak_bytes or 0.0)),
+        ("devices_used", "devices", devices, f"{devices}"),
         ("layout", "layout", layout, layout),
     )
-    for key, title, value, text in shown:
-        yield Figure(key=key, title=title, value=value, text=text)
 
 
-def _size(amount: float | None) -> str:
-    return format_bytes(amount) if amount else ""
-
-
-def step_sections(
-    subject: Subject[ModelPlanResult] | Subject[ModelEstimateResult], *, title: str
-) -> Iterator[Section]:
+def step_sections(subject: Subject[ModelEstimateResult], *, title: str) -> Iterator[Section]:
     """Ranks in a table called `title` and in bars, schedule, network; nothing without a step."""
     priced, limit = subject.priced, subject.document.memory_limit_bytes
     if priced is None:
         return
-    table = rank_table(priced, limit_bytes=limit)
-    yield Section(name="plan", label="Plan", title=title, blocks=(table,))
-    bars = (time_bars(priced), memory_bars(priced, limit))
-    yield Section(name="ranks", label="Ranks", title="Time and memory of the ranks", blocks=bars)
+    yield section("plan", title, rank_table(priced_rows(priced, limit)))
+    held = memory_bars(
+        enumerate(stage.memory for stage in priced.step.stages),
+        limit,
+        title="Memory of a device at its fullest, by rank",
+    )
+    yield section("ranks", "Time and memory of the ranks", time_bars(priced), held)
     if subject.panel is not None:
-        blocks = (gantt(subject.panel, priced),)
-        yield Section(
-            name="schedule", label="Schedule", title="Schedule and memory over time", blocks=blocks
-        )
+        yield schedule_section(subject.panel, priced)
     if priced.network:
-        step_s = priced.step.step_time_s
-        network = (network_bars(priced.network, step_s), network_table(priced.network, step_s))
-        yield Section(name="network", label="Network", title="Network", blocks=network)
+        yield section("network", "Network", *network_blocks(priced))

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trainwright.documents.calibration import CONSTANT_COLUMNS, constant_rows
-from trainwright.documents.view import Cell, Column, Facts, Notes, Table
-from trainwright.pages.blocks import Code, Section
+from trainwright.documents.view import Facts, Notes, table_of, words
+from trainwright.pages.blocks import Code, section
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from trainwright.cluster import Cluster
     from trainwright.documents.verification import VerificationResult
+    from trainwright.documents.view import Table
+    from trainwright.pages.blocks import Section
     from trainwright.pages.gantt import GanttPanel
     from trainwright.plans.prediction import LevelUse, StepPrediction
     from trainwright.plans.request import Embedded
@@ -70,6 +72,12 @@ class Figure:
     text: str
 
 
+def figures(*rows: tuple[str, str, float | str | None, str]) -> Iterator[Figure]:
+    """Figures of (key, title, value, text); no text where there is no value."""
+    for key, title, value, text in rows:
+        yield Figure(key=key, title=title, value=value, text="" if value is None else text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject(Generic[Document]):
     """What one part of the page is about.
@@ -104,39 +112,24 @@ def provenance_section(subject: Subject[Any], assumptions: Mapping[str, str]) ->
     warnings = tuple(getattr(subject.document, "warnings", ()))
     if warnings:
         blocks.append(Notes(title="Warnings", lines=warnings, tone="warn"))
-    return Section(
-        name="provenance",
-        label="Sources",
-        title="Where the numbers come from",
-        blocks=tuple(blocks),
-    )
+    return section("provenance", "Where the numbers come from", *blocks, label="Sources")
 
 
-def reproduce_section(subject: Subject[Any], inputs: tuple[Embedded, ...]) -> Section:
+def reproduce_section(subject: Subject[Any], inputs: tuple[Embedded, ...] = ()) -> Section:
     """Command line, hashes of what went in and of the document, version."""
-    request = subject.document.request
-    hashes = [(f"{part.kind} {part.name}", f"sha256 {part.sha256}") for part in inputs]
-    facts = (
-        ("trainwright", request.trainwright_version),
-        *hashes,
-        ("this document", f"sha256 {subject.sha256}"),
-    )
+    request = getattr(subject.document, "request", None)
+    version = () if request is None else (("trainwright", request.trainwright_version),)
+    hashes = ((f"{part.kind} {part.name}", f"sha256 {part.sha256}") for part in inputs)
+    facts = (*version, *hashes, ("this document", f"sha256 {subject.sha256}"))
     blocks: list[Code | Notes | Facts] = [Code(text=subject.command)]
     if subject.command_note:
         blocks.append(Notes(lines=(subject.command_note,)))
     blocks.append(Facts(rows=facts))
     if subject.left_out:
         blocks.append(Notes(title="Left out of this page", lines=subject.left_out))
-    return Section(
-        name="reproduce", label="Reproduce", title="How to reproduce", blocks=tuple(blocks)
-    )
+    return section("reproduce", "How to reproduce", *blocks)
 
 
 def _constants(cluster: Cluster) -> Table:
-    return Table(
-        title="Constants",
-        columns=tuple(
-            Column(title=title, key=key, is_number=False) for key, title in CONSTANT_COLUMNS.items()
-        ),
-        rows=tuple(tuple(map(Cell.of, row)) for row in constant_rows(cluster)),
-    )
+    columns = (words(title, key) for key, title in CONSTANT_COLUMNS.items())
+    return table_of("Constants", tuple(columns), constant_rows(cluster))

@@ -430,3 +430,6 @@ def _aliases() -> Mapping[str, str]:
 
 
 CHROME_TRACE: Final = "chrome-trace"
+DRY_RUN: Final = "dry-run"
+# Written like files for a framework, but no framework.
+OTHER_TARGETS: Final = (CHROME_TRACE, DRY_RUN)

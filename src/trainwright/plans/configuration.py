@@ -161,9 +161,9 @@ def _batch(configuration: Configuration, model: TransformerConfig, pool: Pool) -
 def _pipeline(
     configuration: Configuration, model: TransformerConfig, pool: Pool
 ) -> Iterator[Fault]:
-    """Every virtual stage holds a block, and a stated split holds all of them."""
+    """Every virtual stage holds a block, unless a split is stated, which holds all of them."""
     degrees, blocks = configuration.parallelism, model.num_layers
-    if configuration.num_stages > blocks:
+    if configuration.num_stages > blocks and configuration.blocks_per_stage is None:
         wanted = f"x virtual stages must be at most the {blocks} blocks"
         yield Fault("pipeline", f"{wanted}, got {degrees.pipeline} x {degrees.virtual_stages}")
     if degrees.pipeline == 1 and degrees.virtual_stages > 1:

@@ -1,0 +1,213 @@
+"""Peaks of ranks as PyTorch's own tensors hold them, for many layouts: makes `dry_runs.csv`.
+
+    python benchmarks/dry_runs.py               run all cases again and write the table
+    python benchmarks/dry_runs.py --only TEXT   cases whose name holds TEXT, printed
+
+Every case runs `lab/rank_program.py` on fake tensors (no GPU, no weights): FSDP2, tensor, context,
+expert and pipeline parallelism are PyTorch's. Of long pipelines the first two ranks, the middle and
+the last are run. About 15 CPU minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from trainwright.documents.runs import job_of_configuration
+from trainwright.formats.catalog import cluster
+from trainwright.formats.catalog import model as catalog_model
+from trainwright.frameworks.dry_run import case_of
+from trainwright.lab.dry_run import RankDryRun, dry_runs
+from trainwright.model import Recipe, TransformerConfig
+from trainwright.plans import Parallelism
+from trainwright.plans.configuration import Configuration
+from trainwright.profile import Recompute
+
+BATCH = 6
+TABLE = Path(__file__).parent / "dry_runs.csv"
+DEGREES = ("tensor", "context", "pipeline", "data", "expert", "virtual_stages", "state_copies")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A catalog model and the run of it."""
+
+    model: str
+    run: Configuration
+
+    @property
+    def name(self) -> str:
+        """Model, degrees and settings in one word."""
+        degrees = self.run.parallelism
+        parts = [
+            f"{letter}{getattr(degrees, name)}"
+            for letter, name in zip("tcpdevr", DEGREES, strict=True)
+        ]
+        sizes = f"s{self.run.sequence_length}-b{self.run.microbatch_size}"
+        sizes += f"-m{self.run.num_microbatches}"
+        return "-".join((self.model, *parts, f"z{degrees.zero_stage}", self.run.recompute, sizes))
+
+
+# Of each model: layouts as (tensor, context, pipeline, data, expert, zero, microbatches, virtual
+# stages, copies), recomputation modes, sequence lengths.
+Layout = tuple[int, int, int, int, int, int, int, int, int]
+NONE, SOME, ALL = Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL
+MODELS: dict[str, tuple[list[Layout], tuple[Recompute, ...], tuple[int, ...]]] = {
+    "llama3-8b": (
+        [
+            (1, 1, 1, 8, 1, 3, 1, 1, 1),
+            (1, 1, 1, 64, 1, 3, 2, 1, 1),
+            (1, 1, 1, 16, 1, 2, 1, 1, 2),
+            (2, 1, 1, 4, 1, 3, 1, 1, 1),
+            (8, 1, 1, 8, 1, 3, 1, 1, 1),
+            (1, 2, 1, 4, 1, 3, 1, 1, 1),
+            (1, 8, 1, 8, 1, 3, 1, 1, 1),
+            (1, 1, 2, 4, 1, 2, 4, 1, 1),
+            (2, 1, 4, 4, 1, 2, 8, 1, 1),
+            (1, 1, 2, 4, 1, 2, 4, 2, 1),
+        ],
+        (NONE, SOME, ALL),
+        (8192, 16384),
+    ),
+    "llama2-13b": (
+        [(1, 1, 1, 16, 1, 3, 1, 1, 1), (4, 1, 1, 8, 1, 3, 2, 1, 1)],
+        (NONE, ALL),
+        (4096, 8192),
+    ),
+    "llama3-70b": (
+        [
+            (8, 1, 1, 16, 1, 3, 1, 1, 1),
+            (1, 1, 1, 256, 1, 3, 1, 1, 1),
+            (4, 4, 1, 16, 1, 3, 1, 1, 1),
+            (8, 1, 4, 4, 1, 2, 8, 1, 1),
+        ],
+        (SOME, ALL),
+        (8192, 32768),
+    ),
+    "llama3-405b": (
+        [
+            (8, 1, 1, 64, 1, 3, 1, 1, 1),
+            (8, 2, 1, 64, 1, 3, 1, 1, 1),
+            (8, 1, 8, 8, 1, 2, 8, 1, 1),
+        ],
+        (SOME, ALL),
+        (8192, 32768),
+    ),
+    "qwen3-32b": (
+        [(1, 1, 1, 32, 1, 3, 1, 1, 1), (4, 1, 2, 8, 1, 2, 4, 1, 1)],
+        (NONE, ALL),
+        (4096, 16384),
+    ),
+    "mixtral-8x7b": (
+        [(1, 1, 1, 32, 1, 3, 1, 1, 1), (1, 1, 1, 32, 8, 3, 1, 1, 1), (1, 2, 2, 16, 8, 2, 4, 1, 1)],
+        (NONE, SOME, ALL),
+        (4096, 16384),
+    ),
+    "qwen3-30b-a3b": (
+        [(1, 1, 1, 32, 1, 3, 1, 1, 1), (1, 1, 1, 32, 16, 3, 1, 1, 1), (1, 1, 4, 16, 8, 2, 8, 1, 1)],
+        (NONE, SOME, ALL),
+        (4096, 16384),
+    ),
+}
+
+
+def cases() -> Iterator[Case]:
+    """Every case, in the order of the table."""
+    for model, (layouts, modes, lengths) in MODELS.items():
+        chosen = product(enumerate(layouts), enumerate(modes), enumerate(lengths))
+        for (i, layout), (j, mode), (k, length) in chosen:
+            if len(modes) > 2 and (i + j + k) % 2:  # every second of the largest squares
+                continue
+            t, c, p, d, e, zero, m, v, copies = layout
+            degrees = Parallelism(
+                tensor=t,
+                context=c,
+                pipeline=p,
+                data=d,
+                expert=e,
+                expert_tensor=1 if e > 1 else None,
+                virtual_stages=v,
+                sequence_parallel=t > 1,
+                zero_stage=zero,
+                state_copies=copies,
+            )
+            yield Case(
+                model=model,
+                run=Configuration(
+                    parallelism=degrees,
+                    microbatch_size=1,
+                    global_batch=m * d,
+                    sequence_length=length,
+                    schedule="interleaved" if v > 1 else "1f1b",
+                    recompute=mode,
+                    vocabulary_multiple=1,
+                    recipe=Recipe(precision="bf16"),
+                ),
+            )
+
+
+def program_case(case: Case, model: TransformerConfig) -> dict[str, Any]:
+    """The case as the program reads it, with the ranks that are worth a run."""
+    job = job_of_configuration(case.run, model, cluster("dgx-h100"), model_name=case.model)
+    last = case.run.parallelism.pipeline - 1
+    made = case_of(job)
+    return made | {"name": case.name, "ranks": sorted({0, min(1, last), last // 2, last})}
+
+
+def rows_of(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """A row of the table for every rank that was run; one process for all, which saves a start."""
+    made = [program_case(case, catalog_model(case.model).config) for case in cases]
+    by_name = {case.name: case for case in cases}
+    return [row_of(by_name[run.name], run) for run in dry_runs(made)]
+
+
+def row_of(case: Case, run: RankDryRun) -> dict[str, Any]:
+    """What was asked, and what the rank held."""
+    degrees = case.run.parallelism
+    return {
+        "name": case.name,
+        "model": case.model,
+        **{name: getattr(degrees, name) for name in DEGREES},
+        "zero_stage": degrees.zero_stage,
+        "recompute": str(case.run.recompute),
+        "sequence_length": case.run.sequence_length,
+        "microbatch_size": case.run.microbatch_size,
+        "num_microbatches": case.run.num_microbatches,
+        "schedule": case.run.schedule,
+        "rank": run.rank,
+        "allocated_bytes": int(run.allocated_bytes),
+        "static_bytes": int(run.static_bytes),
+        "by_class": json.dumps(run.by_class),
+        "torch": run.torch,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=None, help="cases whose name holds this, printed")
+    asked = parser.parse_args()
+    chosen = [case for case in cases() if asked.only is None or asked.only in case.name]
+    rows: list[dict[str, Any]] = []
+    for first in range(0, len(chosen), BATCH):
+        made = rows_of(chosen[first : first + BATCH])
+        rows += made
+        for row in made:
+            size = f"{row['allocated_bytes'] / 2**30:.2f} GiB"
+            print(f"{first}: {row['name']} rank {row['rank']}: {size}", file=sys.stderr)
+        if asked.only is None:
+            with TABLE.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""`trainwright model`: what a model is, on one screen."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainwright.commands import command_line as options
+from trainwright.commands.output import check_output, emit, parse_count
+from trainwright.documents.model_summary import (
+    LayersOfKind,
+    ModelPart,
+    ModelSummary,
+    summary_of,
+)
+from trainwright.documents.printing import Report
+from trainwright.errors import UnsupportedFeature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainwright.lab.torch_library import CountedModel
+
+SEQUENCE = 4096
+
+
+def describe_model(
+    model: str | Path | Mapping[str, Any], *, sequence_length: int = SEQUENCE
+) -> Report[ModelSummary]:
+    """Parameters, layers, FLOPs and cache of a model at sequences of `sequence_length` tokens.
+
+    `model` is a catalog name, the path of a `config.json` or its folder, a hub id in the local
+    cache, or the content of such a file. A type that no formula of ours describes is built by the
+    transformers library without content and counted, where the extra `[torch]` is installed.
+    Raises `InvalidInput` for a file that breaks a rule, `UnsupportedFeature` for a type that
+    nothing here knows.
+
+        describe_model("llama3-8b").document.parameters_total
+    """
+    from trainwright.formats.catalog import open_model
+    from trainwright.formats.hf_config import read_config
+
+    try:
+        if isinstance(model, (str, Path)):
+            found = open_model(str(model))
+        else:
+            found = read_config(model, name="model")
+    except UnsupportedFeature as error:
+        return Report(_by_library(model, error, sequence_length=sequence_length))
+    return Report(summary_of(found, sequence_length=sequence_length))
+
+
+# What the library itself counts
+# ------------------------------
+
+
+def _by_library(
+    model: str | Path | Mapping[str, Any], refusal: UnsupportedFeature, *, sequence_length: int
+) -> ModelSummary:
+    name, document = _content(model)
+    if document is None:
+        raise refusal
+    if not (find_spec("torch") and find_spec("transformers")):
+        raise UnsupportedFeature(
+            refusal.feature,
+            alternative="with the extra [torch] it is built by the transformers library and "
+            "counted: pip install 'trainwright[torch]'",
+        ) from None
+    from trainwright.lab.torch_library import count_model
+
+    return _summary(name, count_model(document, tokens=sequence_length), document)
+
+
+def _content(
+    model: str | Path | Mapping[str, Any],
+) -> tuple[str, Mapping[str, Any] | None]:
+    """The name and the content of a file; no content where the model is a name of the catalog."""
+    if not isinstance(model, (str, Path)):
+        return "model", model
+    from trainwright.formats.hf_config import config_document
+
+    return config_document(str(model))
+
+
+def _summary(name: str, counted: CountedModel, document: Mapping[str, Any]) -> ModelSummary:
+    flops, notes = counted.forward_flops, []
+    if flops is None:
+        # Two FLOPs for each parameter that a token meets; attention's scores are missing.
+        flops = 2 * counted.active_parameters * counted.tokens
+        notes.append(
+            f"FLOPs are two per active parameter, for a pass without content fails: {counted.note}"
+        )
+    per_token = flops / counted.tokens
+    return ModelSummary(
+        name=name,
+        model_type=counted.model_type,
+        counted_by=f"transformers ({counted.class_name}, without content)",
+        parameters_total=counted.parameters,
+        parameters_active=counted.active_parameters,
+        parameters_mtp=counted.mtp_parameters(document),
+        parts=tuple(ModelPart(name=part, parameters=count) for part, count in counted.parts),
+        layers=tuple(
+            LayersOfKind(
+                kind=f"{row.path}: {row.class_name}{' with experts' if row.experts else ''}",
+                count=row.count,
+                parameters=row.parameters,
+            )
+            for row in counted.layers
+        ),
+        sequence_length=counted.tokens,
+        flops_forward_per_token=per_token,
+        flops_backward_per_token=2 * per_token,
+        cache_bytes=None,
+        limits=("tensor, context and expert parallel: not known of layers that are only counted",),
+        notes=tuple(notes),
+    )
+
+
+# `trainwright model`
+# -------------------
+
+
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            help="A config.json or its folder, a catalog name, or a hub id in the local cache.",
+        ),
+    ],
+    sequence: Annotated[
+        str,
+        typer.Option("--sequence", help="Tokens of a sequence, for FLOPs and cache.", metavar="N"),
+    ] = str(SEQUENCE),
+    output: options.Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say what a model is: parameters, layers, FLOPs, cache, and how it can be cut."""
+    check_output(output, model)
+    length = parse_count(sequence, "sequence") or SEQUENCE
+    emit(describe_model(model, sequence_length=length), as_json=as_json, output=output)

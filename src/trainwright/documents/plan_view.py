@@ -1,0 +1,471 @@
+"""What a person sees of a model's plan, on several pools of devices or, the special case, on one.
+
+The step and its proof, how pools are used, the ranks of each chain of like replicas, what is taken
+for granted, and the plans that were considered and not chosen. A plan on one pool has one chain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from trainwright.documents.printing import (
+    NEGLIGIBLE,
+    layout_cells,
+    layout_columns,
+    layout_line,
+    main_losses,
+    ranges,
+    unfitted_line,
+)
+from trainwright.documents.view import (
+    MARKS,
+    Cell,
+    Table,
+    column,
+    percent,
+    recomputed_of,
+    seconds,
+    size,
+    table_of,
+    warning_lines,
+    words,
+)
+from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
+from trainwright.provenance import Origin
+from trainwright.units import format_count, format_percent_up, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from trainwright.documents.mixed_plan import MixedAlternative, MixedPlanResult, MixedRankRecord
+    from trainwright.documents.model_plan import Alternative, ModelPlanResult
+    from trainwright.documents.view import Line
+    from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.prediction import StagePrediction
+    from trainwright.plans.status import Relaxation
+
+    Planned: TypeAlias = ModelPlanResult | MixedPlanResult
+    Considered: TypeAlias = Alternative | MixedAlternative
+
+VERDICTS: Final = {
+    Status.OPTIMAL: "optimal, proved",
+    Status.GAP: "a plan with a gap",
+    Status.INFEASIBLE: "infeasible: no plan of the space fits",
+    Status.UNKNOWN: "unknown: no plan was found, and none is excluded",
+}
+LAYOUTS: Final = {
+    "across": "stages on several kinds",
+    "beside": "replicas on several kinds",
+    "woven": "replicas that cross kinds in ways of their own",
+    "alone": "one kind alone",
+}
+_MOST_ROWS: Final = 16  # of ranks, in a terminal
+
+
+def plan_view(document: Planned) -> Iterator[Line]:
+    """Headline, pools, ranks, what would make it fit, and the runners-up."""
+    yield from _headline(document)
+    if document.stages:
+        if pools := pool_table(document):
+            yield pools
+        ranks = rank_table(rank_rows(document))
+        yield ranks
+        if hidden := len(ranks.rows) - len(ranks.brief or ranks.rows):
+            yield f"({hidden} more ranks, none slower or fuller)"
+        if document.groups:
+            yield "d: replicas; each: microbatches of one replica in a step"
+        yield "taken for granted:"
+        yield from (f"  {name}: {value}" for name, value in document.assumptions.items())
+    yield from _reasons(document)
+    if document.alternatives:
+        yield alternative_table(document)
+    yield from warning_lines(document.warnings)
+
+
+# The step and what is proved of it
+# ---------------------------------
+
+
+def _headline(document: Planned) -> Iterator[str]:
+    request = document.request
+    cluster = request.cluster.name if request.cluster else "?"
+    devices = format_count(document.devices_used or request.num_devices or 0, "device")
+    where = f"{request.model.name} on {devices} of {cluster}"
+    if document.step_time_s is None:
+        yield f"{where}: {VERDICTS[document.status]}"
+        return
+    yield f"{where}: {format_seconds(document.step_time_s)} per step ({_range(document)})"
+    yield "; ".join((*_throughput(document), proof(document)))
+    if document.parallelism is not None:
+        yield (
+            f"{use_of_pools(document)}{layout_line(document.parallelism)}, microbatch "
+            f"{document.micro_batch}, schedule {document.schedule}"
+            + (f"; {'fits' if document.fits else 'does NOT fit'}" if document.groups else "")
+        )
+    if document.order is not None and document.named_step_time_s:
+        gain = 1 - document.step_time_s / document.named_step_time_s
+        yield (
+            f"the order of actions was found from that of {document.order.family}, which takes "
+            f"{format_seconds(document.named_step_time_s)} ({gain:.2%} less now)"
+        )
+    if request.num_devices and document.devices_used != request.num_devices:
+        yield f"uses {document.devices_used} of {request.num_devices} devices"
+    if document.time_by_part_s:
+        yield f"the step: {_shares(document.time_by_part_s, document.step_time_s)}"
+    yield from unfitted_line(document.assumptions)
+
+
+def use_of_pools(document: Planned) -> str:
+    """How the plan uses its pools, where there are several."""
+    return "" if document.layout is None else f"{LAYOUTS[document.layout]}: "
+
+
+def _range(document: Planned) -> str:
+    low_s, high_s = document.step_time_low_s, document.step_time_high_s
+    if low_s is None or high_s is None:
+        return "of the profile's layers"
+    known = "fitted" if is_fitted(document) else "unfitted"
+    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90 %, {known} estimate"
+
+
+def is_fitted(document: Planned) -> bool:
+    """Whether the times rest on constants fitted to measured runs."""
+    return document.assumptions.get("times", "").startswith(f"{Origin.FITTED}:")
+
+
+def _throughput(document: Planned) -> Iterator[str]:
+    """Tokens and MFU, where the length of a sequence and the model's FLOPs are known."""
+    if document.tokens_per_s is None:
+        return
+    per_device = document.tokens_per_s_per_device or 0
+    mfu = "" if document.mfu is None else f", MFU {document.mfu:.1%}"
+    yield f"{document.tokens_per_s:,.0f} tokens/s, {per_device:,.0f} per device{mfu}"
+
+
+def proof(document: Planned) -> str:
+    """What is proved about the step time."""
+    if document.status is Status.OPTIMAL:
+        return f"no {proved_space(document)} is faster, proved"
+    gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
+    step_s, one_stage_s = document.step_time_s or 0.0, document.lower_bound_one_stage_s
+    if one_stage_s is None or relative_gap(step_s, one_stage_s) > OPTIMAL_TOLERANCE:
+        return gap
+    return f"{gap} on all plans; no plan with one stage per rank is faster"
+
+
+def proved_space(document: Planned) -> str:
+    """What the bound is on: every plan that the request admits, or the layouts over pools."""
+    return "plan of the space" if document.groups else "plan that the request admits"
+
+
+def _shares(parts_s: Mapping[str, float], step_s: float) -> str:
+    """The parts that matter, largest first."""
+    largest = sorted(parts_s.items(), key=lambda part: -part[1])
+    named = [(name, spent_s / step_s) for name, spent_s in largest if step_s > 0]
+    return ", ".join(f"{name} {share:.1%}" for name, share in named if share >= NEGLIGIBLE)
+
+
+# Pools and ranks
+# ---------------
+
+
+def pool_table(document: Planned) -> Table | None:
+    """One row per pool, where the cluster has several."""
+    if not document.groups:
+        return None
+    return table_of(
+        "Groups",
+        (
+            column("group", "pool"),
+            words("device", "device_kind"),
+            column("devices", "num_devices"),
+            column("used", "devices_used"),
+            column("of the work", "layer_share"),
+            column("busy"),
+            column("fullest", "peak_memory_bytes", "memory"),
+            column("usable", "memory_limit_bytes", on="page"),
+            column("of limit", "memory_share", on="terminal"),
+        ),
+        (
+            (
+                pool.pool,
+                pool.device_kind,
+                pool.num_devices,
+                pool.devices_used,
+                percent(pool.layer_share),
+                percent(pool.busy),
+                size(pool.peak_memory_bytes),
+                size(pool.memory_limit_bytes),
+                percent(pool.peak_memory_bytes / pool.memory_limit_bytes),
+            )
+            for pool in document.groups
+        ),
+        note="Work is passes of microbatches through layers; busy is the share of the step in "
+        "which the devices in use work on microbatches.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    """A pipeline rank of a chain of like replicas: what it runs, and what was predicted of it.
+
+    `device_kind`, `count` (of replicas), `num_microbatches` (of one replica in a step) and `busy`
+    are stated where there are several pools, (data, tensor) `degrees` where there is one.
+    """
+
+    rank: int
+    layers: Sequence[int]
+    num_recomputed: int
+    found: StagePrediction
+    limit_bytes: float | None
+    degrees: tuple[int, int] | None = None
+    device_kind: str | None = None
+    count: int = 1
+    num_microbatches: int = 0
+    busy: float | None = None
+    marks: tuple[str, ...] = field(default=())
+
+
+def rank_rows(document: Planned) -> tuple[RankRow, ...]:
+    """The rows of a plan with stages; the rank that sets the pace is marked first."""
+    if document.kind == "mixed-plan":
+        return tuple(_rows_on_pools(document))  # type: ignore[arg-type]
+    return tuple(_rows_on_one_pool(document))  # type: ignore[arg-type]
+
+
+def _rows_on_one_pool(document: ModelPlanResult) -> Iterator[RankRow]:
+    slowest, fullest = busiest_rank(document.ranks), fullest_rank(document)
+    for rank, found in enumerate(document.ranks):
+        own = [stage for stage in document.stages if stage.rank == rank]
+        marks = ["slowest"] * (rank == slowest)
+        marks += ["fullest"] * (rank == fullest and len(document.ranks) > 1)
+        yield RankRow(
+            rank=rank,
+            layers=[layer for stage in own for layer in stage.layers],
+            num_recomputed=sum(stage.num_recomputed for stage in own),
+            found=found,
+            limit_bytes=document.memory_limit_bytes,
+            degrees=(own[0].data_parallel, own[0].tensor_parallel),
+            marks=tuple(marks),
+        )
+
+
+def busiest_rank(ranks: Sequence[StagePrediction]) -> int:
+    """The rank that works longest, the first where several do."""
+    busy_s = [rank.forward_s + rank.backward_s for rank in ranks]
+    return busy_s.index(max(busy_s))
+
+
+def fullest_rank(document: ModelPlanResult) -> int:
+    """The rank whose devices hold most."""
+    sizes = document.peak_memory_bytes_per_rank
+    return sizes.index(max(sizes))
+
+
+def _rows_on_pools(document: MixedPlanResult) -> Iterator[RankRow]:
+    binding = document.binding
+    for rank in document.ranks:
+        layers, recomputed = layers_of(document, rank)
+        binds = binding is not None and (binding.chain, binding.rank) == (rank.chain, rank.rank)
+        yield RankRow(
+            rank=rank.rank,
+            layers=layers,
+            num_recomputed=recomputed,
+            found=rank.prediction,
+            limit_bytes=rank.memory_limit_bytes,
+            device_kind=rank.device_kind,
+            count=rank.count,
+            num_microbatches=rank.num_microbatches,
+            busy=rank.busy,
+            marks=("binds",) * binds,
+        )
+
+
+def layers_of(document: MixedPlanResult, rank: MixedRankRecord) -> tuple[list[int], int]:
+    """The layers of a rank, and how many of them it recomputes."""
+    layers: list[int] = []
+    recomputed = 0
+    for stage in document.stages:
+        if stage.rank == rank.rank:
+            layers += stage.layers
+            recomputed += next(
+                own.num_recomputed
+                for own in stage.replicas
+                if (own.pool, own.num_microbatches) == (rank.pool, rank.num_microbatches)
+            )
+    return layers, recomputed
+
+
+def rank_table(rows: Sequence[RankRow]) -> Table:
+    """One row per rank; a terminal shows of many the first, the marked and the last."""
+    several = any(row.device_kind is not None for row in rows)
+    differ = len({row.degrees for row in rows}) > 1
+    limited = any(row.limit_bytes for row in rows)
+    pools, one_pool, more = ("both", "none", "none") if several else ("none", "both", "page")
+    degrees = "none" if several else "both" if differ else "page"
+    columns = (
+        column("rank"),
+        words("device", "device_kind", on=pools),
+        column("replicas", "count", "d", on=pools),
+        column("microbatches", "num_microbatches", "each", on=pools),
+        words("layers"),
+        column("data", "data_parallel", "d", on=degrees),
+        column("tensor", "tensor_parallel", "t", on=degrees),
+        column("recomputed", "num_recomputed", "recomp"),
+        column("forward", "forward_s"),
+        column("backward", "backward_s"),
+        column("of it recompute", "recompute_s", on=more),
+        column("of both tensor", "tensor_parallel_s", on=more),
+        column("send", "send_s", on=one_pool),
+        column("busy", on=pools),
+        column("weights", "weight_bytes", on=more),
+        column("activations", "activation_bytes", on=more),
+        column("memory", "memory_bytes"),
+        column("of limit", "memory_share", on="both" if limited else "terminal"),
+        column("held", "microbatches_in_flight", on=one_pool),
+        MARKS,
+    )
+    marked = [at for at, row in enumerate(rows) if row.marks]
+    brief = None
+    if len(rows) > _MOST_ROWS:
+        brief = sorted({*range(_MOST_ROWS - 4), *marked, len(rows) - 1})
+    note = "Times of one microbatch; layers are indices of the model's layer graph."
+    if several:
+        note += " Microbatches are those of one replica in a step."
+    return table_of(
+        "Plan",
+        columns,
+        map(_rank_cells, rows),
+        marked=[at for at in marked if rows[at].marks[0] != "fullest"],
+        note=note,
+        brief=brief,
+    )
+
+
+def _rank_cells(row: RankRow) -> Iterator[Cell | int | str]:
+    found, memory = row.found, row.found.memory
+    data, tensor = row.degrees or (row.count, 1)
+    yield row.rank
+    yield row.device_kind or ""
+    yield row.count
+    yield row.num_microbatches
+    yield ranges(row.layers)
+    yield data
+    yield tensor
+    yield recomputed_of(row.num_recomputed, len(row.layers))
+    yield seconds(found.forward_s)
+    yield seconds(found.backward_s)
+    yield seconds(found.recompute_s)
+    yield seconds(found.tensor_parallel_s)
+    yield seconds(found.send_s)
+    yield percent(row.busy)
+    yield size(memory.weight_bytes)
+    yield size(memory.activation_bytes)
+    yield size(memory.total_bytes)
+    yield percent(memory.total_bytes / row.limit_bytes if row.limit_bytes else None)
+    yield memory.microbatches_in_flight
+    yield ", ".join(row.marks)
+
+
+# What stands in the way, and what else was considered
+# ----------------------------------------------------
+
+
+def _reasons(document: Planned) -> Iterator[str]:
+    if document.binding is not None:
+        yield f"{'what binds' if document.stages else 'why'}: {document.binding.description}"
+    yield from relaxation_lines(document.relaxations)
+    left = f", {document.not_reached} not reached" if document.not_reached else ""
+    excluded = f"{document.pruned} excluded by their bounds"
+    yield f"{document.considered} layouts considered, {excluded}{left}"
+    if document.interrupted:
+        found = "this is the best plan found so far" if document.stages else "before any plan"
+        yield f"interrupted: {found}"
+
+
+def relaxation_lines(relaxations: Iterable[Relaxation]) -> Iterator[str]:
+    """What would make a plan fit, where some single change does."""
+    fixes = tuple(relaxations)
+    if fixes:
+        yield "any one of these is enough:"
+        yield from (f"  {fix.change}: {fix.description}{_price(fix)}" for fix in fixes)
+
+
+def _price(fix: Relaxation) -> str:
+    """What the best plan under a change takes."""
+    if fix.step_time_s is None:
+        return ""
+    used = format_count(fix.devices_used or 0, "device")
+    return f" ({format_seconds(fix.step_time_s)} per step on {used})"
+
+
+def alternative_table(document: Planned) -> Table:
+    """The plan, and those considered and not chosen; a terminal shows the others only."""
+    others = document.alternatives
+    several = document.kind == "mixed-plan"
+    plans = [other.parallelism for other in others]
+    pools, one_pool = ("both", "none") if several else ("none", "both")
+    columns = (
+        words("way", "layout_of_pools", "", on=pools),
+        words("devices", "device_kinds", on=pools),
+        column("used", "devices_used", on=pools),
+        *layout_columns(plans),
+        column("microbatch", "micro_batch", "mb"),
+        words("schedule"),
+        column("recomputed", "num_recomputed", "recomp", on=one_pool),
+        column("step", "step_time_s"),
+        column("slower"),
+        column("peak memory", "peak_memory_bytes", "memory", on=one_pool),
+        words("loses most in", "lost", on=one_pool),
+    )
+    rows = [_own_cells(document, plans), *(_other_cells(other, plans) for other in others)]
+    return table_of(
+        "The plan and its runners-up",
+        columns,
+        rows,
+        marked=(0,),
+        caption="other ways to use the groups" if several else "next best",
+        brief=range(1, len(rows)),
+    )
+
+
+def _own_cells(
+    document: Planned, plans: Sequence[Parallelism | None]
+) -> list[Cell | float | str | None]:
+    return [
+        "the plan",
+        " + ".join(pool.device_kind for pool in document.groups if pool.devices_used),
+        document.devices_used,
+        *layout_cells(document.parallelism, plans, absent="degrees per stage"),
+        document.micro_batch,
+        document.schedule,
+        sum(row.num_recomputed for row in rank_rows(document)),
+        seconds(document.step_time_s or 0.0),
+        percent(0.0),
+        size(document.peak_memory_bytes or 0.0),
+        "",
+    ]
+
+
+def _other_cells(
+    other: Considered, plans: Sequence[Parallelism | None]
+) -> list[Cell | float | str | None]:
+    return [
+        LAYOUTS[other.layout],
+        (" -> " if other.layout == "across" else " + ").join(other.device_kinds),
+        other.devices_used,
+        *layout_cells(other.parallelism, plans),
+        other.micro_batch,
+        other.schedule,
+        other.num_recomputed,
+        seconds(other.step_time_s),
+        percent(other.slowdown - 1),
+        size(other.peak_memory_bytes or 0.0),
+        losses(other),
+    ]
+
+
+def losses(other: Considered) -> str:
+    """The one or two parts of the step in which a plan loses most."""
+    return ", ".join(f"{name} +{format_seconds(s)}" for name, s in main_losses(other))

@@ -1,0 +1,149 @@
+"""dry-run: the program that shows what one rank of a plan holds, on one GPU or on none.
+
+The program is `lab/rank_program.py`, written beside its case as it is. It runs what PyTorch itself
+shards (FSDP2, tensor, context and expert parallelism, its own pipeline runtime) for decoders of the
+usual kind; everything else is refused by name, because a neighbour's memory would say nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.errors import UnsupportedFeature
+from trainwright.model import Activation, LayerKind, Norm
+from trainwright.plans.capability import DRY_RUN, RecomputeForm
+from trainwright.plans.job import ExportBundle
+
+if TYPE_CHECKING:
+    from trainwright.plans.job import Job, Stamp
+
+PROGRAM: Final = "dry_run.py"
+CASE: Final = "case.json"
+# PyTorch's names of the schedules that it orders as these families do; interleaved nearly so.
+_SCHEDULES: Final = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
+
+
+def export_dry_run(job: Job, stamp: Stamp) -> ExportBundle:
+    """The program and its case; raises `UnsupportedFeature` with what it cannot run."""
+    case = case_of(job)
+    page = f"""\
+Written by trainwright {stamp.trainwright_version} from plan {stamp.short_hash}.
+
+    python {PROGRAM} {CASE}
+
+runs every pipeline rank of the plan, one after the other, as a single
+process: on a GPU with its real allocator, without one on fake tensors. The other ranks are a
+process group that moves nothing. Needs PyTorch 2.13.
+"""
+    return ExportBundle(
+        target=DRY_RUN,
+        version="PyTorch 2.13",
+        files={
+            PROGRAM: program_text(),
+            CASE: json.dumps(case, indent=2) + "\n",
+            "README.md": page,
+        },
+        command=(PROGRAM, CASE),
+        not_represented=("transfers between ranks", "data loading", "predicted times and memory"),
+    )
+
+
+def program_text() -> str:
+    """The source of the stand-alone program."""
+    return files("trainwright.lab").joinpath("rank_program.py").read_text(encoding="utf-8")
+
+
+def case_of(job: Job) -> dict[str, Any]:
+    """What the program needs to know; raises `UnsupportedFeature` with everything it cannot run."""
+    if wrong := tuple(_unsupported(job)):
+        raise UnsupportedFeature(f"the dry run does not run {'; '.join(wrong)}")
+    model, degrees, experts = job.model, job.degrees, job.model.experts
+    sharding = degrees.zero_stage
+    form = job.recompute_form
+    recompute = {RecomputeForm.NONE: "none", RecomputeForm.MODULES: "selective"}.get(form, "full")
+    return {
+        "name": job.model_name,
+        "model": {
+            "hidden_size": model.hidden_size,
+            "num_heads": model.num_heads,
+            "num_kv_heads": model.num_kv_heads,
+            "head_size": model.head_size,
+            "ffn_size": model.ffn_size,
+            "vocabulary_size": model.vocabulary_size,
+            "query_key_value_bias": model.query_key_value_bias,
+            "query_key_norm": model.query_key_norm,
+            "experts": None
+            if experts is None
+            else {
+                "num_experts": experts.num_experts,
+                "experts_per_token": experts.experts_per_token,
+                "ffn_size": experts.ffn_size,
+                "shared_ffn_size": experts.shared_ffn_size,
+                "dense_layers": [i for i in range(model.num_layers) if not experts.at(i)],
+            },
+        },
+        "degrees": {
+            "pipeline": degrees.pipeline,
+            "copies": degrees.state_copies,
+            "shards": degrees.data // degrees.state_copies,
+            "context": degrees.context,
+            "tensor": degrees.tensor,
+            "expert": degrees.expert,
+        },
+        "rank_of_stage": list(job.placement.rank_of_stage),
+        "blocks_of_stage": [list(stage.blocks) for stage in job.stages],
+        "recompute": recompute,
+        "recompute_blocks": job.first_recomputed if form is RecomputeForm.FIRST else None,
+        "reshard_after_forward": sharding == 3,
+        "sequence_length": job.sequence_length,
+        "microbatch_size": job.microbatch_size,
+        "num_microbatches": job.num_microbatches,
+        "schedule": _SCHEDULES[job.schedule],
+        "ranks": list(range(degrees.pipeline)),
+    }
+
+
+def _unsupported(job: Job) -> Iterator[str]:
+    """Everything of the job that the program does not run."""
+    if job.parallelism is None:
+        yield "degrees that differ between stages"
+        return
+    model, degrees = job.model, job.degrees
+    usual = model.norm is Norm.RMS and model.activation is Activation.SILU and model.gated
+    if not (usual and model.rotary and model.pre_norm and model.causal):
+        yield f"blocks of the family {model.family}: RMS norms, rotary positions, gated SiLU only"
+    parts = {
+        "latent attention": model.latent is not None,
+        "sliding windows": model.sliding_window is not None,
+        "attention sinks": model.attention_sinks,
+        "sandwich norms": model.sandwich_norm,
+        "biases outside queries, keys and values": model.mlp_bias or model.attention_output_bias,
+        "tied embeddings": model.tied_embeddings,
+        "a part that is frozen": bool(
+            model.tuning.frozen_kinds
+            or model.tuning.num_frozen_blocks
+            or model.tuning.low_rank
+            or model.tuning.frozen_operators
+        ),
+        "dropout": max(model.hidden_dropout, model.attention_dropout) > 0,
+        "a gate of shared experts": model.experts is not None and model.experts.shared_gate,
+        "experts beside tensor parallelism": model.experts is not None and degrees.tensor > 1,
+        "tensor parallelism without sequence parallelism": degrees.tensor > 1
+        and not degrees.sequence_parallel,
+        "unsharded state (choose ZeRO 2 or 3)": degrees.zero_stage < 2,
+        "unfused attention": not job.fused_attention,
+        "fused cross entropy": job.fused_cross_entropy,
+        f"the precision {job.precision}": job.precision != "bf16",
+        f"the optimizer {job.recipe.optimizer}": str(job.recipe.optimizer) != "adam",
+        f"the schedule {job.schedule}": job.schedule not in _SCHEDULES,
+        "layers that predict further tokens": bool(model.num_mtp_layers),
+        "ends on stages of their own": not job.has_usual_ends,
+        "blocks recomputed one by one": job.recompute_form
+        in (RecomputeForm.MIXED, RecomputeForm.ANY),
+    }
+    yield from (name for name, is_there in parts.items() if is_there)
+    if {LayerKind.HEAD_TRANSFORM} & {kind for stage in job.stages for kind in stage.kinds}:
+        yield "a transform before the head"

@@ -1,0 +1,780 @@
+"""One rank of a training step, run for real on one GPU or on tensors without data.
+
+A stand-alone program: it needs PyTorch and nothing else. `trainwright verify --dry-run` starts it
+on fake tensors, which have sizes and no contents; `trainwright export --to dry-run` writes it
+beside its case, to be run on a GPU. In both, the other ranks are a group that moves nothing, so
+that what PyTorch's FSDP2, tensor, context, expert and pipeline parallelism allocate on this rank is
+allocated, and nothing else.
+
+    python dry_run.py CASE.json            real memory of the GPU where there is one, else counted
+    python dry_run.py CASE.json --fake     counted on fake tensors
+
+A case is a JSON object (`frameworks/dry_run.py` writes it). One line of JSON comes back for each of
+its `ranks`: the peak of the second step, so with optimizer states, in total and by class.
+
+The model is a decoder of plain modules: RMS norms, rotary attention with grouped keys, gated
+feed-forward parts or a mixture of experts, head and loss. Sharding follows torchtitan
+(`distributed/fsdp.py` of 2026-08, `models/llama3/infra/parallelize.py` of 0.2.2): one FSDP unit for
+the embedding, one a block, one for norm and head, float32 shards, 16-bit gathered weights, float32
+reduction; the sequence is cut between the products of a tensor group. Attention is the flash
+kernel, called by its name, since a GPU and a CPU would choose differently.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+Case = dict[str, Any]
+ALIGNMENT = 512  # bytes to which the allocator of a GPU rounds
+aten = torch.ops.aten
+
+
+# The model
+# ---------
+
+
+class Attention(nn.Module):
+    """Causal attention with rotary positions; `group` is the context-parallel mesh, if any."""
+
+    def __init__(self, model: Case, group: DeviceMesh | None):
+        super().__init__()
+        h, self.head = model["hidden_size"], model["head_size"]
+        queries, keys = model["num_heads"] * self.head, model["num_kv_heads"] * self.head
+        bias = model["query_key_value_bias"]
+        self.wq = nn.Linear(h, queries, bias=bias)
+        self.wk = nn.Linear(h, keys, bias=bias)
+        self.wv = nn.Linear(h, keys, bias=bias)
+        self.wo = nn.Linear(queries, h, bias=False)
+        self.group = group
+        if model["query_key_norm"]:
+            self.q_norm, self.k_norm = nn.RMSNorm(self.head), nn.RMSNorm(self.head)
+        else:
+            self.q_norm = self.k_norm = None
+
+    def forward(self, x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+        """`x` is [batch, positions, hidden], of which every tensor rank holds all positions."""
+        batch, length, _ = x.shape
+        q, k, v = (
+            product(x).view(batch, length, -1, self.head) for product in (self.wq, self.wk, self.wv)
+        )
+        if self.q_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotated(q, rotation), rotated(k, rotation)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        out = self.core(q, k, v).transpose(1, 2).contiguous()
+        return self.wo(out.view(batch, length, -1))
+
+    def core(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The kernel; of a context group it passes keys and values round."""
+        if self.group is None:
+            return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+        cut = partial(DTensor.from_local, device_mesh=self.group, placements=[Shard(2)])
+        out = aten._scaled_dot_product_flash_attention(cut(q), cut(k), cut(v), 0.0, True)[0]
+        return out.to_local()
+
+
+def rotated(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """Positions by complex multiplication in float32."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    turned = pairs * rotation[None, : x.shape[1], None, :]
+    return torch.view_as_real(turned).flatten(3).type_as(x)
+
+
+class FeedForward(nn.Module):
+    """Gated: w2(silu(w1 x) * w3 x)."""
+
+    def __init__(self, hidden: int, inner: int):
+        super().__init__()
+        self.w1 = nn.Linear(hidden, inner, bias=False)
+        self.w2 = nn.Linear(inner, hidden, bias=False)
+        self.w3 = nn.Linear(hidden, inner, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Both products in, their gated pair out."""
+        return self.w2(nn.functional.silu(self.w1(x)) * self.w3(x))
+
+
+class Experts(nn.Module):
+    """The experts of a rank, each product one grouped kernel over tokens sorted by expert."""
+
+    def __init__(self, hidden: int, inner: int, count: int):
+        super().__init__()
+        self.w1 = nn.Parameter(torch.empty(count, inner, hidden))
+        self.w2 = nn.Parameter(torch.empty(count, hidden, inner))
+        self.w3 = nn.Parameter(torch.empty(count, inner, hidden))
+
+    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """Rows up to `ends[i]` belong to the experts up to i."""
+        w1, w2, w3 = (
+            (w.to_local() if isinstance(w, DTensor) else w).bfloat16()
+            for w in (self.w1, self.w2, self.w3)
+        )
+        x = x.bfloat16()
+        h = nn.functional.silu(torch._grouped_mm(x, w1.transpose(-2, -1), offs=ends))
+        h = h * torch._grouped_mm(x, w3.transpose(-2, -1), offs=ends)
+        return torch._grouped_mm(h, w2.transpose(-2, -1), offs=ends)
+
+
+class Mixture(nn.Module):
+    """Router, experts, and experts that every token meets. All experts get equally many tokens."""
+
+    def __init__(self, model: Case, group: DeviceMesh | None):
+        super().__init__()
+        experts, h = model["experts"], model["hidden_size"]
+        self.chosen, self.count = experts["experts_per_token"], experts["num_experts"]
+        self.group, self.ranks = group, 1 if group is None else group.size()
+        self.gate = nn.Linear(h, self.count, bias=False)
+        self.experts = Experts(h, experts["ffn_size"], self.count)
+        shared = experts["shared_ffn_size"]
+        self.shared = FeedForward(h, shared) if shared else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Route, send out, compute, bring back, add up."""
+        batch, length, h = x.shape
+        x = x.view(-1, h)
+        scores = nn.functional.softmax(self.gate(x).float(), dim=1)
+        _, picked = torch.topk(scores, k=self.chosen, dim=-1, sorted=False)
+        top = scores.gather(dim=1, index=picked)
+        top = top / (top.sum(dim=-1, keepdim=True) + 1e-20)
+        # What the router chose is known to nobody here; every expert gets the same share.
+        copies = x.shape[0] * self.chosen
+        order = torch.argsort(picked.view(-1), stable=True)
+        routed = x[order // self.chosen]
+        routed = (routed.float() * top.view(-1)[order].reshape(-1, 1)).to(x.dtype)
+        out = self.shared(x) if self.shared is not None else None
+        local = self.count // self.ranks
+        ends = (torch.arange(1, local + 1, device=x.device) * (copies // local)).to(torch.int32)
+        if self.group is not None:
+            routed = traded(routed, self.group)
+        padded = torch.vstack((routed, routed.new_zeros(h)))
+        rows = torch.arange(copies, device=x.device)
+        result = self.experts(padded[rows], ends)
+        unsorted = result.new_empty(padded.shape)
+        unsorted[rows] = result
+        result = unsorted[:-1]
+        if self.group is not None:
+            result = traded(result, self.group)
+        placed = torch.zeros((copies, h), dtype=result.dtype, device=result.device)
+        placed[order] = result
+        placed = placed.reshape(-1, self.chosen, h).sum(dim=1)
+        return (placed if out is None else out + placed).reshape(batch, length, h)
+
+
+def traded(x: torch.Tensor, group: DeviceMesh) -> torch.Tensor:
+    """Equal shares of the rows to every rank of the group, with gradients."""
+    from torch.distributed._functional_collectives import all_to_all_single_autograd, wait_tensor
+
+    share = [x.shape[0] // group.size()] * group.size()
+    return wait_tensor(all_to_all_single_autograd(x, share, share, group.get_group()))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward part, each behind a norm and added to what came in."""
+
+    def __init__(self, model: Case, meshes: Case, layer: int):
+        super().__init__()
+        h, experts = model["hidden_size"], model["experts"]
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(h), nn.RMSNorm(h)
+        self.attention = Attention(model, meshes["cp"])
+        routed = experts is not None and layer not in experts["dense_layers"]
+        self.feed_forward = None if routed else FeedForward(h, model["ffn_size"])
+        self.moe = Mixture(model, meshes["ep"]) if routed else None
+
+    def forward(self, x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+        """The hidden state after both halves."""
+        x = x + self.attention(self.attention_norm(x), rotation)
+        part: nn.Module | None = self.feed_forward if self.moe is None else self.moe
+        assert part is not None, "a block has one or the other"
+        return x + part(self.ffn_norm(x))
+
+
+class Again(nn.Module):
+    """A block that backward runs again: all of it, or all but what a policy saves."""
+
+    def __init__(self, block: Block, mode: str):
+        super().__init__()
+        self.block, self.mode = block, mode
+
+    def forward(self, x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+        """The block, of which autograd keeps less."""
+        more: Case = {}
+        if self.mode == "selective":
+            more["context_fn"] = partial(create_selective_checkpoint_contexts, saves())
+        return checkpoint(
+            self.block, x, rotation, use_reentrant=False, preserve_rng_state=False, **more
+        )
+
+
+def saves() -> Callable[..., CheckpointPolicy]:
+    """Keep attention, what was reduced or traded, and every second product (torchtitan's rule)."""
+    kept = {
+        aten._scaled_dot_product_flash_attention.default,
+        torch.ops._c10d_functional.reduce_scatter_tensor.default,
+        torch.ops._c10d_functional.all_to_all_single.default,
+    }
+    counts = {True: 0, False: 0}
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if op is aten.mm.default:
+            counts[ctx.is_recompute] += 1
+            if counts[ctx.is_recompute] % 2:
+                return CheckpointPolicy.MUST_SAVE
+        elif op in kept:
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return policy
+
+
+class Stage(nn.Module):
+    """Consecutive blocks, with the embedding before the first and norm and head after the last."""
+
+    def __init__(self, model: Case, meshes: Case, blocks: list[int], ends: tuple[bool, bool]):
+        super().__init__()
+        h, words = model["hidden_size"], model["vocabulary_size"]
+        self.tok_embeddings = nn.Embedding(words, h) if ends[0] else None
+        self.layers = nn.ModuleDict({str(i): Block(model, meshes, i) for i in blocks})
+        self.norm = nn.RMSNorm(h) if ends[1] else None
+        self.output = nn.Linear(h, words, bias=False) if ends[1] else None
+        self.register_buffer("rotation", torch.empty(0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Words or hidden states in, hidden states or logits out."""
+        if self.tok_embeddings is not None:
+            x = self.tok_embeddings(x)
+        for block in self.layers.values():
+            x = block(x, self.rotation)
+        if self.norm is None or self.output is None:
+            return x
+        return self.output(self.norm(x))
+
+
+# How it is cut
+# -------------
+
+
+def meshes_of(degrees: Case, device: str) -> Case:
+    """The groups of a rank by name; None where a degree is 1."""
+    p, r, d, c, t = (degrees[k] for k in ("pipeline", "copies", "shards", "context", "tensor"))
+    whole = init_device_mesh(device, (p, r, d, c, t), mesh_dim_names=("pp", "dp", "fs", "cp", "tp"))
+    found = {name: whole[name] if n > 1 else None for name, n in (("cp", c), ("tp", t), ("pp", p))}
+    fsdp = whole["fs", "cp"]._flatten("fsdp") if c > 1 else whole["fs"]
+    if r > 1:
+        copied = init_device_mesh(
+            device, (p, r, d * c, t), mesh_dim_names=("pp", "dp", "fsdp", "tp")
+        )
+        fsdp = copied["dp", "fsdp"]
+    e = degrees["expert"]
+    found |= {"fsdp": fsdp, "ep": None, "experts": fsdp}
+    if e > 1:
+        names = ("pp", "dp", "efsdp", "ep", "tp")
+        other = init_device_mesh(device, (p, r, d * c // e, e, t), mesh_dim_names=names)
+        found |= {"ep": other["ep"], "experts": other["efsdp"]}
+    return found
+
+
+def cut_tensors(stage: Stage, mesh: DeviceMesh) -> None:
+    """Tensor parallelism with the sequence cut between its products."""
+    plan = {}
+    if stage.tok_embeddings is not None:
+        plan["tok_embeddings"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+    if stage.output is not None:
+        plan["norm"] = SequenceParallel()
+        plan["output"] = ColwiseParallel(
+            input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+        )
+    parallelize_module(stage, mesh, plan)
+    for block in stage.layers.values():
+        plan = {
+            "attention_norm": SequenceParallel(),
+            "attention": PrepareModuleInput(
+                input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
+            ),
+            "attention.wq": ColwiseParallel(),
+            "attention.wk": ColwiseParallel(),
+            "attention.wv": ColwiseParallel(),
+            "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
+            "ffn_norm": SequenceParallel(),
+            "feed_forward": PrepareModuleInput(
+                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+            ),
+            "feed_forward.w1": ColwiseParallel(),
+            "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+            "feed_forward.w3": ColwiseParallel(),
+        }
+        if block.attention.q_norm is not None:
+            plan["attention.q_norm"] = SequenceParallel(sequence_dim=2, use_local_output=True)
+            plan["attention.k_norm"] = SequenceParallel(sequence_dim=2, use_local_output=True)
+        parallelize_module(block, mesh, plan)
+
+
+def deal_experts(stage: Stage, mesh: DeviceMesh) -> None:
+    """Every rank of the expert group holds its share of the experts."""
+    for block in stage.layers.values():
+        if block.moe is not None:
+            own = block.moe.experts
+            for name, weight in list(own.named_parameters()):
+                shared = nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)]))
+                own.register_parameter(name, shared)
+
+
+def shard(stage: Stage, case: Case, meshes: Case) -> None:
+    """FSDP2: a unit for the embedding, one for every block, one for norm and head together.
+
+    Experts that are dealt out are sharded over fewer ranks than the rest of their unit.
+    """
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    again = case["reshard_after_forward"]
+    wrap = partial(fully_shard, mesh=meshes["fsdp"], mp_policy=policy)
+    if stage.tok_embeddings is not None:
+        wrap(stage.tok_embeddings, reshard_after_forward=again)
+    for wrapper in stage.layers.values():
+        block = wrapper.block if isinstance(wrapper, Again) else wrapper
+        place = None if block.moe is None else placed_experts(block.moe, meshes)
+        wrap(wrapper, reshard_after_forward=again, shard_placement_fn=place)
+    if stage.output is not None:
+        wrap([stage.norm, stage.output], reshard_after_forward=False)
+    wrap(stage)
+    for module in stage.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+
+
+def placed_experts(mixture: Mixture, meshes: Case) -> Callable[[nn.Parameter], Any]:
+    """Along which dimension and over which ranks a parameter of the block is sharded."""
+    from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
+    from torch.distributed.fsdp._fully_shard._fsdp_init import _get_mesh_info
+
+    experts = set(mixture.experts.parameters())
+    over = meshes["experts"].size() * mixture.ranks
+    along = Shard(1 if over > mixture.count else 0)
+    if mixture.group is None:
+        return lambda weight: along if weight in experts else None
+    own, rest = (_get_mesh_info(meshes[name], None) for name in ("experts", "fsdp"))
+
+    def place(weight: nn.Parameter) -> Any:
+        if weight in experts:
+            return ShardPlacementResult(placement=along, mesh_info=own)
+        return ShardPlacementResult(placement=Shard(0), mesh_info=rest)
+
+    return place
+
+
+# What is held
+# ------------
+
+
+class Held(TorchDispatchMode):
+    """Bytes of every storage that operators allocate until it is freed, by the class in `label`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.label, self.paused = "weights", False
+        self.sizes: dict[int, list[Any]] = {}
+        self.now: dict[str, int] = {}
+        self.total, self.peak = 0, 0
+        self.at_peak: dict[str, int] = {}
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind is DTensor for kind in types):
+            return NotImplemented  # DTensor runs the operator on its local tensors, seen below
+        if op is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # its kernel gives the tensor itself back
+        out = op(*args, **(kwargs or {}))
+        if not self.paused:
+            for each in tree_iter(out):
+                if isinstance(each, torch.Tensor):
+                    self.see(each)
+        return out
+
+    def see(self, tensor: torch.Tensor, label: str | None = None) -> None:
+        """Count what `tensor` holds, once, or move it to another class."""
+        if tensor.device.type == "meta":
+            return
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        known = self.sizes.get(key)
+        if known is None:
+            known = self.sizes[key] = [0, label or self.label]
+            weakref.finalize(storage, self.freed, key)
+        if known[0] != size:
+            self.resized(key, size)
+        if label is not None and known[1] != label:
+            rounded = padded(known[0])
+            self.now[known[1]] -= rounded
+            self.now[label] = self.now.get(label, 0) + rounded
+            known[1] = label
+
+    def resized(self, key: int, size: int) -> None:
+        """A storage grew or shrank, as FSDP's gathered weights do."""
+        known = self.sizes[key]
+        more = padded(size) - padded(known[0])
+        known[0] = size
+        self.now[known[1]] = self.now.get(known[1], 0) + more
+        self.total += more
+        if self.total > self.peak:
+            self.peak, self.at_peak = self.total, dict(self.now)
+
+    def freed(self, key: int) -> None:
+        """The storage is gone."""
+        self.resized(key, 0)
+        del self.sizes[key]
+
+    def forget_peak(self) -> None:
+        """The peak counts from here."""
+        self.peak, self.at_peak = self.total, dict(self.now)
+
+
+def padded(size: int) -> int:
+    """Bytes that the allocator gives for so many."""
+    return math.ceil(size / ALIGNMENT) * ALIGNMENT
+
+
+@contextlib.contextmanager
+def watched(held: Held) -> Iterator[None]:
+    """`held` sees resized storages, and what FSDP gathers and reduces by these names."""
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    resize, known = torch.UntypedStorage.resize_, {}
+    tried = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def try_out(*args: Any, **kwargs: Any) -> Any:  # DTensor asks for the shape of the whole tensor
+        held.paused = True
+        try:
+            return tried(*args, **kwargs)
+        finally:
+            held.paused = False
+
+    ShardingPropagator._propagate_tensor_meta_non_cached = try_out
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        out = resize(storage, size)
+        if storage._cdata in held.sizes:
+            held.resized(storage._cdata, size)
+        return out
+
+    def under(label: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def labelled(*args: Any, **kwargs: Any) -> Any:
+            before, held.label = held.label, label
+            try:
+                return method(*args, **kwargs)
+            finally:
+                held.label = before
+
+        return labelled
+
+    torch.UntypedStorage.resize_ = resize_
+    for name, label in (
+        ("unshard", "gathered"),
+        ("wait_for_unshard", "gathered"),
+        ("post_backward", "reduced"),
+    ):
+        known[name] = getattr(FSDPParamGroup, name)
+        setattr(FSDPParamGroup, name, under(label, known[name]))
+    try:
+        yield
+    finally:
+        ShardingPropagator._propagate_tensor_meta_non_cached = tried
+        torch.UntypedStorage.resize_ = resize
+        for name, method in known.items():
+            setattr(FSDPParamGroup, name, method)
+
+
+# One step
+# --------
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross entropy in float32, summed."""
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(0, 1), reduction="sum"
+    )
+
+
+class Run:
+    """One rank of a case: its stages, optimizer and schedule."""
+
+    def __init__(self, case: Case, rank: int, device: str, held: Held | None = None):
+        self.case, self.device, self.held = case, device, held
+        model, degrees = case["model"], case["degrees"]
+        self.meshes = meshes_of(degrees, device)
+        self.length = case["sequence_length"] // degrees["context"]
+        own = [i for i, owner in enumerate(case["rank_of_stage"]) if owner == rank]
+        self.indices, self.stages = own, []
+        for index in own:
+            last = len(case["rank_of_stage"]) - 1
+            ends = index == 0, index == last
+            with torch.device("meta"):
+                stage = Stage(model, self.meshes, case["blocks_of_stage"][index], ends)
+            if self.meshes["tp"] is not None:
+                cut_tensors(stage, self.meshes["tp"])
+            if self.meshes["ep"] is not None:
+                deal_experts(stage, self.meshes["ep"])
+            again = case["recompute"]
+            for name in list(stage.layers)[: case["recompute_blocks"]] if again != "none" else ():
+                stage.layers[name] = Again(stage.layers[name], again)
+            shard(stage, case, self.meshes)
+            self.stages.append(stage)
+
+    def place(self) -> None:
+        """Allocate the shards and the states of the optimizer, which gradients of zero make."""
+        for stage in self.stages:
+            stage.to_empty(device=self.device)
+            stage.rotation = torch.empty(
+                self.length,
+                self.case["model"]["head_size"] // 2,
+                dtype=torch.complex64,
+                device=self.device,
+            )
+            if self.device == "cuda":
+                self.fill(stage)
+        weights = [w for stage in self.stages for w in stage.parameters()]
+        self.optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=True)
+        self.named("optimizer")
+        for weight in weights:
+            weight.grad = torch.zeros_like(weight)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def fill(self, stage: Stage) -> None:
+        """Small random weights, so that kernels run at their usual power and nothing overflows."""
+        with torch.no_grad():
+            for weight in stage.parameters():
+                (weight.to_local() if isinstance(weight, DTensor) else weight).normal_(0, 0.02)
+            stage.rotation.fill_(1)
+
+    def named(self, label: str) -> None:
+        """What is allocated from here on belongs to this class."""
+        if self.held is not None:
+            self.held.label = label
+
+    def inputs(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens and labels of all microbatches of this replica."""
+        count = self.case["microbatch_size"] * self.case["num_microbatches"]
+        words = self.case["model"]["vocabulary_size"]
+        shape = count, self.length
+        if self.device == "cuda":
+            made = torch.randint(0, words, shape, device=self.device)
+            return made, torch.randint(0, words, shape, device=self.device)
+        return (torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long))
+
+    def step(self) -> None:
+        """Forward and backward of every microbatch, then the update."""
+        self.named("activations")
+        degrees = self.case["degrees"]
+        with contextlib.ExitStack() as stack:
+            if degrees["tensor"] > 1:
+                stack.enter_context(loss_parallel())
+            tokens, labels = self.inputs()
+            if degrees["pipeline"] > 1:
+                self.pipeline(tokens, labels)
+            else:
+                self.accumulate(tokens, labels)
+        self.named("optimizer")
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def accumulate(self, tokens: torch.Tensor, labels: torch.Tensor) -> None:
+        """Microbatch by microbatch; gradients are reduced with each, into the shards."""
+        size = self.case["microbatch_size"]
+        for part, wanted in zip(tokens.split(size), labels.split(size), strict=True):
+            self.named("activations")
+            loss = loss_of(self.stages[0](part), wanted)
+            self.named("backward")
+            loss.backward()
+            del loss
+            self.see_gradients()
+
+    def see_gradients(self) -> None:
+        """Sharded gradients get a class of their own."""
+        if self.held is None:
+            return
+        for stage in self.stages:
+            for weight in stage.parameters():
+                if weight.grad is not None:
+                    grad = weight.grad
+                    local = grad._local_tensor if isinstance(grad, DTensor) else grad
+                    self.held.see(local, "gradients")
+
+    def pipeline(self, tokens: torch.Tensor, labels: torch.Tensor) -> None:
+        """PyTorch's own runtime runs this rank's part of the schedule."""
+        from torch.distributed.pipelining import PipelineStage
+        from torch.distributed.pipelining._utils import InferenceMode
+        from torch.distributed.pipelining.schedules import (
+            PipelineScheduleMulti,
+            _PipelineSchedule,
+            get_schedule_class,
+        )
+
+        case, degrees = self.case, self.case["degrees"]
+        last = len(case["rank_of_stage"]) - 1
+        local = self.length // degrees["tensor"]
+        hidden = torch.empty(
+            case["microbatch_size"],
+            local,
+            case["model"]["hidden_size"],
+            dtype=torch.bfloat16,
+            device="meta",
+            requires_grad=True,
+        )
+        words = torch.empty(case["microbatch_size"], self.length, dtype=torch.long, device="meta")
+        logits = torch.empty(
+            case["microbatch_size"],
+            self.length,
+            case["model"]["vocabulary_size"] // degrees["tensor"],
+            dtype=torch.bfloat16,
+            device="meta",
+            requires_grad=True,
+        )
+        made = [
+            PipelineStage(
+                stage,
+                index,
+                last + 1,
+                torch.device(self.device),
+                input_args=words if index == 0 else hidden,
+                output_args=logits if index == last else hidden,
+                group=self.meshes["pp"].get_group(),
+            )
+            for index, stage in zip(self.indices, self.stages, strict=True)
+        ]
+        for stage in made:
+            stage._inference_mode = InferenceMode.STATIC
+        _PipelineSchedule._warmup_p2p = lambda *_: None  # nobody is there to answer
+        kind = get_schedule_class(case["schedule"])
+        count = case["num_microbatches"]
+        many = issubclass(kind, PipelineScheduleMulti)
+        schedule = kind(
+            made if many else made[0], n_microbatches=count, loss_fn=loss_of, scale_grads=False
+        )
+        given = (tokens,) if 0 in self.indices else ()
+        target = labels if last in self.indices else None
+        schedule.step(*given, target=target, return_outputs=False)
+
+
+def counted(case: Case, rank: int) -> Case:
+    """The peak of a rank on fake tensors, by class."""
+    began = time.process_time()
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    held = Held()
+    run = Run(case, rank, "cpu", held)  # on no device, since meshes compute with their contents
+    with fake, watched(held), held:
+        run.place()
+        held.forget_peak()
+        run.step()
+        static = held.total
+    classes = {name: size for name, size in sorted(held.at_peak.items()) if size}
+    return {
+        "rank": rank,
+        "allocated_bytes": held.peak,
+        "static_bytes": static,
+        "by_class": classes,
+        "cpu_s": round(time.process_time() - began, 1),
+    }
+
+
+def measured(case: Case, rank: int) -> Case:
+    """The peak of a rank on this machine's GPU, and how long its part of a step takes."""
+    torch.cuda.reset_peak_memory_stats()
+    run = Run(case, rank, "cuda")
+    run.place()
+    run.step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        run.step()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    free, total = torch.cuda.mem_get_info()
+    return {
+        "rank": rank,
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "device_bytes": total - free,
+        "static_bytes": torch.cuda.memory_allocated(),
+        "step_time_s": sorted(seconds)[1],
+    }
+
+
+def one(case: Case, rank: int, *, fake: bool) -> Case:
+    """What a rank holds; `out_of_memory` where the GPU was too small."""
+    degrees = case["degrees"]
+    world = math.prod(degrees[k] for k in ("pipeline", "copies", "shards", "context", "tensor"))
+    first = rank * (world // degrees["pipeline"])
+    dist.init_process_group("fake", rank=first, world_size=world, store=FakeStore())
+    if degrees["context"] > 1:
+        from torch.distributed.tensor.experimental import _attention
+
+        _attention._enable_context_parallel_dispatcher()
+    line = {"name": case["name"], "torch": torch.__version__}
+    try:
+        return line | (counted(case, rank) if fake else measured(case, rank))
+    except torch.cuda.OutOfMemoryError as error:
+        return line | {"rank": rank, "out_of_memory": str(error)}
+
+
+def main() -> int:
+    """Run every rank that each case names and print a line of JSON for each."""
+    parser = argparse.ArgumentParser(description="Memory of one rank of a training step.")
+    parser.add_argument("case", type=Path, help="what `trainwright export --to dry-run` wrote")
+    parser.add_argument("--fake", action="store_true", help="count on tensors without data")
+    asked = parser.parse_args()
+    read = json.loads(asked.case.read_text())
+    failed = 0
+    for case in read if isinstance(read, list) else [read]:
+        for rank in case["ranks"]:
+            child = os.fork()  # PyTorch remembers groups of ranks for the life of a process
+            if child:
+                failed |= os.waitpid(child, 0)[1]
+                continue
+            fake = asked.fake or not torch.cuda.is_available()
+            try:
+                print(json.dumps(one(case, rank, fake=fake)), flush=True)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,421 @@
+"""Models of the transformers library, built without content and counted (extra `[torch]`).
+
+What no rule of `formats` reads, the library may still build: on the meta device, where tensors have
+shapes and no content, a model of any size is made in about a second. Its parameters are then exact
+by construction, each tensor once. FLOPs are those of torch's `FlopCounterMode` in one forward pass
+of text: two per multiply-add of products and convolutions, scores in full square, the head at
+every position, each token to as many experts as it visits. A pass that needs values (routing by
+`nonzero`, images) cannot run without content; then there is no figure, and a note says why.
+
+Layers are the members of the outermost lists of modules, grouped by the shapes of their
+parameters. A mixture of experts shows as a module of three-dimensional weights or a list named
+`experts`; how many of them a token visits is seen in the pass itself, else read from the router.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import transformers
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from trainwright.errors import InvalidInput, UnsupportedFeature
+
+_ERRORS_ONLY: Final = 40  # of Python's logging
+LONGEST_PASS_S: Final = 60.0  # of a forward pass on the meta device, wall time
+
+# The automatic classes in the order in which a file without `architectures` is read.
+_HEADS: Final = (
+    "CAUSAL_LM",
+    "IMAGE_TEXT_TO_TEXT",
+    "MULTIMODAL_LM",
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "SPEECH_SEQ_2_SEQ",
+    "MASKED_LM",
+    "PRETRAINING",
+    "CTC",
+)
+
+# Keys that say how a checkpoint is stored, or name code that is not run.
+_STORED: Final = ("quantization_config", "compression_config", "auto_map", "architectures")
+
+# What configuration classes and routers call the number of experts that a token visits.
+_VISITED: Final = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "moe_topk",
+    "moe_k",
+    "top_k_experts",
+    "moe_top_k",
+    "num_selected_experts",
+    "top_k",
+    "topk",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedLayer:
+    """Layers of one structure: where they are, what class, how many, parameters of one."""
+
+    path: str
+    class_name: str
+    count: int
+    parameters: int
+    experts: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedModel:
+    """A model of the library: parameters, layers, FLOPs of a pass (None where it cannot run)."""
+
+    class_name: str
+    model_type: str
+    parameters: int
+    active_parameters: int
+    parts: tuple[tuple[str, int], ...]
+    layers: tuple[CountedLayer, ...]
+    forward_flops: int | None
+    tokens: int
+    note: str | None = None
+
+    def mtp_parameters(self, document: Mapping[str, Any]) -> int:
+        """Of layers that predict further tokens, which the library leaves out of a model.
+
+        Each is a last layer with two norms before a projection of twice the hidden size, and one
+        behind it, as DeepSeek-V3 has them; embedding and head are the model's.
+        """
+        inner = document.get("text_config")
+        text = {**document, **inner} if isinstance(inner, Mapping) else document
+        for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"):
+            count, width = text.get(key), text.get("hidden_size")
+            if isinstance(count, int) and isinstance(width, int) and self.layers:
+                last = max(self.layers, key=lambda row: row.count * row.parameters)
+                return count * (last.parameters + 2 * width * width + 3 * width)
+        return 0
+
+
+def known_type(document: Mapping[str, Any]) -> str | None:
+    """The library's name for the model type of a file; None where it has none."""
+    stated = document.get("model_type")
+    if isinstance(stated, str) and stated in CONFIG_MAPPING:
+        return stated
+    made = _stated_class(document)
+    return None if made is None else str(made.config_class.model_type)
+
+
+def count_model(document: Mapping[str, Any], *, tokens: int) -> CountedModel:
+    """Build the model that a `config.json` describes and count it over `tokens` of text.
+
+    Raises `UnsupportedFeature` for a type that the library lacks, `InvalidInput` for a file that
+    its own classes refuse.
+    """
+    kind = known_type(document)
+    if kind is None:
+        stated = document.get("model_type")
+        raise UnsupportedFeature(
+            f'model_type "{stated}" is not modelled, nor does transformers '
+            f"{transformers.__version__} have it"
+        )
+    with _quiet():
+        module = _build(document, kind)
+        experts = _expert_modules(module)
+        visited: dict[str, int] = {}
+        flops, note = _measure(module, experts, visited, tokens=tokens)
+    for name in experts:
+        visited.setdefault(name, _stated_visits(module, name))
+    total = _num_parameters(module)
+    routed = {name: _num_parameters(inner) for name, (inner, _) in experts.items()}
+    idle = sum(
+        size - size * min(visited[name], experts[name][1]) // experts[name][1]
+        for name, size in routed.items()
+    )
+    return CountedModel(
+        class_name=type(module).__name__,
+        model_type=kind,
+        parameters=total,
+        active_parameters=total - idle,
+        parts=tuple(_parts(module)),
+        layers=tuple(_layers(module, frozenset(experts))),
+        forward_flops=flops,
+        tokens=tokens,
+        note=note,
+    )
+
+
+# Building: the class that the file names, else the first automatic class that takes its type
+# -----------------------------------------------------------------------------------------
+
+
+def _stated_class(document: Mapping[str, Any]) -> Any:
+    names = document.get("architectures")
+    for name in names if isinstance(names, list) else ():
+        found = getattr(transformers, name, None) if isinstance(name, str) else None
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+    return None
+
+
+def _build(document: Mapping[str, Any], kind: str) -> nn.Module:
+    content = {key: value for key, value in document.items() if key not in _STORED}
+    try:
+        config = CONFIG_MAPPING[kind].from_dict(content)
+    except Exception as error:  # whatever the library's own checks raise
+        raise InvalidInput.of("config", f"the library refuses it: {_first_line(error)}") from error
+    made = _stated_class(document)
+    if made is None or not isinstance(config, made.config_class):
+        made = _automatic_class(config)
+    failures = []
+    for wanted in ({"attn_implementation": "eager"}, {}):
+        try:
+            with torch.device("meta"):
+                module: nn.Module = made._from_config(config, dtype=torch.bfloat16, **wanted)
+        except Exception as error:
+            failures.append(_first_line(error))
+        else:
+            return module.eval()
+    raise InvalidInput.of("config", f"the library cannot build it: {failures[0]}")
+
+
+def _automatic_class(config: Any) -> Any:
+    names = [f"MODEL_FOR_{head}_MAPPING" for head in _HEADS] + ["MODEL_MAPPING"]
+    for name in names:
+        mapping = getattr(modeling_auto, name, None)
+        if mapping is not None and type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, tuple) else found
+    for name in dir(modeling_auto):  # a head of its own kind: detection, segmentation, speech
+        if name.endswith("_MAPPING") and name.startswith("MODEL_FOR"):
+            mapping = getattr(modeling_auto, name)
+            if type(config) in mapping:
+                found = mapping[type(config)]
+                return found[0] if isinstance(found, tuple) else found
+    raise UnsupportedFeature(f'model_type "{config.model_type}": the library has no model of it')
+
+
+# Counting: each tensor once, layers by the shapes of their parameters
+# --------------------------------------------------------------------
+
+
+def _num_parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())  # a shared one comes once
+
+
+def _parts(module: nn.Module) -> Iterator[tuple[str, int]]:
+    """The top modules; one that holds all the rest is opened."""
+    seen: set[int] = set()
+    opened = getattr(module, "base_model_prefix", "") or ""
+    inner: nn.Module | None = getattr(module, opened, None) if opened else None
+    for name, child in module.named_children():
+        if inner is not None and child is inner:
+            yield from _counted(child.named_children(), f"{name}.", seen)
+            yield from _own(child, name, seen)
+        else:
+            yield from _counted([(name, child)], "", seen)
+    yield from _own(module, type(module).__name__, seen)
+
+
+def _counted(children: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, int]]:
+    for name, child in children:
+        fresh = [p for p in child.parameters() if id(p) not in seen]
+        seen.update(map(id, fresh))
+        if fresh:
+            yield f"{prefix}{name}", sum(p.numel() for p in fresh)
+
+
+def _own(module: nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, int]]:
+    fresh = [p for p in module.parameters(recurse=False) if id(p) not in seen]
+    seen.update(map(id, fresh))
+    if fresh:
+        yield f"{name} (own)", sum(p.numel() for p in fresh)
+
+
+def _layers(module: nn.Module, experts: frozenset[str]) -> Iterator[CountedLayer]:
+    found: Counter[CountedLayer] = Counter()
+    for path, name, layer in _listed(module, ""):
+        shapes = sum(p.numel() for p in layer.parameters())
+        if not shapes:
+            continue
+        routed = any(key.startswith(f"{path}.{name}.") for key in experts)
+        found[
+            CountedLayer(
+                path=path,
+                class_name=type(layer).__name__,
+                count=1,
+                parameters=shapes,
+                experts=routed,
+            )
+        ] += 1
+    for one, count in found.items():
+        yield CountedLayer(
+            path=one.path,
+            class_name=one.class_name,
+            count=count,
+            parameters=one.parameters,
+            experts=one.experts,
+        )
+
+
+def _listed(module: nn.Module, prefix: str) -> Iterator[tuple[str, str, nn.Module]]:
+    """Members of the outermost lists, with the path of their list."""
+    for name, child in module.named_children():
+        path = f"{prefix}{name}"
+        if isinstance(child, nn.ModuleList):
+            yield from ((path, key, layer) for key, layer in child.named_children())
+        else:
+            yield from _listed(child, f"{path}.")
+
+
+def _expert_modules(module: nn.Module) -> dict[str, tuple[nn.Module, int]]:
+    """Modules that hold the routed experts of a layer, and how many these are."""
+    found: dict[str, tuple[nn.Module, int]] = {}
+    for name, inner in module.named_modules():
+        if any(name.startswith(f"{outer}.") for outer in found):
+            continue
+        last = name.rpartition(".")[2]
+        listed = isinstance(inner, nn.ModuleList | nn.ModuleDict) and "expert" in last
+        members = sum(any(True for _ in c.parameters()) for c in inner.children()) if listed else 0
+        if members > 1 and "shared" not in last:
+            found[name] = (inner, members)
+        elif type(inner).__name__.endswith("Experts") and (count := _stacked(inner)):
+            found[name] = (inner, count)
+    return found
+
+
+def _stacked(module: nn.Module) -> int:
+    """How many experts lie one behind the other in weights of three dimensions."""
+    depths = {p.shape[0] for p in module.parameters() if p.dim() == 3}
+    if len(depths) == 1:
+        return int(depths.pop())
+    stated = getattr(module, "num_experts", 0)
+    return int(stated) if isinstance(stated, int) and not isinstance(module, nn.ModuleList) else 0
+
+
+def _stated_visits(module: nn.Module, name: str) -> int:
+    """Experts per token, as the router or the configuration next to the experts says."""
+    parent = name
+    while parent:
+        parent = parent.rpartition(".")[0]
+        around = module.get_submodule(parent)
+        holders = [
+            around,
+            *(c for _, c in around.named_children()),
+            getattr(around, "config", None),
+        ]
+        for holder in holders:
+            for key in _VISITED:
+                value = getattr(holder, key, None)
+                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    return value
+        if any("Switch" in type(h).__name__ or "Top1" in type(h).__name__ for h in holders):
+            return 1
+        if any("Top2" in type(h).__name__ for h in holders):
+            return 2
+    return 1
+
+
+# One forward pass of text
+# ------------------------
+
+
+_TRUTH: Final = torch.ops.aten._local_scalar_dense.default
+
+
+class _Watch(TorchDispatchMode):
+    """Answers checks of values with yes, as of valid data, and ends a pass that takes too long."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__()
+        self._end = time.monotonic() + limit_s
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if time.monotonic() > self._end:
+            raise TimeoutError("the pass takes too long")
+        if func is _TRUTH and args[0].is_meta and args[0].dtype is torch.bool:
+            return True
+        return func(*args, **(kwargs or {}))
+
+
+def _measure(
+    module: nn.Module,
+    experts: Mapping[str, tuple[nn.Module, int]],
+    visited: dict[str, int],
+    *,
+    tokens: int,
+) -> tuple[int | None, str | None]:
+    """FLOPs of one pass, and what a token visits; None and the reason where it cannot run."""
+    for inner in module.modules():
+        own = getattr(inner, "config", None)
+        if own is not None and hasattr(own, "_experts_implementation"):
+            with suppress(Exception):
+                own._experts_implementation = "batched_mm"
+    with ExitStack() as hooks:
+        for name, (inner, count) in experts.items():
+            note = _note_visits(name, count, visited)
+            handle = inner.register_forward_pre_hook(note, with_kwargs=True)
+            hooks.callback(handle.remove)
+        failures = []
+        for masked in (True, False):  # some look into a mask, others make one if there is none
+            counter, watch = FlopCounterMode(display=False), _Watch(LONGEST_PASS_S)
+            try:
+                with torch.no_grad(), torch.device("meta"), counter, watch:
+                    module(**_inputs(module, tokens, masked=masked))
+            except Exception as error:  # whatever the library's own code raises
+                failures.append(f"{type(error).__name__}: {_first_line(error)}")
+                if isinstance(error, TimeoutError):
+                    break
+            else:
+                return int(counter.get_total_flops()), None
+    return None, failures[0]
+
+
+def _note_visits(name: str, count: int, visited: dict[str, int]) -> Any:
+    def before(_: nn.Module, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        """The chosen experts are the one argument of integers: a row per token."""
+        for value in (*args, *keywords.values()):
+            if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32):
+                chosen = int(value.shape[-1]) if value.dim() > 1 else 1
+                if chosen < count:  # else a mask with a column per expert
+                    visited[name] = chosen
+                return
+
+    return before
+
+
+def _inputs(module: Any, tokens: int, *, masked: bool) -> dict[str, Any]:
+    """Token ids for every stack that takes some."""
+    taken = inspect.signature(module.forward).parameters
+    ids = torch.zeros((1, tokens), dtype=torch.long, device="meta")
+    given: dict[str, Any] = {"input_ids": ids} if "input_ids" in taken else {}
+    if "attention_mask" in taken and masked:
+        given["attention_mask"] = torch.ones((1, tokens), dtype=torch.long, device="meta")
+    if "decoder_input_ids" in taken:
+        given["decoder_input_ids"] = ids
+    if "use_cache" in taken:
+        given["use_cache"] = False
+    return given
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _quiet() -> ExitStack:
+    stack = ExitStack()
+    stack.enter_context(warnings.catch_warnings())
+    warnings.simplefilter("ignore")
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(_ERRORS_ONLY)
+    stack.callback(transformers.logging.set_verbosity, level)
+    return stack

@@ -1,0 +1,107 @@
+"""`trainwright model`: figures of a model, by our formulas or by the library's own code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import trainwright
+from trainwright.commands import model as command
+from trainwright.errors import InvalidInput, UnsupportedFeature
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+    "vocab_size": 1000,
+}
+# Embedding and head, three blocks of attention (query and output, key and value), gated
+# feed-forward and two norms, and the last norm.
+BLOCK = 256 * 256 * 2 + 2 * 256 * 128 + 3 * 256 * 512 + 2 * 256
+TOTAL = 2 * 1000 * 256 + 3 * BLOCK + 256
+
+
+def test_a_dense_decoder_is_counted_by_hand() -> None:
+    found = trainwright.describe_model(LLAMA, sequence_length=64).document
+    assert found.parameters_total == found.parameters_active == TOTAL
+    assert [(row.count, row.parameters) for row in found.layers] == [(3, BLOCK)]
+    assert sum(part.parameters for part in found.parts) == TOTAL
+    products = 2 * (TOTAL - 1000 * 256 - 7 * 256)
+    scores = 3 * 2 * 2 * 64 * 256
+    assert found.flops_forward_per_token == products + scores
+    assert found.flops_backward_per_token == 2 * found.flops_forward_per_token
+    assert found.cache_bytes == 3 * 64 * 2 * 128 * 2
+
+
+def test_experts_that_a_token_does_not_visit_are_not_active() -> None:
+    found = trainwright.describe_model("deepseek-v3").document
+    assert found.parameters_total == 671_026_404_352
+    idle = 58 * (256 - 8) * 3 * 7168 * 2048
+    assert found.parameters_active == found.parameters_total - idle
+
+
+@pytest.mark.parametrize(
+    ("architecture", "change"),
+    [
+        ("LlamaForCausalLM", 0),
+        ("LlamaModel", -1000 * 256),
+        ("LlamaForSequenceClassification", -1000 * 256 + 256),
+        ("LlamaForTokenClassification", -1000 * 256 + 257),
+        ("LlamaForQuestionAnswering", -1000 * 256 + 2 * 256 + 2),
+    ],
+)
+def test_the_class_that_a_file_names_decides_about_the_head(architecture, change) -> None:
+    stated = LLAMA | {"architectures": [architecture], "id2label": {"0": "reward"}}
+    assert trainwright.describe_model(stated).document.parameters_total == TOTAL + change
+
+
+def test_a_pooler_belongs_to_classes_that_look_at_one_token() -> None:
+    bert = {"model_type": "bert", "hidden_size": 64, "num_attention_heads": 4}
+
+    def total(*names: str) -> int:
+        stated = bert | {"architectures": list(names)}
+        return trainwright.describe_model(stated, sequence_length=64).document.parameters_total
+
+    pooler = 64 * 64 + 64
+    assert total("BertForSequenceClassification") - total("BertModel") == 2 * 64 + 2
+    assert total("BertForTokenClassification") - total("BertModel") == 2 * 64 + 2 - pooler
+    assert total("BertForPreTraining") - total("BertForMaskedLM") == pooler
+
+
+def test_the_command_prints_one_screen_and_one_document(run, folder) -> None:
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    shown = run("model", "config.json", "--sequence", "64")
+    assert shown.code == 0
+    assert f"{TOTAL:,}" in shown.out
+    assert "attention + dense" in shown.out
+    assert len(shown.out.splitlines()) < 40
+    found = run("model", "config.json", "--json").document
+    assert (found["kind"], found["parameters_total"]) == ("model", TOTAL)
+
+
+def test_an_infinity_in_a_key_that_says_nothing_is_let_pass(run, folder) -> None:
+    text = json.dumps(LLAMA | {"rope_scaling": {"limits": [0.0, float("inf")]}})
+    (folder / "config.json").write_text(text)
+    assert run("model", "config.json", "--json").document["parameters_total"] == TOTAL
+
+
+def test_without_the_library_an_unknown_type_is_refused_with_the_way_out(monkeypatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedFeature, match=r"\[torch\]"):
+        trainwright.describe_model({"model_type": "zamba"})
+
+
+@pytest.mark.parametrize("sequence", ["0", "-1", "many"])
+def test_a_sequence_is_a_whole_number_above_zero(run, sequence: str) -> None:
+    refused = run("model", "llama3-8b", "--sequence", sequence)
+    assert refused.code == 2
+    assert "sequence" in refused.err
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(InvalidInput, match="no such file"):
+        trainwright.describe_model("nowhere/it/is/config.json")

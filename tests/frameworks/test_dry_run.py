@@ -1,0 +1,69 @@
+"""The case that the dry run's program reads, and what it refuses."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from trainwright.documents.runs import job_of_configuration
+from trainwright.errors import UnsupportedFeature
+from trainwright.formats.catalog import cluster, model
+from trainwright.frameworks.dry_run import CASE, PROGRAM, case_of, export_dry_run
+from trainwright.plans import Parallelism
+from trainwright.plans.configuration import Configuration
+from trainwright.plans.job import Job, Stamp
+from trainwright.profile import Recompute
+
+RUN = Configuration(
+    parallelism=Parallelism(tensor=2, data=4, pipeline=2, sequence_parallel=True, zero_stage=3),
+    microbatch_size=1,
+    global_batch=16,
+    sequence_length=4096,
+    recompute=Recompute.FULL,
+    vocabulary_multiple=1,
+)
+
+
+def job(name: str = "llama3-8b", run: Configuration = RUN) -> Job:
+    return job_of_configuration(run, model(name).config, cluster("dgx-h100"), model_name=name)
+
+
+def test_a_case_states_every_block_once_and_every_rank() -> None:
+    case = case_of(job())
+    assert [block for stage in case["blocks_of_stage"] for block in stage] == list(range(32))
+    assert case["ranks"] == [0, 1]
+    assert case["degrees"] == {
+        "pipeline": 2,
+        "copies": 1,
+        "shards": 4,
+        "context": 1,
+        "tensor": 2,
+        "expert": 1,
+    }
+    assert (case["recompute"], case["schedule"], case["num_microbatches"]) == ("full", "1F1B", 4)
+
+
+def test_the_program_needs_nothing_of_ours() -> None:
+    bundle = export_dry_run(job(), Stamp(trainwright_version="0", plan_sha256="0" * 64))
+    assert "import trainwright" not in bundle.files[PROGRAM]
+    assert "from trainwright" not in bundle.files[PROGRAM]
+    assert json.loads(bundle.files[CASE])["model"]["ffn_size"] == 14336
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "said"),
+    [
+        ("gpt2", RUN, "family gpt2"),
+        ("deepseek-v3", RUN, "latent attention"),
+        ("mixtral-8x7b", RUN, "experts beside tensor parallelism"),
+        ("llama3-8b", replace(RUN, fused_cross_entropy=True), "fused cross entropy"),
+        (
+            "llama3-8b",
+            replace(RUN, parallelism=replace(RUN.parallelism, zero_stage=1)),
+            "unsharded state",
+        ),
+    ],
+)
+def test_what_it_cannot_run_is_refused_by_name(name: str, run: Configuration, said: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=said):
+        case_of(job(name, run))

@@ -1,0 +1,73 @@
+"""Models of the transformers library, counted without content, against counts by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+import trainwright
+from trainwright.errors import InvalidInput, UnsupportedFeature
+
+pytestmark = pytest.mark.torch
+
+SMALL = {
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 500,
+}
+
+
+def count(document: dict, tokens: int = 32):
+    from trainwright.lab.torch_library import count_model
+
+    return count_model(document, tokens=tokens)
+
+
+def test_the_library_and_our_formulas_agree_on_what_both_know() -> None:
+    for kind in ("llama", "qwen2", "qwen3", "mistral", "gemma2", "granite", "nemotron"):
+        document = SMALL | {"model_type": kind, "head_dim": 16}
+        ours = trainwright.describe_model(document, sequence_length=32).document
+        theirs = count(document)
+        assert ours.parameters_total == theirs.parameters, kind
+        assert ours.flops_forward_per_token * 32 == pytest.approx(theirs.forward_flops, rel=1e-3)
+        assert sum(row.count for row in ours.layers) == 4
+        assert {r.parameters for r in ours.layers} == {r.parameters for r in theirs.layers}
+
+
+def test_a_token_visits_as_many_experts_as_the_pass_shows() -> None:
+    experts = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+    found = count(SMALL | experts | {"model_type": "olmoe"})
+    idle = 4 * 5 * 3 * 64 * 128  # of 8 experts 5, each of three matrices
+    assert found.parameters - found.active_parameters == idle
+    assert all(row.experts for row in found.layers)
+
+
+def test_where_a_pass_needs_values_parameters_are_exact_and_a_note_says_so() -> None:
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_heads": 4, "num_experts": 8}
+    found = count(sizes | {"model_type": "switch_transformers", "vocab_size": 500})
+    assert found.forward_flops is None
+    assert found.note is not None
+    mixtures = sum(row.count for row in found.layers if row.experts)
+    assert found.parameters - found.active_parameters == mixtures * 7 * 2 * 64 * 128
+
+
+def test_a_tower_and_its_text_are_layers_of_two_stacks() -> None:
+    found = count({"model_type": "llava", "text_config": SMALL | {"model_type": "llama"}})
+    stacks = {row.path: row.count for row in found.layers}
+    assert stacks["model.language_model.layers"] == 4
+    assert stacks["model.vision_tower.encoder.layers"] == 24
+    assert sum(size for _, size in found.parts) == found.parameters
+
+
+def test_a_class_of_another_type_is_found_by_its_name() -> None:
+    named = SMALL | {"model_type": "my_own", "architectures": ["OlmoForCausalLM"]}
+    assert count(named).model_type == "olmo"
+
+
+def test_a_type_that_nobody_knows_and_a_file_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UnsupportedFeature, match="nor does transformers"):
+        count({"model_type": "no_such_type"})
+    with pytest.raises(InvalidInput, match="library"):
+        count(SMALL | {"model_type": "olmo", "hidden_size": "wide"})
