@@ -114,7 +114,7 @@ def allowed_by(options: SpaceOptions) -> Allowed:
 def _framework(name: str | None, faults: list[Fault]) -> str | None:
     from trainwright.plans.capability import target_named
 
-    if name is None:
+    if name is None or name == "any":
         return None
     try:
         return target_named(name)
