@@ -112,7 +112,7 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
     from trainwright.options.inputs import ModelInput, embed, resolve_model
 
     if model is not None or (job.run.model is None and job.run.model_name is not None):
-        found = resolve_model(model or _resolved(job.run.model_name or ""))
+        found = resolve_model(model) if model is not None else _resolved(job.run.model_name or "")
         if not isinstance(found, ModelInput):
             raise InvalidInput.of("model", "must be a model, not a profile, beside --from")
         return found
@@ -124,11 +124,16 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
     )
 
 
-def _resolved(name: str) -> str:
-    """The catalog's name of a model; its own where the local cache may hold it."""
+def _resolved(name: str) -> object:
+    """The catalog's model of a name, or that of the local cache; asks for it where neither is."""
     from trainwright.frameworks.jobs.models import catalog_name
+    from trainwright.options.inputs import resolve_model
 
-    return catalog_name(name) or name
+    try:
+        return resolve_model(catalog_name(name) or name)
+    except InvalidInput:
+        wanted = f"must be given beside this file, which names {name}: a catalog model or its"
+        raise InvalidInput.of("model", f"{wanted} config.json") from None
 
 
 def stated_options(job: StatedJob, given: RunOptions) -> RunOptions:

@@ -500,7 +500,10 @@ def context_degrees(
     return tuple(
         c
         for c in divisors(length)
-        if c <= limit and c in allowed and (c == 1 or length % (parts * c) == 0)
+        if (c == 1 or not model.is_recurrent)
+        and c <= limit
+        and c in allowed
+        and (c == 1 or length % (parts * c) == 0)
     )
 
 
