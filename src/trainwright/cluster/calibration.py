@@ -168,10 +168,11 @@ class Calibration:
 
     def applied(self, cluster: Cluster) -> Cluster:
         """The cluster with these constants in place of its defaults."""
-        pools = tuple(self._pool(pool) for pool in cluster.pools)
+        pools = tuple(map(self.on_pool, cluster.pools))
         return replace(cluster, pools=pools)
 
-    def _pool(self, pool: Pool) -> Pool:
+    def on_pool(self, pool: Pool) -> Pool:
+        """The same of one pool."""
         inner, *outer = pool.levels
         levels = (self._level(inner, "scale_up"), *(self._level(o, "scale_out") for o in outer))
         return replace(pool, accelerator=self._accelerator(pool.accelerator), levels=levels)

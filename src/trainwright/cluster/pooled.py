@@ -27,7 +27,7 @@ from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
 from trainwright.cluster.efficiency import Circumstance, Spread
 
 if TYPE_CHECKING:
-    from trainwright.cluster.cluster import Cluster
+    from trainwright.cluster.cluster import Cluster, Pool
     from trainwright.cluster.software import Software
 
 _Z90: Final = 1.6448536269514722
@@ -226,3 +226,7 @@ class PooledEfficiencies:
     ) -> Cluster:
         """The cluster with the constants expected of its device under `software`."""
         return self.calibration(cluster.accelerator.name, software, publication).applied(cluster)
+
+    def applied_to(self, pool: Pool, software: Software) -> Pool:
+        """The same of one pool of a cluster."""
+        return self.calibration(pool.accelerator.name, software).on_pool(pool)

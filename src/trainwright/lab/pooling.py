@@ -98,6 +98,7 @@ PACE_OF_FAMILY: Final = {
 # Clocks under load follow the power a device may draw: a part of the same peak with less of it is
 # slower by the share to this exponent (H100 SXM of 500 W against 700 W: about 20 %).
 _POWER_EXPONENT: Final = 0.6
+_MOST_OF_POWER: Final = -0.25
 
 # Widths of the priors: standard deviations of the logarithm, by level. Tuned on the mean error of
 # sources left out in turn, which is flat around them (a factor of two changes it by 3 % of itself).
@@ -221,7 +222,7 @@ class Pool:
 
     def __init__(self, runs: Sequence[PooledRun], devices: Mapping[str, float]) -> None:
         """`devices` says how much power each draws for its peak, against the most of its family."""
-        self.runs = runs
+        self.runs, self.devices = runs, devices
         self.names = tuple(CENTRES)
         self.families = {d: f for f, members in FAMILIES.items() for d in members}
         of_run = [
@@ -429,9 +430,10 @@ def pooled(
     spread = dict.fromkeys(pool.names, _SHARE_WIDTH / 2)
     spread |= {name: _OVERHEAD_WIDTH / 2 for name in pool.names if CONSTANTS[name] != 1.0}
     kept = {source: found for source, found in residuals.items() if source != without}
-    priors = {
-        ("family", family): Effect(shifts=MappingProxyType({PACE: pace}))
-        for family, pace in PACE_OF_FAMILY.items()
+    known = {("family", family): pace for family, pace in PACE_OF_FAMILY.items()}
+    known |= {("device", device): pace for device, pace in pool.devices.items() if pace}
+    priors: dict[Key, Effect] = {
+        key: Effect(shifts=MappingProxyType({PACE: pace})) for key, pace in known.items()
     }
     bare = PooledEfficiencies(
         effects=MappingProxyType(priors | effects_of(pool, shifts, without=without)),
@@ -557,7 +559,8 @@ def power_shifts(known: Known) -> dict[str, float]:
         }
         for name, each in watts.items():
             usual = sorted(watts.values())[len(watts) // 2]
-            found[name] = min(0.0, _POWER_EXPONENT * math.log(each / usual))
+            shift = _POWER_EXPONENT * math.log(each / usual)
+            found[name] = min(0.0, max(_MOST_OF_POWER, shift))
     return found
 
 
